@@ -72,8 +72,8 @@ class AdmissionServers:
 
     def actions(self, status: int) -> dict[str, Any]:
         verification = {"url": self.game_server.url(status), "headers": {}}
-        asked = {"enabled": True, "verification": verification}
-        return {"find": asked, "join": asked, "create": asked}
+        requested = {"enabled": True, "verification": verification}
+        return {"find": requested, "join": requested, "create": requested}
 
 
 @contextlib.contextmanager

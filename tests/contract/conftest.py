@@ -57,14 +57,14 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 async def plane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plane]:
     folder: Path = tmp_path_factory.mktemp("contract")
-    made = Plane(
+    created = Plane(
         folder, modes=MODES, settings={"regions": REGIONS, "trusted_proxies": ["127.0.0.1"]}
     )
     try:
-        await made.start()
-        yield made
+        await created.start()
+        yield created
     finally:
-        made.end()
+        created.end()
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +74,13 @@ async def public_token(plane: Plane) -> str:
 
 @pytest.fixture(params=["http", "grpc"])
 async def transport(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterator[Transport]:
-    made: Transport = plane.http_transport() if request.param == "http" else plane.grpc_transport()
+    created: Transport = (
+        plane.http_transport() if request.param == "http" else plane.grpc_transport()
+    )
     try:
-        yield made
+        yield created
     finally:
-        await made.close()
+        await created.close()
 
 
 @dataclass
@@ -112,14 +114,14 @@ class Game:
 
     async def attach(self, mode: str = "duel", *, ready: bool = True, **fields: Any) -> Lobby:
         ports = {"game": {"address": "127.0.0.1", "port": 7777}}
-        wanted = {
+        desired = {
             "game_id": GAME,
             "namespace_id": NAMESPACE,
             "game_mode": mode,
             "ports": ports,
             **fields,
         }
-        answer = await self.back_end("attach", wanted)
+        answer = await self.back_end("attach", desired)
         assert answer.code == "OK", answer
         lobby = Lobby(answer.body["lobby_id"], answer.body["lobby_token"])
         self.attached.append(lobby)
@@ -142,9 +144,9 @@ class Game:
 
 @pytest.fixture
 async def game(transport: Transport, plane: Plane, public_token: str) -> AsyncIterator[Game]:
-    made = Game(transport, plane, public_token)
-    yield made
-    await made.detach_all()
+    created = Game(transport, plane, public_token)
+    yield created
+    await created.detach_all()
 
 
 @pytest.fixture(autouse=True)

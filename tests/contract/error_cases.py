@@ -144,8 +144,8 @@ def _other_kinds(method: Method) -> list[Row]:
 
     # The secret of a channel has no recognizable form, so it counts as no token.
     others = [kind for kind in Scenario.kinds() if kind not in {*_kinds(method), "channel"}]
-    stranger: Row = lambda scenario: scenario.call(method.slug, bearer="player_AAAAAAAAAAAAAAAA")  # noqa: E731
-    return [stranger, *(row(kind) for kind in others)]
+    guest: Row = lambda scenario: scenario.call(method.slug, bearer="player_AAAAAAAAAAAAAAAA")  # noqa: E731
+    return [guest, *(row(kind) for kind in others)]
 
 
 def _used_key(method: Method) -> list[Row]:

@@ -38,26 +38,26 @@ class ResponseChecker:
         return self.check(slug, answer.status_code, answer.headers, answer.content)
 
     def check(self, slug: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
-        told = f"{slug}: {status} {body[:600]!r}"
-        assert not is_failure(slug, status), f"the service failed: {told}"
+        returned = f"{slug}: {status} {body[:600]!r}"
+        assert not is_failure(slug, status), f"the service failed: {returned}"
         response = self._response(slug, str(status))
-        assert response is not None, f"the document has no such status: {told}"
+        assert response is not None, f"the document has no such status: {returned}"
         (media_type,) = response["content"]
         assert headers.get("content-type") == media_type, (
-            f"type {headers.get('content-type')}: {told}"
+            f"type {headers.get('content-type')}: {returned}"
         )
         for name, reference in response["headers"].items():
             header = self._resolved(reference)
-            assert name in headers, f"no header {name}: {told}"
+            assert name in headers, f"no header {name}: {returned}"
             text = headers[name]
             value: Any = int(text) if header["schema"].get("type") == "integer" else text
-            assert jsonschema_rs.is_valid(header["schema"], value), f"{name}: {value}: {told}"
+            assert jsonschema_rs.is_valid(header["schema"], value), f"{name}: {value}: {returned}"
         value = json.loads(body)
         problems = [
             f"{'/'.join(map(str, error.instance_path))}: {error.message}"
             for error in self._validator(slug, str(status), response, media_type).iter_errors(value)
         ]
-        assert not problems, f"{'; '.join(problems)}: {told}"
+        assert not problems, f"{'; '.join(problems)}: {returned}"
         return "OK" if status == 200 else str(value["code"])
 
     def _validator(self, slug: str, status: str, response: Any, media_type: str) -> Any:

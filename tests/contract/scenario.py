@@ -130,9 +130,9 @@ def open_world(
         service.feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
         try:
             service.start()
-            said = service.ready()
-            token = service.seen(said["cloud_token_file"]).read_text().strip()
-            world = World(service, admission_servers, token, said["owner_group_id"], database_url)
+            output = service.ready()
+            token = service.seen(output["cloud_token_file"]).read_text().strip()
+            world = World(service, admission_servers, token, output["owner_group_id"], database_url)
             _furnish(world)
             if limits:
                 service.stop()
@@ -149,11 +149,11 @@ def _furnish(world: World) -> None:
     world.cloud("POST", "/cloud/games", game)
     build_id = programs.upload_build(world.cloud, GAME, programs.server_archive())
     hosted = {name: _hosted(build_id, env) for name, env in HOSTED.items()}
-    asked = {
+    requested = {
         name: {**_hosted(build_id), "actions": world.admission_servers.actions(status)}
         for name, status in VERIFIED.items()
     }
-    world.version_id = _version(world, "1.0.0", {**MODES, **hosted, **asked})
+    world.version_id = _version(world, "1.0.0", {**MODES, **hosted, **requested})
     guarded = {"duel": MODES["duel"], "hosted": hosted["hosted"]}
     guarded_id = _version(world, "guarded", guarded, captcha=world.admission_servers.captcha)
     base = f"/cloud/games/{GAME}"
@@ -163,8 +163,8 @@ def _furnish(world: World) -> None:
             world.cloud("PUT", f"{where}/version", {"version_id": world.version_id})
         else:
             version_id = guarded_id if name == "guarded" else world.version_id
-            wanted = {"display_name": name, "name_id": name, "version_id": version_id}
-            world.cloud("POST", f"{base}/namespaces", wanted)
+            desired = {"display_name": name, "name_id": name, "version_id": version_id}
+            world.cloud("POST", f"{base}/namespaces", desired)
         sizes = {"lobby_count_max": lobbies, "max_players": SOURCE_LIMIT}
         world.cloud("POST", f"{where}/mm-config", sizes)
         tokens = f"/games/{GAME}/environments/{name}/tokens/service"
@@ -191,10 +191,10 @@ def _hosted(build_id: str, env: Mapping[str, str] | None = None) -> dict[str, An
 def _version(world: World, name: str, modes: dict[str, dict[str, Any]], **level: Any) -> str:
     entries = {mode: {"docker": {"ports": PORTS}, **values} for mode, values in modes.items()}
     config = {"matchmaker": {"game_modes": entries, **level}}
-    made = world.cloud(
+    created = world.cloud(
         "POST", f"/cloud/games/{GAME}/versions", {"display_name": name, "config": config}
     )
-    return str(made["version_id"])
+    return str(created["version_id"])
 
 
 Of = Callable[["Scenario"], str]
@@ -336,8 +336,8 @@ class Scenario:
         """Attaches a new lobby. In taggable modes it has the scenario's name as a tag."""
         if mode not in MODES or MODES[mode].get("taggable"):
             fields.setdefault("tags", {"scenario": self.name})
-        made = self.good("attach", fields={"game_mode": mode, **fields})
-        lobby = Lobby(made["lobby_id"], made["lobby_token"])
+        created = self.good("attach", fields={"game_mode": mode, **fields})
+        lobby = Lobby(created["lobby_id"], created["lobby_token"])
         if is_ready:
             self.good("ready", bearer=lobby.token, token=None)
         return lobby

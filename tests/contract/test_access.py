@@ -28,8 +28,8 @@ async def test_attach_returns_a_code_for_each_obstacle(
     game: Game, change: dict[str, object], code: str
 ) -> None:
     ports = {"game": {"address": "127.0.0.1", "port": 7777}}
-    wanted = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
-    assert (await game.back_end("attach", {**wanted, **change})).code == code
+    desired = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
+    assert (await game.back_end("attach", {**desired, **change})).code == code
 
 
 CLIENT = ("find", "create", "join", "list", "regions", "statistics")

@@ -32,8 +32,8 @@ def _joins(answer: Answer) -> list[dict[str, Any]]:
 async def test_party_members_get_lobby_ports_and_their_tokens(game: Game) -> None:
     lobby = await game.attach("party")
     secrets = [f"{name}-of-{game.transport.name}-reads-this" for name in ("mina", "ole")]
-    wanted = {"game_modes": ["party"], "party_size": 3, "event_channels": secrets}
-    found = await game.client("find", wanted)
+    desired = {"game_modes": ["party"], "party_size": 3, "event_channels": secrets}
+    found = await game.client("find", desired)
     assert found.code == "OK", found
     for secret, token in zip(secrets, found.tokens[1:], strict=True):
         [join] = _joins(await _live(game, secret))
@@ -51,13 +51,13 @@ async def test_reader_waits_for_the_next_event(game: Game) -> None:
     index = before.body["watch"]["index"]
     waiting = asyncio.create_task(_live(game, secret, watch_index=index))
     lobby = await game.attach()
-    wanted = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
-    joined = await game.client("join", wanted)
+    desired = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
+    joined = await game.client("join", desired)
     assert joined.code == "OK", joined
     async with asyncio.timeout(PATIENCE_S):
-        told = await waiting
-    assert [join["player"]["token"] for join in _joins(told)] == joined.tokens[1:]
-    assert told.body["watch"]["index"] != index
+        returned = await waiting
+    assert [join["player"]["token"] for join in _joins(returned)] == joined.tokens[1:]
+    assert returned.body["watch"]["index"] != index
 
 
 @pytest.mark.parametrize(("secret", "code"), [(None, "TOKEN_MISSING"), ("short", "TOKEN_INVALID")])
@@ -102,12 +102,12 @@ async def test_stream_sends_existing_and_new_events(plane: Plane, public_token: 
             assert not (await stream.read()).events
             for count in (1, 2):
                 lobby = await game.attach("party")
-                wanted = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
-                joined = await game.client("join", wanted)
+                desired = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
+                joined = await game.client("join", desired)
                 assert joined.code == "OK", joined
-                told = await stream.read()
-                assert len(told.events) == count
-                token = told.events[-1].kind.matchmaker_lobby_join.player.token
+                returned = await stream.read()
+                assert len(returned.events) == count
+                token = returned.events[-1].kind.matchmaker_lobby_join.player.token
                 assert token == joined.tokens[1]
     finally:
         stream.cancel()

@@ -60,10 +60,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_writes_fail_on_a_full_disk_and_reads_continue(world: World) -> None:
     writes = swept("STORAGE_FULL", test_writes_fail_on_a_full_disk_and_reads_continue)
     checker, service = ResponseChecker(world.document), world.service
-    asked = {slug: _changing(world.scenario(), slug) for slug in BY_SLUG}
+    requested = {slug: _changing(world.scenario(), slug) for slug in BY_SLUG}
 
     def ask(slug: str) -> str:
-        return checker.code(slug, service.client.send(asked[slug]))
+        return checker.code(slug, service.client.send(requested[slug]))
 
     assert isinstance(service, OnDisk)
     scenario = world.scenario()
@@ -75,9 +75,9 @@ def test_writes_fail_on_a_full_disk_and_reads_continue(world: World) -> None:
     _use_up(lambda: scenario.call("create_group", fields={"display_name": "Another"}))
     _use_up(lambda: scenario.call("reserve_version_name"))
     _use_up(lambda: scenario.call("set_mm_config", fields={"max_players": next(numbers)}))
-    told = {slug: ask(slug) for slug in asked}
-    assert told == {slug: "STORAGE_FULL" if slug in writes else "OK" for slug in asked}
-    print(f"\n{dict(Counter(told.values()))}")
+    returned = {slug: ask(slug) for slug in requested}
+    assert returned == {slug: "STORAGE_FULL" if slug in writes else "OK" for slug in requested}
+    print(f"\n{dict(Counter(returned.values()))}")
     filler.unlink()
     for slug in writes:
         # The journal retries each second. The records retry at each request.

@@ -175,8 +175,8 @@ async def test_create_returns_a_code_for_each_obstacle(
 
 
 async def test_join_returns_a_code_for_each_obstacle(game: Game) -> None:
-    stranger = await game.client("join", {"lobby_id": "00010000-0000-4000-8000-000000000000"})
-    assert stranger.code == "MATCHMAKER_LOBBY_NOT_FOUND"
+    guest = await game.client("join", {"lobby_id": "00010000-0000-4000-8000-000000000000"})
+    assert guest.code == "MATCHMAKER_LOBBY_NOT_FOUND"
     disabled = await game.attach("public")
     assert (await game.client("join", {"lobby_id": disabled.id})).code == "MATCHMAKER_JOIN_DISABLED"
     closed = await game.attach("duel")
@@ -290,10 +290,10 @@ async def test_idempotency_key_is_shared_by_both_transports(game: Game, plane: P
 
 async def test_attach_repeated_under_its_key_is_one_lobby(game: Game) -> None:
     ports = {"game": {"address": "127.0.0.1", "port": 7777}}
-    wanted = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
+    desired = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
     key = f"attach-{game.transport.name}"
-    first = await game.back_end("attach", wanted, key=key)
-    again = await game.back_end("attach", wanted, key=key)
+    first = await game.back_end("attach", desired, key=key)
+    again = await game.back_end("attach", desired, key=key)
     assert first.body["lobby_id"] == again.body["lobby_id"]
     await game.back_end("detach", {"game_id": GAME, "lobby_id": first.body["lobby_id"]})
 
@@ -389,8 +389,8 @@ async def test_regions_have_player_counts(game: Game) -> None:
 async def test_heartbeat_with_an_unknown_token_frees_nothing(game: Game) -> None:
     lobby, other = await game.attach("duel"), await game.attach("duel")
     mine, theirs = await game.join(lobby), await game.join(other)
-    for stranger in (theirs, "player_nonsense"):
-        refused = await game.server(lobby, "heartbeat", {"player_tokens": [mine, stranger]})
+    for guest in (theirs, "player_nonsense"):
+        refused = await game.server(lobby, "heartbeat", {"player_tokens": [mine, guest]})
         assert refused.code == "BODY_INVALID"
         assert refused.errors[0][:2] == ("player_tokens", "1")
     assert (await game.server(lobby, "heartbeat", {"player_tokens": [mine]})).code == "OK"

@@ -172,8 +172,8 @@ def test_operation_reaches_every_declared_code(
     for code, row in error_cases.rows_of(BY_SLUG[slug]):
         if code in reached and world.database_url is not None:
             continue
-        told = checker.code(slug, row(world.scenario()))
-        assert told == code, f"{slug}: the request for {code} answers {told}"
+        returned = checker.code(slug, row(world.scenario()))
+        assert returned == code, f"{slug}: the request for {code} answers {returned}"
         reached[code] += 1
     _require_all(slug, reached)
 
@@ -187,8 +187,8 @@ def test_rate_limited_operation_returns_its_code(
     # The rate limit comes before the lookup of ids. Real ids would use up the limit.
     example = fill_example(BY_SLUG[slug], lambda name: "none")
     for _ in range(2):
-        told = checker.code(slug, _bare(scenario, slug, example))
-    assert told == LIMIT, f"{slug} is limited and answers {told}"
+        returned = checker.code(slug, _bare(scenario, slug, example))
+    assert returned == LIMIT, f"{slug} is limited and answers {returned}"
 
 
 @ON_ONE
@@ -270,9 +270,9 @@ def _bare(scenario: Scenario, slug: str, example: FilledExample) -> Any:
 
 def _require_all(slug: str, reached: Counter[str]) -> None:
     method = BY_SLUG[slug]
-    wanted = {*declared_codes(method), *implied_codes(method)}
-    wanted -= {*CONDITIONS, LIMIT, *(code for of, code in error_cases.ELSEWHERE if of == slug)}
-    missing = sorted(wanted - set(reached))
+    desired = {*declared_codes(method), *implied_codes(method)}
+    desired -= {*CONDITIONS, LIMIT, *(code for of, code in error_cases.ELSEWHERE if of == slug)}
+    missing = sorted(desired - set(reached))
     others = (f"  {code} {how}" for code, how in left_to_others(method, reached))
     print("\n".join([f"\n{slug}: {_counts(reached)}", *others]))
     assert not missing, f"{slug} never answered {', '.join(missing)}"

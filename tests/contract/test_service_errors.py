@@ -95,21 +95,23 @@ def test_control_plane_outage_affects_only_its_operations(
         test_control_plane_outage_affects_only_its_operations,
     )
     restartable.run()
-    asked = {}
+    requested = {}
     for slug, method in BY_SLUG.items():
         # The data plane checks only cloud_ tokens with the control plane.
         token = "cloud" if slug in needs and not is_passed(method) else "example"
-        asked[slug] = restartable.world.scenario().request(slug, token=token)
+        requested[slug] = restartable.world.scenario().request(slug, token=token)
     restartable.run("--role", "data")
-    told = {slug: checker.code(slug, restartable.send(request)) for slug, request in asked.items()}
-    expected = {slug: "CONTROL_PLANE_UNAVAILABLE" if slug in needs else "OK" for slug in asked}
-    assert told == {**expected, **UNSTARTED}
-    print(f"\n{dict(Counter(told.values()))}")
+    returned = {
+        slug: checker.code(slug, restartable.send(request)) for slug, request in requested.items()
+    }
+    expected = {slug: "CONTROL_PLANE_UNAVAILABLE" if slug in needs else "OK" for slug in requested}
+    assert returned == {**expected, **UNSTARTED}
+    print(f"\n{dict(Counter(returned.values()))}")
     restartable.run()
-    told = {slug: checker.code(slug, restartable.send(asked[slug])) for slug in needs}
-    assert told == dict.fromkeys(needs, "OK")
+    returned = {slug: checker.code(slug, restartable.send(requested[slug])) for slug in needs}
+    assert returned == dict.fromkeys(needs, "OK")
     for slug in UNSTARTED:
-        until(lambda slug=slug: checker.code(slug, restartable.send(asked[slug])) == "OK")  # type: ignore[misc]
+        until(lambda slug=slug: checker.code(slug, restartable.send(requested[slug])) == "OK")  # type: ignore[misc]
 
 
 def test_tokenless_repeat_after_key_file_restore_is_not_replayed(
@@ -176,13 +178,13 @@ def test_hanging_control_plane_ends_in_deadline_exceeded(
     this = test_hanging_control_plane_ends_in_deadline_exceeded
     restartable.run()
     scenario = restartable.world.scenario()
-    asked = {slug: _bare(scenario, slug) for slug in swept("DEADLINE_EXCEEDED", this)}
+    requested = {slug: _bare(scenario, slug) for slug in swept("DEADLINE_EXCEEDED", this)}
 
     async def story() -> None:
         async with _connections(restartable.service) as send:
-            waiting = {slug: await send(asked[slug]) for slug in asked}
-            told = await _codes(checker, waiting, 90.0)
-            assert told == dict.fromkeys(asked, "DEADLINE_EXCEEDED")
+            waiting = {slug: await send(requested[slug]) for slug in requested}
+            returned = await _codes(checker, waiting, 90.0)
+            assert returned == dict.fromkeys(requested, "DEADLINE_EXCEEDED")
 
     _while_it_hangs(restartable.service, story)
 
@@ -221,9 +223,9 @@ def test_incomplete_request_times_out_in_every_operation(
 
     async def story() -> None:
         async with _connections(restartable.service) as send:
-            told = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
-            assert told == dict.fromkeys(begun, "REQUEST_TIMEOUT")
-            print(f"\n{dict(Counter(told.values()))}")
+            returned = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
+            assert returned == dict.fromkeys(begun, "REQUEST_TIMEOUT")
+            print(f"\n{dict(Counter(returned.values()))}")
 
     asyncio.run(story())
 
@@ -248,9 +250,9 @@ def test_bodies_above_the_memory_budget_are_overloaded(
                 await send(small)
             held += count * (SMALL_BYTES - 1)
             await _until(restartable.service, "hosting_request_bodies_bytes", held)
-            told = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
-            assert told == dict.fromkeys(begun, "OVERLOADED")
-            print(f"\n{dict(Counter(told.values()))}")
+            returned = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
+            assert returned == dict.fromkeys(begun, "OVERLOADED")
+            print(f"\n{dict(Counter(returned.values()))}")
 
     asyncio.run(story())
 
@@ -285,11 +287,11 @@ Send = Callable[[bytes], Awaitable[HttpConnection]]
 @asynccontextmanager
 async def _connections(service: Household) -> AsyncIterator[Send]:
     host, _, port = service.addresses["http"].rpartition(":")
-    made: list[HttpConnection] = []
+    created: list[HttpConnection] = []
 
     async def send(data: bytes) -> HttpConnection:
         connection = await HttpConnection.open((host, int(port)))
-        made.append(connection)
+        created.append(connection)
         connection.writer.write(data)
         await connection.writer.drain()
         return connection
@@ -297,7 +299,7 @@ async def _connections(service: Household) -> AsyncIterator[Send]:
     try:
         yield send
     finally:
-        for connection in made:
+        for connection in created:
             connection.writer.transport.abort()
             await connection.close()
 

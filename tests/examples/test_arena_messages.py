@@ -141,15 +141,15 @@ def test_snapshot_has_all_players_and_gems() -> None:
 def test_welcome_has_the_id_and_position_of_the_player() -> None:
     world = World(seed=1)
     player = world.join()
-    told = json.loads(welcome(player, "lobby-1"))
-    assert (told["type"], told["id"], told["name"], told["lobby_id"]) == (
+    returned = json.loads(welcome(player, "lobby-1"))
+    assert (returned["type"], returned["id"], returned["name"], returned["lobby_id"]) == (
         "welcome",
         player.id,
         player.name,
         "lobby-1",
     )
-    assert told["width"] > 0
-    assert told["walls"]
+    assert returned["width"] > 0
+    assert returned["walls"]
 
 
 def test_roster_has_names_and_colours() -> None:

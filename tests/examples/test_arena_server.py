@@ -311,7 +311,7 @@ async def test_inherited_listener_is_used(refused_port: int) -> None:
 
 async def test_incomplete_environment_is_reported_and_nothing_starts() -> None:
     process = await start_server({"PORT": "x"})
-    _, told = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    _, returned = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 1
     for name in (b"HOSTING_API_URL", b"HOSTING_LOBBY_ID", b"HOSTING_LOBBY_TOKEN", b"PORT"):
-        assert name in told
+        assert name in returned

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def full_service(tmp_path: Path) -> Iterator[FullService]:
-    with running(FullService(tmp_path / "full_service", runtime=SETTINGS)) as made:
-        yield made
+    with running(FullService(tmp_path / "full_service", runtime=SETTINGS)) as created:
+        yield created
 
 
 def version_of(address: tuple[str, int]) -> bytes | None:
@@ -56,21 +56,21 @@ def test_unmodified_bzflag_server_starts_serves_and_ends(
     manifest = (ROOT / "examples" / "bzflag" / "server.json").read_bytes()
     build = upload_build(cloud, game_id, tar({"server.json": manifest}))
     path = f"/games/{game_id}/environments/prod/servers"
-    wanted = {
+    desired = {
         "datacenter": "local",
         "network": {"ports": {"game": {"protocol": "tcp"}}},
         "resources": {"cpu": 200, "memory": 256},
         "runtime": {"build": build},
         "tags": {"map": "default"},
     }
-    made = cloud("POST", path, wanted)["server"]
-    port = made["network"]["ports"]["game"]
+    created = cloud("POST", path, desired)["server"]
+    port = created["network"]["ports"]["game"]
     address = port["public_hostname"], port["public_port"]
     assert (until(lambda: version_of(address)) or b"").startswith(b"BZFS")
-    cloud("DELETE", f"{path}/{made['id']}?override_kill_timeout=2000")
+    cloud("DELETE", f"{path}/{created['id']}?override_kill_timeout=2000")
 
     def over() -> Any:
-        record = cloud("GET", f"{path}/{made['id']}")["server"]
+        record = cloud("GET", f"{path}/{created['id']}")["server"]
         return record if record["status"] == "destroyed" else None
 
     assert "exit_code" in (until(over) or {})

@@ -83,9 +83,9 @@ def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage) -> N
     until(lambda: stage.players("crowd") == 0)
     end = stage.end_of(lobby_id)
     assert (end["failed"], end["exit_code"]) == (False, 0)
-    said = "\n".join(stage.lines(lobby_id))
-    assert said.count("said goodbye") == 8
-    assert "player_" not in said
+    output = "\n".join(stage.lines(lobby_id))
+    assert output.count("said goodbye") == 8
+    assert "player_" not in output
     assert stage.lines(lobby_id, "std_err") == []
 
 
@@ -157,8 +157,8 @@ def by_hand(stage: Stage, players: Players) -> Player:
 
 
 def ended_with(server: HandMade) -> tuple[int, str, str]:
-    said, problems = server.process.communicate(timeout=PATIENCE_S)
-    return server.process.returncode, said, problems
+    output, problems = server.process.communicate(timeout=PATIENCE_S)
+    return server.process.returncode, output, problems
 
 
 def test_sigterm_closes_the_lobby_and_frees_its_slots(stage: Stage, players: Players) -> None:
@@ -167,9 +167,9 @@ def test_sigterm_closes_the_lobby_and_frees_its_slots(stage: Stage, players: Pla
         assert stage.players(BY_HAND) == 1
         server.process.send_signal(signal.SIGTERM)
         assert player.wait_for(ENDED) == bytes([SERVER_STOPS])
-        code, said, problems = ended_with(server)
+        code, output, problems = ended_with(server)
         assert (code, problems) == (0, "")
-        assert said.endswith("ended: asked to stop\n")
+        assert output.endswith("ended: asked to stop\n")
         assert stage.players(BY_HAND) == 0
         assert stage.lobby(server.lobby_id)["is_closed"] is True
 
@@ -179,9 +179,9 @@ def test_server_exits_when_its_lobby_has_ended(stage: Stage, players: Players) -
         player = by_hand(stage, players)
         stage.remove(server.lobby_id)
         assert player.wait_for(ENDED, player.input) == bytes([LOBBY_ENDED])
-        code, said, _ = ended_with(server)
+        code, output, _ = ended_with(server)
         assert code == 0
-        assert "the hosting service has ended this lobby" in said
+        assert "the hosting service has ended this lobby" in output
 
 
 def test_server_with_players_uses_little_memory(stage: Stage, players: Players) -> None:
@@ -196,26 +196,26 @@ def test_server_with_players_uses_little_memory(stage: Stage, players: Players) 
 def test_replies_before_confirmation_are_not_larger_than_requests(
     stage: Stage, players: Players
 ) -> None:
-    stranger = players.at(stage.place("wire"))
-    hello = stranger.hello()
+    guest = players.at(stage.place("wire"))
+    hello = guest.hello()
     forged = MARK + b"\x02" + bytes(10) + bytes(9)
     ping, long_ping = MARK + b"\x04ping", MARK + b"\x04" + bytes(600)
-    told = []
+    returned = []
     for datagram in (hello[:40], hello[:63], forged, MARK + b"\x03" + bytes(10), MARK, b"", ping):
-        stranger.say(datagram)
-        told.append(stranger.hear())
-    stranger.say(long_ping)
+        guest.say(datagram)
+        returned.append(guest.hear())
+    guest.say(long_ping)
     # Only the short ping gets a pong. A late pong arrives with a later read.
-    answers = [one for one in (*told, stranger.hear()) if one is not None]
+    answers = [one for one in (*returned, guest.hear()) if one is not None]
     assert answers == [Told(PONG, b"ping")]
-    forger = players.at(stranger.place)
+    forger = players.at(guest.place)
     refusal = forger.wait_for(REFUSED, lambda: forger.hello("player_forged"))
     assert 3 + len(refusal) <= 64
     # A welcome is not longer than the hello. No other message follows until the client has proven
     # its address.
-    welcome = stranger.wait_for(WELCOME, lambda: hello)
+    welcome = guest.wait_for(WELCOME, lambda: hello)
     assert 3 + len(welcome) <= 64
-    later = [stranger.hear() for _ in range(6)]
+    later = [guest.hear() for _ in range(6)]
     assert all(one is None or one.kind == WELCOME for one in later)
 
 
@@ -232,9 +232,9 @@ def test_token_has_one_session(players: Players) -> None:
 def test_client_continues_at_a_new_address(stage: Stage, players: Players) -> None:
     player = players.enter("wire")
     player.move()
-    told = player.wait_for(MOVED, player.input)
-    assert len(told) + 3 <= len(player.input())
-    player.cookie = told
+    returned = player.wait_for(MOVED, player.input)
+    assert len(returned) + 3 <= len(player.input())
+    player.cookie = returned
     state = player.wait_for(STATE, player.input)
     own_id = state[12:14]
     assert own_id == player.id_and_secret[:2]
@@ -294,8 +294,8 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
 def test_all_environment_problems_are_reported_at_once(programs: Path) -> None:
     wrong = {"HOSTING_API_URL": "https://127.0.0.1", "PORT": "70000", "HOSTING_LOBBY_ID": "x"}
     server = run_server(programs, wrong)
-    said, problems = server.communicate(timeout=PATIENCE_S)
-    assert (server.returncode, said) == (1, "")
+    output, problems = server.communicate(timeout=PATIENCE_S)
+    assert (server.returncode, output) == (1, "")
     no_api, no_token, no_port, *usage = problems.splitlines()
     assert no_api.startswith("HOSTING_API_URL is https, which this program does not speak")
     assert no_token == "HOSTING_LOBBY_TOKEN must be set"
@@ -305,6 +305,9 @@ def test_all_environment_problems_are_reported_at_once(programs: Path) -> None:
 
 def test_bot_reports_all_missing_arguments(programs: Path) -> None:
     command = [str(programs / "udp-bot"), "--api", "http://127.0.0.1:1"]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert made.returncode == 2
-    assert [line.split()[0] for line in made.stderr.splitlines()[:2]] == ["--token-file", "--mode"]
+    created = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert created.returncode == 2
+    assert [line.split()[0] for line in created.stderr.splitlines()[:2]] == [
+        "--token-file",
+        "--mode",
+    ]

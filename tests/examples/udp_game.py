@@ -53,8 +53,8 @@ SERVER_STOPS, LOBBY_ENDED, SILENT = 1, 2, 3
 def built_programs() -> Path:
     """Builds the release programs if they are outdated, and returns their folder."""
     command = ["cargo", "build", "--release", "--quiet", "--locked", "-p", "hosting-example-udp"]
-    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
+    created = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert created.returncode == 0, created.stderr
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 
 
@@ -96,8 +96,8 @@ class Stage:
             docker = {"ports": PORTS, **({} if name == BY_HAND else {"image_id": build})}
             modes[name] = {"tier": "basic-1d16", **mode, "docker": docker | mode.get("docker", {})}
         version = {"display_name": "1.0.0", "config": {"matchmaker": {"game_modes": modes}}}
-        made = self.cloud("POST", f"/cloud/games/{GAME}/versions", version)
-        self.cloud("PUT", f"{PATH}/version", {"version_id": made["version_id"]})
+        created = self.cloud("POST", f"/cloud/games/{GAME}/versions", version)
+        self.cloud("PUT", f"{PATH}/version", {"version_id": created["version_id"]})
         self.public_token = self.cloud("POST", f"{PATH}/tokens/public", {})["token"]
 
     def ask(self, method: str, path: str, body: Any, token: str) -> httpx.Response:
@@ -120,8 +120,8 @@ class Stage:
         return answer.json()
 
     def find(self, mode: str, **fields: Any) -> Place | str:
-        wanted = {"game_modes": [mode], **fields}
-        answer = self.ask("POST", "/matchmaker/lobbies/find", wanted, self.public_token)
+        desired = {"game_modes": [mode], **fields}
+        answer = self.ask("POST", "/matchmaker/lobbies/find", desired, self.public_token)
         if answer.status_code != 200:
             return str(answer.json()["code"])
         found = answer.json()
@@ -136,8 +136,8 @@ class Stage:
 
     def players(self, mode: str) -> int:
         path = "/matchmaker/players/statistics"
-        told = self.ask("GET", path, None, self.public_token).json()
-        return int(told["game_modes"].get(mode, {"player_count": 0})["player_count"])
+        returned = self.ask("GET", path, None, self.public_token).json()
+        return int(returned["game_modes"].get(mode, {"player_count": 0})["player_count"])
 
     def lobby(self, lobby_id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.cloud("GET", f"{PATH}/logs/lobbies/{lobby_id}")["lobby"]
@@ -190,15 +190,15 @@ class Stage:
             port = free.getsockname()[1]
         ports = {"game": {"address": "127.0.0.1", "port": port}}
         body = {"game_mode": BY_HAND, "ports": ports}
-        made = self.cloud("POST", f"{PATH}/lobbies/attach", body)
+        created = self.cloud("POST", f"{PATH}/lobbies/attach", body)
         environment = {
             "HOSTING_API_URL": f"http://{self.full_service.said['http']}",
-            "HOSTING_LOBBY_ID": made["lobby_id"],
-            "HOSTING_LOBBY_TOKEN": made["lobby_token"],
+            "HOSTING_LOBBY_ID": created["lobby_id"],
+            "HOSTING_LOBBY_TOKEN": created["lobby_token"],
             "HOSTING_MAX_PLAYERS": "8",
             "PORT": str(port),
         }
-        hand_made = HandMade(run_server(self.programs, environment, *flags), made["lobby_id"])
+        hand_made = HandMade(run_server(self.programs, environment, *flags), created["lobby_id"])
         try:
             yield hand_made
         finally:
@@ -235,9 +235,9 @@ class Bots:
         )
 
     def report(self) -> dict[str, Any]:
-        said, problems = self._process.communicate(timeout=self._patience_s)
-        assert said, problems
-        report: dict[str, Any] = json.loads(said)
+        output, problems = self._process.communicate(timeout=self._patience_s)
+        assert output, problems
+        report: dict[str, Any] = json.loads(output)
         return report
 
     def stop(self) -> None:
@@ -284,12 +284,12 @@ class Player:
     def hear(self, patience_s: float = 0.05) -> Told | None:
         self.socket.settimeout(patience_s)
         try:
-            heard = self.socket.recv(2048)
+            received = self.socket.recv(2048)
         except (TimeoutError, ConnectionRefusedError):
             return None
-        assert heard[:2] == MARK
-        assert len(heard) <= 512
-        return Told(heard[2], heard[3:])
+        assert received[:2] == MARK
+        assert len(received) <= 512
+        return Told(received[2], received[3:])
 
     def wait_for(self, kind: int, say: Callable[[], bytes] | None = None) -> bytes:
         """Repeats `say` until a message of this kind arrives. Returns the body of the message."""
@@ -297,8 +297,8 @@ class Player:
         def came() -> Told | None:
             if say is not None:
                 self.say(say())
-            heard = self.hear()
-            return heard if heard is not None and heard.kind == kind else None
+            received = self.hear()
+            return received if received is not None and received.kind == kind else None
 
         return first(came).rest
 
@@ -350,9 +350,9 @@ def ticks_of(player: Player, wait_for: Callable[[], Told | None]) -> Ticks:
 
     def heard() -> Told | None:
         player.say(player.input())
-        told = player.hear()
-        if told is not None and told.kind == STATE:
-            seen.append(int.from_bytes(told.rest[:4]))
+        returned = player.hear()
+        if returned is not None and returned.kind == STATE:
+            seen.append(int.from_bytes(returned.rest[:4]))
         return wait_for()
 
     came = first(heard)

@@ -33,17 +33,17 @@ class MakePlane(Protocol):
 
 @pytest.fixture
 def make_plane(shim_library: Path, tmp_path: Path) -> Iterator[MakePlane]:
-    made: list[Plane] = []
+    created: list[Plane] = []
 
     def make(**fields: Any) -> Plane:
-        folder = tmp_path / f"plane-{len(made)}"
+        folder = tmp_path / f"plane-{len(created)}"
         folder.mkdir()
         shim = Shim(shim_library, folder / "control", folder / "data" / "journal")
-        made.append(Plane(folder, **{"shim": shim, **fields}))
-        return made[-1]
+        created.append(Plane(folder, **{"shim": shim, **fields}))
+        return created[-1]
 
     yield make
-    for plane in made:
+    for plane in created:
         plane.end()
 
 

@@ -58,8 +58,8 @@ def small_disk(folder: Path, size_mib: int) -> SmallDisk:
                 [*disk.command_prefix, "true"], check=True, capture_output=True, timeout=30
             )
         except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", b"") or str(error).encode()
-            reasons.append(f"{make.__name__.strip('_')}: {said.decode().strip()}")
+            output = getattr(error, "stderr", b"") or str(error).encode()
+            reasons.append(f"{make.__name__.strip('_')}: {output.decode().strip()}")
         else:
             return disk
     pytest.skip(

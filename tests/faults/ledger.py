@@ -51,14 +51,14 @@ class Ledger:
     ) -> list[Ticket]:
         now = time.monotonic()
         self._clear_at = max(self._clear_at, now + ttl_s)
-        made = []
+        created = []
         for token in tokens:
             assert token not in self.tickets, f"one token for two requests: {token[-12:]}"
             ticket = Ticket(token, lobby_id, ttl_s, asked_at, now)
             self.tickets[token] = ticket
-            made.append(ticket)
-        self.counts["tokens"] += len(made)
-        return made
+            created.append(ticket)
+        self.counts["tokens"] += len(created)
+        return created
 
     def lost(self, ttl_s: float) -> None:
         self.counts["lost without key"] += 1

@@ -171,8 +171,8 @@ class Plane:
             assert self.process.poll() is None, f"the service did not start:\n{self.log_tail()}"
             assert time.monotonic() < end, f"the service is not ready:\n{self.log_tail()}"
             await asyncio.sleep(0.01)
-        said = json.loads(self.ready_file.read_text())
-        self.addresses = {name: said[name] for name in ("http", "grpc", "metrics")}
+        output = json.loads(self.ready_file.read_text())
+        self.addresses = {name: output[name] for name in ("http", "grpc", "metrics")}
 
     async def wait_ended(self, timeout_s: float = 30.0) -> int:
         assert self.process is not None

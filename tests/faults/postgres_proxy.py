@@ -84,24 +84,24 @@ class PostgresProxy:
         answers = asyncio.create_task(self._pass(from_server, writer))
         is_change = False
         try:
-            while said := await reader.read(_CHUNK):
+            while output := await reader.read(_CHUNK):
                 if writer in self._lost:
                     return
-                if _BEGIN in said:
-                    is_change = _OF_CHANGE in said
-                if is_change and _COMMIT in said:
+                if _BEGIN in output:
+                    is_change = _OF_CHANGE in output
+                if is_change and _COMMIT in output:
                     await self._hold()
                 if writer in self._unheard:
                     continue
-                if self.cut_at is not None and self.cut_at in said:
+                if self.cut_at is not None and self.cut_at in output:
                     answers.cancel()
                     await asyncio.wait({answers})
-                    to_server.write(said)
+                    to_server.write(output)
                     # A response proves that the server has executed the message.
                     await from_server.read(_CHUNK)
                     self.cuts += 1
                     return
-                to_server.write(said)
+                to_server.write(output)
         except OSError:
             pass
         finally:
@@ -112,8 +112,8 @@ class PostgresProxy:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            while said := await reader.read(_CHUNK):
-                writer.write(said)
+            while output := await reader.read(_CHUNK):
+                writer.write(output)
         writer.close()
 
 

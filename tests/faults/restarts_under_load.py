@@ -40,12 +40,12 @@ async def restart_under_load(
     )
     try:
         async with asyncio.timeout(600):
-            homes = [await world.attach("duel", mode["max_players"]) for _ in range(lobbies)]
+            attached = [await world.attach("duel", mode["max_players"]) for _ in range(lobbies)]
             async with asyncio.TaskGroup() as group:
-                for lobby in homes:
+                for lobby in attached:
                     group.create_task(Server(world, lobby).serve())
                 for _ in range(players):
-                    group.create_task(Player(world, "duel", homes).play())
+                    group.create_task(Player(world, "duel", attached).play())
                 limit = DEFAULT_MODES["rented"]["max_players"]
                 group.create_task(Operator(world, "rented", limit).operate())
                 await _end_under_load(plane, world, endings)

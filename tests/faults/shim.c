@@ -1,10 +1,9 @@
-/* Stands between a process and libc for the calls by which the journal reaches the disk and the clock, and for those by
- * which runs of game servers are laid out and asked for, and does to them what the test has written into a shared
- * control file: stall, fail, tear, kill. The steps of the journal are the first of these calls in order; every one of
- * them is also recorded. shim.py has the same layout and is the only one who writes rules.
+/* Preloaded library for the fault tests. It intercepts calls of the journal, of the run folders and of the clock.
+ * A shared control file holds rules of the test, which stall, fail, tear or kill at a call. Each call of the journal is
+ * recorded. shim.py has the same layout, and only shim.py writes rules.
  *
- *   FAULTS_CONTROL  control file, made by the test
- *   FAULTS_FOLDER   only files below this folder are touched (clocks are shifted everywhere)
+ *   FAULTS_CONTROL  control file of the test
+ *   FAULTS_FOLDER   only calls on files below this folder are changed (clock shifts apply everywhere)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,26 +24,26 @@
 #include <time.h>
 #include <unistd.h>
 
-/* MAKE: open with O_CREAT. ASK: a write elsewhere whose bytes begin with a path below the folder, which is its name. */
+/* MAKE: open with O_CREAT. ASK: a write to another file. Its bytes begin with a path below the folder. */
 enum kind { PWRITE, FDATASYNC, FSYNC, RENAME, FALLOCATE, MKDIR, MAKE, WRITE, ASK };
 enum action { NOTHING, STALL, FAIL, KILL_BEFORE, KILL_AFTER, TEAR };
 enum { RULES = 16, STEPS = 65536, NAME = 64 };
 
 struct rule {
-    _Atomic uint32_t armed; /* written last by the test, so that a rule is never seen half */
+    _Atomic uint32_t armed; /* written last, so that no process reads half a rule */
     uint32_t kinds;         /* one bit per kind */
-    uint64_t first, last;   /* which of the matching calls, counted from 1, both included */
+    uint64_t first, last;   /* range of matching calls, counted from 1, inclusive */
     uint32_t action;
-    int32_t argument;           /* FAIL: errno; TEAR: bytes that are written */
-    uint32_t with_service;      /* a kill in a child takes the service along */
-    _Atomic uint32_t waiting;   /* calls that stall now */
-    _Atomic uint64_t matched;   /* calls that matched */
-    _Atomic uint64_t struck;    /* calls that had the action done to them */
+    int32_t argument;           /* FAIL: errno. TEAR: number of written bytes */
+    uint32_t with_service;      /* a kill in a child process kills the service too */
+    _Atomic uint32_t waiting;   /* stalled calls */
+    _Atomic uint64_t matched;   /* matching calls */
+    _Atomic uint64_t struck;    /* calls that the rule changed */
     char names[NAME];           /* pattern of the name below the folder */
 };
 
 struct step {
-    _Atomic uint32_t kind; /* kind + 1; 0: not written yet */
+    _Atomic uint32_t kind; /* kind + 1, or 0 while the entry is not complete */
     uint32_t pid;
     uint64_t offset, length;
     char name[NAME];
@@ -90,7 +89,7 @@ static void resolve(void) {
     real_mkdir = next("mkdir");
 }
 
-/* A shim that quietly does nothing would make every test of it pass. */
+/* Exits, because a shim without effect would make every test pass. */
 static void give_up(const char *why) {
     fprintf(stderr, "faults shim: %s\n", why);
     _exit(97);
@@ -113,14 +112,14 @@ __attribute__((constructor)) static void attach(void) {
     control = mapped;
 }
 
-/* Name below the folder: "" for the folder itself, NULL for files that are not ours to touch. */
+/* Returns the name below the folder: "" for the folder itself, NULL for other files. */
 static const char *name_below(const char *path) {
     if (control == NULL || strncmp(path, folder, folder_length) != 0) return NULL;
     if (path[folder_length] == '\0') return path + folder_length;
     return path[folder_length] == '/' ? path + folder_length + 1 : NULL;
 }
 
-/* Asked each time and not remembered per descriptor: numbers are used again, and a sync costs far more than this. */
+/* Not cached by descriptor, because descriptor numbers are reused. */
 static const char *name_of(int fd, char *path) {
     char link[32];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -155,7 +154,7 @@ static void stall(struct rule *rule) {
     atomic_fetch_sub(&rule->waiting, 1);
 }
 
-/* The rule that strikes this call, or NULL. Stalls are over when it returns; a kill before the call does not return. */
+/* Returns the rule for this call, or NULL. Waits for the end of a stall. A kill before the call does not return. */
 static struct rule *meet(enum kind kind, const char *name, uint64_t offset, uint64_t length) {
     record(kind, name, offset, length);
     struct rule *striking = NULL;
@@ -281,7 +280,7 @@ int open64(const char *path, int flags, ...) {
     return open(path, flags | O_LARGEFILE, mode);
 }
 
-/* Asks names the path that the bytes begin with, up to its NUL. */
+/* Returns the path at the start of an ASK, up to its NUL. */
 static const char *asked(const void *bytes, size_t length, char *path) {
     if (control == NULL || length <= folder_length || memcmp(bytes, folder, folder_length) != 0) return NULL;
     size_t end = strnlen(bytes, length < PATH_MAX ? length : PATH_MAX - 1);

@@ -139,19 +139,19 @@ def role(step: Step) -> tuple[str, str]:
 async def test_step_table_has_every_step_of_the_journal(make_plane: MakePlane) -> None:
     plane = make_plane(settings={"journal": {"segment_bytes": SEGMENT_BYTES}})
     shim = plane.commanded
-    made: set[tuple[str, str]] = set()
+    created: set[tuple[str, str]] = set()
 
     async def until_a_segment_is_used_again(plane: Plane) -> None:
         async with asyncio.timeout(60):
-            while ("fdatasync", "free-*.log") not in made:
-                made.update(role(step) for step in shim.steps())
+            while ("fdatasync", "free-*.log") not in created:
+                created.update(role(step) for step in shim.steps())
                 await asyncio.sleep(0.1)
         await plane.kill()
 
     await restart_under_load(plane, [until_a_segment_is_used_again], sleep=passing(shim), **SMALL)
-    made.update(role(step) for step in shim.steps())
+    created.update(role(step) for step in shim.steps())
     named = {(step.kind, re.sub(r"\d{6,}\.log", "*", step.files)) for step in STEPS}
-    assert {(kind, re.sub(r"\*\.\w+$", "*", name)) for kind, name in made} == named
+    assert {(kind, re.sub(r"\*\.\w+$", "*", name)) for kind, name in created} == named
 
 
 @pytest.mark.proof

@@ -42,11 +42,17 @@ async def test_random_kills_lose_no_answered_request(make_plane: MakePlane, kill
     assert counts["restarts"] == kills
     assert counts["lost answers"] > 0, counts
     assert counts["expired"] > 0, counts
-    for wanted in ("http answers", "grpc answers", "connected", "disconnected"):
-        assert counts[wanted] > 10, counts
+    for desired in ("http answers", "grpc answers", "connected", "disconnected"):
+        assert counts[desired] > 10, counts
     if kills > 10:
-        for wanted in ("lost find", "lost join", "lost connected", "lost disconnected", "rejoined"):
-            assert counts[wanted] > 0, counts
+        for desired in (
+            "lost find",
+            "lost join",
+            "lost connected",
+            "lost disconnected",
+            "rejoined",
+        ):
+            assert counts[desired] > 0, counts
         assert list(plane.commanded.journal_folder.glob("image-*.img"))
     await plane.stop()
 

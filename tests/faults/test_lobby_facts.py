@@ -90,13 +90,13 @@ async def test_reader_has_every_fact_exactly_once_across_kills(
     plane = make_plane(modes=MODES)
     await plane.start()
     reader = Reader(plane)
-    told: list[tuple[str, str]] = []
+    returned: list[tuple[str, str]] = []
     reading = asyncio.create_task(reader.read_on())
     for _ in range(KILLS):
         session = ApiSession(plane, open_transports(plane).http, await plane.public_token())
-        wanted = len(told) + 4
-        acting = asyncio.create_task(act(session, told))
-        while len(told) < wanted and not acting.done():
+        desired = len(returned) + 4
+        acting = asyncio.create_task(act(session, returned))
+        while len(returned) < desired and not acting.done():
             await asyncio.sleep(0.01)
         await plane.kill()
         assert isinstance((await asyncio.gather(acting, return_exceptions=True))[0], Lost)
@@ -104,11 +104,11 @@ async def test_reader_has_every_fact_exactly_once_across_kills(
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     await reader.read_all()
-    assert len(told) > 3 * KILLS
+    assert len(returned) > 3 * KILLS
     assert set(reader.stored.values()) == {1}
-    assert reader.stored.keys() >= set(told), "what was answered was told"
+    assert reader.stored.keys() >= set(returned), "what was answered was told"
     # At each kill, one request was pending, and its fact may or may not exist.
-    assert len(reader.stored) <= len(told) + KILLS
+    assert len(reader.stored) <= len(returned) + KILLS
     await plane.stop()
 
 

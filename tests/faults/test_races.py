@@ -30,9 +30,9 @@ async def all_at_once(
 
 @pytest.fixture
 async def plane(make_plane: MakePlane) -> Plane:
-    made = make_plane(shim=None)
-    await made.start()
-    return made
+    created = make_plane(shim=None)
+    await created.start()
+    return created
 
 
 @pytest.fixture
@@ -166,9 +166,9 @@ class TestDefaultRates:
 
     @pytest.fixture
     async def plane(self, make_plane: MakePlane) -> Plane:
-        made = make_plane(shim=None, settings={"rate_limits": {}})
-        await made.start()
-        return made
+        created = make_plane(shim=None, settings={"rate_limits": {}})
+        await created.start()
+        return created
 
     async def test_rate_limited_client_gets_retry_after_over_both_transports(
         self, session: ApiSession, transports: Transports

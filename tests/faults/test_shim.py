@@ -34,9 +34,9 @@ for number in range(4):
 def shim(shim_library: Path, tmp_path: Path) -> Shim:
     folder = tmp_path / "journal"
     folder.mkdir()
-    made = Shim(shim_library, tmp_path / "control", folder)
-    made.begin_run()
-    return made
+    created = Shim(shim_library, tmp_path / "control", folder)
+    created.begin_run()
+    return created
 
 
 def spawn(shim: Shim, program: str, *arguments: str) -> subprocess.Popen[str]:

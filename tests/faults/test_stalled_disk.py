@@ -62,7 +62,7 @@ async def prepare(session: ApiSession) -> Cast:
     await session.must(
         "connected", {"player_token": keyed}, token=crowd.token, key=f"socket-{keyed}"
     )
-    cast = Cast(
+    prepared = Cast(
         crowd=crowd,
         starting=await session.attach("ending", is_ready=False),
         full=full,
@@ -77,8 +77,8 @@ async def prepare(session: ApiSession) -> Cast:
         answer = await session.must(
             "join", {"lobby_id": crowd.id}, token=session.client_token, key=f"{keyed}-{number}"
         )
-        cast.counted += answer.tokens
-    return cast
+        prepared.counted += answer.tokens
+    return prepared
 
 
 def changes(session: ApiSession, cast: Cast) -> list[Ask]:
@@ -175,11 +175,11 @@ class Waiting:
 
 @pytest.fixture
 async def waiting() -> AsyncIterator[Waiting]:
-    made = Waiting()
-    yield made
-    for task in made.tasks:
+    created = Waiting()
+    yield created
+    for task in created.tasks:
         task.cancel()
-    await asyncio.gather(*made.tasks, return_exceptions=True)
+    await asyncio.gather(*created.tasks, return_exceptions=True)
 
 
 async def open_sessions(plane: Plane, transports: Transports) -> list[tuple[ApiSession, Cast]]:
@@ -233,8 +233,8 @@ async def test_stalled_disk_delays_every_answer_that_needs_durability(
             (endings, True),
             (derived_from_endings, False),
         ):
-            for session, cast in sessions:
-                waiting.send(session.transport, wave(session, cast))
+            for session, prepared in sessions:
+                waiting.send(session.transport, wave(session, prepared))
             await waiting.wait_until(plane, IN_FLIGHT, len(waiting.tasks))
             decided = decided + len(sessions) * len(wave(*sessions[0])) if is_change else decided
             await waiting.wait_until(plane, PENDING, decided)
@@ -257,8 +257,8 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
     transports = open_transports(plane)
     sessions = await open_sessions(plane, transports)
     with shim.stalled(call, "seg-*"):
-        for session, cast in sessions:
-            waiting.send(session.transport, changes(session, cast))
+        for session, prepared in sessions:
+            waiting.send(session.transport, changes(session, prepared))
         await waiting.wait_until(plane, PENDING, len(waiting.tasks))
         waiting.check_nobody_was_answered()
         failing = shim.fail(call, "seg-*")
@@ -268,14 +268,14 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
     failing.release()
     await plane.start()
     again = open_transports(plane)
-    for (session, cast), transport in zip(sessions, again, strict=True):
+    for (session, prepared), transport in zip(sessions, again, strict=True):
         for token, expected in (
-            (cast.connected, {"PLAYER_TOKEN_CONSUMED"}),
+            (prepared.connected, {"PLAYER_TOKEN_CONSUMED"}),
             # The use was decided but not answered before the kill, so both codes are correct.
-            (cast.reserved, {"OK", "PLAYER_TOKEN_CONSUMED"}),
+            (prepared.reserved, {"OK", "PLAYER_TOKEN_CONSUMED"}),
         ):
             answer = await transport.call(
-                "connected", {"player_token": token}, token=cast.crowd.token
+                "connected", {"player_token": token}, token=prepared.crowd.token
             )
             assert answer.code in expected, (session.transport.name, answer)
     await plane.stop()

@@ -217,10 +217,10 @@ async def test_journal_damaged_in_the_middle_is_refused_with_its_position(
     before = segment.read_bytes()
     plane.spawn()
     assert await plane.wait_ended() == 1
-    told = plane.log_tail()
-    assert f"segment {int(damaged.name[4:-4])}" in told
-    assert f"offset {damaged.offset}" in told
-    assert "Traceback" not in told
+    returned = plane.log_tail()
+    assert f"segment {int(damaged.name[4:-4])}" in returned
+    assert f"offset {damaged.offset}" in returned
+    assert "Traceback" not in returned
     assert segment.read_bytes() == before
     with segment.open("r+b") as file:
         file.seek(damaged.offset + IN_THE_EVENTS)

@@ -306,13 +306,13 @@ def _grpc_refusal(error: grpc.aio.AioRpcError) -> Answer:
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             raise Lost(error.details())
         raise AssertionError(f"an error without details: {error.code()} {error.details()}")
-    code, said = "", dict[str, str]()
+    code, output = "", dict[str, str]()
     retry: float | None = None
     errors: tuple[tuple[str, ...], ...] = ()
     for detail in status_pb2.Status.FromString(packed).details:
         if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
             info = error_details_pb2.ErrorInfo.FromString(detail.value)
-            code, said = info.reason, dict(info.metadata)
+            code, output = info.reason, dict(info.metadata)
         elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
             delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
             retry = delay.seconds + delay.nanos / 1e9
@@ -320,7 +320,7 @@ def _grpc_refusal(error: grpc.aio.AioRpcError) -> Answer:
             violations = error_details_pb2.BadRequest.FromString(detail.value).field_violations
             errors = tuple(_violation_path(one) for one in violations)
     text = {name: value for name, value in metadata.items() if isinstance(value, str)}
-    return Answer("grpc", code, error.details(), error.code().name, errors, retry, text, said)
+    return Answer("grpc", code, error.details(), error.code().name, errors, retry, text, output)
 
 
 def _violation_path(violation: error_details_pb2.BadRequest.FieldViolation) -> tuple[str, ...]:

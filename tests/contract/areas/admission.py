@@ -14,13 +14,13 @@ from tests.support.data_plane_service import GAME
 
 def guarded_lobby(scenario: Scenario) -> Lobby:
     def attach() -> Lobby:
-        made = scenario.good(
+        created = scenario.good(
             "attach",
             path={"game_id": GAME, "namespace_id": "guarded"},
             bearer=scenario.world.environment_tokens["guarded"],
             fields={"game_mode": "duel", "tags": {"scenario": scenario.name}},
         )
-        lobby = Lobby(made["lobby_id"], made["lobby_token"])
+        lobby = Lobby(created["lobby_id"], created["lobby_token"])
         scenario.good("ready", bearer=lobby.token, token=None)
         return lobby
 
@@ -44,8 +44,8 @@ def _captcha(slug: str) -> None:
         """The same request with a captcha response succeeds, so only the response is missing."""
         assert ask_guarded(scenario, slug, HUMAN).status_code == 200
         answer = ask_guarded(scenario, slug)
-        told = answer.json()["metadata"]
-        assert told == {"provider": "captcha_a", "site_key": "site-a"}
+        returned = answer.json()["metadata"]
+        assert returned == {"provider": "captcha_a", "site_key": "site-a"}
         return answer
 
     @error_case(slug, "CAPTCHA_FAILED")
@@ -77,9 +77,9 @@ def _verification(slug: str) -> None:
     @error_case(slug, "MATCHMAKER_VERIFICATION_UNAVAILABLE")
     def _(scenario: Scenario) -> httpx.Response:
         """A broken captcha provider returns the same code."""
-        told = ask_guarded(scenario, slug, UNJUDGED)
-        assert told.status_code == 502, told.text
-        assert told.json()["code"] == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
+        returned = ask_guarded(scenario, slug, UNJUDGED)
+        assert returned.status_code == 502, returned.text
+        assert returned.json()["code"] == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
         return ask_verified(scenario, slug, "unanswered")
 
 

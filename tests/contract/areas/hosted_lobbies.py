@@ -74,9 +74,9 @@ def _(scenario: Scenario) -> httpx.Response:
 def _(scenario: Scenario) -> httpx.Response:
     """A repeat under the key returns the same lobby until the lobby has ended."""
     again = {"headers": {"idempotency-key": scenario.name}}
-    made = scenario.good("create", **again)["lobby"]["lobby_id"]
-    assert scenario.good("create", **again)["lobby"]["lobby_id"] == made
-    detach(scenario, Lobby(made, ""))
+    created = scenario.good("create", **again)["lobby"]["lobby_id"]
+    assert scenario.good("create", **again)["lobby"]["lobby_id"] == created
+    detach(scenario, Lobby(created, ""))
     end = time.monotonic() + WAIT_S
     while (answer := scenario.call("create", **again)).status_code == 200:
         assert time.monotonic() < end, "it does not end"
@@ -91,8 +91,8 @@ def _(scenario: Scenario) -> httpx.Response:
 
 
 def make(scenario: Scenario, slug: str, mode: str, **changes: Any) -> httpx.Response:
-    asked = {"game_mode": mode} if slug == "create" else {"game_modes": [mode]}
-    return scenario.call(slug, fields={**asked, "tags": tagged(scenario)}, **changes)
+    requested = {"game_mode": mode} if slug == "create" else {"game_modes": [mode]}
+    return scenario.call(slug, fields={**requested, "tags": tagged(scenario)}, **changes)
 
 
 def _making(slug: str) -> None:
@@ -106,8 +106,8 @@ def _making(slug: str) -> None:
     @error_case(slug, "MATCHMAKER_LOBBY_START_FAILED")
     def _(scenario: Scenario) -> httpx.Response:
         answer = make(scenario, slug, "broken")
-        told = answer.json()["metadata"]
-        assert (told["reason"], told["exit_code"]) == ("exited", "3")
+        returned = answer.json()["metadata"]
+        assert (returned["reason"], returned["exit_code"]) == ("exited", "3")
         return answer
 
     elsewhere(
@@ -127,10 +127,10 @@ def _(scenario: Scenario) -> httpx.Response:
     """The last player has left. The server ignores the stop request, so the lobby is draining."""
     found = find(scenario, "deaf", tags=tagged(scenario))
     assert found.status_code == 200, found.text
-    told = found.json()
-    lobby = Lobby(told["lobby"]["lobby_id"], "")
+    returned = found.json()
+    lobby = Lobby(returned["lobby"]["lobby_id"], "")
     assert is_listed(scenario, lobby)
-    visit(told["ports"]["game"], told["player"]["token"])
+    visit(returned["ports"]["game"], returned["player"]["token"])
     end = time.monotonic() + WAIT_S
     while is_listed(scenario, lobby):
         assert time.monotonic() < end, "an empty lobby goes on"

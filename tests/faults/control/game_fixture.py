@@ -107,9 +107,9 @@ class GameFixture:
         self.keep("", await self.developer.good("create_public_token", **self.place))
 
     async def new_cloud_token(self) -> None:
-        made = await self.developer.good("create_game_token", **self.game)
-        self.keep("", made)
-        self.token_id = made["token_id"]
+        created = await self.developer.good("create_game_token", **self.game)
+        self.keep("", created)
+        self.token_id = created["token_id"]
 
     async def new_domain(self) -> None:
         self.spare_domain = f"{uuid4().hex}.example.com"
@@ -125,9 +125,9 @@ class GameFixture:
     async def new_build(self) -> None:
         image = {"path": "server.tar", "content_length": len(BUILD)}
         fields: Fields = {**self.game, "display_name": uuid4().hex, "image_file": image}
-        made = await self.developer.good("create_game_build", **fields)
-        self.build_id = made["build_id"]
-        await self._upload(made["upload_id"], made["image_presigned_request"], BUILD)
+        created = await self.developer.good("create_game_build", **fields)
+        self.build_id = created["build_id"]
+        await self._upload(created["upload_id"], created["image_presigned_request"], BUILD)
 
     async def new_complete_build(self) -> None:
         await self.new_build()
@@ -143,17 +143,17 @@ class GameFixture:
     async def new_site(self) -> None:
         files = [{"path": "index.html", "content_length": len(PAGE)}]
         fields: Fields = {**self.game, "display_name": uuid4().hex, "files": files}
-        made = await self.developer.good("create_site", **fields)
-        self.site_id = made["site_id"]
-        (wanted,) = made["presigned_requests"]
-        await self._upload(made["upload_id"], wanted, PAGE)
+        created = await self.developer.good("create_site", **fields)
+        self.site_id = created["site_id"]
+        (desired,) = created["presigned_requests"]
+        await self._upload(created["upload_id"], desired, PAGE)
 
     async def new_picture(self, kind: str) -> None:
         content = png(len(self.pictures) + 1)
         fields: Fields = {**self.game, "path": "a.png", "content_length": len(content)}
-        made = await self.developer.good(f"prepare_{kind}", **fields)
-        self.pictures[made["upload_id"]] = content
-        await self._upload(made["upload_id"], made["presigned_request"], content)
+        created = await self.developer.good(f"prepare_{kind}", **fields)
+        self.pictures[created["upload_id"]] = content
+        await self._upload(created["upload_id"], created["presigned_request"], content)
 
     async def _upload(self, upload_id: str, wanted: Fields, content: bytes) -> None:
         answer = await put(wanted, content)
@@ -164,8 +164,8 @@ class GameFixture:
         self.keep("", await self.developer.good("prepare_device_link"))
 
     async def new_person(self) -> str:
-        made = await self.commanded("CreateIdentity", display_name=uuid4().hex)
-        identity_id: str = made["identity_id"]
+        created = await self.commanded("CreateIdentity", display_name=uuid4().hex)
+        identity_id: str = created["identity_id"]
         fields = {"all_groups": True, "identity_id": identity_id}
         token = (await self.commanded("CreateCloudToken", **fields))["token"]
         self.people.append(Person(identity_id, token))
@@ -206,30 +206,30 @@ class GameFixture:
 
     async def seen(self) -> Fields:
         """Returns all records and all responses, without values that change by themselves."""
-        told: Fields = {}
+        returned: Fields = {}
         for slugs, fields in (
             (("get_namespace", "version_history", "list_namespace_tokens"), self.place),
             (("list_game_builds", "list_sites", "list_avatars"), self.game),
             (("list_group_tokens", "get_billing"), self.group),
         ):
             for slug in slugs:
-                told[slug] = await self.developer.good(slug, **fields)
+                returned[slug] = await self.developer.good(slug, **fields)
         if self.link_token:
             shown = {"device_link_token": self.link_token}
-            told["get_device_link"] = await self.developer.good("get_device_link", **shown)
-        told["identities"] = (await self.commanded("ListIdentities"))["identities"]
+            returned["get_device_link"] = await self.developer.good("get_device_link", **shown)
+        returned["identities"] = (await self.commanded("ListIdentities"))["identities"]
         listed = await self.developer.good("get_games")
-        told["groups"] = listed["groups"]
-        wanted = [one for one in listed["games"] if one["name_id"] == self.wanted_game]
-        told["games"] = [
+        returned["groups"] = listed["groups"]
+        desired = [one for one in listed["games"] if one["name_id"] == self.wanted_game]
+        returned["games"] = [
             (await self.developer.good("get_game", game_id=game_id))["game"]
-            for game_id in (self.game_id, *(one["game_id"] for one in wanted))
+            for game_id in (self.game_id, *(one["game_id"] for one in desired))
         ]
-        for body in told.values():
+        for body in returned.values():
             if isinstance(body, dict):
                 body.pop("watch", None)
-        told["records"] = await self.witness.records()
-        return told
+        returned["records"] = await self.witness.records()
+        return returned
 
     async def check_effects(self, told: Fields) -> None:
         await self._check_domains(told)

@@ -204,8 +204,8 @@ class KilledService(FullService):
             try:
                 self.start()
             except AssertionError:
-                said = self.log().lower()
-                is_taken = "already in use" in said or "failed to bind" in said
+                output = self.log().lower()
+                is_taken = "already in use" in output or "failed to bind" in output
                 if not is_taken or time.monotonic() > end:
                     raise
             else:
@@ -346,11 +346,11 @@ class Witness:
             assert epoch is not None
             composer = FeedComposer(epoch, links)
             ids = await _all_namespaces(tx)
-            wanted = {one: await composer.compose(tx, one) for one in ids}
+            desired = {one: await composer.compose(tx, one) for one in ids}
         answer = await self._client.call(_HELD, feed_pb2.HeldRequest())
         held = {one.namespace_id: one for one in answer.configurations}
         found: list[Any] = []
-        for namespace_id, message in wanted.items():
+        for namespace_id, message in desired.items():
             assert message is not None
             path = self._house.data_dir / "feed" / f"{namespace_id}.cfg"
             one = held.get(namespace_id)

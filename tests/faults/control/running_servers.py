@@ -53,10 +53,10 @@ class RunningServers:
         content = images.bundle() if kind == _BUNDLE else programs.server_archive(*STUBBORN)
         image = {"path": "server.tar", "content_length": len(content)}
         fields: dict[str, Any] = {"display_name": "server", "image_file": image, "kind": kind}
-        made = await self._developer.good("create_game_build", game_id=self._game_id, **fields)
-        assert (await put(made["image_presigned_request"], content)).status_code == 200
-        await self._developer.good("complete_upload", upload_id=made["upload_id"])
-        return str(made["build_id"])
+        created = await self._developer.good("create_game_build", game_id=self._game_id, **fields)
+        assert (await put(created["image_presigned_request"], content)).status_code == 200
+        await self._developer.good("complete_upload", upload_id=created["upload_id"])
+        return str(created["build_id"])
 
     def wanted(self) -> dict[str, Any]:
         return {
@@ -70,9 +70,9 @@ class RunningServers:
 
     async def add(self, *, is_contained: bool = False) -> str:
         await (self.prepare_contained() if is_contained else self.prepare())
-        made = await self._developer.good("create_server", **self.wanted())
+        created = await self._developer.good("create_server", **self.wanted())
         await self.check()
-        return str(made["server"]["id"])
+        return str(created["server"]["id"])
 
     async def check(self) -> None:
         try:
@@ -85,13 +85,13 @@ class RunningServers:
 
     async def _differences(self) -> dict[str, Any]:
         statuses = await self._statuses()
-        wanted = {one for one in statuses if statuses[one] not in _ENDED}
+        desired = {one for one in statuses if statuses[one] not in _ENDED}
         processes = processes_of_runs(self._developer.full_service)
         return {
-            "told": wanted ^ {one for one in statuses if statuses[one] == "running"},
-            "kept": wanted ^ self._kept(),
-            "leased": wanted ^ await self._leased(),
-            "processes": wanted ^ processes.keys(),
+            "told": desired ^ {one for one in statuses if statuses[one] == "running"},
+            "kept": desired ^ self._kept(),
+            "leased": desired ^ await self._leased(),
+            "processes": desired ^ processes.keys(),
             "twice": {one for one, count in processes.items() if count > 1},
         }
 
@@ -101,8 +101,10 @@ class RunningServers:
 
     async def _leased(self) -> set[str]:
         async with InternalClient(self._developer.full_service.data_dir / "admin.sock") as client:
-            asked = runtime_pb2.LeasesRequest()
-            return set((await client.call("hosting.internal.v1.Runtime.Leases", asked)).server_ids)
+            requested = runtime_pb2.LeasesRequest()
+            return set(
+                (await client.call("hosting.internal.v1.Runtime.Leases", requested)).server_ids
+            )
 
     def _kept(self) -> set[str]:
         folders = self._servers.iterdir()

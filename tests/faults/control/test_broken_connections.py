@@ -40,17 +40,17 @@ TIMES = 6
 async def proxy(databases: Databases) -> AsyncIterator[PostgresProxy]:
     url = databases.url("postgresql")
     assert url is not None
-    async with open_postgres_proxy(url) as made:
-        yield made
+    async with open_postgres_proxy(url) as created:
+        yield created
 
 
 @pytest.fixture
 async def database(proxy: PostgresProxy, tmp_path: Path) -> AsyncIterator[Database]:
-    made = open_database(proxy.url, tmp_path)
-    await prepare(made)
-    yield made
-    assert in_use(made) == 0
-    await made.close()
+    created = open_database(proxy.url, tmp_path)
+    await prepare(created)
+    yield created
+    assert in_use(created) == 0
+    await created.close()
 
 
 async def test_broken_idle_connections_cause_no_error(
@@ -161,11 +161,11 @@ async def test_cancelled_statement_ends_on_the_server(
             await tx.first(text("SELECT pg_sleep(60)"))
 
     async def is_asleep() -> bool:
-        asked = (
+        requested = (
             "query = 'SELECT pg_sleep(60)' AND state = 'active' AND datname = current_database()"
         )
         async with database.read() as tx:
-            row = await tx.first(text(f"SELECT count(*) FROM pg_stat_activity WHERE {asked}"))
+            row = await tx.first(text(f"SELECT count(*) FROM pg_stat_activity WHERE {requested}"))
         assert row is not None
         return bool(row[0])
 

@@ -44,9 +44,9 @@ async def scenario(
         full_service.start()
         database = open_database(full_service.database_url, full_service.data_dir / "control")
         door = full_service.door("http")
-        made = NamespaceScenario(full_service, Records(database), door)
-        yield await made.build()
-        await made.close()
+        created = NamespaceScenario(full_service, Records(database), door)
+        yield await created.build()
+        await created.close()
         await door.close()
         await database.close()
     finally:
@@ -60,8 +60,8 @@ def test_changes_that_wait_for_the_data_plane_are_listed() -> None:
 
 async def waits_of(scenario: NamespaceScenario, ray_id: str) -> list[str]:
     async def kept() -> list[Any]:
-        told = await scenario.owner.good("get_ray_perf", ray_id=ray_id)
-        lists: list[Any] = told["perf_lists"]
+        returned = await scenario.owner.good("get_ray_perf", ray_id=ray_id)
+        lists: list[Any] = returned["perf_lists"]
         return lists
 
     (one,) = await eventually(kept)
@@ -74,24 +74,24 @@ async def test_other_changes_do_not_wait_for_a_silent_data_plane(
 ) -> None:
     door = inner_door(scenario.full_service, name)
     unwaited = [row for slug, row in CHANGING.items() if slug not in CHANGES]
-    asked = [(row, await row.fields(scenario)) for row in unwaited]
-    told, rays, slow, idle = {}, {}, [], []
+    requested = [(row, await row.fields(scenario)) for row in unwaited]
+    returned, rays, slow, idle = {}, {}, [], []
     with stopped_data_plane(scenario.full_service):
-        for row, fields in asked:
+        for row, fields in requested:
             rays[row.slug] = ray_id = uuid4().hex
             trace = f"00-{ray_id}-{ray_id[:16]}-01"
             before, began = await scenario.records.tables(), FreeTime()
             answer = await door.call(
                 row.slug, fields, token=scenario.owner.token, traceparent=trace
             )
-            told[row.slug] = answer.code
+            returned[row.slug] = answer.code
             if not began.is_within(ANSWERED_S):
                 slow.append(row.slug)
             after = await scenario.records.tables()
             if {one for one in before if before[one] != after[one]} != row.changes:
                 idle.append(row.slug)
     await door.close()
-    assert told == dict.fromkeys(told, OK)
+    assert returned == dict.fromkeys(returned, OK)
     assert (slow, idle) == ([], [])
     # A request without a token has no ray.
     waited = {

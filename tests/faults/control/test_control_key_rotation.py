@@ -129,10 +129,10 @@ async def test_failed_rotation_changes_no_plane_and_can_be_repeated(
     data_dir = one.fixture.full_service.data_dir
     of_data, of_control = keyring.load(data_dir), one.ring()
     ask = functools.partial(command_line.error_output, data_dir, "keys", "rotate")
-    said = await struck(one.fixture.full_service, ROTATED[2], ask)
-    assert said.startswith("pyservice keys: is a service running with --data-dir")
+    output = await struck(one.fixture.full_service, ROTATED[2], ask)
+    assert output.startswith("pyservice keys: is a service running with --data-dir")
     await one.fixture.witness.agree()
     assert (keyring.load(data_dir), one.ring()) == (of_data, of_control)
-    told = await command_line.json_output(data_dir, "keys", "rotate")
-    assert told["current_key"] == of_data.current_key + 1
-    assert told["control"]["current_key"] == of_control.current.number + 1
+    returned = await command_line.json_output(data_dir, "keys", "rotate")
+    assert returned["current_key"] == of_data.current_key + 1
+    assert returned["control"]["current_key"] == of_control.current.number + 1

@@ -148,9 +148,9 @@ async def signed(tmp_path: Path, shim_library: Path) -> AsyncIterator[Signed]:
     try:
         await asyncio.to_thread(full_service.start)
         door = full_service.door("http")
-        made = await Signed(full_service, door).prepare()
-        yield made
-        await made.witness.close()
+        created = await Signed(full_service, door).prepare()
+        yield created
+        await created.witness.close()
         await door.close()
         assert await asyncio.to_thread(full_service.stop) == 0
     finally:
@@ -199,8 +199,8 @@ async def test_command_reports_a_plane_that_did_not_answer(signed: Signed) -> No
         (("identity", "create", "--display-name", "Somebody"), RECORDS[2]),
     ):
         ask = functools.partial(command_line.error_output, data_dir, *words)
-        said = await struck(signed.full_service, step, ask)
-        (line,) = said.splitlines()
+        output = await struck(signed.full_service, step, ask)
+        (line,) = output.splitlines()
         assert line.startswith(f"pyservice {words[0]}: is a service running with --data-dir")
         await signed.witness.agree()
         assert await command_line.output(data_dir, *words)

@@ -39,18 +39,18 @@ TOLD_S = 25.0
 
 @pytest.fixture
 async def on_sqlite(tmp_path: Path) -> AsyncIterator[Database]:
-    made = open_database(None, tmp_path)
-    await prepare(made)
-    yield made
-    await made.close()
+    created = open_database(None, tmp_path)
+    await prepare(created)
+    yield created
+    await created.close()
 
 
 @pytest.fixture
 async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
-    made = open_database(server.url(), tmp_path)
-    await prepare(made)
-    yield made
-    await made.close()
+    created = open_database(server.url(), tmp_path)
+    await prepare(created)
+    yield created
+    await created.close()
 
 
 async def heals(database: Database, timeout_s: float = PATIENCE_S) -> None:
@@ -223,16 +223,16 @@ async def test_full_database_disk_is_reported_and_reads_continue(tmp_path: Path)
     try:
         assert ask("add") == "OK"
         filler = disk.fill(user.pid)
-        made = 1
+        created = 1
         while (found := ask("add")) == "OK":
-            made += 1
+            created += 1
         for _ in range(5):
             assert found == "STORAGE_FULL"
-            assert ask("read") == str(made)
+            assert ask("read") == str(created)
             found = ask("add")
         filler.unlink()
         assert ask("add") == "OK"
-        assert ask("read") == str(made + 1)
+        assert ask("read") == str(created + 1)
     finally:
         user.kill()
         user.communicate()

@@ -52,16 +52,16 @@ async def full_service(
     url = databases.url(request.param)
     async with contextlib.AsyncExitStack() as stack:
         proxy = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
-        made = HeldCommitService(
+        created = HeldCommitService(
             tmp_path_factory.mktemp("full_service"),
             shim_library,
             None if proxy is None else proxy.url,
         )
-        stack.push_async_callback(asyncio.to_thread, made.close)
-        on_disk = functools.partial(made.shim.stalled, "fdatasync fsync", LOG)
-        made.commits_held = on_disk if proxy is None else proxy.held
-        await asyncio.to_thread(made.start)
-        yield made
+        stack.push_async_callback(asyncio.to_thread, created.close)
+        on_disk = functools.partial(created.shim.stalled, "fdatasync fsync", LOG)
+        created.commits_held = on_disk if proxy is None else proxy.held
+        await asyncio.to_thread(created.start)
+        yield created
 
 
 @dataclass
@@ -84,11 +84,11 @@ class CallerFixture:
 
     async def picture(self, kind: str) -> Watched:
         place = {"game_id": await self.developer.game()}
-        made = await self.developer.good(
+        created = await self.developer.good(
             f"prepare_{kind}", **place, path="x.png", content_length=len(png())
         )
-        assert (await put(made["presigned_request"], png())).status_code == 200
-        upload_id = made["upload_id"]
+        assert (await put(created["presigned_request"], png())).status_code == 200
+        upload_id = created["upload_id"]
         return Watched(
             lambda: self.caller.good(f"complete_{kind}", **place, upload_id=upload_id),
             lambda **more: self.developer.good("get_game", **place, **more),
@@ -98,11 +98,11 @@ class CallerFixture:
     async def by_its_upload(self) -> Watched:
         watched = await self.picture("logo")
         place = {"game_id": await self.developer.game()}
-        made = await self.developer.good(
+        created = await self.developer.good(
             "prepare_logo", **place, path="x.png", content_length=len(png())
         )
-        assert (await put(made["presigned_request"], png())).status_code == 200
-        watched.change = lambda: self.caller.good("complete_upload", upload_id=made["upload_id"])
+        assert (await put(created["presigned_request"], png())).status_code == 200
+        watched.change = lambda: self.caller.good("complete_upload", upload_id=created["upload_id"])
         watched.read = lambda **more: self.developer.good("get_game", **place, **more)
         return watched
 
@@ -175,16 +175,16 @@ class CallerFixture:
 async def fixture(
     request: pytest.FixtureRequest, full_service: HeldCommitService
 ) -> AsyncIterator[CallerFixture]:
-    made = CallerFixture(full_service, full_service.door(request.param))
-    yield made
-    await made.close()
+    created = CallerFixture(full_service, full_service.door(request.param))
+    yield created
+    await created.close()
 
 
 @pytest.fixture
 async def inside(full_service: HeldCommitService) -> AsyncIterator[CallerFixture]:
-    made = CallerFixture(full_service, GrpcDoor(f"unix:{control_socket(full_service.data_dir)}"))
-    yield made
-    await made.close()
+    created = CallerFixture(full_service, GrpcDoor(f"unix:{control_socket(full_service.data_dir)}"))
+    yield created
+    await created.close()
 
 
 async def wakes(fixture: CallerFixture, watched: Watched) -> None:

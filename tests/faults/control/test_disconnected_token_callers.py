@@ -60,14 +60,14 @@ class TokenFixture:
 
     def commands(self, kind: str) -> Ask:
         if kind == "cloud":
-            asked: Any = admin.CreateCloudTokenRequest(game_id=self.game_id)
-            return lambda: self.admin.call(f"{_ADMIN}.CreateCloudToken", asked, 60)
+            requested: Any = admin.CreateCloudTokenRequest(game_id=self.game_id)
+            return lambda: self.admin.call(f"{_ADMIN}.CreateCloudToken", requested, 60)
         kinds = {
             "env": admin_pb2.TOKEN_KIND_ENVIRONMENT,
             "pub": admin_pb2.TOKEN_KIND_PUBLIC,
         }
-        asked = admin.CreateNamespaceTokenRequest(kind=kinds[kind], namespace=self.namespace_id)
-        return lambda: self.admin.call(f"{_ADMIN}.CreateNamespaceToken", asked, 60)
+        requested = admin.CreateNamespaceTokenRequest(kind=kinds[kind], namespace=self.namespace_id)
+        return lambda: self.admin.call(f"{_ADMIN}.CreateNamespaceToken", requested, 60)
 
     async def tokens(self, kind: str) -> list[str]:
         if kind == "cloud":
@@ -90,18 +90,18 @@ class TokenFixture:
 async def fixture(
     request: pytest.FixtureRequest, full_service: HeldCommitService
 ) -> AsyncIterator[TokenFixture]:
-    made = TokenFixture(full_service, request.param)
-    await made.begin()
-    yield made
-    await made.close()
+    created = TokenFixture(full_service, request.param)
+    await created.begin()
+    yield created
+    await created.close()
 
 
 @pytest.fixture
 async def inside(full_service: HeldCommitService) -> AsyncIterator[TokenFixture]:
-    made = TokenFixture(full_service, "http")
-    await made.begin()
-    yield made
-    await made.close()
+    created = TokenFixture(full_service, "http")
+    await created.begin()
+    yield created
+    await created.close()
 
 
 async def goes(asking: asyncio.Future[Any]) -> None:

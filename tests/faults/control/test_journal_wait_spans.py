@@ -29,12 +29,12 @@ async def full_service(
     shim_library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[KilledService]:
     folder = tmp_path_factory.mktemp("full_service") / "h"
-    made = KilledService(folder, shim_library, None, rays={"per_second": 10_000})
+    created = KilledService(folder, shim_library, None, rays={"per_second": 10_000})
     try:
-        await asyncio.to_thread(made.start)
-        yield made
+        await asyncio.to_thread(created.start)
+        yield created
     finally:
-        made.close()
+        created.close()
 
 
 def now_ms() -> float:
@@ -54,11 +54,11 @@ async def spans_of(developer: Developer, ray_id: str) -> dict[str, tuple[int, in
 
 @pytest.fixture(params=["http", "grpc"])
 async def door(request: pytest.FixtureRequest, full_service: KilledService) -> AsyncIterator[Door]:
-    made = full_service.door(request.param)
+    created = full_service.door(request.param)
     try:
-        yield made
+        yield created
     finally:
-        await made.close()
+        await created.close()
 
 
 @pytest.mark.parametrize("slug", ["join", "connected"])

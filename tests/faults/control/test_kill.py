@@ -190,13 +190,13 @@ def check_whole_ones(
     records: Sequence[Rows], answer: Answer | None, expected: Counter[str]
 ) -> None:
     nothing, one = Counter[str](), made_by(expected)
-    made, more = (made_by(footprint(*pair)) for pair in itertools.pairwise(records))
+    created, more = (made_by(footprint(*pair)) for pair in itertools.pairwise(records))
     assert more == one
     if answer is None:
-        assert made in (nothing, one)
+        assert created in (nothing, one)
     else:
         assert answer.code == "OK" or NOT_MADE in answer.detail, answer
-        assert made == (one if answer.code == "OK" else nothing)
+        assert created == (one if answer.code == "OK" else nothing)
 
 
 @contextlib.asynccontextmanager
@@ -277,9 +277,9 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
     async with open_game_fixture(
         tmp_path / "full_service", shim_library, databases.url(kind)
     ) as fixture:
-        told = await fixture.seen()
-        expected = [await undisturbed(fixture, change, told) for change in CROWD]
-        crowd = [await asking_for(fixture, change, told) for change in CROWD]
+        returned = await fixture.seen()
+        expected = [await undisturbed(fixture, change, returned) for change in CROWD]
+        crowd = [await asking_for(fixture, change, returned) for change in CROWD]
         before = await fixture.witness.records()
         answers = await struck(
             fixture.full_service, step, lambda: asyncio.gather(*(one.first() for one in crowd))

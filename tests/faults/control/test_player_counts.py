@@ -91,10 +91,10 @@ async def playing(tmp_path: Path) -> AsyncIterator[Playing]:
         await asyncio.to_thread(full_service.start)
         door = full_service.door("http")
         developer = Developer(full_service, door)
-        made = Playing(developer, await developer.arena())
-        await made.connect()
-        await made.is_counted()
-        yield made
+        created = Playing(developer, await developer.arena())
+        await created.connect()
+        await created.is_counted()
+        yield created
         await door.close()
     finally:
         full_service.close()

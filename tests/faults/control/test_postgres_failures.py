@@ -33,11 +33,11 @@ def check_says_so(answer: Answer) -> None:
 
 @pytest.fixture
 def full_service(server: Server, tmp_path: Path) -> Iterator[FullService]:
-    made = FullService(tmp_path / "full_service", server.url())
+    created = FullService(tmp_path / "full_service", server.url())
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 async def test_killed_postgres_loses_and_repeats_no_change(
@@ -46,17 +46,17 @@ async def test_killed_postgres_loses_and_repeats_no_change(
     async with full_service.opened("http") as door:
         developer = Developer(full_service, door)
         game_ids = [await developer.game() for _ in range(4)]
-        said: Counter[str] = Counter()
-        made: dict[str, str] = {}
+        output: Counter[str] = Counter()
+        created: dict[str, str] = {}
 
         async def change(game_id: str, name: str) -> None:
             fields = {"game_id": game_id, "display_name": name, "config": {}}
             key = uuid4().hex
             while True:
                 answer = await developer.call("create_version", key, **fields)
-                said[answer.code] += 1
+                output[answer.code] += 1
                 if answer.code == "OK":
-                    made[name] = answer.body["version_id"]
+                    created[name] = answer.body["version_id"]
                     return
                 check_says_so(answer)
                 await asyncio.sleep(0.02)
@@ -67,31 +67,31 @@ async def test_killed_postgres_loses_and_repeats_no_change(
 
         async def kill() -> None:
             for share in (1, 2, 3):
-                while len(made) < share * CALLERS * CHANGES // 4:
+                while len(created) < share * CALLERS * CHANGES // 4:
                     await asyncio.sleep(0.001)
                 await asyncio.to_thread(server.stop)
                 await asyncio.to_thread(server.start)
 
         await asyncio.gather(kill(), *(caller(number) for number in range(CALLERS)))
-        assert said["CONTROL_PLANE_UNAVAILABLE"] > 0
+        assert output["CONTROL_PLANE_UNAVAILABLE"] > 0
         found: Counter[tuple[str, str]] = Counter()
         for game_id in game_ids:
             listed = await developer.good("list_versions", game_id=game_id)
             found.update((one["display_name"], one["version_id"]) for one in listed["versions"])
-        wanted = Counter(made.items())
-        assert {pair for pair in found if pair[0] != "0.0.1"} == set(wanted)
+        desired = Counter(created.items())
+        assert {pair for pair in found if pair[0] != "0.0.1"} == set(desired)
         assert set(found.values()) == {1}
-        assert len(made) == CALLERS * CHANGES
+        assert len(created) == CALLERS * CHANGES
 
 
 @pytest.fixture
 def on_disk() -> Iterator[ServerOnDisk]:
-    made = ServerOnDisk(DISK_MIB)
+    created = ServerOnDisk(DISK_MIB)
     try:
-        made.start()
-        yield made
+        created.start()
+        yield created
     finally:
-        made.close()
+        created.close()
 
 
 async def plays(developer: Developer, lobby: Any, token: str) -> None:
@@ -116,7 +116,7 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
             token = await developer.public_token(game_id)
             lobby = await developer.lobby(game_id, await developer.service_token(game_id))
             names = (f"{number}" for number in itertools.count())
-            made: set[str] = set()
+            created: set[str] = set()
 
             async def create() -> Answer:
                 name = next(names)
@@ -126,7 +126,7 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
                 fields = {"game_id": game_id, "display_name": name, "config": config}
                 answer = await developer.call("create_version", uuid4().hex, **fields)
                 if answer.code == "OK":
-                    made.add(name)
+                    created.add(name)
                 return answer
 
             first = await create()
@@ -150,7 +150,7 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
                     await asyncio.sleep(0.05)
             listed = await developer.good("list_versions", game_id=game_id)
             found = Counter(one["display_name"] for one in listed["versions"])
-            assert all(found[name] == 1 for name in made)
+            assert all(found[name] == 1 for name in created)
             await plays(developer, lobby, token)
     finally:
         full_service.close()

@@ -113,9 +113,9 @@ async def check_says_so(full_service: FullService, played: Played) -> None:
 def full_service(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
-    made = FullService(tmp_path / "full_service", databases.url(request.param))
-    yield made
-    made.close()
+    created = FullService(tmp_path / "full_service", databases.url(request.param))
+    yield created
+    created.close()
 
 
 async def test_data_plane_restarts_without_control_plane_or_database(
@@ -239,10 +239,10 @@ class Crowd:
 
     async def goes_on(self, games: int = 20) -> None:
         ways = [f"{door} {slug}" for door in DOORS for slug in ("find", "join")]
-        wanted = {way: self.counts[way] + games for way in ways}
+        desired = {way: self.counts[way] + games for way in ways}
 
         async def is_so() -> bool:
-            return bool(self.failures) or all(self.counts[way] >= wanted[way] for way in ways)
+            return bool(self.failures) or all(self.counts[way] >= desired[way] for way in ways)
 
         await eventually(is_so)
 

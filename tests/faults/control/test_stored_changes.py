@@ -202,12 +202,12 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
 
 @change("revoke_namespace_token")
 async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
-    made = await fixture.developer.good("create_public_token", **fixture.place)
+    created = await fixture.developer.good("create_public_token", **fixture.place)
 
     async def effect(_: Any) -> None:
-        assert await fixture.regions(token=made["token"]) == "TOKEN_REVOKED"
+        assert await fixture.regions(token=created["token"]) == "TOKEN_REVOKED"
 
-    return {"token_id": made["token_id"]}, effect
+    return {"token_id": created["token_id"]}, effect
 
 
 def request(fixture: ChangeFixture, slug: str, fields: Fields) -> Fields:
@@ -220,11 +220,11 @@ def request(fixture: ChangeFixture, slug: str, fields: Fields) -> Fields:
 async def fixture(
     request: pytest.FixtureRequest, full_service: FullService
 ) -> AsyncIterator[ChangeFixture]:
-    made = ChangeFixture(full_service, request.param)
+    created = ChangeFixture(full_service, request.param)
     try:
-        yield await made.prepare()
+        yield await created.prepare()
     finally:
-        await made.close()
+        await created.close()
 
 
 @contextlib.contextmanager
@@ -251,8 +251,8 @@ async def test_unconfirmed_change_is_stored_and_takes_effect_later(
             assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
             # A retry cannot return the same env_ token, so the service keeps none.
             is_lost = slug == "create_service_token"
-            said = "No token was made" if is_lost else "stored and will take effect"
-            assert said in answer.detail
+            output = "No token was made" if is_lost else "stored and will take effect"
+            assert output in answer.detail
             assert HARMLESS in answer.detail
             assert began.wall_s > 0.9 * WAITED_S
             assert began.is_within(1.5 * WAITED_S)

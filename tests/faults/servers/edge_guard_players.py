@@ -139,6 +139,6 @@ class Crowd:
             if self._problem is not None:
                 raise self._problem
             now = [player.heard for player in self.players]
-            return all(heard > then + 1 for heard, then in zip(now, before, strict=True))
+            return all(received > then + 1 for received, then in zip(now, before, strict=True))
 
         await eventually(are_answered)

@@ -50,10 +50,10 @@ class FailingGame(Game):
         await self.deploy(**entries)
 
     async def records(self) -> list[Any]:
-        told = await self.developer.good(
+        returned = await self.developer.good(
             "list_lobby_records", game_id=self.game_id, namespace_id="prod"
         )
-        return list(told["lobbies"])
+        return list(returned["lobbies"])
 
     async def failed(self, mode: str) -> dict[str, Any]:
         answer = await self.find(mode)
@@ -74,9 +74,9 @@ class FailingGame(Game):
         await self.developer.good("detach", game_id=self.game_id, lobby_id=lobby_id)
 
     async def is_whole(self) -> bool:
-        asked = {"game_id": self.game_id, "namespace_id": "prod"}
+        requested = {"game_id": self.game_id, "namespace_id": "prod"}
         with contextlib.suppress(httpx.TransportError, grpc.aio.AioRpcError):
-            records = await self.developer.call("list_lobby_records", **asked)
+            records = await self.developer.call("list_lobby_records", **requested)
             listed = await self.developer.door.call("list", {}, token=self.public_token)
             return records.code == listed.code == "OK"
         return False
@@ -159,9 +159,9 @@ class Bystander:
         try:
             with socket.create_connection(self._address, PATIENCE_S) as connection:
                 while not self._is_over.wait(0.02):
-                    said = b"%d" % self.heard
-                    connection.sendall(said)
-                    assert connection.recv(100) == said
+                    output = b"%d" % self.heard
+                    connection.sendall(output)
+                    assert connection.recv(100) == output
                     self.heard += 1
         except (OSError, AssertionError) as error:
             self._problem = error

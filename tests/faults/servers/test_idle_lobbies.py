@@ -142,8 +142,8 @@ async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: Fail
             assert record["status"]["stopped"]["failed"] is False, record
             assert "failure" not in record
         await kill(game, "data", "control")
-        asked = {"lobby_id": played}
-        joined = await game.developer.door.call("join", asked, token=game.public_token)
+        requested = {"lobby_id": played}
+        joined = await game.developer.door.call("join", requested, token=game.public_token)
         assert joined.code == "OK", "by its id it is joined until its time is over"
         await game.deploy("3.0.0", duel=idle(0, 0))
         await only(game, {played}, live=True)

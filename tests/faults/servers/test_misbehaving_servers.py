@@ -42,8 +42,8 @@ STOP_MS: Final = 30_000
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     folder = tmp_path_factory.mktemp("misbehaving")
-    made = FullService(folder, runtime=programs.SETTINGS, start_limit_ms=START_LIMIT_MS)
-    with running(made) as full_service:
+    created = FullService(folder, runtime=programs.SETTINGS, start_limit_ms=START_LIMIT_MS)
+    with running(created) as full_service:
         yield full_service
 
 
@@ -106,12 +106,12 @@ async def start_failed(
     *,
     ended_with: int | None = None,
 ) -> Any:
-    told = await game.failed(mode)
-    lobby_id = told["lobby_id"]
-    wanted = {"lobby_id": lobby_id, "reason": reason}
+    returned = await game.failed(mode)
+    lobby_id = returned["lobby_id"]
+    desired = {"lobby_id": lobby_id, "reason": reason}
     if exit_code is not None:
-        wanted["exit_code"] = str(exit_code)
-    assert told == wanted
+        desired["exit_code"] = str(exit_code)
+    assert returned == desired
     record = await game.over(lobby_id)
     assert record["status"]["stopped"]["failed"] is True
     await nothing_is_left(game, lobby_id)
@@ -151,9 +151,9 @@ async def test_forked_processes_end_with_the_first_process(game: FailingGame) ->
 
 
 async def test_out_of_memory_before_ready_is_reported(game: FailingGame) -> None:
-    told = await game.failed("leaks-early")
-    assert (told["reason"], told["exit_code"]) == ("exited", str(KILLED))
-    await out_of_memory(game, told["lobby_id"])
+    returned = await game.failed("leaks-early")
+    assert (returned["reason"], returned["exit_code"]) == ("exited", str(KILLED))
+    await out_of_memory(game, returned["lobby_id"])
 
 
 async def test_out_of_memory_after_ready_ends_the_lobby(game: FailingGame) -> None:
@@ -226,17 +226,17 @@ async def test_endless_output_is_not_blocked_and_stays_readable(
 
 
 async def test_server_cannot_read_keys_of_the_service(game: FailingGame) -> None:
-    wanted = secrets_of(game)
-    fields = {"game_mode": "spies", "lobby_config": wanted}
-    made = await game.developer.door.call("create", fields, token=game.public_token)
-    assert made.code == "OK", made
+    desired = secrets_of(game)
+    fields = {"game_mode": "spies", "lobby_config": desired}
+    created = await game.developer.door.call("create", fields, token=game.public_token)
+    assert created.code == "OK", created
 
     async def tried() -> Any:
-        lines = await game.logs(made.body["lobby"]["lobby_id"])
+        lines = await game.logs(created.body["lobby"]["lobby_id"])
         return lines if "begins spies" in lines else None
 
     lines = await eventually(tried)
-    assert lines[: len(wanted)] == [f"spied nothing {path}" for path in wanted]
+    assert lines[: len(desired)] == [f"spied nothing {path}" for path in desired]
 
 
 @pytest.mark.proof

@@ -90,8 +90,8 @@ async def test_port_of_a_new_server_reaches_that_server(
         token = await game.developer.service_token(game.game_id)
         back = Servers(game.developer, game.game_id, token)
         await back.prepare_build()
-        made = await asyncio.gather(*(back.create() for _ in range(LOBBIES)))
-        for record in made:
+        created = await asyncio.gather(*(back.create() for _ in range(LOBBIES)))
+        for record in created:
             port = record["network"]["ports"]["game"]
             assert port["public_port"] in foreigners[0].free
             assert (await back.until(record["id"], "running"))["network"] == record["network"]
@@ -230,7 +230,7 @@ async def said(game: FailingGame, lobby_id: str, word: str) -> Any:
 async def test_lobby_with_a_port_range_listens_in_it_directly(
     game: FailingGame, span: dict[str, int]
 ) -> None:
-    wanted = {
+    desired = {
         "host": None,
         "hostname": "127.0.0.1",
         "port": None,
@@ -240,12 +240,12 @@ async def test_lobby_with_a_port_range_listens_in_it_directly(
     numbers = set()
     for number in range(LOBBIES):
         found = await game.found("ranges", tags={"n": str(number)})
-        assert found["ports"] == {"game": wanted}
+        assert found["ports"] == {"game": desired}
         lobby_id = found["lobby"]["lobby_id"]
         fields = {"lobby_id": lobby_id}
         joined = await game.developer.door.call("join", fields, token=game.public_token)
         assert joined.code == "OK", joined
-        assert joined.body["ports"] == {"game": wanted}
+        assert joined.body["ports"] == {"game": desired}
         assert await said(game, lobby_id, "told") == {
             "PORT_RANGE_MIN_GAME": str(span["min"]),
             "PORT_RANGE_MAX_GAME": str(span["max"]),

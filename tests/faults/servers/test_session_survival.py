@@ -119,8 +119,8 @@ async def test_sessions_survive_kills_of_both_planes(full_service: FullService, 
         assert (full_service.data_dir / "edge" / "LOCK").read_text() == edge_pid
         assert sorted(await game.alive("counts")) == lobby_ids
         datagrams = [one for one in crowd.players if isinstance(one, DatagramPlayer)]
-        lost, heard = sum(one.lost for one in datagrams), sum(one.heard for one in datagrams)
-        assert lost <= LOST_MAX * heard
+        lost, received = sum(one.lost for one in datagrams), sum(one.heard for one in datagrams)
+        assert lost <= LOST_MAX * received
         for lobby_id, page in zip(lobby_ids, pages, strict=True):
             await check_log(game, lobby_id, page)
 
