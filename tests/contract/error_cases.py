@@ -122,15 +122,15 @@ _NAMED_BY: Final[dict[str, tuple[str, ...]]] = {
     "TOKEN_NOT_FOUND": ("token_id",),
     "MATCHMAKER_LOBBY_NOT_FOUND": ("lobby_id",),
 }
-_NOBODY: Final = "00010000-0000-4000-8000-000000000000"
+_UNKNOWN_ID: Final = "00010000-0000-4000-8000-000000000000"
 
 
 def _absent(method: Method, code: str) -> Row | None:
     for name in _NAMED_BY.get(code, ()):
         if name in method.path_fields:
-            return lambda scenario: scenario.call(method.slug, path={name: _NOBODY})
+            return lambda scenario: scenario.call(method.slug, path={name: _UNKNOWN_ID})
         if method.body_field == "*" and name in descriptor_of(method.request).fields_by_name:
-            return lambda scenario: scenario.call(method.slug, fields={name: _NOBODY})
+            return lambda scenario: scenario.call(method.slug, fields={name: _UNKNOWN_ID})
     return None
 
 

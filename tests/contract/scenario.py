@@ -66,7 +66,7 @@ SETTINGS: Final[dict[str, Any]] = {
 ORIGIN: Final = "https://play.example.com"
 CLAIMED: Final = "claimed.example.com"
 """Domain of a namespace that exists only in the data plane."""
-STRANGER: Final = document(
+OTHER_GAME: Final = document(
     game={
         "game_id": "0192f000-0000-7000-8000-0000000000a9",
         "name_id": "stranger",
@@ -127,7 +127,7 @@ def open_world(
     with open_admission_servers() as admission_servers:
         settings = {**SETTINGS, **admission_servers.settings, **stored, **(changes or {})}
         service = make(folder, settings=settings)
-        service.feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
+        service.feed_file.write_text(json.dumps({"namespaces": [OTHER_GAME]}))
         try:
             service.start()
             output = service.ready()
@@ -198,7 +198,7 @@ def _version(world: World, name: str, modes: dict[str, dict[str, Any]], **level:
 
 
 Of = Callable[["Scenario"], str]
-_PLACES: Final[dict[tuple[str, str], Of]] = {}
+_SLOTS: Final[dict[tuple[str, str], Of]] = {}
 _ANY: Final = ""
 _CREDENTIALS: Final[dict[str, Of]] = {}
 _BEFORE: Final[dict[str, Callable[[Scenario], object]]] = {}
@@ -208,7 +208,7 @@ def place(name: str, service: str = _ANY) -> Callable[[Of], Of]:
     """Registers the value of the placeholder `{name}` in examples, for one service or for all
     services.
     """
-    return lambda make: _PLACES.setdefault((name, service), make)
+    return lambda make: _SLOTS.setdefault((name, service), make)
 
 
 def credential(kind: str) -> Callable[[Of], Of]:
@@ -248,8 +248,8 @@ class Scenario:
 
     def value(self, name: str, service: str = _ANY) -> str:
         """Returns the value of a placeholder. Raises KeyError for an unknown placeholder."""
-        key = (name, service) if (name, service) in _PLACES else (name, _ANY)
-        make = _PLACES[key]
+        key = (name, service) if (name, service) in _SLOTS else (name, _ANY)
+        make = _SLOTS[key]
         return str(self.once(str(key), lambda: make(self)))
 
     def example(self, slug: str) -> FilledExample:
@@ -267,7 +267,7 @@ class Scenario:
 
     @staticmethod
     def can_fill(name: str) -> bool:
-        return (name, _ANY) in _PLACES
+        return (name, _ANY) in _SLOTS
 
     def prepare(self, slug: str) -> None:
         if slug in _BEFORE:

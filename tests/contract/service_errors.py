@@ -18,7 +18,7 @@ _WAITS: Final = frozenset({"find", "create", "join", "attach", "detach", "get_st
 token.
 """
 
-_NEW_PLACES: Final = frozenset({"find", "create", "join", "attach", "ready", "set_state"})
+_NEW_SLOTS: Final = frozenset({"find", "create", "join", "attach", "ready", "set_state"})
 """Operations of the data plane that fail first on a full disk."""
 
 
@@ -49,7 +49,7 @@ def _takes_body(method: Method) -> bool:
 
 
 def _writes(method: Method) -> bool:
-    return is_passed(method) or method.slug in _NEW_PLACES
+    return is_passed(method) or method.slug in _NEW_SLOTS
 
 
 def _waits(method: Method) -> bool:

@@ -25,7 +25,7 @@ def shown_for_all() -> dict[tuple[str, Shown], set[str]]:
     return found
 
 
-def _told(item: tuple[tuple[str, Shown], set[str]]) -> tuple[str, str]:
+def _code_and_test(item: tuple[tuple[str, Shown], set[str]]) -> tuple[str, str]:
     (code, one), _ = item
     return code, one.test
 
@@ -35,7 +35,7 @@ async def test_shared_tests_cover_only_unreachable_codes() -> None:
     may be shared.
     """
     slugs_by_code: defaultdict[str, set[str]] = defaultdict(set)
-    for (code, one), slugs in sorted(shown_for_all().items(), key=_told):
+    for (code, one), slugs in sorted(shown_for_all().items(), key=_code_and_test):
         print(f"\n{code}, {len(slugs)} operations, {one}\n  {', '.join(sorted(slugs))}")
         slugs_by_code[code] |= slugs
     assert slugs_by_code.pop("INTERNAL") == BY_SLUG.keys()

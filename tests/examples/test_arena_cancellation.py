@@ -20,13 +20,13 @@ async def test_cancellation_during_a_response_is_not_lost() -> None:
         nobody.bind(("127.0.0.1", 0))
         hosting = HostingClient(f"http://127.0.0.1:{nobody.getsockname()[1]}", "token")
 
-        async def call_for_ever() -> None:
+        async def call_repeatedly() -> None:
             while True:
                 with contextlib.suppress(ServiceAway):
                     await hosting.call("POST", "/", b"{}")
 
         for _ in range(300):
-            calling = asyncio.create_task(call_for_ever())
+            calling = asyncio.create_task(call_repeatedly())
             # Responses arrive within a millisecond, so cancellations come before and after them.
             await asyncio.sleep(random.random() * 0.002)
             calling.cancel()

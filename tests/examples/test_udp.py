@@ -28,12 +28,12 @@ from tests.examples.udp_game import (
     UNDECIDED,
     WELCOME,
     WRONG_LOBBY,
+    Datagram,
     HandMade,
     Place,
     Player,
     Players,
     Stage,
-    Told,
     built_programs,
     first,
     run_server,
@@ -207,7 +207,7 @@ def test_replies_before_confirmation_are_not_larger_than_requests(
     guest.say(long_ping)
     # Only the short ping gets a pong. A late pong arrives with a later read.
     answers = [one for one in (*returned, guest.hear()) if one is not None]
-    assert answers == [Told(PONG, b"ping")]
+    assert answers == [Datagram(PONG, b"ping")]
     forger = players.at(guest.place)
     refusal = forger.wait_for(REFUSED, lambda: forger.hello("player_forged"))
     assert 3 + len(refusal) <= 64
@@ -274,7 +274,7 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
     try:
         reserved.say(reserved.hello())
         ticks = ticks_of(player, lambda: reserved.hear(0.001))
-        assert ticks.heard == Told(REFUSED, bytes([UNDECIDED]))
+        assert ticks.heard == Datagram(REFUSED, bytes([UNDECIDED]))
         assert CONFIRM_S - 1 < ticks.passed * 0.05 < CONFIRM_S + 5
         assert ticks.states > ticks.passed * 0.9
     finally:

@@ -248,7 +248,7 @@ class Bots:
         self._process.communicate()
 
 
-class Told(NamedTuple):
+class Datagram(NamedTuple):
     kind: int
     rest: bytes
 
@@ -281,7 +281,7 @@ class Player:
         with contextlib.suppress(ConnectionRefusedError):
             self.socket.send(datagram)
 
-    def hear(self, patience_s: float = 0.05) -> Told | None:
+    def hear(self, patience_s: float = 0.05) -> Datagram | None:
         self.socket.settimeout(patience_s)
         try:
             received = self.socket.recv(2048)
@@ -289,12 +289,12 @@ class Player:
             return None
         assert received[:2] == MARK
         assert len(received) <= 512
-        return Told(received[2], received[3:])
+        return Datagram(received[2], received[3:])
 
     def wait_for(self, kind: int, say: Callable[[], bytes] | None = None) -> bytes:
         """Repeats `say` until a message of this kind arrives. Returns the body of the message."""
 
-        def came() -> Told | None:
+        def came() -> Datagram | None:
             if say is not None:
                 self.say(say())
             received = self.hear()
@@ -339,16 +339,16 @@ class Players:
 class Ticks(NamedTuple):
     states: int
     passed: int
-    heard: Told
+    heard: Datagram
 
 
-def ticks_of(player: Player, wait_for: Callable[[], Told | None]) -> Ticks:
+def ticks_of(player: Player, wait_for: Callable[[], Datagram | None]) -> Ticks:
     """Plays until `wait_for` returns a message. Counts the received states and the ticks of the
     game.
     """
     seen: list[int] = []
 
-    def heard() -> Told | None:
+    def heard() -> Datagram | None:
         player.say(player.input())
         returned = player.hear()
         if returned is not None and returned.kind == STATE:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-_MOUNT_AND_GO = 'mount "$1" "$2" "$3" "$4" "$5" && shift 5 && exec "$@"'
+_MOUNT_AND_EXEC = 'mount "$1" "$2" "$3" "$4" "$5" && shift 5 && exec "$@"'
 _BLOCK = 64 * 1024
 
 
@@ -92,4 +92,4 @@ def _prefix(
     unshare: tuple[str, ...], kind: str, options: str, device: str, mount_point: Path
 ) -> tuple[str, ...]:
     mount = (f"-t{kind}", "-o", options, device, str(mount_point))
-    return (*unshare, "sh", "-c", _MOUNT_AND_GO, "sh", *mount)
+    return (*unshare, "sh", "-c", _MOUNT_AND_EXEC, "sh", *mount)

@@ -14,7 +14,7 @@ from uuid import UUID
 from tests.faults.ledger import Ledger, Lobby, Ticket
 from tests.faults.transports import Answer, Fields, Lost, Transport
 
-_NO_PLACE = frozenset(
+_NO_FREE_SLOT = frozenset(
     {
         "MATCHMAKER_LOBBY_FULL",
         "MATCHMAKER_NO_AVAILABLE_LOBBIES",
@@ -114,7 +114,7 @@ class Player:
                 for ticket in list(tickets):
                     if self.world.random.random() < self.world.miss_chance:
                         tickets.remove(ticket)
-                        missing.create_task(self._miss(ticket))
+                        missing.create_task(self._let_expire(ticket))
                 await asyncio.gather(*(self._use(ticket) for ticket in tickets))
 
     async def _enter(self) -> list[Ticket]:
@@ -138,7 +138,7 @@ class Player:
         else:
             answer, _ = await world.insist(operation, fields, world.client_token, key)
         if answer.code != "OK":
-            assert answer.code in _NO_PLACE, answer
+            assert answer.code in _NO_FREE_SLOT, answer
             return []
         tickets = world.ledger.record(answer.tokens, answer.lobby_id, world.ttl_s, asked_at)
         assert len(tickets) == fields.get("party_size", 1)
@@ -165,7 +165,7 @@ class Player:
         await world.linger()
         await self._leave(ticket)
 
-    async def _miss(self, ticket: Ticket) -> None:
+    async def _let_expire(self, ticket: Ticket) -> None:
         world = self.world
         server = world.ledger.lobbies[ticket.lobby_id].token
         await asyncio.sleep(ticket.answered_at + ticket.ttl_s + 0.1 - time.monotonic())
@@ -187,9 +187,9 @@ class Player:
         assert answer.code == "OK", answer
         world.ledger.counts["disconnected"] += 1
         if hold_ms == 60_000:
-            await self._come_back(ticket)
+            await self._reconnect(ticket)
 
-    async def _come_back(self, ticket: Ticket) -> None:
+    async def _reconnect(self, ticket: Ticket) -> None:
         """Checks that a kept slot accepts its player even if the lobby is full or closed."""
         world = self.world
         body = {"lobby_id": ticket.lobby_id, "rejoin_token": ticket.token}

@@ -18,7 +18,7 @@ import pytest
 from tests.faults.disk import small_disk
 
 _USER = "pgserver"
-_MAKE_AND_GO = """
+_MAKE_AND_EXEC = """
     if [ ! -e "$1/cluster" ]; then
         chown "$3" "$1"
         setpriv --reuid="$3" --regid="$3" --clear-groups "$2/initdb" -D "$1/cluster" -U postgres \
@@ -58,7 +58,7 @@ class ServerOnDisk:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        words = ("sh", "-c", _MAKE_AND_GO, "sh", str(self._disk.mount_point))
+        words = ("sh", "-c", _MAKE_AND_EXEC, "sh", str(self._disk.mount_point))
         rest = (str(self._programs), _USER, str(self._sockets))
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(

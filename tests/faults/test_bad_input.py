@@ -35,7 +35,7 @@ async def test_invalid_request_returns_its_code_with_all_problems(
 WORDS = {"client": "pub", "env": "env", "lobby": "lobby", "player": "player"}
 CLIENT = ("find", "create", "join", "list", "regions", "statistics")
 LOBBY = ("connected", "disconnected", "ready", "closed", "set_state", "heartbeat")
-TAKEN_BY = {
+PORT_OWNER = {
     **{operation: {"client", "env"} for operation in CLIENT},
     **{operation: {"lobby"} for operation in LOBBY},
     "get_state": {"lobby", "env"},
@@ -71,7 +71,7 @@ def altered(token: str) -> str:
 async def test_invalid_token_returns_its_code_and_changes_nothing(
     shared: SharedPlane, operation: str
 ) -> None:
-    taken = TAKEN_BY[operation]
+    taken = PORT_OWNER[operation]
     kind = min(taken)
     wrong: dict[str | None, str] = {None: "TOKEN_MISSING"}
     for name in WORDS:

@@ -60,20 +60,20 @@ class Story:
         assert answer.code in ("OK", "MATCHMAKER_LOBBY_FULL"), answer
         return answer.code != "OK"
 
-    async def wait_for_the_free_place(self, timeout_s: float) -> None:
+    async def wait_for_the_free_slot(self, timeout_s: float) -> None:
         async def is_free() -> bool:
             return not await self.is_full()
 
         await until(is_free, "the place of the absent player", timeout_s)
 
-    async def check_nobody_expired(self) -> None:
+    async def check_no_token_expired(self) -> None:
         assert self.reserved.wall_s < self.ttl_s, "the machine is too slow for this test"
         assert await self.is_full()
         assert await self.connected(self.comes) == "OK"
         assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
 
-    async def check_the_absent_one_expires_in_time(self) -> None:
-        await self.wait_for_the_free_place(self.ttl_s + PATIENCE_S)
+    async def check_absent_player_expires_in_time(self) -> None:
+        await self.wait_for_the_free_slot(self.ttl_s + PATIENCE_S)
         assert self.reserved.wall_s > self.ttl_s - 0.1
         assert self.reserved.passed_s < self.ttl_s + 3
         assert await self.connected(self.absent) == "PLAYER_TOKEN_EXPIRED"
@@ -97,8 +97,8 @@ async def begin(plane: Plane, open_transports: OpenTransports) -> Story:
 async def step_while_it_runs(plane: Plane, open_transports: OpenTransports, step_s: int) -> None:
     story = await begin(plane, open_transports)
     plane.commanded.shift_wall_clock(step_s)
-    await story.check_nobody_expired()
-    await story.check_the_absent_one_expires_in_time()
+    await story.check_no_token_expired()
+    await story.check_absent_player_expires_in_time()
     await plane.stop()
 
 
@@ -107,8 +107,8 @@ async def step_over_a_restart(plane: Plane, open_transports: OpenTransports, ste
     await plane.kill()
     plane.commanded.shift_wall_clock(step_s)
     await plane.start()
-    await story.check_nobody_expired()
-    await story.check_the_absent_one_expires_in_time()
+    await story.check_no_token_expired()
+    await story.check_absent_player_expires_in_time()
     await plane.stop()
 
 
@@ -146,13 +146,13 @@ async def step_beside_heartbeats(
         listed = await session.must("list", token=session.client_token)
         return any(one["lobby_id"] == lobby.id for one in listed.body.get("lobbies", ()))
 
-    async def speaks_and_is_found() -> bool:
+    async def player_connects() -> bool:
         await session.must("heartbeat", token=lobby.token)
         return await is_found()
 
     await session.must("heartbeat", token=lobby.token)
     plane.commanded.shift_wall_clock(step_s)
-    await until(speaks_and_is_found, "the speaking lobby to be found")
+    await until(player_connects, "the speaking lobby to be found")
     spoke = FreeTime()
     await session.must("heartbeat", token=lobby.token)
 
@@ -199,8 +199,8 @@ class TestReboot:
         story = await begin(plane, open_transports)
         await plane.kill()
         await self.reboot(plane, boot_id)
-        await story.check_nobody_expired()
-        await story.check_the_absent_one_expires_in_time()
+        await story.check_no_token_expired()
+        await story.check_absent_player_expires_in_time()
 
     async def test_outage_counts_toward_deadlines(
         self, plane: Plane, boot_id: Path, open_transports: OpenTransports
@@ -235,5 +235,5 @@ class TestReboot:
         plane.commanded.shift_wall_clock(-DAY_S)
         await self.reboot(plane, boot_id)
         assert await story.connected(story.comes) == "OK"
-        await story.wait_for_the_free_place(story.ttl_s + PATIENCE_S)
+        await story.wait_for_the_free_slot(story.ttl_s + PATIENCE_S)
         assert await story.connected(story.absent) == "PLAYER_TOKEN_EXPIRED"

@@ -83,7 +83,7 @@ async def check_reads_go_on(
     assert len(answer.body) > STATE_BYTES
 
 
-async def check_new_places_are_refused(
+async def check_new_slots_are_refused(
     session: ApiSession, transport: Transport, lobby: AttachedLobby, starting: AttachedLobby
 ) -> None:
     token = session.client_token
@@ -93,7 +93,7 @@ async def check_new_places_are_refused(
     check_is_full(await transport.call("ready", token=starting.token))
 
 
-async def check_players_go_on(
+async def check_players_continue(
     session: ApiSession, transport: Transport, lobby: AttachedLobby, token: str
 ) -> None:
     body = {"player_token": token}
@@ -117,7 +117,7 @@ async def check_players_go_on(
     ]
 
 
-async def check_heals(session: ApiSession, transport: Transport, lobby: AttachedLobby) -> None:
+async def check_recovers(session: ApiSession, transport: Transport, lobby: AttachedLobby) -> None:
     async def is_well() -> bool:
         answer = await transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
         assert answer.code in ("OK", "STORAGE_FULL"), answer
@@ -138,9 +138,9 @@ async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
         filler = disk.fill(plane.pid)
         await use_up(session, lobby)
         for transport in transports:
-            await check_new_places_are_refused(session, transport, lobby, starting)
+            await check_new_slots_are_refused(session, transport, lobby, starting)
             await check_reads_go_on(session, transport, lobby)
-            await check_players_go_on(session, transport, lobby, tokens.pop())
+            await check_players_continue(session, transport, lobby, tokens.pop())
             again = await transport.call("join", keyed, token=session.client_token, key="before")
             assert again.tokens == first.tokens, "a repetition needs no room"
         assert (await plane.look("/livez"))[0] == 200
@@ -150,7 +150,7 @@ async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
             )
         filler.unlink()
         for transport in transports:
-            await check_heals(session, transport, lobby)
+            await check_recovers(session, transport, lobby)
     await session.must("ready", token=starting.token)
     for transport in transports:
         found = await transport.call("find", {"game_modes": ["rented"]}, token=session.client_token)
@@ -174,10 +174,10 @@ async def test_start_on_full_disk_answers_reads_and_recovers(
     await plane.kill()
     await plane.start()
     await check_reads_go_on(session, transports.http, lobby)
-    await check_new_places_are_refused(session, transports.http, lobby, starting)
-    await check_players_go_on(session, transports.http, lobby, tokens.pop())
+    await check_new_slots_are_refused(session, transports.http, lobby, starting)
+    await check_players_continue(session, transports.http, lobby, tokens.pop())
     (disk.inside(plane.pid) / "filler").unlink()
-    await check_heals(session, transports.http, lobby)
+    await check_recovers(session, transports.http, lobby)
     await plane.stop()
 
 
@@ -219,7 +219,7 @@ async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
 
     await until(is_well, "the reserve to be there again", timeout_s=30)
     await session.must("closed", {"is_closed": False}, token=lobby.token)
-    await check_heals(session, transports.grpc, lobby)
+    await check_recovers(session, transports.grpc, lobby)
     await plane.kill()
     await plane.start()
     answer = await transports.http.call("connected", body, token=lobby.token)
@@ -247,7 +247,7 @@ async def test_failed_segment_allocation_is_storage_full(
     )
     for rule in rules:
         rule.release()
-    await check_heals(session, transports.http, lobby)
+    await check_recovers(session, transports.http, lobby)
     await plane.stop()
 
 
@@ -279,7 +279,7 @@ async def test_failed_compaction_refuses_new_slots_until_it_succeeds(
     tries = full.struck
     await until(lambda: full.struck >= tries + 2, "more tries", timeout_s=15)
     full.release()
-    await check_heals(session, transports.grpc, lobby)
+    await check_recovers(session, transports.grpc, lobby)
     journal = plane.commanded.journal_folder
     await until(lambda: list(journal.glob("image-*.img")), "the image", timeout_s=30)
     await plane.stop()

@@ -19,7 +19,7 @@ MIB = 1 << 20
 VERSIONS = "/cloud/games/faults/versions"
 LARGEST = 4 * MIB
 SENT = 39 * LARGEST // 40
-HOARDERS = 200
+INCOMPLETE_CLIENTS = 200
 BUDGET = 128 * MIB
 # Buffers grow by an eighth. The fixed part covers data in transit and the process itself.
 GROWTH_MAX = BUDGET * 9 // 8 + 64 * MIB
@@ -32,7 +32,7 @@ def peak_bytes(plane: Plane) -> int:
     raise AssertionError("no VmHWM")
 
 
-async def hoard(plane: Plane, number: int) -> asyncio.StreamWriter:
+async def send_incomplete_body(plane: Plane, number: int) -> asyncio.StreamWriter:
     transport = plane.http_transport()
     _, writer = await asyncio.open_connection(
         transport.host, transport.port, local_addr=(f"127.0.1.{number % 100 + 1}", 0)
@@ -56,18 +56,21 @@ async def test_incomplete_bodies_stay_within_the_memory_budget(make_plane: MakeP
     await plane.start()
     token = await plane.public_token()
     before = peak_bytes(plane)
-    hoarding = [asyncio.create_task(hoard(plane, number)) for number in range(HOARDERS)]
+    sending = [
+        asyncio.create_task(send_incomplete_body(plane, number))
+        for number in range(INCOMPLETE_CLIENTS)
+    ]
     held, served = 0.0, 0
     transport = plane.http_transport()
     try:
-        while not all(task.done() for task in hoarding):
+        while not all(task.done() for task in sending):
             answer = await transport.call("regions", {}, token=token)
             assert answer.code == "OK"
             served += 1
             held = max(held, await plane.metric("hosting_request_bodies_bytes", door="http"))
         held = max(held, await plane.metric("hosting_request_bodies_bytes", door="http"))
     finally:
-        writers = await asyncio.gather(*hoarding)
+        writers = await asyncio.gather(*sending)
         for writer in writers:
             writer.transport.abort()
     assert served > 0

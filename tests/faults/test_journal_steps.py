@@ -35,7 +35,7 @@ START: Final = "at a start"
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class JournalStep:
     name: str
     kind: str
     files: str
@@ -44,36 +44,36 @@ class Named:
 
 
 STEPS: Final = (
-    Named("room for the first segment", "fallocate", "segment.tmp", when=FIRST),
-    Named("zeros of the first segment", "pwrite", "segment.tmp", when=FIRST),
-    Named("header of the first segment", "pwrite", "segment.tmp", 2, when=FIRST),
-    Named("sync of the first segment", "fdatasync", "segment.tmp", when=FIRST),
-    Named("name of the first segment", "rename", "seg-*", when=FIRST),
-    Named("folder with the first segment", "fsync", "", when=FIRST),
-    Named("first batch of the first run", "pwrite", "seg-*", when=FIRST),
-    Named("sync of the first run", "fdatasync", "seg-*", when=FIRST),
-    Named("folder at recovery", "fsync", "", when=START),
-    Named("last batch written again", "pwrite", "seg-*", when=START),
-    Named("sync of the last batch", "fdatasync", "seg-*", when=START),
-    Named("first batch of a run", "pwrite", "seg-*", 2, when=START),
-    Named("sync of a first batch", "fdatasync", "seg-*", 2, when=START),
-    Named("commit", "pwrite", "seg-*", 7),
-    Named("sync of a commit", "fdatasync", "seg-*", 7),
-    Named("room for a new segment", "fallocate", "segment.tmp"),
-    Named("zeros of a new segment", "pwrite", "segment.tmp"),
-    Named("header of a new segment", "pwrite", "segment.tmp", 2),
-    Named("sync of a new segment", "fdatasync", "segment.tmp"),
-    Named("name of a segment", "rename", "seg-*"),
-    Named("folder with a new segment", "fsync", ""),
-    Named("first batch in the second segment", "pwrite", "seg-000000000002.log"),
-    Named("sync in the second segment", "fdatasync", "seg-000000000002.log"),
-    Named("head of an image", "pwrite", "image.tmp"),
-    Named("end of an image", "pwrite", "image.tmp", 2),
-    Named("sync of an image", "fdatasync", "image.tmp"),
-    Named("name of an image", "rename", "image-*"),
-    Named("segment set aside", "rename", "free-*"),
-    Named("new header of a used segment", "pwrite", "free-*"),
-    Named("sync of a used segment", "fdatasync", "free-*"),
+    JournalStep("room for the first segment", "fallocate", "segment.tmp", when=FIRST),
+    JournalStep("zeros of the first segment", "pwrite", "segment.tmp", when=FIRST),
+    JournalStep("header of the first segment", "pwrite", "segment.tmp", 2, when=FIRST),
+    JournalStep("sync of the first segment", "fdatasync", "segment.tmp", when=FIRST),
+    JournalStep("name of the first segment", "rename", "seg-*", when=FIRST),
+    JournalStep("folder with the first segment", "fsync", "", when=FIRST),
+    JournalStep("first batch of the first run", "pwrite", "seg-*", when=FIRST),
+    JournalStep("sync of the first run", "fdatasync", "seg-*", when=FIRST),
+    JournalStep("folder at recovery", "fsync", "", when=START),
+    JournalStep("last batch written again", "pwrite", "seg-*", when=START),
+    JournalStep("sync of the last batch", "fdatasync", "seg-*", when=START),
+    JournalStep("first batch of a run", "pwrite", "seg-*", 2, when=START),
+    JournalStep("sync of a first batch", "fdatasync", "seg-*", 2, when=START),
+    JournalStep("commit", "pwrite", "seg-*", 7),
+    JournalStep("sync of a commit", "fdatasync", "seg-*", 7),
+    JournalStep("room for a new segment", "fallocate", "segment.tmp"),
+    JournalStep("zeros of a new segment", "pwrite", "segment.tmp"),
+    JournalStep("header of a new segment", "pwrite", "segment.tmp", 2),
+    JournalStep("sync of a new segment", "fdatasync", "segment.tmp"),
+    JournalStep("name of a segment", "rename", "seg-*"),
+    JournalStep("folder with a new segment", "fsync", ""),
+    JournalStep("first batch in the second segment", "pwrite", "seg-000000000002.log"),
+    JournalStep("sync in the second segment", "fdatasync", "seg-000000000002.log"),
+    JournalStep("head of an image", "pwrite", "image.tmp"),
+    JournalStep("end of an image", "pwrite", "image.tmp", 2),
+    JournalStep("sync of an image", "fdatasync", "image.tmp"),
+    JournalStep("name of an image", "rename", "image-*"),
+    JournalStep("segment set aside", "rename", "free-*"),
+    JournalStep("new header of a used segment", "pwrite", "free-*"),
+    JournalStep("sync of a used segment", "fdatasync", "free-*"),
 )
 QUICK: Final = (
     ("zeros of the first segment", "torn"),
@@ -91,13 +91,13 @@ def cases() -> Iterator[object]:
             yield pytest.param(step, way, id=f"{step.name}, {way}", marks=marks)
 
 
-def aim(shim: Shim, step: Named, way: str) -> Rule:
+def aim(shim: Shim, step: JournalStep, way: str) -> Rule:
     if way == "torn":
         return shim.tear(step.files, at=step.at, keep=700)
     return shim.kill(step.kind, step.files, at=step.at, after=way == "after")
 
 
-async def die_at(plane: Plane, shim: Shim, step: Named, way: str) -> None:
+async def kill_at(plane: Plane, shim: Shim, step: JournalStep, way: str) -> None:
     if step.when == "under load":
         rule = aim(shim, step, way)
     else:
@@ -121,11 +121,11 @@ def passing(shim: Shim) -> Callable[[float], Awaitable[None]]:
 
 @pytest.mark.parametrize(("step", "way"), list(cases()))
 async def test_kill_at_each_journal_step_loses_nothing(
-    make_plane: MakePlane, step: Named, way: str
+    make_plane: MakePlane, step: JournalStep, way: str
 ) -> None:
     plane = make_plane(settings={"journal": {"segment_bytes": SEGMENT_BYTES}})
     shim = plane.commanded
-    endings: list[EndProcess] = [lambda plane: die_at(plane, shim, step, way)]
+    endings: list[EndProcess] = [lambda plane: kill_at(plane, shim, step, way)]
     if step.when == FIRST:
         await endings.pop()(plane)
     await restart_under_load(plane, endings, sleep=passing(shim), **SMALL)

@@ -69,7 +69,7 @@ async def test_stop_under_load_is_clean_and_loses_nothing(
     assert "Traceback" not in plane.log.read_text()
 
 
-def deaths(chance: random.Random) -> list[EndProcess]:
+def random_kills(chance: random.Random) -> list[EndProcess]:
     def by_rule(arm: Callable[[Shim], Rule]) -> EndProcess:
         async def end_process(plane: Plane) -> None:
             rule = arm(plane.commanded)
@@ -100,7 +100,7 @@ def deaths(chance: random.Random) -> list[EndProcess]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_repeated_kills_of_all_kinds_lose_nothing(make_plane: MakePlane, seed: int) -> None:
-    endings = deaths(random.Random(seed))
+    endings = random_kills(random.Random(seed))
     plane = make_plane()
     world = await restart_under_load(plane, endings, seed=seed, state_bytes=5_000)
     assert world.ledger.counts["restarts"] == len(endings)

@@ -137,7 +137,7 @@ async def test_leaving_and_joining_players_never_exceed_the_limit(
     both = list(transports)
     inside = most = 0
 
-    async def come_and_go(number: int) -> int:
+    async def connect_and_leave(number: int) -> int:
         nonlocal inside, most
         transport, entered = both[number % 2], 0
         for _ in range(20):
@@ -155,7 +155,7 @@ async def test_leaving_and_joining_players_never_exceed_the_limit(
             assert (await transport.call("disconnected", fields, token=lobby.token)).code == "OK"
         return entered
 
-    entered = await asyncio.gather(*(come_and_go(number) for number in range(40)))
+    entered = await asyncio.gather(*(connect_and_leave(number) for number in range(40)))
     assert sum(entered) > 0
     assert most == 1
     await session.join(lobby)

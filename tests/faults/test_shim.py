@@ -118,7 +118,7 @@ def test_rename_is_recorded_with_its_new_name(shim: Shim) -> None:
     assert not new.exists()
 
 
-LAYING_OUT = """if True:
+BUILDING_BUNDLE = """if True:
     import os, sys
     from pathlib import Path
     folder = Path(sys.argv[1])
@@ -145,18 +145,18 @@ def test_file_creation_and_requests_naming_files_are_steps(
 ) -> None:
     folder = shim.journal_folder
     rule = shim.kill(kind, name, after=after)
-    code, lines = run(shim, LAYING_OUT, str(folder))
+    code, lines = run(shim, BUILDING_BUNDLE, str(folder))
     assert (code, lines, rule.struck) == (-signal.SIGKILL, [], 1)
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == left
 
 
 def test_half_written_file_is_left_after_a_kill(shim: Shim, tmp_path: Path) -> None:
     shim.tear("run/spec", kind="write", keep=3)
-    assert run(shim, LAYING_OUT, str(shim.journal_folder)) == (-signal.SIGKILL, [])
+    assert run(shim, BUILDING_BUNDLE, str(shim.journal_folder)) == (-signal.SIGKILL, [])
     assert (shim.journal_folder / "run" / "spec").read_bytes() == b"abc"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    assert run(shim, LAYING_OUT, str(elsewhere)) == (0, ["True"])
+    assert run(shim, BUILDING_BUNDLE, str(elsewhere)) == (0, ["True"])
     assert shim.steps() == [], "they are no steps of a journal"
 
 

@@ -41,7 +41,7 @@ class Ask:
 
 
 @dataclass
-class Cast:
+class PreparedLobbies:
     crowd: AttachedLobby
     starting: AttachedLobby
     full: AttachedLobby
@@ -54,7 +54,7 @@ class Cast:
     counted: list[str] = field(default_factory=list)
 
 
-async def prepare(session: ApiSession) -> Cast:
+async def prepare(session: ApiSession) -> PreparedLobbies:
     crowd = await session.attach("crowd")
     full = await session.attach("single")
     await session.join(full)
@@ -62,7 +62,7 @@ async def prepare(session: ApiSession) -> Cast:
     await session.must(
         "connected", {"player_token": keyed}, token=crowd.token, key=f"socket-{keyed}"
     )
-    prepared = Cast(
+    prepared = PreparedLobbies(
         crowd=crowd,
         starting=await session.attach("ending", is_ready=False),
         full=full,
@@ -81,7 +81,7 @@ async def prepare(session: ApiSession) -> Cast:
     return prepared
 
 
-def changes(session: ApiSession, cast: Cast) -> list[Ask]:
+def changes(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
     """Each request writes an event, so that every lobby has one that is not durable."""
     env = session.plane.environment_token
     crowd = cast.crowd.token
@@ -99,7 +99,7 @@ def changes(session: ApiSession, cast: Cast) -> list[Ask]:
     ]
 
 
-def derived(session: ApiSession, cast: Cast) -> list[Ask]:
+def derived(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
     """These requests write nothing, but their responses depend on data that is not durable."""
     env = session.plane.environment_token
     crowd = cast.crowd.token
@@ -127,12 +127,12 @@ def derived(session: ApiSession, cast: Cast) -> list[Ask]:
     ]
 
 
-def endings(session: ApiSession, cast: Cast) -> list[Ask]:
+def endings(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
     env = session.plane.environment_token
     return [Ask("detach", {"game_id": GAME, "lobby_id": cast.ending.id}, env)]
 
 
-def derived_from_endings(session: ApiSession, cast: Cast) -> list[Ask]:
+def derived_from_endings(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
     env = session.plane.environment_token
     return [
         Ask("join", {"lobby_id": cast.ending.id}, env, "MATCHMAKER_LOBBY_STOPPED"),
@@ -152,12 +152,12 @@ class Waiting:
 
     async def wait_until(self, plane: Plane, metric: str, at_least: int) -> None:
         async def is_reached() -> bool:
-            self.check_nobody_was_answered()
+            self.check_none_was_answered()
             return await plane.metric(metric) >= at_least
 
         await until(is_reached, f"{metric} to be {at_least}")
 
-    def check_nobody_was_answered(self) -> None:
+    def check_none_was_answered(self) -> None:
         early = [(self.tasks[task][1], task.result()) for task in self.tasks if task.done()]
         assert not early, early
 
@@ -182,7 +182,9 @@ async def waiting() -> AsyncIterator[Waiting]:
     await asyncio.gather(*created.tasks, return_exceptions=True)
 
 
-async def open_sessions(plane: Plane, transports: Transports) -> list[tuple[ApiSession, Cast]]:
+async def open_sessions(
+    plane: Plane, transports: Transports
+) -> list[tuple[ApiSession, PreparedLobbies]]:
     client_token = await plane.public_token()
     sessions = [ApiSession(plane, transport, client_token) for transport in transports]
     return [(session, await prepare(session)) for session in sessions]
@@ -241,7 +243,7 @@ async def test_stalled_disk_delays_every_answer_that_needs_durability(
         assert stall.waiting == 1
         for _ in range(10):
             await read_everything(plane, transports, sessions[0][0].client_token)
-            waiting.check_nobody_was_answered()
+            waiting.check_none_was_answered()
         assert stall.waiting == 1
     await waiting.check_all_are_answered()
     await plane.stop()
@@ -260,7 +262,7 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
         for session, prepared in sessions:
             waiting.send(session.transport, changes(session, prepared))
         await waiting.wait_until(plane, PENDING, len(waiting.tasks))
-        waiting.check_nobody_was_answered()
+        waiting.check_none_was_answered()
         failing = shim.fail(call, "seg-*")
     assert await plane.wait_ended() == -signal.SIGABRT
     assert failing.struck == 1, "a failed call is never made again"

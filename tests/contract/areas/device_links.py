@@ -53,7 +53,9 @@ def _(scenario: Scenario) -> httpx.Response:
     return _show(scenario, "get_device_link", _signed(scenario, -1))
 
 
-def _of_whom(code: str, link: Callable[[Scenario], str], bearer: Callable[[Scenario], str]) -> None:
+def _of_caller(
+    code: str, link: Callable[[Scenario], str], bearer: Callable[[Scenario], str]
+) -> None:
     @error_case("complete_device_link", code)
     def _(scenario: Scenario) -> httpx.Response:
         """The link token and the completing token have the same error codes."""
@@ -62,8 +64,8 @@ def _of_whom(code: str, link: Callable[[Scenario], str], bearer: Callable[[Scena
         return _show(scenario, "complete_device_link", link(scenario))
 
 
-_of_whom("TOKEN_INVALID", lambda _: "link_AAAA", lambda _: f"cloud_{'A' * 24}")
-_of_whom(
+_of_caller("TOKEN_INVALID", lambda _: "link_AAAA", lambda _: f"cloud_{'A' * 24}")
+_of_caller(
     "TOKEN_EXPIRED",
     lambda scenario: _signed(scenario, -1),
     lambda scenario: scenario.value("expired cloud"),

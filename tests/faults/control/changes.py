@@ -19,9 +19,9 @@ _MOMENTS_OF_PAYMENT: Final = itertools.count(1_000_000_000_000)
 
 
 def _new_game(fixture: GameFixture, _: Fields) -> Fields:
-    fixture.wanted_game = f"g{uuid4().hex[:20]}"
+    fixture.next_game = f"g{uuid4().hex[:20]}"
     group_id = fixture.full_service.group_id
-    return {"developer_group_id": group_id, "display_name": "G", "name_id": fixture.wanted_game}
+    return {"developer_group_id": group_id, "display_name": "G", "name_id": fixture.next_game}
 
 
 def _new_version(fixture: GameFixture, _: Fields) -> Fields:

@@ -16,7 +16,7 @@ from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2
 from pyservice.rpc import InternalClient
 from tests.control.files import png, put, tar
-from tests.faults.control.killed_service import KilledService, Witness
+from tests.faults.control.killed_service import KilledService, StateReader
 from tests.faults.control.running_servers import RunningServers
 from tests.support.full_service import ARENA_MODES, Answer, Developer, Door, eventually
 from tests.support.waiting import PATIENCE_S, promised
@@ -47,7 +47,7 @@ class GameFixture:
         self.made: set[str] = set()
         self.version_names: dict[str, str] = {}
         self.pictures: dict[str, bytes] = {}
-        self.wanted_game = ""
+        self.next_game = ""
         self.link_token = self.lobby_id = ""
         self.begin()
 
@@ -62,7 +62,9 @@ class GameFixture:
     async def prepare(self) -> GameFixture:
         self.game_id = await self.developer.game()
         self.servers = RunningServers(self.developer, self.game_id)
-        self.witness = Witness(self.full_service, self.door, self.developer.token, self.game_id)
+        self.state_reader = StateReader(
+            self.full_service, self.door, self.developer.token, self.game_id
+        )
         await self.new_site()
         await self.developer.good("complete_upload", upload_id=self.upload_id)
         cdn = {"site_id": self.site_id, "routes": []}
@@ -220,7 +222,7 @@ class GameFixture:
         returned["identities"] = (await self.commanded("ListIdentities"))["identities"]
         listed = await self.developer.good("get_games")
         returned["groups"] = listed["groups"]
-        desired = [one for one in listed["games"] if one["name_id"] == self.wanted_game]
+        desired = [one for one in listed["games"] if one["name_id"] == self.next_game]
         returned["games"] = [
             (await self.developer.good("get_game", game_id=game_id))["game"]
             for game_id in (self.game_id, *(one["game_id"] for one in desired))
@@ -228,7 +230,7 @@ class GameFixture:
         for body in returned.values():
             if isinstance(body, dict):
                 body.pop("watch", None)
-        returned["records"] = await self.witness.records()
+        returned["records"] = await self.state_reader.records()
         return returned
 
     async def check_effects(self, told: Fields) -> None:
@@ -291,12 +293,12 @@ class GameFixture:
         kept = self.full_service.data_dir / "control" / "objects" / "kept"
         for build_id, upload_id in self.images.items():
 
-            async def is_as_told(
+            async def is_as_reported(
                 folder: Any = kept / upload_id, is_there: bool = build_id in listed
             ) -> bool:
                 return is_there == any(path.is_file() for path in folder.glob("*"))
 
-            await eventually(is_as_told)
+            await eventually(is_as_reported)
 
     async def _check_use(self, config: Fields, is_complete: bool) -> None:
         fields: Fields = {**self.game, "display_name": "use", "config": config}

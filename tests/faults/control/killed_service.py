@@ -1,6 +1,6 @@
 """A service with planes that a test kills at a named step of a change or after a delay.
 
-`Witness` checks that the data plane agrees with the records when both planes run.
+`StateReader` checks that the data plane agrees with the records when both planes run.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ async def _reached(step: Step, is_there: Callable[[], bool], answer: object) -> 
         raise AssertionError(f"{step} was never reached: {answer}") from None
 
 
-class Witness:
+class StateReader:
     def __init__(self, full_service: KilledService, door: Door, token: str, game_id: str) -> None:
         self._house = full_service
         self._door = door

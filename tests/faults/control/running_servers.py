@@ -76,11 +76,11 @@ class RunningServers:
 
     async def check(self) -> None:
         try:
-            await eventually(self._are_as_wanted)
+            await eventually(self._match_the_request)
         except AssertionError:
             raise AssertionError(await self._differences()) from None
 
-    async def _are_as_wanted(self) -> bool:
+    async def _match_the_request(self) -> bool:
         return not any((await self._differences()).values())
 
     async def _differences(self) -> dict[str, Any]:

@@ -155,7 +155,7 @@ async def test_disconnected_read_fails_and_the_next_succeeds(
 async def test_cancelled_statement_ends_on_the_server(
     database: Database, proxy: PostgresProxy
 ) -> None:
-    async def wait_long() -> None:
+    async def wait_until_timeout() -> None:
         async with database.write() as tx:
             await count_up(tx)
             await tx.first(text("SELECT pg_sleep(60)"))
@@ -169,7 +169,7 @@ async def test_cancelled_statement_ends_on_the_server(
         assert row is not None
         return bool(row[0])
 
-    task = asyncio.create_task(wait_long())
+    task = asyncio.create_task(wait_until_timeout())
     async with asyncio.timeout(PATIENCE_S):
         while not await is_asleep():
             await asyncio.sleep(0.01)

@@ -19,7 +19,7 @@ from tests.faults.control.test_stored_changes import (
     CHANGES,
     DOORS,
     inner_door,
-    stopped_data_plane,
+    suspended_data_plane,
 )
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import FullService, eventually
@@ -76,7 +76,7 @@ async def test_other_changes_do_not_wait_for_a_silent_data_plane(
     unwaited = [row for slug, row in CHANGING.items() if slug not in CHANGES]
     requested = [(row, await row.fields(scenario)) for row in unwaited]
     returned, rays, slow, idle = {}, {}, [], []
-    with stopped_data_plane(scenario.full_service):
+    with suspended_data_plane(scenario.full_service):
         for row, fields in requested:
             rays[row.slug] = ray_id = uuid4().hex
             trace = f"00-{ray_id}-{ray_id[:16]}-01"

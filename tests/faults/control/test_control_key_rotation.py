@@ -38,7 +38,7 @@ ALL: Final = (*ROTATED, *(step for step in MOMENTS if step.role == "control"))
 FEW: Final = {"sqlite": (ROTATED[1], ROTATED[3]), "postgresql": (ROTATED[5],)}
 
 
-class Signing:
+class SignedUrls:
     def __init__(self, fixture: GameFixture) -> None:
         self.fixture = fixture
 
@@ -55,13 +55,13 @@ class Signing:
     async def rotate(self, *, is_dropping: bool) -> Answer | None:
         return await answer_of(self.fixture.command("RotateControlKeys", drop_unused=is_dropping))
 
-    async def die_at(self, step: Step, *, is_dropping: bool) -> None:
+    async def kill_at(self, step: Step, *, is_dropping: bool) -> None:
         fixture, key = self.fixture, uuid4().hex
         signed, before = await self.prepare(key), self.ring()
         answer = await struck(
             fixture.full_service, step, lambda: self.rotate(is_dropping=is_dropping)
         )
-        await fixture.witness.agree()
+        await fixture.state_reader.agree()
         now = self.ring()
         check_ring(before, now, answer)
         assert not list((fixture.full_service.data_dir / "control").glob(".keys.json.*"))
@@ -95,35 +95,37 @@ def check_ring(before: SigningKeys, now: SigningKeys, answer: Answer | None) -> 
 @pytest.fixture(params=KINDS)
 async def signing(
     request: pytest.FixtureRequest, tmp_path: Path, shim_library: Path, databases: Databases
-) -> AsyncIterator[tuple[str, Signing]]:
+) -> AsyncIterator[tuple[str, SignedUrls]]:
     kind = request.param
     async with open_game_fixture(
         tmp_path / "full_service", shim_library, databases.url(kind)
     ) as fixture:
-        yield kind, Signing(fixture)
+        yield kind, SignedUrls(fixture)
 
 
 async def test_kill_during_control_key_rotation_leaves_a_whole_ring(
-    signing: tuple[str, Signing],
+    signing: tuple[str, SignedUrls],
 ) -> None:
     kind, one = signing
     for step in FEW[kind]:
         await one.fixture.full_service.refresh()
-        await one.die_at(step, is_dropping=step is ROTATED[3])
+        await one.kill_at(step, is_dropping=step is ROTATED[3])
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(600)
-async def test_kill_at_every_step_of_a_control_key_rotation(signing: tuple[str, Signing]) -> None:
+async def test_kill_at_every_step_of_a_control_key_rotation(
+    signing: tuple[str, SignedUrls],
+) -> None:
     _, one = signing
     for is_dropping in (False, True):
         for step in ALL:
             await one.fixture.full_service.refresh()
-            await one.die_at(step, is_dropping=is_dropping)
+            await one.kill_at(step, is_dropping=is_dropping)
 
 
 async def test_failed_rotation_changes_no_plane_and_can_be_repeated(
-    signing: tuple[str, Signing],
+    signing: tuple[str, SignedUrls],
 ) -> None:
     _, one = signing
     data_dir = one.fixture.full_service.data_dir
@@ -131,7 +133,7 @@ async def test_failed_rotation_changes_no_plane_and_can_be_repeated(
     ask = functools.partial(command_line.error_output, data_dir, "keys", "rotate")
     output = await struck(one.fixture.full_service, ROTATED[2], ask)
     assert output.startswith("pyservice keys: is a service running with --data-dir")
-    await one.fixture.witness.agree()
+    await one.fixture.state_reader.agree()
     assert (keyring.load(data_dir), one.ring()) == (of_data, of_control)
     returned = await command_line.json_output(data_dir, "keys", "rotate")
     assert returned["current_key"] == of_data.current_key + 1

@@ -22,8 +22,8 @@ from tests.faults.control.killed_service import (
     MOMENTS,
     RECORDS,
     KilledService,
+    StateReader,
     Step,
-    Witness,
     struck,
 )
 from tests.support import command_line
@@ -41,30 +41,32 @@ ROTATED: Final = (
     Step("the folder is not synced", "data", "fsync", ""),
     Step("the new key is durable and does not sign", "data", "fsync", "", after=True),
 )
-DROPPED: Final = (
+SESSION_BROKEN: Final = (
     Step("the ring without the old keys is not synced", "data", "fsync", UNNAMED, at=2),
     Step("the ring with the old keys is in its place", "data", "rename", RING, at=2),
     Step("the ring without the old keys is in its place", "data", "rename", RING, at=2, after=True),
     Step("the old keys are dropped without notification", "data", "fsync", "", at=2, after=True),
 )
 STEPS: Final = (*ROTATED, *(step for step in MOMENTS if step.role == "data"))
-FEW: Final = ((ROTATED[3], False), (DROPPED[2], True))
+FEW: Final = ((ROTATED[3], False), (SESSION_BROKEN[2], True))
 ALL: Final = (
     *((step, False) for step in STEPS),
-    *((step, True) for step in (*STEPS, *DROPPED)),
+    *((step, True) for step in (*STEPS, *SESSION_BROKEN)),
 )
 
 
-class Signed:
+class SignedTokens:
     def __init__(self, full_service: KilledService, door: Door) -> None:
         self.full_service = full_service
         self.door = door
         self.developer = Developer(full_service, door)
         self.tokens: list[tuple[int, str]] = []
 
-    async def prepare(self) -> Signed:
+    async def prepare(self) -> SignedTokens:
         self.game_id = await self.developer.game()
-        self.witness = Witness(self.full_service, self.door, self.developer.token, self.game_id)
+        self.state_reader = StateReader(
+            self.full_service, self.door, self.developer.token, self.game_id
+        )
         mode = {**ARENA_MODES["arena"], "heartbeat_timeout": 3_600_000}
         config = {"matchmaker": {"game_modes": {"arena": mode}}}
         version_id = await self.developer.version(self.game_id, config)
@@ -74,7 +76,7 @@ class Signed:
         self.lobby = await self.developer.lobby(self.game_id, service_token)
         self.lobby_key = self.ring().current_key
         # With a single key, the rotation would have no key to drop.
-        await self.needless_key()
+        await self.unneeded_key()
         return self
 
     def ring(self) -> Keyring:
@@ -106,7 +108,7 @@ class Signed:
         joined = await self.good("join", fields, await self.public_token())
         return str(joined["player"]["token"])
 
-    async def needless_key(self) -> None:
+    async def unneeded_key(self) -> None:
         """Adds a key that signs, and that no lobby or player needs."""
         assert await self.rotate(False)
         await self.public_token()
@@ -141,29 +143,29 @@ def check_ring(
 
 
 @pytest.fixture
-async def signed(tmp_path: Path, shim_library: Path) -> AsyncIterator[Signed]:
+async def signed(tmp_path: Path, shim_library: Path) -> AsyncIterator[SignedTokens]:
     full_service = KilledService(
         tmp_path / "full_service", shim_library, None, rays={"per_second": 0}
     )
     try:
         await asyncio.to_thread(full_service.start)
         door = full_service.door("http")
-        created = await Signed(full_service, door).prepare()
+        created = await SignedTokens(full_service, door).prepare()
         yield created
-        await created.witness.close()
+        await created.state_reader.close()
         await door.close()
         assert await asyncio.to_thread(full_service.stop) == 0
     finally:
         full_service.close()
 
 
-async def die_at(signed: Signed, step: Step, is_dropping: bool) -> None:
+async def kill_at(signed: SignedTokens, step: Step, is_dropping: bool) -> None:
     player_token = await signed.player()
     if is_dropping:
-        await signed.needless_key()
+        await signed.unneeded_key()
     before = signed.ring()
     answer = await struck(signed.full_service, step, lambda: signed.rotate(is_dropping))
-    await signed.witness.agree()
+    await signed.state_reader.agree()
     now = signed.ring()
     check_ring(before, now, answer, is_dropping)
     await signed.check(player_token)
@@ -178,21 +180,21 @@ async def die_at(signed: Signed, step: Step, is_dropping: bool) -> None:
 
 
 async def test_kill_during_data_key_rotation_leaves_a_whole_ring(
-    signed: Signed,
+    signed: SignedTokens,
 ) -> None:
     for step, is_dropping in FEW:
-        await die_at(signed, step, is_dropping)
+        await kill_at(signed, step, is_dropping)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(600)
-async def test_kill_at_every_step_of_a_data_key_rotation(signed: Signed) -> None:
+async def test_kill_at_every_step_of_a_data_key_rotation(signed: SignedTokens) -> None:
     for step, is_dropping in ALL:
         await signed.full_service.refresh()
-        await die_at(signed, step, is_dropping)
+        await kill_at(signed, step, is_dropping)
 
 
-async def test_command_reports_a_plane_that_did_not_answer(signed: Signed) -> None:
+async def test_command_reports_a_plane_that_did_not_answer(signed: SignedTokens) -> None:
     data_dir = signed.full_service.data_dir
     for words, step in (
         (("keys", "rotate"), ROTATED[2]),
@@ -202,5 +204,5 @@ async def test_command_reports_a_plane_that_did_not_answer(signed: Signed) -> No
         output = await struck(signed.full_service, step, ask)
         (line,) = output.splitlines()
         assert line.startswith(f"pyservice {words[0]}: is a service running with --data-dir")
-        await signed.witness.agree()
+        await signed.state_reader.agree()
         assert await command_line.output(data_dir, *words)

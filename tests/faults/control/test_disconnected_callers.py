@@ -95,7 +95,7 @@ class CallerFixture:
             lambda body: f"{kind}_url" in body["game"],
         )
 
-    async def by_its_upload(self) -> Watched:
+    async def picture_upload(self) -> Watched:
         watched = await self.picture("logo")
         place = {"game_id": await self.developer.game()}
         created = await self.developer.good(
@@ -155,7 +155,7 @@ class CallerFixture:
             lambda body: len(body["groups"]) > before,
         )
 
-    async def ask_and_go(self, watched: Watched) -> None:
+    async def request_and_disconnect(self, watched: Watched) -> None:
         with self.full_service.commits_held() as held:
             asking = asyncio.ensure_future(watched.change())
 
@@ -187,13 +187,13 @@ async def inside(full_service: HeldCommitService) -> AsyncIterator[CallerFixture
     await created.close()
 
 
-async def wakes(fixture: CallerFixture, watched: Watched) -> None:
+async def resume(fixture: CallerFixture, watched: Watched) -> None:
     before = await watched.read()
     assert not watched.is_there(before)
     index = before["watch"]["index"]
     waiting = asyncio.ensure_future(watched.read(watch_index=index))
     for _ in range(ATTEMPTS):
-        await fixture.ask_and_go(watched)
+        await fixture.request_and_disconnect(watched)
         if await is_made(watched):
             break
     after = await asyncio.wait_for(waiting, PATIENCE_S)
@@ -212,19 +212,19 @@ async def is_made(watched: Watched) -> bool:
 async def test_game_picture_of_a_gone_caller_is_seen_by_watchers(
     fixture: CallerFixture, kind: str
 ) -> None:
-    await wakes(fixture, await fixture.picture(kind))
+    await resume(fixture, await fixture.picture(kind))
 
 
 async def test_picture_upload_of_a_gone_caller_is_seen_by_watchers(inside: CallerFixture) -> None:
-    await wakes(inside, await inside.by_its_upload())
+    await resume(inside, await inside.picture_upload())
 
 
 async def test_device_link_of_a_gone_caller_gets_its_token(fixture: CallerFixture) -> None:
-    await wakes(fixture, await fixture.device_link())
+    await resume(fixture, await fixture.device_link())
 
 
 @pytest.mark.parametrize("what", ["billing", "member", "group"])
 async def test_change_of_a_cancelled_command_is_seen_by_watchers(
     inside: CallerFixture, what: str
 ) -> None:
-    await wakes(inside, await getattr(inside, what)())
+    await resume(inside, await getattr(inside, what)())

@@ -110,7 +110,7 @@ async def goes(asking: asyncio.Future[Any]) -> None:
         await asking
 
 
-async def go_while_it_is_committed(fixture: TokenFixture, ask: Ask) -> None:
+async def disconnect_during_commit(fixture: TokenFixture, ask: Ask) -> None:
     with fixture.full_service.commits_held() as held:
         asking = asyncio.ensure_future(ask())
 
@@ -123,7 +123,7 @@ async def go_while_it_is_committed(fixture: TokenFixture, ask: Ask) -> None:
             await fixture.developer.good("get_game", game_id=fixture.game_id)
 
 
-async def go_while_it_is_fed(fixture: TokenFixture, kind: str, ask: Ask) -> None:
+async def disconnect_during_feed(fixture: TokenFixture, kind: str, ask: Ask) -> None:
     with fixture.full_service.shim.stalled("fsync", FED) as held:
         before = asyncio.ensure_future(
             fixture.developer.call(
@@ -151,7 +151,7 @@ async def test_caller_gone_before_the_commit_leaves_no_token(
     fixture: TokenFixture, kind: str
 ) -> None:
     for _ in range(ATTEMPTS):
-        await go_while_it_is_committed(fixture, fixture.asks(kind))
+        await disconnect_during_commit(fixture, fixture.asks(kind))
         await fixture.developer.good(
             "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
         )
@@ -162,16 +162,16 @@ async def test_caller_gone_before_the_commit_leaves_no_token(
 async def test_caller_gone_before_data_plane_confirms_leaves_no_token(
     fixture: TokenFixture, kind: str
 ) -> None:
-    await go_while_it_is_fed(fixture, kind, fixture.asks(kind))
+    await disconnect_during_feed(fixture, kind, fixture.asks(kind))
     await fixture.there_is_none(kind)
 
 
 @pytest.mark.parametrize("kind", ["env", "pub", "cloud"])
 async def test_cancelled_command_leaves_no_token(inside: TokenFixture, kind: str) -> None:
-    await go_while_it_is_committed(inside, inside.commands(kind))
+    await disconnect_during_commit(inside, inside.commands(kind))
     await inside.there_is_none(kind)
     if kind != "cloud":
-        await go_while_it_is_fed(inside, kind, inside.commands(kind))
+        await disconnect_during_feed(inside, kind, inside.commands(kind))
         await inside.there_is_none(kind)
 
 
@@ -180,7 +180,7 @@ async def test_retry_with_a_key_returns_the_token_of_the_first_request(
     fixture: TokenFixture, kind: str
 ) -> None:
     ask = fixture.asks(kind, fixture.game_id)
-    await go_while_it_is_fed(fixture, kind, ask)
+    await disconnect_during_feed(fixture, kind, ask)
     (token_id,) = await fixture.tokens(kind)
 
     async def is_told() -> Any:

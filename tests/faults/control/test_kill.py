@@ -69,7 +69,7 @@ def test_every_change_has_a_kill_test() -> None:
         assert method in Path(__file__).with_name(f"{module}.py").read_text()
 
 
-class Asking:
+class PendingChange:
     def __init__(self, fixture: GameFixture, change: Change, fields: Fields) -> None:
         self.fixture = fixture
         self.change = change
@@ -103,10 +103,12 @@ class Asking:
             self.fixture.keep(self.key, answer.body)
 
 
-async def asking_for(fixture: GameFixture, change: Change, told: Fields | None = None) -> Asking:
+async def pending_change(
+    fixture: GameFixture, change: Change, told: Fields | None = None
+) -> PendingChange:
     if change.prepare is not None:
         await change.prepare(fixture)
-    return Asking(fixture, change, change.fields(fixture, told or await fixture.seen()))
+    return PendingChange(fixture, change, change.fields(fixture, told or await fixture.seen()))
 
 
 def footprint(before: Rows, after: Rows) -> Counter[str]:
@@ -115,7 +117,7 @@ def footprint(before: Rows, after: Rows) -> Counter[str]:
     return +Counter({**came, **went})
 
 
-def made_by(done: Counter[str]) -> Counter[str]:
+def added_rows(done: Counter[str]) -> Counter[str]:
     return Counter(
         {name: n for name, n in done.items() if name[0] == "+" and name != "+namespaces"}
     )
@@ -132,16 +134,16 @@ def same(answer: Answer, other: Answer) -> bool:
     return bool(without_addresses(answer.body) == without_addresses(other.body))
 
 
-async def undisturbed(
+async def footprint_without_kill(
     fixture: GameFixture, change: Change, told: Fields | None = None
 ) -> Counter[str]:
-    asking = await asking_for(fixture, change, told)
-    before = await fixture.witness.records()
+    asking = await pending_change(fixture, change, told)
+    before = await fixture.state_reader.records()
     await asking.again()
-    return footprint(before, await fixture.witness.records())
+    return footprint(before, await fixture.state_reader.records())
 
 
-async def settled(fixture: GameFixture) -> Fields:
+async def settled_responses(fixture: GameFixture) -> Fields:
     """Reads until two reads agree. The request may still run in the plane that was not killed."""
     found = await fixture.seen()
     while (again := await fixture.seen()) != found:
@@ -149,15 +151,15 @@ async def settled(fixture: GameFixture) -> Fields:
     return found
 
 
-async def die_at(fixture: GameFixture, change: Change, step: Step) -> None:
+async def kill_at(fixture: GameFixture, change: Change, step: Step) -> None:
     fixture.begin()
-    expected = await undisturbed(fixture, change)
-    asking = await asking_for(fixture, change)
+    expected = await footprint_without_kill(fixture, change)
+    asking = await pending_change(fixture, change)
     before = await fixture.seen()
     answer = await struck(fixture.full_service, step, asking.first)
     asking.keep(answer)
-    await fixture.witness.agree()
-    found = await settled(fixture)
+    await fixture.state_reader.agree()
+    found = await settled_responses(fixture)
     await fixture.check_effects(found)
     again = await asking.again()
     last = await fixture.seen()
@@ -166,13 +168,13 @@ async def die_at(fixture: GameFixture, change: Change, step: Step) -> None:
         assert footprint(before["records"], last["records"]) == expected
         await check_one_effect(asking, states, answer, again)
     else:
-        check_whole_ones([state["records"] for state in states], answer, expected)
-    await fixture.witness.agree()
+        check_repeated_creation([state["records"] for state in states], answer, expected)
+    await fixture.state_reader.agree()
     await fixture.check_effects(last)
 
 
 async def check_one_effect(
-    asking: Asking, states: Sequence[Fields], answer: Answer | None, again: Answer
+    asking: PendingChange, states: Sequence[Fields], answer: Answer | None, again: Answer
 ) -> None:
     before, found, last = states
     assert last != before
@@ -186,11 +188,11 @@ async def check_one_effect(
     assert await asking.fixture.seen() == last
 
 
-def check_whole_ones(
+def check_repeated_creation(
     records: Sequence[Rows], answer: Answer | None, expected: Counter[str]
 ) -> None:
-    nothing, one = Counter[str](), made_by(expected)
-    created, more = (made_by(footprint(*pair)) for pair in itertools.pairwise(records))
+    nothing, one = Counter[str](), added_rows(expected)
+    created, more = (added_rows(footprint(*pair)) for pair in itertools.pairwise(records))
     assert more == one
     if answer is None:
         assert created in (nothing, one)
@@ -213,7 +215,7 @@ async def open_game_fixture(
         door = full_service.door("http")
         fixture = await GameFixture(full_service, door).prepare()
         yield fixture
-        await fixture.witness.close()
+        await fixture.state_reader.close()
         await door.close()
         assert full_service.stop() == 0
     finally:
@@ -256,7 +258,7 @@ async def test_killed_plane_leaves_the_old_or_the_new_state(
     ) as fixture:
         for name, step in FEW[kind]:
             await fixture.full_service.refresh()
-            await die_at(fixture, BY_NAME[name], step)
+            await kill_at(fixture, BY_NAME[name], step)
 
 
 CROWD: Final = (*OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
@@ -278,20 +280,20 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
         tmp_path / "full_service", shim_library, databases.url(kind)
     ) as fixture:
         returned = await fixture.seen()
-        expected = [await undisturbed(fixture, change, returned) for change in CROWD]
-        crowd = [await asking_for(fixture, change, returned) for change in CROWD]
-        before = await fixture.witness.records()
+        expected = [await footprint_without_kill(fixture, change, returned) for change in CROWD]
+        crowd = [await pending_change(fixture, change, returned) for change in CROWD]
+        before = await fixture.state_reader.records()
         answers = await struck(
             fixture.full_service, step, lambda: asyncio.gather(*(one.first() for one in crowd))
         )
         for asking, answer in zip(crowd, answers, strict=True):
             asking.keep(answer)
-        await fixture.witness.agree()
+        await fixture.state_reader.agree()
         await fixture.check_effects(await fixture.seen())
-        found = await fixture.witness.records()
+        found = await fixture.state_reader.records()
         for asking, answer in zip(crowd, answers, strict=True):
             again = await asking.again()
-            last = await fixture.witness.records()
+            last = await fixture.state_reader.records()
             if not asking.change.is_repeatable:
                 assert last != found
             elif answer is not None:
@@ -303,12 +305,12 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
         for asking in crowd:
             if asking.change.is_repeatable:
                 await asking.again()
-        assert await fixture.witness.records() == found
+        assert await fixture.state_reader.records() == found
         check_numbers(crowd, answers, expected, footprint(before, found))
 
 
 def check_numbers(
-    crowd: Sequence[Asking],
+    crowd: Sequence[PendingChange],
     answers: Sequence[Answer | None],
     expected: Sequence[Counter[str]],
     done: Counter[str],
@@ -337,4 +339,4 @@ async def test_kill_at_every_step_of_every_change(
     ) as fixture:
         for step in change.all_steps(kind):
             await fixture.full_service.refresh()
-            await die_at(fixture, change, step)
+            await kill_at(fixture, change, step)

@@ -42,7 +42,7 @@ def _ids(answer: Answer) -> list[str]:
     return [one["namespace_id"] for several in answer.body.values() for one in several]
 
 
-class Left:
+class OrphanedNamespaces:
     def __init__(self, fixture: GameFixture) -> None:
         self.fixture = fixture
 
@@ -75,17 +75,17 @@ class Left:
         assert answer.code == "OK", answer
         return _ids(answer)
 
-    async def die_at(self, step: Step) -> None:
+    async def kill_at(self, step: Step) -> None:
         fixture = self.fixture
         left, before = await self.leave(), await self.held()
-        records = await fixture.witness.records()
+        records = await fixture.state_reader.records()
         assert await self.commanded("ListOrphans") == list(left)
         answer = await struck(
             fixture.full_service,
             step,
             lambda: answer_of(fixture.command("RemoveOrphans", all=True)),
         )
-        await fixture.witness.agree()
+        await fixture.state_reader.agree()
         held = await self.held()
         gone = left.keys() - held.keys()
         assert gone == set(list(left)[: len(gone)])
@@ -97,37 +97,39 @@ class Left:
             assert (_ids(answer), rest) == (list(left), [])
         assert await self.commanded("RemoveOrphans", all=True) == rest
         fixture.full_service.kill("data")
-        await fixture.witness.agree()
+        await fixture.state_reader.agree()
         assert (await self.held()).keys() == before.keys() - left.keys()
         assert await self.commanded("ListOrphans") == []
-        assert await fixture.witness.records() == records
+        assert await fixture.state_reader.records() == records
         await fixture.check_effects(await fixture.seen())
 
 
 @pytest.fixture(params=KINDS)
 async def left(
     request: pytest.FixtureRequest, tmp_path: Path, shim_library: Path, databases: Databases
-) -> AsyncIterator[tuple[str, Left]]:
+) -> AsyncIterator[tuple[str, OrphanedNamespaces]]:
     kind = request.param
     async with open_game_fixture(
         tmp_path / "full_service", shim_library, databases.url(kind)
     ) as fixture:
-        yield kind, Left(fixture)
+        yield kind, OrphanedNamespaces(fixture)
 
 
 async def test_kill_during_orphan_removal_removes_each_orphan_or_none_of_it(
-    left: tuple[str, Left],
+    left: tuple[str, OrphanedNamespaces],
 ) -> None:
     kind, one = left
     for step in FEW[kind]:
         await one.fixture.full_service.refresh()
-        await one.die_at(step)
+        await one.kill_at(step)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(600)
-async def test_kill_at_every_step_of_an_orphan_removal(left: tuple[str, Left]) -> None:
+async def test_kill_at_every_step_of_an_orphan_removal(
+    left: tuple[str, OrphanedNamespaces],
+) -> None:
     _, one = left
     for step in (*REMOVED, *MOMENTS):
         await one.fixture.full_service.refresh()
-        await one.die_at(step)
+        await one.kill_at(step)

@@ -26,7 +26,7 @@ DISK_MIB: Final = 112
 UNAVAILABLE: Final = ("CONTROL_PLANE_UNAVAILABLE", "STORAGE_FULL")
 
 
-def check_says_so(answer: Answer) -> None:
+def check_unavailable(answer: Answer) -> None:
     assert answer.code in UNAVAILABLE, answer
     assert int(answer.headers["retry-after"]) > 0
 
@@ -58,7 +58,7 @@ async def test_killed_postgres_loses_and_repeats_no_change(
                 if answer.code == "OK":
                     created[name] = answer.body["version_id"]
                     return
-                check_says_so(answer)
+                check_unavailable(answer)
                 await asyncio.sleep(0.02)
 
         async def caller(number: int) -> None:
@@ -136,7 +136,7 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
                 while (answer := await create()).code == "OK":
                     pass
             for _ in range(5):
-                check_says_so(answer)
+                check_unavailable(answer)
                 await plays(developer, lobby, token)
                 answer = await create()
             filler.unlink()
@@ -146,7 +146,7 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
                 await asyncio.to_thread(on_disk.start)
             async with asyncio.timeout(60):
                 while (answer := await create()).code != "OK":
-                    check_says_so(answer)
+                    check_unavailable(answer)
                     await asyncio.sleep(0.05)
             listed = await developer.good("list_versions", game_id=game_id)
             found = Counter(one["display_name"] for one in listed["versions"])

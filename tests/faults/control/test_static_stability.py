@@ -74,7 +74,7 @@ async def play(door: Door, lobby_token: str, slug: str, fields: Any, **who: Any)
     await good(door, "disconnected", player, token=lobby_token)
 
 
-async def everybody_plays(full_service: FullService, played: Played, origin: str = ORIGIN) -> None:
+async def all_players_play(full_service: FullService, played: Played, origin: str = ORIGIN) -> None:
     for name in DOORS:
         async with full_service.opened(name) as door:
             find, join = {"game_modes": ["arena"]}, {"lobby_id": played.lobby_id}
@@ -97,7 +97,7 @@ async def everybody_plays(full_service: FullService, played: Played, origin: str
             assert (await door.call("find", find, token="pub_nobody")).code != "OK"
 
 
-async def check_says_so(full_service: FullService, played: Played) -> None:
+async def check_unavailable(full_service: FullService, played: Played) -> None:
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.said['http']}", timeout=PATIENCE_S
     ) as client:
@@ -123,21 +123,21 @@ async def test_data_plane_restarts_without_control_plane_or_database(
 ) -> None:
     await asyncio.to_thread(full_service.start)
     played = await built(full_service)
-    await everybody_plays(full_service, played)
+    await all_players_play(full_service, played)
     assert full_service.stop() == 0
     databases.remove(full_service.database_url, full_service.data_dir / "control")
     shutil.rmtree(full_service.data_dir / "control")
     for _ in range(2):
         await asyncio.to_thread(full_service.start, "--role=data")
-        await everybody_plays(full_service, played)
-        await check_says_so(full_service, played)
+        await all_players_play(full_service, played)
+        await check_unavailable(full_service, played)
         assert full_service.stop() == 0
     await asyncio.to_thread(full_service.start, "--role=data")
     assert full_service.process is not None
     full_service.process.kill()
     full_service.process.wait(30)
     await asyncio.to_thread(full_service.start, "--role=data")
-    await everybody_plays(full_service, played)
+    await all_players_play(full_service, played)
     assert full_service.stop() == 0
 
 
@@ -163,8 +163,8 @@ async def test_players_are_served_if_the_control_plane_cannot_start(
         return False
 
     await eventually(is_ready, 60)
-    await everybody_plays(full_service, played)
-    await check_says_so(full_service, played)
+    await all_players_play(full_service, played)
+    await check_unavailable(full_service, played)
     full_service.close()
 
 
@@ -176,9 +176,9 @@ async def test_new_database_does_not_affect_players_of_old_namespaces(
     assert full_service.stop() == 0
     databases.empty(full_service.database_url, full_service.data_dir / "control")
     await asyncio.to_thread(full_service.start)
-    await everybody_plays(full_service, played)
+    await all_players_play(full_service, played)
     other = "https://other.example.com"
-    await everybody_plays(full_service, await built(full_service, other), other)
+    await all_players_play(full_service, await built(full_service, other), other)
     assert full_service.stop() == 0
 
 
@@ -208,7 +208,7 @@ async def test_database_outage_returns_503_and_players_continue(
         await asyncio.to_thread(server.stop, mode)
         for _ in range(2):
             assert await codes(full_service, played) == {"CONTROL_PLANE_UNAVAILABLE"}
-            await everybody_plays(full_service, played)
+            await all_players_play(full_service, played)
         await asyncio.to_thread(server.start)
 
         async def is_well() -> bool:
@@ -235,7 +235,7 @@ class Crowd:
             for who in ({"token": self._played.public_token}, {"origin": ORIGIN}):
                 ways.append((door, "find", {"game_modes": ["arena"]}, who))
                 ways.append((door, "join", {"lobby_id": self._played.lobby_id}, who))
-        await asyncio.gather(*(self._come_and_go(*way) for way in ways * each))
+        await asyncio.gather(*(self._connect_and_leave(*way) for way in ways * each))
 
     async def goes_on(self, games: int = 20) -> None:
         ways = [f"{door} {slug}" for door in DOORS for slug in ("find", "join")]
@@ -249,7 +249,9 @@ class Crowd:
     def end(self) -> None:
         self._is_over = True
 
-    async def _come_and_go(self, name: str, slug: str, fields: Any, who: dict[str, str]) -> None:
+    async def _connect_and_leave(
+        self, name: str, slug: str, fields: Any, who: dict[str, str]
+    ) -> None:
         async with self._house.opened(name) as door:
             while not self._is_over:
                 try:

@@ -228,7 +228,7 @@ async def fixture(
 
 
 @contextlib.contextmanager
-def stopped_data_plane(full_service: FullService) -> Iterator[None]:
+def suspended_data_plane(full_service: FullService) -> Iterator[None]:
     """The process exists and does not respond."""
     pid = int((full_service.data_dir / "LOCK").read_text().split()[0])
     os.kill(pid, signal.SIGSTOP)
@@ -244,7 +244,7 @@ async def test_unconfirmed_change_is_stored_and_takes_effect_later(
 ) -> None:
     fields, effect = await CHANGES[slug].prepare(fixture)
     fields, key = request(fixture, slug, fields), uuid4().hex
-    with stopped_data_plane(fixture.full_service):
+    with suspended_data_plane(fixture.full_service):
         for _ in range(2):
             began = FreeTime()
             answer = await fixture.inside.call(slug, key, **fields)
@@ -265,7 +265,7 @@ async def test_unconfirmed_change_is_stored_and_takes_effect_later(
 async def test_stored_change_takes_effect_without_a_retry(fixture: ChangeFixture) -> None:
     page = {"origin": f"https://{fixture.domain}"}
     fields = {**fixture.place, "domain": fixture.domain}
-    with stopped_data_plane(fixture.full_service):
+    with suspended_data_plane(fixture.full_service):
         answer = await fixture.inside.call("remove_domain", **fields)
         assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
 

@@ -20,7 +20,7 @@ LOST_S: Final = 1.0
 Address = tuple[str, int]
 
 
-class Dropped(Exception):
+class SessionBroken(Exception):
     """A player missed data or got wrong data."""
 
 
@@ -51,9 +51,9 @@ class StreamPlayer:
     def hear(self) -> None:
         came = self.socket.recv(65_536)
         if not came:
-            raise Dropped(f"{self._name} was closed after {self.heard} answers")
+            raise SessionBroken(f"{self._name} was closed after {self.heard} answers")
         if not self._awaited.startswith(came):
-            raise Dropped(f"{self._name} heard {came!r} in place of {self._awaited!r}")
+            raise SessionBroken(f"{self._name} heard {came!r} in place of {self._awaited!r}")
         self._awaited = self._awaited[len(came) :]
         self.heard += not self._awaited
 
@@ -84,10 +84,12 @@ class DatagramPlayer:
         session, _, words = self.socket.recv(2_048).partition(b" ")
         self._session = self._session or session
         if session != self._session:
-            raise Dropped(f"{self._name} has become another: {session!r}, not {self._session!r}")
+            raise SessionBroken(
+                f"{self._name} has become another: {session!r}, not {self._session!r}"
+            )
         name, _, number = words.decode().rpartition(" ")
         if name != self._name or not 0 < int(number) <= self._number:
-            raise Dropped(f"{self._name} heard {words!r}")
+            raise SessionBroken(f"{self._name} heard {words!r}")
         if int(number) == self._number and not self._is_answered:
             self._is_answered = True
             self.heard += 1
@@ -119,7 +121,7 @@ class Crowd:
         try:
             while not self._is_over.is_set():
                 self._round(waiting)
-        except (OSError, Dropped) as problem:
+        except (OSError, SessionBroken) as problem:
             self._problem = problem
         finally:
             waiting.close()

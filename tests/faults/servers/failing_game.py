@@ -110,7 +110,7 @@ def processes_of(full_service: FullService, run_id: str) -> list[int]:
     return [pid for pid in found if Path(f"/proc/{pid}").exists()]
 
 
-def tell(full_service: FullService, run_id: str, number: signal.Signals) -> None:
+def signal_run(full_service: FullService, run_id: str, number: signal.Signals) -> None:
     for pid in processes_of(full_service, run_id):
         os.kill(pid, number)
 
@@ -174,7 +174,7 @@ class Bystander:
         self._is_over.set()
         self._thread.join()
 
-    async def notices_nothing(self) -> None:
+    async def check_undisturbed(self) -> None:
         before = self.heard
 
         async def is_answered() -> bool:

@@ -70,7 +70,7 @@ async def only(game: FailingGame, lobby_ids: set[str], *, live: bool = False) ->
     await eventually(are_there)
 
 
-async def found_standing(game: FailingGame) -> Any:
+async def find_idle_lobby(game: FailingGame) -> Any:
     return await game.found("duel", prevent_auto_create_lobby=True)
 
 
@@ -83,7 +83,7 @@ async def test_idle_lobbies_survive_kills_of_both_planes(game: FailingGame) -> N
         await kill(game, *roles)
         assert await standing(game, 2) == before
     assert {one: processes_of(full_service, one) for one in before} == pids
-    assert (await found_standing(game))["lobby"]["lobby_id"] in before
+    assert (await find_idle_lobby(game))["lobby"]["lobby_id"] in before
     after = await standing(game, 3)
     assert before < after, "one is needed in the place of the one that was found"
     await only(game, after)
@@ -129,7 +129,7 @@ async def test_exited_idle_lobbies_are_replaced_with_back_off(
 async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: FailingGame) -> None:
     await game.deploy(duel=idle(2, 2))
     first = await standing(game, 2)
-    found = await found_standing(game)
+    found = await find_idle_lobby(game)
     played = found["lobby"]["lobby_id"]
     first |= await standing(game, 3)
     with Bystander(address_of(found["ports"]["game"])) as bystander:
@@ -147,7 +147,7 @@ async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: Fail
         assert joined.code == "OK", "by its id it is joined until its time is over"
         await game.deploy("3.0.0", duel=idle(0, 0))
         await only(game, {played}, live=True)
-        await bystander.notices_nothing()
+        await bystander.check_undisturbed()
     refused = await game.find("duel", prevent_auto_create_lobby=True)
     assert refused.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
     await only(game, {*first, new})
@@ -175,5 +175,5 @@ async def test_idle_lobbies_above_the_maximum_end(game: FailingGame, most: int) 
         assert record["status"]["stopped"]["failed"] is False, record
     await only(game, left, live=True)
     if left:
-        assert (await found_standing(game))["lobby"]["lobby_id"] in left
+        assert (await find_idle_lobby(game))["lobby"]["lobby_id"] in left
     await only(game, lobby_ids)

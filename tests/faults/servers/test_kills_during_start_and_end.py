@@ -58,7 +58,7 @@ machine takes.
 """
 
 
-class Killed:
+class LobbyKills:
     def __init__(self, full_service: KilledService, game: FailingGame, service_token: str) -> None:
         self.full_service = full_service
         self.game = game
@@ -124,7 +124,7 @@ class Killed:
 
 
 @contextlib.asynccontextmanager
-async def killed(folder: Path, library: Path, url: str | None) -> AsyncIterator[Killed]:
+async def killed(folder: Path, library: Path, url: str | None) -> AsyncIterator[LobbyKills]:
     full_service = KilledService(
         folder, library, url, rays={"per_second": 0}, runtime=programs.SETTINGS
     )
@@ -132,7 +132,7 @@ async def killed(folder: Path, library: Path, url: str | None) -> AsyncIterator[
         full_service.start()
         async with failing_game(full_service) as game:
             token = await game.developer.service_token(game.game_id)
-            yield Killed(full_service, game, token)
+            yield LobbyKills(full_service, game, token)
         assert full_service.stop() == 0
     finally:
         full_service.close()

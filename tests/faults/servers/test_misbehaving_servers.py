@@ -26,7 +26,7 @@ from tests.faults.servers.failing_game import (
     failing_game,
     folder_of,
     processes_of,
-    tell,
+    signal_run,
 )
 from tests.support.full_service import FullService, eventually, running
 from tests.support.waiting import PATIENCE_S
@@ -67,10 +67,10 @@ async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
     async with failing_game(full_service, **modes) as game:
         found = await game.found(PLAIN)
         with Bystander(address_of(found["ports"]["game"])) as bystander:
-            await bystander.notices_nothing()
+            await bystander.check_undisturbed()
             game.neighbour_id = found["lobby"]["lobby_id"]
             yield game
-            await bystander.notices_nothing()
+            await bystander.check_undisturbed()
         assert await game.alive(PLAIN) == [game.neighbour_id]
 
 
@@ -114,7 +114,7 @@ async def start_failed(
     assert returned == desired
     record = await game.over(lobby_id)
     assert record["status"]["stopped"]["failed"] is True
-    await nothing_is_left(game, lobby_id)
+    await check_no_leftovers(game, lobby_id)
     expected = exit_code if ended_with is None else ended_with
 
     async def as_expected() -> Any:
@@ -124,7 +124,7 @@ async def start_failed(
     return await eventually(as_expected)
 
 
-async def nothing_is_left(game: FailingGame, lobby_id: str) -> None:
+async def check_no_leftovers(game: FailingGame, lobby_id: str) -> None:
     full_service = game.developer.full_service
 
     async def has_ended() -> bool:
@@ -161,7 +161,7 @@ async def test_out_of_memory_after_ready_ends_the_lobby(game: FailingGame) -> No
     lobby_id = found["lobby"]["lobby_id"]
     address = address_of(found["ports"]["game"])
     assert await asyncio.to_thread(echoed, address) == b"hello"
-    tell(game.developer.full_service, lobby_id, signal.SIGUSR1)
+    signal_run(game.developer.full_service, lobby_id, signal.SIGUSR1)
     await out_of_memory(game, lobby_id)
     joined = await game.developer.door.call("join", {"lobby_id": lobby_id}, token=game.public_token)
     assert joined.code == "MATCHMAKER_LOBBY_STOPPED"
@@ -175,7 +175,7 @@ async def out_of_memory(game: FailingGame, lobby_id: str) -> None:
     record = await eventually(told)
     assert record["failure"] == "OUT_OF_MEMORY"
     assert record["status"]["stopped"]["exit_code"] == KILLED
-    await nothing_is_left(game, lobby_id)
+    await check_no_leftovers(game, lobby_id)
 
 
 async def test_server_on_a_wrong_port_gets_no_players_and_stops(game: FailingGame) -> None:
@@ -258,4 +258,4 @@ async def test_server_that_ignores_sigterm_is_killed_after_the_timeout(game: Fai
     record = await eventually(over, timeout_s=STOP_MS / 1000 + PATIENCE_S)
     assert record["status"]["stopped"]["exit_code"] == KILLED
     assert "failure" not in record
-    await nothing_is_left(game, lobby_id)
+    await check_no_leftovers(game, lobby_id)

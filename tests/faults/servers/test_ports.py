@@ -40,14 +40,14 @@ LOBBIES: Final = 2
 
 
 @pytest.fixture(scope="module")
-def foreigners() -> Iterator[list[Foreigner]]:
+def other_programs() -> Iterator[list[Foreigner]]:
     with many_files(len(KINDS) * len(PUBLIC)), ExitStack() as stack:
         yield [stack.enter_context(closing(Foreigner(kind, PUBLIC, FREE))) for kind in KINDS]
 
 
 @pytest.fixture(scope="module")
-def crowded_house(
-    foreigners: list[Foreigner], tmp_path_factory: pytest.TempPathFactory
+def service_with_few_ports(
+    other_programs: list[Foreigner], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FullService]:
     edge = {"bind": OWN_ADDRESS, "address": OWN_ADDRESS}
     folder = tmp_path_factory.mktemp("crowded")
@@ -56,12 +56,12 @@ def crowded_house(
 
 
 async def test_lobbies_get_ports_unused_by_other_programs(
-    crowded_house: FullService, foreigners: list[Foreigner]
+    service_with_few_ports: FullService, other_programs: list[Foreigner]
 ) -> None:
     names = {"game": {"protocol": "tcp"}, "voice": {"protocol": "udp"}, "chat": {"protocol": "tcp"}}
     modes: dict[str, Any] = {PLAIN: {"docker": {"ports": names}}}
-    streams, datagrams = foreigners
-    async with failing_game(crowded_house, **modes) as game:
+    streams, datagrams = other_programs
+    async with failing_game(service_with_few_ports, **modes) as game:
         found = await asyncio.gather(
             *(game.found(PLAIN, tags={"n": str(n)}) for n in range(LOBBIES))
         )
@@ -84,16 +84,16 @@ def answered(address: tuple[str, int]) -> bytes:
 
 
 async def test_port_of_a_new_server_reaches_that_server(
-    crowded_house: FullService, foreigners: list[Foreigner]
+    service_with_few_ports: FullService, other_programs: list[Foreigner]
 ) -> None:
-    async with failing_game(crowded_house) as game:
+    async with failing_game(service_with_few_ports) as game:
         token = await game.developer.service_token(game.game_id)
         back = Servers(game.developer, game.game_id, token)
         await back.prepare_build()
         created = await asyncio.gather(*(back.create() for _ in range(LOBBIES)))
         for record in created:
             port = record["network"]["ports"]["game"]
-            assert port["public_port"] in foreigners[0].free
+            assert port["public_port"] in other_programs[0].free
             assert (await back.until(record["id"], "running"))["network"] == record["network"]
             await eventually(lambda one=record: reached(one))
 
@@ -141,20 +141,20 @@ class OldClients:
             player.close()
 
     async def are_silent(self) -> None:
-        async def nothing_came() -> bool:
+        async def no_data_arrived() -> bool:
             answers, rounds = self.answers, self.rounds
             while self.rounds < rounds + 10:
                 await asyncio.sleep(0.01)
             return self.answers == answers
 
-        await eventually(nothing_came)
+        await eventually(no_data_arrived)
 
 
 async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
-    crowded_house: FullService, foreigners: list[Foreigner]
+    service_with_few_ports: FullService, other_programs: list[Foreigner]
 ) -> None:
-    edge_lock = crowded_house.data_dir / "edge" / "LOCK"
-    async with failing_game(crowded_house, **TALK) as game:
+    edge_lock = service_with_few_ports.data_dir / "edge" / "LOCK"
+    async with failing_game(service_with_few_ports, **TALK) as game:
         first = await game.found(PLAIN, tags={"n": "first"})
         old = {address_of(port) for port in first["ports"].values()}
         assert len(old) == MANY
@@ -173,7 +173,7 @@ async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
             )
             given = [address_of(port) for one in later for port in one["ports"].values()]
             assert len(set(given)) == LATER * MANY
-            assert {number for _, number in given} < foreigners[1].free
+            assert {number for _, number in given} < other_programs[1].free
             assert old.isdisjoint(given)
             for address in given:
                 assert (await asyncio.to_thread(answered, address)).endswith(b" hello")

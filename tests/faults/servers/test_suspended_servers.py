@@ -20,7 +20,7 @@ from tests.faults.servers.failing_game import (
     failing_game,
     folder_of,
     processes_of,
-    tell,
+    signal_run,
 )
 from tests.support.full_service import FullService, eventually, running
 from tests.support.waiting import promised
@@ -45,8 +45,8 @@ async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
         yield game
 
 
-async def out_of_sight(game: FailingGame, lobby_id: str) -> None:
-    tell(game.developer.full_service, lobby_id, signal.SIGSTOP)
+async def wait_unlisted(game: FailingGame, lobby_id: str) -> None:
+    signal_run(game.developer.full_service, lobby_id, signal.SIGSTOP)
 
     async def is_hidden() -> bool:
         answer = await game.developer.door.call("list", {}, token=game.public_token)
@@ -74,9 +74,9 @@ async def test_server_resumed_in_time_keeps_its_lobby(game: FailingGame) -> None
     found = await game.found("beats")
     lobby_id = found["lobby"]["lobby_id"]
     pids = processes_of(game.developer.full_service, lobby_id)
-    await out_of_sight(game, lobby_id)
+    await wait_unlisted(game, lobby_id)
     assert await found_existing(game) is None
-    tell(game.developer.full_service, lobby_id, signal.SIGCONT)
+    signal_run(game.developer.full_service, lobby_id, signal.SIGCONT)
     again = await eventually(lambda: found_existing(game))
     assert again["lobby"]["lobby_id"] == lobby_id
     assert processes_of(game.developer.full_service, lobby_id) == pids
@@ -89,10 +89,10 @@ async def test_find_during_suspension_uses_another_lobby(
     game: FailingGame,
 ) -> None:
     first = (await game.found("beats"))["lobby"]["lobby_id"]
-    await out_of_sight(game, first)
+    await wait_unlisted(game, first)
     second = (await game.found("beats"))["lobby"]["lobby_id"]
     assert second != first
-    tell(game.developer.full_service, first, signal.SIGCONT)
+    signal_run(game.developer.full_service, first, signal.SIGCONT)
 
     async def is_seen() -> bool:
         answer = await game.developer.door.call("list", {}, token=game.public_token)
@@ -115,7 +115,7 @@ async def test_server_that_stays_suspended_ends_once_without_leftovers(
     found = await game.found("beats")
     lobby_id = found["lobby"]["lobby_id"]
     pids = processes_of(full_service, lobby_id)
-    await out_of_sight(game, lobby_id)
+    await wait_unlisted(game, lobby_id)
 
     async def with_code() -> Any:
         record = await game.over(lobby_id)
