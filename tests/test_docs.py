@@ -110,7 +110,6 @@ def call(run: Run, method: str, path: str, kind: str, body: Any = None) -> Any:
 
 
 def wait_for_players(run: Run, count: int) -> None:
-    """Waits until the game has this number of players."""
     end = time.monotonic() + TIMEOUT_S
     statistics = "/matchmaker/players/statistics"
     while call(run, "GET", statistics, "public")["player_count"] < count:

@@ -1,5 +1,3 @@
-"""Repository rules: layers, single importers, file sizes, current generated code, no secrets."""
-
 from __future__ import annotations
 
 import ast

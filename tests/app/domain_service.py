@@ -36,7 +36,6 @@ NAMES: Final = (
 PROXY: Final = "127.0.0.99"
 """Address of the proxy in front of edge-guard. Edge-guard trusts its forwarded addresses."""
 LINKS: Final = 3
-"""Number of device links that one address may create."""
 DEVELOPER: Final = "127.0.0.1"
 PROTOCOLS: Final = {
     "web": "http",
@@ -117,12 +116,10 @@ class Domain(FullService):
         )
 
     def make_certificate(self) -> None:
-        """Replaces the certificate of all names. The certificate authority stays the same."""
         subprocess.run([str(EDGE_GUARD_BINARY), "ca", str(self.certificates), *NAMES], check=True)
 
     @property
     def trust(self) -> ssl.SSLContext:
-        """Returns a TLS context that trusts only the tests' certificate authority."""
         return ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
 
     def listeners(self) -> dict[str, int]:
@@ -267,7 +264,6 @@ def echoed_datagram(port: Any) -> bytes:
 
 
 def web_socket(domain: Domain, port: Any) -> connect:
-    """Opens a WebSocket to a port that has its own host name."""
     scheme, is_tls = ("wss", True) if port["is_tls"] else ("ws", False)
     where: dict[str, Any] = {
         "host": "127.0.0.1",

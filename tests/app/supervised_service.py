@@ -25,7 +25,6 @@ class Household(Service):
     doors: tuple[str, ...] = ("http", "grpc", "cdn", "metrics")
 
     def pid(self, role: str) -> int:
-        """Returns the process id of the plane that holds the lock of this role."""
         return int((self.data_dir / LOCKS[role]).read_text().split()[0])
 
     def signal(self, number: signal.Signals) -> None:
@@ -40,7 +39,6 @@ class Household(Service):
         return said
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Returns the logged events of this name."""
         found = []
         for line in (self.folder / "log").read_text().splitlines():
             with contextlib.suppress(ValueError):
@@ -50,7 +48,6 @@ class Household(Service):
         return found
 
     def up(self) -> float:
-        """Returns the metric `hosting_control_plane_up`."""
         for line in self.probe("/metrics").text.splitlines():
             if line.startswith("hosting_control_plane_up "):
                 return float(line.split()[1])
@@ -74,7 +71,6 @@ class Household(Service):
 
 
 def command_of(pid: int) -> str:
-    """Returns the command line of a process, or an empty string if the process does not exist."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:

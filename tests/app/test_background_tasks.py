@@ -1,5 +1,3 @@
-"""Background tasks of a plane: a task that fails, and tasks at shutdown."""
-
 from __future__ import annotations
 
 import asyncio
@@ -61,8 +59,6 @@ if "--role=control" in sys.orig_argv:
 
 
 class FrailHouse(FullService):
-    """Service with a feeder that the test can kill or break."""
-
     def __init__(self, folder: Path, defect: str = DIES, **settings: Any) -> None:
         super().__init__(folder, **settings)
         self.told = folder / "die"
@@ -210,8 +206,6 @@ async def test_failure_of_a_finishing_task_is_no_task_failure() -> None:
 
 
 class Deaf:
-    """Work that ignores its cancellation."""
-
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
         self.has_ended = asyncio.Event()

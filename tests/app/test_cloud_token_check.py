@@ -1,5 +1,3 @@
-"""Cache of checked cloud_ tokens in the data plane: its content and its lifetime."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -18,8 +16,6 @@ GAME = bytes(range(16))
 
 
 class Plane:
-    """Control plane on a socket that knows one token for one game."""
-
     def __init__(self, folder: Path) -> None:
         self.asked = 0
         self.is_revoked = False
@@ -67,7 +63,6 @@ async def test_checked_token_is_cached_for_less_than_a_second(plane: Plane) -> N
     assert plane.asked == 1
     plane.now_s += 0.05
     assert await _code(plane) == "TOKEN_REVOKED"
-    # A rejected token is not cached.
     plane.is_revoked = False
     assert await plane.tokens.scope("cloud_x") == scope
 

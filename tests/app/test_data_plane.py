@@ -1,5 +1,3 @@
-"""Data plane process: start, lobbies, players, crashes, restarts and signals."""
-
 from __future__ import annotations
 
 import concurrent.futures

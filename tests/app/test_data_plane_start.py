@@ -1,5 +1,3 @@
-"""Start of the data plane while the control plane is absent or slow."""
-
 from __future__ import annotations
 
 import asyncio

@@ -26,7 +26,6 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
 OWNER: Final = "://postgres:@"
-"""Superuser in the test URLs."""
 
 
 def name_of(url: str) -> str:

@@ -31,8 +31,6 @@ from tests.support.waiting import PATIENCE_S, FreeTime, until
 
 
 class Held(Household):
-    """Service with an edge-guard that forwards to a server of a static game."""
-
     def edge_pid(self) -> int:
         path = self.data_dir / "edge" / "LOCK"
         return int(path.read_text().partition("\n")[0] or 0) if path.exists() else 0
@@ -64,7 +62,6 @@ def held(tmp_path: Path) -> Iterator[Held]:
 
 
 def with_server(held: Held) -> tuple[str, int]:
-    """Starts the service and a dynamic server in it, and returns the player address."""
     held.start()
     return made_server(held, held.ready())
 
@@ -110,7 +107,6 @@ def test_idle_edge_guard_stops_with_the_service(held: Held) -> None:
 
 
 def deafened(held: Held) -> int:
-    """Suspends edge-guard and returns its process id."""
     until(lambda: held.events("edge-guard started"))
     pid = held.edge_pid()
     os.kill(pid, signal.SIGSTOP)

@@ -42,13 +42,11 @@ class Operated(Held):
         return self
 
     def hang_up(self) -> None:
-        """Sends SIGHUP and returns when edge-guard has loaded the settings."""
         before = len(self.events("settings of edge-guard reloaded"))
         self.signal(signal.SIGHUP)
         until(lambda: len(self.events("settings of edge-guard reloaded")) > before)
 
     def hang_up_in_vain(self) -> str:
-        """Sends SIGHUP and returns the error that edge-guard reports."""
         before = len(self.events("settings of edge-guard not reloaded"))
         self.signal(signal.SIGHUP)
         until(lambda: len(self.events("settings of edge-guard not reloaded")) > before)
@@ -59,14 +57,12 @@ class Operated(Held):
         return json.loads((self.data_dir / "edge" / "config.json").read_text())
 
     def certificate(self, name: str) -> dict[str, Any]:
-        """Creates a certificate for a name, signed by its own authority."""
         folder = self.folder / name
         subprocess.run([str(EDGE_GUARD_BINARY), "ca", str(folder), name], check=True)
         pair = {"cert": str(folder / "server.pem"), "key": str(folder / "server.key")}
         return {"server_names": [name], **pair}
 
     def is_known(self, name: str) -> bool:
-        """Returns whether a TLS client that requests this name gets the certificate."""
         trust = ssl.create_default_context(cafile=str(self.folder / name / "ca.pem"))
         try:
             host, _, port = self.edge()["https"].rpartition(":")

@@ -1,5 +1,3 @@
-"""Edge-guard as a separate role, and with inherited sockets."""
-
 from __future__ import annotations
 
 import contextlib

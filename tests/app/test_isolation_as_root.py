@@ -42,8 +42,6 @@ def python() -> str:
 
 
 class StrictHouse(FullService):
-    """Service that starts with umask 077, so other users get no access to its new files."""
-
     interpreter = ("/bin/sh", "-c", 'umask 077; exec "$0" "$@"', sys.executable)
 
 

@@ -41,7 +41,6 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def fill(lines: ExitStack, address: str, said: bytes = b"") -> None:
-    """Opens more connections from one address than the process may have files."""
     host, port = address.rsplit(":", 1)
     for _ in range(HARD + 100):
         line = lines.enter_context(socket.create_connection((host, int(port)), timeout=10))
@@ -77,7 +76,6 @@ def test_idle_grpc_connections_leave_descriptors_for_the_journal(
     token = service.public_token()
     with ExitStack() as lines:
         fill(lines, service.addresses["grpc"], PREFACE)
-        # The service reserves descriptors for the journal and its own connections.
         _, lobby_token = service.attach()
         found = service.find(token)
         assert found.status_code == 200, found.text

@@ -1,5 +1,3 @@
-"""Token kinds that each operation accepts, and the errors for all others."""
-
 from __future__ import annotations
 
 import hashlib
@@ -38,8 +36,6 @@ def _environment(token: str, token_id: str, expires_ms: int | None = None) -> di
 
 
 class Scene:
-    """Authorizer over a real engine and one namespace."""
-
     def __init__(self, engine: Engine) -> None:
         self.namespaces = NamespaceIndex()
         self.namespaces.put(
@@ -257,8 +253,6 @@ async def test_lobby_state_is_readable_by_lobbies_and_back_ends(scene: Scene) ->
 
 
 class Cloud:
-    """Control plane that knows one token."""
-
     async def scope(self, token: str) -> Scope:
         if token != "cloud_good":
             raise ServiceError("TOKEN_REVOKED")

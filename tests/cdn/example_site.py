@@ -1,5 +1,3 @@
-"""Example site and a browser for it."""
-
 from __future__ import annotations
 
 import hashlib
@@ -41,8 +39,6 @@ def key(prefix: str, path: str) -> str:
 
 
 class Browser(httpx.AsyncClient):
-    """Client that resolves relative paths within the example site."""
-
     def __init__(self, **more: Any) -> None:
         super().__init__(timeout=PATIENCE_S, **more)
 

@@ -55,7 +55,6 @@ class Listener:
         return int(self.url.rpartition(":")[2])
 
     def left_behind(self) -> list[str]:
-        """Returns uploaded files that are neither pending nor complete."""
         return [path.name for path in (self.folder / "incoming").iterdir()]
 
 

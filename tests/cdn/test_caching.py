@@ -1,5 +1,3 @@
-"""Cache headers of routes: a page is always revalidated."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

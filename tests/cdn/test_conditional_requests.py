@@ -1,5 +1,3 @@
-"""Conditional and range requests (RFC 9110)."""
-
 from __future__ import annotations
 
 import pytest

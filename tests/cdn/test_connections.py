@@ -1,5 +1,3 @@
-"""Connection limits of the CDN listener, in total and for each address."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Rays of the CDN listener: stored requests, their subject and their spans."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Globs of routes: matches and run time."""
-
 from __future__ import annotations
 
 import time

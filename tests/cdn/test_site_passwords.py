@@ -1,5 +1,3 @@
-"""Sites with passwords: access, cached checks, and limits for password guessing."""
-
 from __future__ import annotations
 
 import asyncio
@@ -136,7 +134,6 @@ async def test_guess_limit_applies_to_one_address_at_one_site(
     guessed_site(listener, "other")
     here, there = "127.0.3.1", "127.0.3.2"
     assert await ask(listener, here, "ann", "right") == 200
-    # Unknown and known users count alike, also in concurrent requests.
     asked = [
         ask(listener, here, "ann" if number % 2 else "eve", f"guess {number}")
         for number in range(30)
@@ -145,7 +142,6 @@ async def test_guess_limit_applies_to_one_address_at_one_site(
     statuses = await asyncio.gather(*asked)
     assert 10 <= statuses.count(401) <= 11 + (time.monotonic() - began_s) / 6
     assert statuses.count(429) == 30 - statuses.count(401)
-    # Cached credentials still work.
     assert await ask(listener, here, "ann", "right") == 200
     assert [await ask(listener, there, *who) for who in (("ann", "no"), ("ann", "right"))] == [
         401,

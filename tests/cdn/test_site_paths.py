@@ -1,5 +1,3 @@
-"""Site of a request, and rejected paths."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Site responses for a browser: files, folders, headers, caches, ranges, compression, passwords."""
-
 from __future__ import annotations
 
 import asyncio

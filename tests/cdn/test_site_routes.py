@@ -1,5 +1,3 @@
-"""Headers that the routes of a version add to a file."""
-
 from __future__ import annotations
 
 import pytest

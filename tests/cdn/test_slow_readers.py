@@ -49,7 +49,6 @@ async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 @asynccontextmanager
 async def slow_line(listener: Listener, *lines: str) -> AsyncIterator[socket.socket]:
-    """Opens a connection with small kernel buffers, as on Ethernet, and sends a request."""
     loop = asyncio.get_running_loop()
     with socket.socket() as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)

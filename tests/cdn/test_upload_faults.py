@@ -26,7 +26,6 @@ pytestmark = pytest.mark.anyio
 
 Faults = Callable[[Listener], AbstractContextManager[None]]
 CONTENT = bytes(range(256)) * 8192
-"""More than two blocks."""
 
 
 @pytest.fixture
@@ -43,7 +42,6 @@ def log_lines() -> Iterator[Callable[[], list[Any]]]:
 
 @contextmanager
 def a_broken_folder(listener: Listener) -> Iterator[None]:
-    """Replaces the folder by a symbolic link to itself."""
     aside = listener.folder.with_name("aside")
     listener.folder.rename(aside)
     listener.folder.symlink_to(listener.folder)

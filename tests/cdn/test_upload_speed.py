@@ -1,5 +1,3 @@
-"""Minimum speed of uploads, on a test clock."""
-
 from __future__ import annotations
 
 import pytest

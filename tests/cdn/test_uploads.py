@@ -186,7 +186,6 @@ async def test_uploads_over_the_limit_are_told_to_retry(
 ) -> None:
     wires = []
     for number in range(uploads.UPLOADS_MAX):
-        # Each address and each upload id has a limit of one eighth.
         wire = await connect(listener.url, f"127.0.3.{number // 8 + 1}")
         url = await listener.objects.presign_put(f"up{number // 8}/a{number}", 2, 60)
         await wire.put_head(url, "Content-Length: 2", "Expect: 100-continue")

@@ -1,5 +1,3 @@
-"""`pyservice keys rotate` while players are connected."""
-
 from __future__ import annotations
 
 import json

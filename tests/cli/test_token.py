@@ -1,5 +1,3 @@
-"""`pyservice token create` prints a valid token, or an error and stores nothing."""
-
 from __future__ import annotations
 
 import hashlib

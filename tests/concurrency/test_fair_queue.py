@@ -1,5 +1,3 @@
-"""Limits and order of the fair queue."""
-
 from __future__ import annotations
 
 import asyncio

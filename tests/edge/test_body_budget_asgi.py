@@ -1,5 +1,3 @@
-"""Memory budget for bodies under another ASGI server."""
-
 from __future__ import annotations
 
 import asyncio

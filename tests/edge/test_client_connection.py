@@ -1,5 +1,3 @@
-"""Client address of a connection, and timeouts of slow clients."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Connection limits of the HTTP server, in total and for each client address."""
-
 from __future__ import annotations
 
 import asyncio
@@ -92,7 +90,6 @@ async def test_trusted_proxy_may_exceed_the_share_of_an_address(connect: Connect
 
 
 def introducing(client: str, command: int = 0x21) -> bytes:
-    """Returns a PROXY protocol v2 header."""
     source = bytes(map(int, client.split(".")))
     return SIGNATURE + struct.pack("!BBH", command, 0x11, 12) + source + source + bytes(4)
 

@@ -1,5 +1,3 @@
-"""HTTP only: paths and methods, media types, CORS preflight requests, status codes."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""HTTP parsing: partial data, pipelining, oversized and invalid requests."""
-
 from __future__ import annotations
 
 import pytest

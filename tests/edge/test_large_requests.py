@@ -1,5 +1,3 @@
-"""The server answers other requests while it validates a large one."""
-
 from __future__ import annotations
 
 import asyncio
@@ -24,8 +22,6 @@ LONG = "x" * 600_000
 
 
 class Stopped:
-    """Pauses validation of large messages until the test continues it."""
-
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, module: Any, slug: str = "validate_game"
     ) -> None:

@@ -1,5 +1,3 @@
-"""Bodies of requests over HTTP: accepted and rejected ones."""
-
 from __future__ import annotations
 
 import json

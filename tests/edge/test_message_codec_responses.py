@@ -1,5 +1,3 @@
-"""Paths, queries and responses over HTTP, and arbitrary requests."""
-
 from __future__ import annotations
 
 import json

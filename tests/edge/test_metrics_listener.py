@@ -1,5 +1,3 @@
-"""Metrics listener: liveness, readiness with reasons, and the metrics page."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

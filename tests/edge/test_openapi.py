@@ -1,5 +1,3 @@
-"""OpenAPI document: valid, complete, and in agreement with the server's validation."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Clients that send large amounts: others do not wait, and little is buffered."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Operation of each path and method."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -31,7 +31,6 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer delay, for a busy machine."""
     monkeypatch.setattr(watch_batch_endpoint, "_MOMENT_S", 0.3)
 
 

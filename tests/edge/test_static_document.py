@@ -1,5 +1,3 @@
-"""Published document: bytes, revalidation, CORS, and other methods."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Wire format of a batch of woken requests: round trip and invalid data."""
-
 from __future__ import annotations
 
 import pytest

@@ -41,7 +41,6 @@ async def watch_many(
     for count in range(1, number + 1):
         headers = {"authorization": f"Bearer {count}"} if tokens else CLOUD
         watching.append(await watch(doors, index, headers=headers))
-        # Stays within the limit of concurrently forwarded requests.
         if count % 100 == 0 or count == number:
             await until(partial(_is_parked, doors, count))
     return watching

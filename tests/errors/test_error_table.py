@@ -1,5 +1,3 @@
-"""Error table and ServiceError."""
-
 from __future__ import annotations
 
 import re

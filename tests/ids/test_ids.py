@@ -1,5 +1,3 @@
-"""Syntax of ids and names, and random ids."""
-
 from __future__ import annotations
 
 import threading

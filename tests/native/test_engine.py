@@ -150,7 +150,6 @@ def test_responses_wait_for_the_journal_and_signal_the_eventfd(tmp_path: Path) -
 
 
 def samples(engine: _native.Engine, labels: dict[bytes, str]) -> dict[str, float]:
-    """Returns the metric values by name and labels."""
     lines = engine.render_metrics(labels).decode().splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in pairs}
@@ -205,7 +204,7 @@ def test_metrics_report_recovered_records(tmp_path: Path) -> None:
         engine = open_engine(tmp_path / "journal", segment_bytes=262_144)
         page = samples(engine, {})
         if not events:
-            attach(engine)  # create, ready
+            attach(engine)
         engine.close()
         assert page["hosting_journal_recovered_events"] == events
         assert page["hosting_journal_recovery_torn_bytes"] == 0
@@ -238,7 +237,6 @@ def test_directory_in_use_is_rejected_by_name(tmp_path: Path) -> None:
     engine.close()
 
 
-# The maximum number of labels, so that the page takes a measurable time.
 LABELS = {number.to_bytes(16, "big"): f"game/{number}" for number in range(1_000)}
 
 BATCH_CALLS: dict[str, Callable[[_native.Engine, bytes, list[str]], object]] = {

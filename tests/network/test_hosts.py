@@ -1,5 +1,3 @@
-"""Public and private IP addresses, in every notation."""
-
 from __future__ import annotations
 
 from ipaddress import ip_address, ip_network

@@ -1,5 +1,3 @@
-"""Reserved names: every validation of a configuration rejects the same names."""
-
 from __future__ import annotations
 
 import pytest

@@ -33,8 +33,6 @@ class Seen:
 
 @dataclass
 class Collector:
-    """`bodies` are the decompressed requests."""
-
     url: str = ""
     bodies: list[bytes] = field(default_factory=list)
     _spans: list[Seen] = field(default_factory=list)

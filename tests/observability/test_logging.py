@@ -1,5 +1,3 @@
-"""Logs: one JSON object for each line, readable on a terminal, without tokens."""
-
 from __future__ import annotations
 
 import io

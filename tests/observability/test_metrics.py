@@ -1,5 +1,3 @@
-"""Metrics and their Prometheus format."""
-
 from __future__ import annotations
 
 import shutil

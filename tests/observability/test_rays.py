@@ -1,5 +1,3 @@
-"""Rays: recorded data of a request, choice of stored requests, export."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Lock of the data directory, stop signals and the ready file."""
-
 from __future__ import annotations
 
 import asyncio

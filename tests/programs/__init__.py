@@ -1,5 +1,3 @@
-"""Game server programs for tests, and their upload as builds."""
-
 from __future__ import annotations
 
 import hashlib

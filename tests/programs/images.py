@@ -36,7 +36,6 @@ needs_oci_runtime: Final = pytest.mark.skipif(
 
 @functools.cache
 def server_program() -> bytes:
-    """Compiles `contained.rs` as a statically linked program."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "server"
         words = [

@@ -33,7 +33,6 @@ def ports() -> dict[str, int]:
 
 
 def call(operation: str, **fields: str) -> str:
-    """Calls the service and returns the status line of the response."""
     host, _, port = os.environ["HOSTING_API_URL"].removeprefix("http://").partition(":")
     body = json.dumps(fields)
     request = (

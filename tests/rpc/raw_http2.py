@@ -22,7 +22,6 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0)
 
 
 def _field(name: str, value: str) -> bytes:
-    """Encodes a literal header without indexing."""
     coded = b"\0"
     for text in (name.encode(), value.encode()):
         assert len(text) < 127
@@ -130,5 +129,4 @@ class RawCalls:
 
 
 def message_of(size: int) -> bytes:
-    """Returns a gRPC message with this number of bytes. The content has no meaning."""
     return b"\0" + size.to_bytes(4, "big") + b"x" * size

@@ -1,5 +1,3 @@
-"""Change polling between planes: outages, restarts, and topics without watchers."""
-
 from __future__ import annotations
 
 import asyncio
@@ -27,7 +25,6 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 

@@ -1,5 +1,3 @@
-"""Connection limit and idle timeout of the gRPC server."""
-
 from __future__ import annotations
 
 import asyncio
@@ -26,7 +24,6 @@ HASTY = TransportSettings(receive_timeout_ms=300, keep_alive_timeout_ms=300)
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
@@ -89,7 +86,6 @@ async def test_connections_over_the_limit_are_closed_at_once() -> None:
         lines = [await connect(stack, port) for _ in range(2 * MOST)]
         refused = [await line.is_refused() for line in lines]
         assert refused.count(False) == MOST - 1
-        # Existing connections stay, and a closed connection frees its permit.
         assert (await first.call("PlayerConnected", CONNECTED)).code == "OK"
         lines[refused.index(False)].close()
         async with asyncio.timeout(PATIENCE_S):
@@ -139,8 +135,6 @@ async def test_connection_with_a_long_call_stays_open() -> None:
         await service.waiting.wait()
         idle = await RawCalls.open("127.0.0.1", port)
         stack.push_async_callback(idle.close)
-        await asyncio.wait_for(
-            idle.wait_gone(), PATIENCE_S
-        )  # The timeout of an idle connection has passed.
+        await asyncio.wait_for(idle.wait_gone(), PATIENCE_S)
         service.may_join.set()
         assert (await asyncio.wait_for(joining, PATIENCE_S)).code == "OK"

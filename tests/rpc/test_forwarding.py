@@ -40,7 +40,6 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
@@ -242,7 +241,6 @@ async def test_calls_over_the_limit_are_rejected(tmp_path: Path) -> None:
         slow: list[asyncio.Task[bytes]] = []
         for number, token in enumerate("aabbccdd"):
             if token not in "ab":
-                # The permits of other tokens are still free.
                 await billing(doors, metadata=bearer(token, number))
             metadata = bearer(token, number)
             call = raw(doors, f"/{GROUPS}/CreateGroup", data, metadata)
@@ -250,7 +248,6 @@ async def test_calls_over_the_limit_are_rejected(tmp_path: Path) -> None:
             await until(partial(_is_creating, doors, number + 1))
             if number == 1:
                 assert await code_of(billing(doors, metadata=bearer("a", 9))) == "OVERLOADED"
-        # No tenant gets more than the total number of permits.
         assert await code_of(billing(doors, metadata=bearer("e", 9))) == "OVERLOADED"
         doors.control.go_on.set()
         await asyncio.gather(*slow)
@@ -377,7 +374,6 @@ async def test_long_message_is_answered_but_not_parked(doors: Doors) -> None:
 
 
 def _padded(request: Message, size_bytes: int) -> bytes:
-    """Adds an unknown field to the message, up to this total size."""
     data = request.SerializeToString()
     length = size_bytes - len(data) - 5
     return (

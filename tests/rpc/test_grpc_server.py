@@ -1,5 +1,3 @@
-"""Behaviour of the gRPC server only: error details, deadlines, health, reflection, invalid bytes."""
-
 from __future__ import annotations
 
 import asyncio
@@ -37,7 +35,6 @@ REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
@@ -73,7 +70,6 @@ async def failure_of(
 
 
 def details_of(failure: grpc.aio.AioRpcError) -> dict[str, Any]:
-    """Returns the error details by message name."""
     trailers = dict(failure.trailing_metadata() or ())
     status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
     assert status.code == failure.code().value[0]

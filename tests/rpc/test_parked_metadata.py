@@ -32,7 +32,6 @@ Channel = grpc.aio.Channel
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 

@@ -1,5 +1,3 @@
-"""Limits of the gRPC server for slow, incomplete and large messages."""
-
 from __future__ import annotations
 
 import asyncio

@@ -24,15 +24,12 @@ pytestmark = pytest.mark.anyio
 UNLIMITED = Limits(control=Rate(0, 1))
 PROXY = TransportSettings(trusted_proxies=("127.0.0.0/8",))
 AT_ONCE = 32
-"""Number of woken calls that run at the control plane at one time."""
 OF_TOKEN = 64
-"""Limit for one token, also for slow calls."""
 Answered = asyncio.Task[groups_pb2.GetGroupBillingResponse]
 
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
@@ -62,13 +59,11 @@ async def ask(
 
 
 async def watch(doors: Doors, tokens: list[str]) -> list[Answered]:
-    """Parks one call of each token, in this order."""
     index = (await ask(doors, "cloud_anybody")).watch.index
     parked = len(doors.waiters)
     watching = []
     for number, token in enumerate(tokens, 1):
         watching.append(asyncio.create_task(ask(doors, token, index)))
-        # Calls wake in the order in which they were parked.
         await until(partial(_are_parked, doors, parked + number))
     return watching
 
@@ -78,7 +73,6 @@ def _are_parked(doors: Doors, number: int) -> bool:
 
 
 async def read_soon(watching: list[Answered]) -> None:
-    """Reads until every call has its response with the change."""
     answers = await asyncio.wait_for(asyncio.gather(*watching), PATIENCE_S)
     assert {answer.group.payment_succeeded_ts for answer in answers} == {"now"}
 
@@ -151,7 +145,6 @@ async def test_control_plane_outage_fails_slow_watches_and_frees_their_permits(
 
 
 async def watch_anew(doors: Doors) -> list[Answered]:
-    """Watches again after the control plane has restarted."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

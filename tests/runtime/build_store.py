@@ -1,5 +1,3 @@
-"""Source of builds for tests without a service."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

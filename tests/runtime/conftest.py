@@ -1,5 +1,3 @@
-"""Fixture with one node for each test. All nodes share the unpacked builds."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

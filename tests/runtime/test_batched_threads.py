@@ -1,5 +1,3 @@
-"""Pool of threads for blocking calls beside the event loop."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Process limit of a container, independent of the processes of other containers."""
-
 from __future__ import annotations
 
 import os

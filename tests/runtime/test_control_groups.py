@@ -29,7 +29,6 @@ class Groups:
         self._is_unified = found.is_unified
 
     def limits(self, order: RunRequest) -> tuple[int, int]:
-        """Returns the memory limit in bytes and the CPU limit in thousandths of one core."""
         if self._is_unified:
             memory, weight = self._text(order, "memory.max"), self._text(order, "cpu.weight")
             return int(memory), int(weight) * 10
@@ -60,7 +59,6 @@ async def groups(place: Place, tmp_path: Path) -> AsyncIterator[Groups]:
     made = Groups(found)
     yield made
     await place.supervisor.stop_all(asyncio.Event())
-    # The parent group is removed with its last child group.
     assert [path for path in made.parents.values() if path.exists()] == []
 
 

@@ -1,5 +1,3 @@
-"""Disk reserve of a run: counted once, before the run starts."""
-
 from __future__ import annotations
 
 from pyservice.runtime.node_allocation import NodeCapacity

@@ -1,5 +1,3 @@
-"""Removal of files that game servers leave."""
-
 from __future__ import annotations
 
 import os

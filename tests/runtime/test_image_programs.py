@@ -1,5 +1,3 @@
-"""Program of an image or a bundle: its description, and errors in it."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Unpacked images: layers, removed entries, links, and hostile entries."""
-
 from __future__ import annotations
 
 import contextlib

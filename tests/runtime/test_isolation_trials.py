@@ -1,5 +1,3 @@
-"""Choice of the isolation on machines without some of the kernel features."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Real keepers: log segments, hints and isolation of programs."""
-
 from __future__ import annotations
 
 import os

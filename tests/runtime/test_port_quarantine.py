@@ -21,7 +21,6 @@ pytestmark = pytest.mark.anyio
 
 GAME: Final = {"game": PortRequest(is_datagram=True)}
 FEW: Final = 8
-"""Port numbers of the node."""
 
 
 class Clock:

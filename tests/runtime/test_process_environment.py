@@ -1,5 +1,3 @@
-"""Variables and arguments of a game server's process."""
-
 from __future__ import annotations
 
 import errno

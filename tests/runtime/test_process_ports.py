@@ -1,5 +1,3 @@
-"""Ports of game servers on a machine where other programs use most ports."""
-
 from __future__ import annotations
 
 import ctypes

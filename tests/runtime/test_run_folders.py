@@ -1,5 +1,3 @@
-"""Run folders on disk, and errors of the disk."""
-
 from __future__ import annotations
 
 import asyncio

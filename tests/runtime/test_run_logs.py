@@ -165,7 +165,6 @@ async def test_partial_line_is_returned_only_when_complete(tmp_path: Path, logs:
     log = tmp_path / "log"
     log.mkdir()
     first, second = log / f"{0:020}", log / f"{20:020}"
-    # The segment ends in the middle of a line because the disk was full.
     first.write_bytes(b"1 o one\n2 e two\n3 o ")
     second.write_bytes(b"4 o four\n5 o fi")
     for stream, texts in (("std_out", ["one", "four"]), ("std_err", ["two"])):

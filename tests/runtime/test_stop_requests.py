@@ -1,5 +1,3 @@
-"""A second stop request with a shorter deadline replaces the first."""
-
 from __future__ import annotations
 
 import asyncio

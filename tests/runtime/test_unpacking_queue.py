@@ -180,7 +180,6 @@ async def test_unpacking_process_past_its_deadline_is_killed(
 
 
 def _unpackers(folder: Path) -> set[str]:
-    """Returns the processes that unpack into the folder, and their zombies."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -38,7 +38,6 @@ INODES: Final = 20
 
 @contextlib.contextmanager
 def full_but_for(disk: Path, inodes: int) -> Iterator[None]:
-    """Limits the disk to this number of further files and folders."""
     filling = [disk / f"{number}" for number in range(os.statvfs(disk).f_favail - inodes)]
     for path in filling:
         path.touch()

@@ -1,5 +1,3 @@
-"""Unpacked builds for tests without a service."""
-
 from __future__ import annotations
 
 import io

@@ -1,5 +1,3 @@
-"""Garbage collection is paused while a large request is parsed."""
-
 from __future__ import annotations
 
 import gc

@@ -35,7 +35,6 @@ DECODERS = {slug: message_codec.decoder(method) for slug, method in BY_SLUG.item
 PATHS = {"attach": {"game_id": "arena", "namespace_id": "prod"}}
 
 Make = Callable[[int], bytes]
-"""Body size in bytes."""
 
 
 def filled(head: bytes, entry: bytes, tail: bytes) -> Make:
@@ -66,7 +65,6 @@ def text(head: bytes, piece: bytes, tail: bytes) -> Make:
 ATTACH = b'{"game_mode":"duel",'
 ONE_PORT = ATTACH + b'"ports":{"ws":{'
 
-# Name of the fault, operation and body.
 BODIES: dict[str, tuple[str, Make]] = {
     "modes: numbers": ("find", filled(b'{"game_modes":[', b"1", b"]}")),
     "modes: one bad name": ("find", filled(b'{"game_modes":[', b'"!"', b"]}")),
@@ -151,7 +149,7 @@ def assert_linear(small_s: Callable[[], float], large_s: Callable[[], float]) ->
     gc.collect()
     gc.disable()  # A collection may start at any time.
     try:
-        for _ in range(4):  # Repeats on a busy machine. A quadratic algorithm fails each time.
+        for _ in range(4):
             if large_s() <= 9 * max(min(small_s(), small_s()), resolution_s):
                 return
     finally:

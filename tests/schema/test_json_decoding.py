@@ -1,5 +1,3 @@
-"""JSON values that each kind of field accepts."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""JSON form of responses."""
-
 from typing import Any
 
 import orjson

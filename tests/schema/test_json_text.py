@@ -1,5 +1,3 @@
-"""JSON syntax, and the position of each member's text."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Operations as the proto files declare them."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Compiled validation rules give the same results as the protovalidate library."""
-
 from __future__ import annotations
 
 import ipaddress

@@ -1,5 +1,3 @@
-"""Settings of edge-guard's listeners, domains and certificates."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Port range settings: syntax and overlaps."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Settings: sources, precedence, and a report of all problems."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Object stores for tests: a folder behind its listener, and an S3 bucket."""
-
 from __future__ import annotations
 
 import contextlib

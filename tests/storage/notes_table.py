@@ -52,7 +52,6 @@ def in_use(database: Database) -> int:
 
 
 async def at_once(database: Database, how: str, count: int, ask: Any) -> list[Any]:
-    """Runs the calls on this number of connections at the same time."""
     answers: list[Any] = []
     everybody = asyncio.Barrier(count)
 
@@ -66,7 +65,6 @@ async def at_once(database: Database, how: str, count: int, ask: Any) -> list[An
 
 
 async def code_of(work: Callable[[], Awaitable[Any]]) -> str:
-    """Returns OK or the code of the raised error."""
     try:
         await work()
     except ServiceError as error:

@@ -71,7 +71,6 @@ async def test_list_may_have_any_length(database: Database) -> None:
         for names in lists if database.name == "postgresql" else (*lists, ["a\0", "b"]):
             found = [row.name for row in await tx.all(_BY_NAMES, {"names": names})]
             assert found == sorted({"a", "b"} & set(names))
-            # The same query with the list as literal values.
             own = select(NOTES.c.name).where(NOTES.c.name.in_(names)).order_by(NOTES.c.name)
             assert [row.name for row in await tx.all(own)] == found
             others = select(NOTES.c.name).where(not_(NOTES.c.name.in_(names)))

@@ -1,5 +1,3 @@
-"""Transactions on both databases: durability, atomicity, order, and errors of disk or server."""
-
 from __future__ import annotations
 
 import asyncio

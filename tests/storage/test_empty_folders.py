@@ -27,7 +27,6 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[2]
 DAY_S = 86_400.0
 AT_ONCE_S = -5.0
-"""Age limit that every folder exceeds."""
 TIMES = 2
 KILLED = """
 import asyncio, os, signal, sys

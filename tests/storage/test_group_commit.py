@@ -1,5 +1,3 @@
-"""Group commit: each transaction is atomic, and is acknowledged when it is durable."""
-
 from __future__ import annotations
 
 import asyncio

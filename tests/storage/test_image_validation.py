@@ -1,5 +1,3 @@
-"""Image formats, detected by content."""
-
 from __future__ import annotations
 
 import struct

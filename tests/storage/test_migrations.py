@@ -1,5 +1,3 @@
-"""Each revision of the tables, on both databases and with rows."""
-
 from __future__ import annotations
 
 import asyncio
@@ -41,7 +39,6 @@ async def database(url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
 
 
 def tables_of(connection: Connection) -> list[Table]:
-    """Returns the existing tables in the order of their foreign keys."""
     found = MetaData()
     found.reflect(connection)
     return [table for table in found.sorted_tables if table.name != "alembic_version"]
@@ -75,7 +72,6 @@ def contents(connection: Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def kept(before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str, Any]]]) -> None:
-    """Asserts that each row and each remaining column is unchanged."""
     for name, rows in before.items():
         if name not in after:
             continue
@@ -136,7 +132,6 @@ def upgrade():
 
 
 def a_later_version(folder: Path, monkeypatch: pytest.MonkeyPatch, trouble: str = "") -> None:
-    """Adds one revision, as a later version of the service would."""
     shutil.copytree(VERSIONS, folder / "versions", ignore=shutil.ignore_patterns("__pycache__"))
     content = NEXT.format(head=HEAD, trouble=trouble)
     (folder / "versions" / "next_tables.py").write_text(content)

@@ -59,7 +59,6 @@ def written_back(folder: Path) -> int:
 
 
 def left(folder: Path, markers: list[bytes]) -> int:
-    """Returns how many of the texts are still in the files."""
     content = b"".join(path.read_bytes() for path in sorted(folder.glob("records.db*")))
     return sum(marker in content for marker in markers)
 

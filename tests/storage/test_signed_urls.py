@@ -1,5 +1,3 @@
-"""Signed URLs allow only what was signed, until they expire."""
-
 from __future__ import annotations
 
 from urllib.parse import urlsplit

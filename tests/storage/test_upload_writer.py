@@ -1,5 +1,3 @@
-"""Writer of one upload: sync before the response, and disk errors."""
-
 import asyncio
 import errno
 import os
@@ -29,7 +27,7 @@ async def test_data_after_a_failure_leaves_no_file(
     folder = tmp_path / "incoming"
     upload = UploadWriter(folder / "a", 8, threads, lambda path: None, lambda size: nullcontext())
     first, second = asyncio.Event(), asyncio.Event()
-    upload.write(memoryview(b"1234"), first.set)  # The folder does not exist, so the write fails.
+    upload.write(memoryview(b"1234"), first.set)
     await asyncio.wait_for(first.wait(), PATIENCE_S)
     with pytest.raises(FileNotFoundError):
         await upload.commit()
@@ -55,7 +53,7 @@ async def test_response_follows_the_sync_of_file_and_folder(
         synced.append((str(path.relative_to(tmp_path)), size, names))
 
     async with folder_place(tmp_path) as place:
-        await place.upload("up/a", b"1")  # This upload creates the folders.
+        await place.upload("up/a", b"1")
         monkeypatch.setattr(os, "fsync", fsync)
         answer = await place.upload("up/b", b"x" * length)
         monkeypatch.undo()

@@ -1,1 +1,0 @@
-"""Test support: services under test, clients, databases and waiting."""

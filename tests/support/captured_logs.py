@@ -1,5 +1,3 @@
-"""Captured log output of a test."""
-
 from __future__ import annotations
 
 import contextlib

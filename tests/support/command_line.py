@@ -24,7 +24,6 @@ def run(data_dir: Path, *words: str, **environment: str) -> subprocess.Completed
 
 
 async def output(data_dir: Path, *words: str) -> str:
-    """Runs a command that must succeed. Returns its output without the last newline."""
     done = await asyncio.to_thread(run, data_dir, *words)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert done.stdout == "" or done.stdout.endswith("\n")
@@ -36,7 +35,6 @@ async def json_output(data_dir: Path, *words: str) -> Any:
 
 
 async def error_output(data_dir: Path, *words: str) -> str:
-    """Runs a command that must fail. Returns its error output."""
     done = await asyncio.to_thread(run, data_dir, *words)
     assert (done.returncode, done.stdout) == (1, ""), done
     return done.stderr

@@ -57,9 +57,7 @@ class Service:
     role: tuple[str, ...] = ("--role", "data")
     doors: tuple[str, ...] = ("http", "grpc", "metrics")
     command_prefix: tuple[str, ...] = ()
-    """Command prefix that starts the service program."""
     passed: tuple[int, ...] = ()
-    """File descriptors that the process inherits."""
 
     def __init__(
         self,
@@ -110,7 +108,6 @@ class Service:
         return self.process
 
     def start(self, *words: str) -> Service:
-        """Starts the process and waits until it is ready."""
         process = self.spawn(*words)
         end = time.monotonic() + _START_S
         while not self.ready_file.exists():
@@ -170,13 +167,11 @@ class Service:
         return self.client.request(method, url, content=content, headers=sent)
 
     def good(self, *request: Any, **headers: str) -> Any:
-        """Returns the JSON of a request that must succeed."""
         answer = self.ask(*request, **headers)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def code(self, *request: Any, **headers: str) -> str:
-        """Returns the error code of a request that must fail."""
         answer = self.ask(*request, **headers)
         assert answer.status_code >= 400, answer.text
         code: str = answer.json()["code"]
@@ -193,7 +188,6 @@ class Service:
     def attach(
         self, mode: str = "duel", *, is_ready: bool = True, **fields: Any
     ) -> tuple[str, str]:
-        """Attaches a lobby and returns its id and token."""
         body = {
             "game_mode": mode,
             "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
@@ -229,8 +223,6 @@ def _sets(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 class MakeService(Protocol):
-    """Creates a service that is not started. Keyword arguments are those of `Service`."""
-
     def __call__(self, **given: Any) -> Service: ...
 
 
@@ -251,7 +243,6 @@ def make_service(tmp_path: Path) -> Iterator[MakeService]:
 
 @pytest.fixture
 def service(make_service: MakeService, request: pytest.FixtureRequest) -> Service:
-    """Running data plane. An indirect parameter is a dict of `Service` arguments."""
     return make_service(**getattr(request, "param", {})).start()
 
 

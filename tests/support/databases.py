@@ -24,8 +24,6 @@ KINDS: Final = ("sqlite", "postgresql")
 
 
 class Databases:
-    """Creates empty databases. The first PostgreSQL database starts the server."""
-
     def __init__(self) -> None:
         # If root starts the server, it runs as another user without access to pytest's folder.
         self._folder = Path(tempfile.mkdtemp(prefix="hosting-postgresql-"))

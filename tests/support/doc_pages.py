@@ -92,8 +92,6 @@ def code(cell: str) -> str:
 
 
 class Shell:
-    """Shell that runs the blocks of a page. Variables stay, and a failed command ends the shell."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = 0
@@ -220,7 +218,6 @@ def check_output(output: str, follower: Block, expected: str) -> None:
 
 
 def pattern(expected: str, anything: str) -> str:
-    """Returns a regular expression that matches the expected output."""
     return _PUBLIC_PORT.sub(
         lambda _: _PUBLIC_PORT.pattern, re.escape(expected).replace(r"\.\.\.", anything)
     )
@@ -257,7 +254,6 @@ def is_like(printed: Any, expected: Any) -> bool:
 
 
 def check_problem(shown: dict[str, Any]) -> None:
-    """Compares an error example with the table of errors."""
     error = ServiceError(shown["code"], metadata=shown.get("metadata"))
     assert shown == error.problem(shown["ray_id"])
 
@@ -332,14 +328,12 @@ def commands(group: Any, before: str = "pyservice") -> Iterator[str]:
 
 
 def links() -> Iterable[tuple[str, str, str]]:
-    """Yields page, file and heading of each link within the repository."""
     for name in PAGES:
         for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page(name)):
             yield name, target, heading
 
 
 def headings(path: Path) -> set[str]:
-    """Returns the headings in the form that links use."""
     titles = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

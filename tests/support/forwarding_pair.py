@@ -59,16 +59,13 @@ class SmallControl:
     """Time of the last payment of each group, which the watch returns."""
     revoked: set[str] = field(default_factory=set)
     is_slow: bool = False
-    """`create_group` waits for `go_on`."""
     waiting: int = 0
-    """Number of `create_group` calls that wait."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     reads: int = 0
     parks: int = 0
     polls: int = 0
-    """Number of polls for changes."""
     parked: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def operations(self) -> dict[str, Operation]:
@@ -147,8 +144,6 @@ class SmallControl:
 
 
 class Behind:
-    """Internal server that can be stopped and started again on the same sockets."""
-
     def __init__(self, folder: Path, limits: Limits | None = None) -> None:
         self.http_path = folder / "http.sock"
         self.grpc_path = folder / "grpc.sock"
@@ -198,7 +193,6 @@ async def open_doors(
     limits: Limits | None = None,
     is_started: bool = True,
 ) -> AsyncIterator[Doors]:
-    """Opens both servers, their connection and the polling for changes."""
     control = control or SmallControl()
     settings, metrics = settings or TransportSettings(), RequestMetrics()
     waiters = LongPolls(hold_ms)
@@ -246,7 +240,6 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits until the condition is true, and fails after a timeout."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.002)

@@ -41,12 +41,9 @@ UNLIMITED: Final = {"per_second": 0, "burst": 1}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Response of either transport. `code` is OK or an error code."""
-
     code: str
     body: Any
     errors: tuple[tuple[str, ...], ...] = ()
-    """Paths of the field problems."""
     detail: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -228,7 +225,6 @@ class FullService:
         return self.process
 
     def start(self, *words: str) -> FullService:
-        """Starts the service and waits until it is ready."""
         process = self.spawn(*words)
         end = time.monotonic() + START_TIMEOUT_S
         while not self.ready_file.exists():
@@ -328,13 +324,11 @@ class Developer:
         return await self.door.call(slug, fields, token=self.token, key=key)
 
     async def good(self, slug: str, key: str | None = None, **fields: Any) -> Any:
-        """Returns the body of a call that must succeed."""
         answer = await self._answered(slug, key, fields)
         assert answer.code == "OK", answer
         return answer.body
 
     async def code(self, slug: str, key: str | None = None, **fields: Any) -> str:
-        """Returns the error code of a call that must fail."""
         answer = await self._answered(slug, key, fields)
         assert answer.code != "OK", answer
         return answer.code

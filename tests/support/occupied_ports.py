@@ -39,7 +39,6 @@ class Foreigner:
 
 @contextlib.contextmanager
 def many_files(count: int) -> Iterator[None]:
-    """Raises the limit of open files. Skips the test if the limit cannot be raised."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if before[1] < wanted:

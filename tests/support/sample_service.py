@@ -45,10 +45,8 @@ JOIN = {"lobby_id": LOBBY_ID}
 class SmallService:
     calls: list[Call] = field(default_factory=list)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when `join` starts to wait."""
     may_join: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when `join` was cancelled."""
 
     def operations(self) -> dict[str, Operation]:
         runs: dict[str, Run] = {
@@ -132,8 +130,6 @@ class SmallService:
 
 @dataclass
 class Outcome:
-    """Response of either transport. `code` is OK or an error code."""
-
     code: str
     ray_id: str
     fields: dict[str, Any]
@@ -154,8 +150,6 @@ class Response:
 
 
 class HttpConnection:
-    """HTTP connection that sends exactly the bytes of the test."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
@@ -196,7 +190,6 @@ class HttpConnection:
         return Response(int(status_line.split()[1]), headers, await self.reader.readexactly(length))
 
     async def rest(self) -> bytes:
-        """Returns the data until the server closes the connection."""
         return await self.reader.read()
 
     async def close(self) -> None:

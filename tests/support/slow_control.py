@@ -1,5 +1,3 @@
-"""Control plane with reads that wait for the test."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Clock for promised times on a busy machine."""
-
 from __future__ import annotations
 
 import asyncio

@@ -77,7 +77,6 @@ def is_ready(answer: httpx.Response) -> bool:
 
 
 def until(condition: Callable[[], Found]) -> Found:
-    """Waits for the first true value of the condition and returns the value."""
     end = time.monotonic() + PATIENCE_S
     while not (value := condition()):
         assert time.monotonic() < end, "it did not happen"

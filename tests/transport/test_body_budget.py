@@ -1,5 +1,3 @@
-"""Memory budget for bodies: counted bytes, shares for addresses, and release."""
-
 from __future__ import annotations
 
 from contextlib import suppress
@@ -47,7 +45,6 @@ def test_address_may_use_half_while_the_rest_is_free() -> None:
     with pytest.raises(ServiceError, match="OVERLOADED"):
         loans[31].grow_to(LARGE)
     assert one.held_bytes == 31 * LARGE <= TOTAL // 2
-    # Each other address may have an eighth of the rest.
     others = [one.reserve(b"b") for _ in range(7)]
     for loan in others:
         loan.grow_to(LARGE)

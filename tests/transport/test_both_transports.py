@@ -1,5 +1,3 @@
-"""Behaviour of both transports: order of checks, client addresses, limits, errors, disconnects."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Client addresses from literals, forwarded headers and PROXY protocol v2."""
-
 from __future__ import annotations
 
 import struct

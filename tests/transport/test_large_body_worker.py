@@ -1,5 +1,3 @@
-"""Thread for parsing large requests, one request at a time."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Rate limits, on a test clock."""
-
 from __future__ import annotations
 
 import pytest
@@ -57,7 +55,6 @@ def test_keys_have_separate_limits() -> None:
     gaps=st.lists(st.integers(0, 3000), min_size=1, max_size=200),
 )
 def test_buckets_agree_with_an_exact_simulation(rate: int, burst: int, gaps: list[int]) -> None:
-    # Time in units of 1 / (1000 · rate) seconds avoids rounding.
     buckets = Buckets(Rate(rate, burst))
     tokens, now_ms = burst * 1000, 0
     for gap_ms in gaps:
@@ -169,7 +166,6 @@ def test_control_operations_count_per_token_or_address() -> None:
     assert not refused(same, b"elsewhere", TOKEN, has_token=True)
     assert refused(gate, b"elsewhere", TOKEN, has_token=True)
     assert not refused(gate, ADDRESS, b"another", has_token=True)
-    # A request without a token counts by address.
     assert not refused(gate, ADDRESS, b"x", has_token=False)
     assert not refused(gate, ADDRESS, b"y", has_token=False)
     assert refused(gate, ADDRESS, b"z", has_token=False)

@@ -1,5 +1,3 @@
-"""Headers between the transports of both planes."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Ray ids: from the traceparent header or random."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Watches: requests that wait, and no missed change."""
-
 from __future__ import annotations
 
 import asyncio

@@ -35,8 +35,6 @@ class Request(WaitingRequest):
 
 
 class World:
-    """Plane, public server, and the messages between them."""
-
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.plane = Topics(capacity)
@@ -61,7 +59,6 @@ class World:
         self._send(request)
 
     def again(self, number: int) -> None:
-        """The server repeats a woken request."""
         woken = [request for request in self.requests if request.is_woken]
         if woken:
             self._send(woken[number % len(woken)])
@@ -79,12 +76,10 @@ class World:
             self.waiters.hold(*self.parks.pop(number % len(self.parks)))
 
     def wait(self, _: None) -> None:
-        """The server polls for changes, and the plane has none yet."""
         if self.question is None and self.news is None and len(self.waiters):
             self.question = _now(self.waiters.question())
 
     def ask(self, _: None) -> None:
-        """The plane responds to the waiting poll, or to a new one."""
         self.wait(None)
         if self.question is not None:
             (run, after), self.question = self.question, None
@@ -103,7 +98,6 @@ class World:
             self.requests.remove(request)
 
     def restart(self) -> None:
-        """Restarts the plane. Its last responses are still on their way."""
         self.plane = Topics(self.capacity)
         self.truth = {}
         self.question = None
