@@ -25,7 +25,6 @@ class TokenKind(Enum):
     LOBBY = "lobby"
     TOKENLESS = "tokenless"
     CHANNEL = "channel"
-    """Secret of an event channel. The client chooses the secret."""
 
 
 @dataclass(slots=True)

@@ -69,7 +69,6 @@ class ServiceError(Exception):
 
     @property
     def fault(self) -> str:
-        """Party that caused the error: client, server or upstream."""
         return self.row.fault
 
     @property
@@ -97,5 +96,4 @@ class ServiceError(Exception):
 
 
 def codes() -> frozenset[str]:
-    """Returns every error code."""
     return frozenset(TABLE)

@@ -29,7 +29,6 @@ def is_uuid(text: str) -> bool:
 
 
 def parse_uuid(text: str) -> bytes | None:
-    """Returns the 16 bytes of a UUID, or None for other text."""
     return bytes.fromhex(text.replace("-", "")) if is_uuid(text) else None
 
 

@@ -33,7 +33,6 @@ HOLD_MS: Final = 40_000
 _TOPICS_MAX: Final = 100_000
 _RECENT_MAX: Final = 65_536
 WOKEN_A_TURN: Final = 100
-"""Number of requests that one iteration of the event loop wakes."""
 # Requests that expire within the same 400th of the hold time share one timer.
 _GRAINS: Final = 400
 # Separators of the header that lists topics.
@@ -84,7 +83,6 @@ class Topics:
     def __init__(self, capacity: int = _TOPICS_MAX) -> None:
         self.run = secrets.token_hex(8)
         self.sequence = 0
-        """Number of the last change."""
         self._capacity = max(2, capacity)
         self._floor = 0
         # Topics in the order of their last change, oldest first.
@@ -277,7 +275,6 @@ class LongPolls:
             self._set_timer()
 
     def drop(self, parked: WaitingRequest) -> None:
-        """Removes a request. Repeated calls do nothing."""
         grain = self._held.pop(parked, None)
         if grain is None:
             return
@@ -335,7 +332,6 @@ class LongPolls:
         return any(recent.get(topic, 0) > park.sequence for topic in park.topics)
 
     def _wake(self, woken: Iterable[WaitingRequest], *, is_over: bool = False) -> None:
-        """Wakes the first requests at once and the rest in later iterations of the loop."""
         is_idle = not self._waking
         for parked in woken:
             self._waking.setdefault(parked, is_over)

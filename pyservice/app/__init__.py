@@ -24,8 +24,6 @@ __all__ = ["Launch", "load", "run_all", "run_control", "run_data", "run_edge_gua
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start parameters of one process of the service."""
-
     settings: Settings
     reread: Callable[[], Settings]
     ready_file: Path | None = None
@@ -43,13 +41,11 @@ def run_all(launch: Launch, flags: Sequence[str]) -> int:
 
 
 def load(role: str) -> None:
-    """Imports the modules that the role needs."""
     importlib.import_module("pyservice.app.plane_process")
     importlib.import_module(_MODULES[role])
 
 
 def run_data(launch: Launch) -> int:
-    """Runs the data plane until a signal."""
     from pyservice.app.data_plane import START_FAILURES, DataPlane
     from pyservice.app.plane_process import run_plane
 
@@ -60,7 +56,6 @@ def run_data(launch: Launch) -> int:
 
 
 def run_edge_guard(launch: Launch) -> int:
-    """Supervises edge-guard until a signal. Starts neither plane."""
     from pyservice.app.edge_guard import run_edge_guard_role
 
     return run_edge_guard_role(launch)

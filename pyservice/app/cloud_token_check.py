@@ -31,8 +31,6 @@ class _Checked(NamedTuple):
 
 
 class CloudTokenCheck:
-    """Client of the control plane's check of `cloud_` tokens."""
-
     def __init__(
         self, client: InternalClient, clock_s: Callable[[], float] = time.monotonic
     ) -> None:

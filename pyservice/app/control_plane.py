@@ -306,7 +306,6 @@ class ControlPlane:
         )
 
     async def start(self) -> dict[str, str]:
-        """Starts all servers. Returns the control plane's entries of the ready file."""
         sys.setswitchinterval(_SWITCH_S)
         await self._counts_reader.read_current()
         # The runtime starts first, because operations need to know the build kinds that run here.
@@ -374,9 +373,6 @@ class ControlPlane:
 
 
 def _transport_settings(settings: Settings) -> TransportSettings:
-    """Returns the settings of the internal server. It allows more header bytes than the public
-    server, which adds headers.
-    """
     http, messages = settings.http_limits, settings.grpc_limits
     return TransportSettings(
         is_internal=True,
@@ -419,7 +415,6 @@ _LOCAL_ADDRESS: Final = "127.0.0.1"
 
 
 def bootstrap(settings: Settings, links: PublicUrls) -> pb.GetBootstrapResponse:
-    """Returns the bootstrap response. Without domains, it contains the listening addresses."""
     domains = settings.domains
     return pb.GetBootstrapResponse(
         access=settings.access,

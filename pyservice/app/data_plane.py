@@ -304,15 +304,11 @@ class DataPlane:
         return answer
 
     async def _feed_file(self) -> None:
-        """Loads the feed file. Retries in the background after a failure, because the stored feed
-        is valid.
-        """
         if self._static_feed is not None:
             self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())
             await self._static_feed.wait_fed()
 
     async def start(self) -> dict[str, str]:
-        """Starts the public servers. Returns their addresses."""
         # Clients that connected during the recovery may hold state from before the restart.
         self._processes.runtime.expect_runtime()
         grpc_port = await self._doors.start()
@@ -423,8 +419,6 @@ def _engine_limits(settings: Settings) -> engine.EngineLimits:
 
 
 class LobbyProcesses:
-    """Lobby templates, runtime connection, routes and idle lobbies around one engine."""
-
     def __init__(self, settings: Settings, engine: Engine, namespaces: NamespaceIndex) -> None:
         job = settings.domains.job
         edge = settings.edge
@@ -449,7 +443,6 @@ class LobbyProcesses:
         self.runtime.wait_server_served = self.routes.wait_server_served
 
     def take_tiers(self, tiers: Iterable[Tier]) -> None:
-        """Sets the resources of lobbies that start later."""
         self.runtime.set_tiers(
             {tier.tier_name_id: (tier.millicores, tier.memory) for tier in tiers}
         )

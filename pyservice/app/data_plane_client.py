@@ -48,7 +48,6 @@ class DataPlaneClient:
         return await self._feed(feed_pb2.ManyItem(configuration=request.configuration))
 
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
-        """Returns the result that `apply` would return. Changes nothing."""
         item = feed_pb2.ManyItem(configuration=request.configuration, is_check=True)
         return await self._feed(item)
 

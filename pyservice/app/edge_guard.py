@@ -35,7 +35,6 @@ _ASK_S: Final = 0.5
 _START_S: Final = 10.0
 _END_S: Final = 5.0
 _HURRIED_END_S: Final = 0.5
-"""Timeout for the response or exit of edge-guard during a forced shutdown."""
 _AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
 _CHECK_S: Final = 10.0
@@ -44,8 +43,6 @@ _log = get_logger("serve")
 
 
 class EdgeGuard:
-    """Supervisor of the edge-guard of one data directory."""
-
     def __init__(
         self, settings: Settings, reread: Callable[[], Settings], *, is_alone: bool = False
     ) -> None:
@@ -59,7 +56,6 @@ class EdgeGuard:
         self._is_vital = is_alone or settings.domains.job is not None
         self._goes_on = not settings.runtime.end_with_service
         self.serves = asyncio.Event()
-        """Set when edge-guard serves for the first time."""
         self._pid = 0
         self._binary: list[int] = []
         """Identity of the running edge-guard binary. The file on disk may have been replaced since.
@@ -68,7 +64,6 @@ class EdgeGuard:
 
     @property
     def pid(self) -> int:
-        """PID of the serving process, or 0."""
         return self._lock.holder()
 
     @property
@@ -167,7 +162,6 @@ class EdgeGuard:
         _log.info("edge-guard started", pid=self._pid, replaced=before or None)
 
     def _wanted(self) -> str:
-        """Returns a text that identifies these settings and sockets. A later service compares it."""
         of_ours = {"config": self._config, "binary": self._binary, "given": self._given()}
         return json.dumps(of_ours, sort_keys=True)
 
@@ -287,7 +281,7 @@ class EdgeGuard:
 
 
 class EdgeGuardFailed(Exception):
-    """Edge-guard did not start. The message has the reason."""
+    pass
 
 
 async def _either(*events: asyncio.Event) -> None:
@@ -376,7 +370,6 @@ RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
 
 
 def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Returns the content of edge-guard's settings file."""
     edge, limits, domains = settings.edge, settings.edge.limits, settings.domains
     config: dict[str, Any] = {
         "folder": str(folder),
@@ -432,7 +425,6 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
 
 
 def run_edge_guard_role(launch: Launch) -> int:
-    """Supervises edge-guard until a signal. Returns the exit status and prints start failures."""
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
     locks = [(settings.data_dir / "edge", GUARD_LOCK)]

@@ -15,7 +15,6 @@ GUARD_LOCK: Final = "GUARD.LOCK"
 
 _PROCESSES: Final = Path("/proc")
 _NAME_MAX: Final = 15
-"""The kernel truncates process names to this length."""
 _ENDED: Final = ("Z", "X")
 
 
@@ -29,7 +28,6 @@ class EdgeGuardLock:
         self._path = folder / "LOCK"
 
     def holder(self) -> int:
-        """Returns the PID of the lock's holder, or 0."""
         try:
             found = self._path.stat()
             # The holder writes before it truncates, so only the first line is valid.
@@ -40,7 +38,6 @@ class EdgeGuardLock:
         return int(signed) if signed.isdecimal() and _has_locked(int(signed), found) else 0
 
     def signal(self, *numbers: signal.Signals) -> int:
-        """Sends signals to the lock's holder. Returns its PID, or 0."""
         pid = self.holder()
         if not pid:
             return 0
@@ -112,8 +109,6 @@ _UP: Final = (
 
 
 class EdgeGuardMetrics:
-    """Metrics of the edge-guard of one data directory."""
-
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / "edge"
 

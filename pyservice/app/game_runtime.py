@@ -60,8 +60,6 @@ _log = get_logger("runtime")
 
 
 class GameRuntime:
-    """Game servers of this node, with their builds, isolation and containers."""
-
     def __init__(
         self,
         settings: Settings,
@@ -93,7 +91,6 @@ class GameRuntime:
         """Reason why containers are not available. Empty if they are available or not requested."""
 
     def take_tiers(self, tiers: Iterable[Tier]) -> None:
-        """Sets the tiers of lobbies that start later."""
         self._tiers = {tier.tier_name_id: tier for tier in tiers}
 
     async def start(self) -> None:
@@ -163,7 +160,6 @@ class GameRuntime:
         return [f"{kind} is not run: {why}" for kind, why in reasons.items() if why is not None]
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
-        """Yields the permanent background tasks of the runtime."""
         assert self._supervisor is not None
         yield "runtime", self._supervisor.run()
         yield "lobbies", self.lobbies.run(self._supervisor)
@@ -194,7 +190,6 @@ class GameRuntime:
         await self._supervisor.close()
 
     def kinds(self) -> list[str]:
-        """Returns the build kinds that this node can run."""
         return [kind for kind in self._settings.runtime.kinds if self._is_run(kind)]
 
     def why_not(self, kind: str) -> str | None:
@@ -215,7 +210,6 @@ class GameRuntime:
         return self._supervisor is not None and self._supervisor.capacity.reserve(run_id, wanted)
 
     def give_back(self, run_id: str) -> None:
-        """Frees the reservation of a run. Does nothing for a started run."""
         if self._supervisor is not None:
             self._supervisor.capacity.give_back(run_id)
 

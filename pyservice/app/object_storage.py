@@ -61,7 +61,6 @@ class ObjectStorage:
     async def start(
         self, database: Database, topics: Topics, listener: socket.socket, rays: Rays
     ) -> None:
-        """Starts the CDN server on a bound socket."""
         sites = SiteRecords(database, topics)
         settings = self._settings
         self._cdn = Cdn(

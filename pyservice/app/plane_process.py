@@ -98,7 +98,6 @@ async def _left() -> list[str]:
 
 
 def _leave(left: Sequence[str], status: int) -> None:
-    """Exits at once if background tasks did not end within the orderly stop."""
     if left:
         said = f"pyservice: ended at once: {', '.join(left)} would not end"
         print(said, file=sys.stderr, flush=True)
@@ -155,24 +154,21 @@ _GRACE_S: Final = 2.0
 
 
 class PartDied(Exception):
-    """A background task of the plane died. The message has its name."""
+    pass
 
 
 class BackgroundTasks:
     """Background tasks of one plane: permanent tasks, and finite tasks that outlive their request."""
 
     def __init__(self, died: Callable[[], None] = lambda: None) -> None:
-        """`died` is called when a permanent task ends by itself."""
         self._died = died
         self._going_on: list[asyncio.Task[None]] = []
         self._finishing: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self.dead: list[str] = []
-        """Names of permanent tasks that ended by themselves."""
 
     @property
     def problem(self) -> str | None:
-        """Returns the dead tasks as a sentence for the operator, or None."""
         return f"{', '.join(self.dead)} died: see the log" if self.dead else None
 
     def own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -221,7 +217,6 @@ class BackgroundTasks:
 
 
 async def cancel_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> list[str]:
-    """Cancels tasks. Returns the names of the tasks that still run after `grace_s`."""
     if not tasks:
         return []
     for task in tasks:

@@ -45,7 +45,6 @@ class PublicServers:
         limits: Limits,
         rays: Rays,
     ) -> None:
-        """`topics` are those of the table's operations."""
         self._grace_s = settings.stop_grace_ms / 1000
         door = _transport_settings(settings)
         passed = METHODS.keys() - table.keys()
@@ -85,12 +84,10 @@ class PublicServers:
         )
 
     def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """Yields the background task that polls the control plane's changes."""
         yield "ChangesPoll", ChangesPoll(control, self._passed_waiters).run()
 
     @property
     def held(self) -> int:
-        """Returns the number of held long polls."""
         return len(self._own_waiters) + len(self._passed_waiters)
 
     async def start(self) -> int:
@@ -107,7 +104,6 @@ class PublicServers:
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
 
     async def close(self) -> None:
-        """Closes the connections to the control plane."""
         await self._passing.close()
         await self._rpc_passing.close()
 
@@ -152,14 +148,11 @@ def listen(address: ListenAddress, backlog: int) -> socket.socket:
 
 
 def bound_address(listener: socket.socket) -> str:
-    """Returns the listener's address as host:port."""
     host, port = listener.getsockname()[:2]
     return str(ListenAddress(host, port))
 
 
 class AsgiServer:
-    """Plain uvicorn server on a listening socket. Call `start` and `stop` once each."""
-
     def __init__(self, application: Any, listener: socket.socket) -> None:
         self._config = Config(
             application,
@@ -184,7 +177,6 @@ class AsgiServer:
         )
 
     async def stop(self) -> None:
-        """Closes the listener and finishes the current requests."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._state.connections):

@@ -18,8 +18,6 @@ StoreSpans = Callable[[Sequence[rays_pb2.SpanSet]], Awaitable[None]]
 
 
 class RayExport:
-    """Rays of one plane or of the CDN server, with their export."""
-
     def __init__(
         self,
         settings: Settings,
@@ -28,7 +26,6 @@ class RayExport:
         store: StoreSpans,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
-        """`service` is the service name in the rays."""
         limits = settings.rays
         self.rays = Rays(
             service,
@@ -45,7 +42,6 @@ class RayExport:
         self.close = self._delivery.close
 
     def work(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """Yields the permanent background tasks of the export."""
         yield "RayDelivery", self._delivery.run()
         yield "RayStoring", self._delivery.store()
 
@@ -55,12 +51,9 @@ CONTROL_SERVICE: Final = "control-plane"
 CDN_SERVICE: Final = "cdn"
 """Service name of the CDN server, which runs in the control plane process."""
 _CDN_SHARE: Final = 10
-"""Divisor for the CDN server's part of a plane's ray limit."""
 
 
 def store_over_socket(client: InternalClient) -> StoreSpans:
-    """Returns a function that sends spans to the control plane for storage."""
-
     async def store(span_sets: Sequence[rays_pb2.SpanSet]) -> None:
         try:
             await client.call(STORE_SPANS, rays_pb2.StoreSpansRequest(span_sets=span_sets))

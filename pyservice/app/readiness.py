@@ -37,8 +37,6 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Collects the health conditions of all parts of the data plane."""
-
     phase: Phase
     status: Callable[[], Status]
     namespaces: Callable[[], int]
@@ -111,7 +109,6 @@ class Readiness:
         return f"{self.namespaces()} namespaces, {len(problems)} problems, first: {first}"
 
     def render(self) -> bytes:
-        """Returns the metrics in Prometheus text format."""
         lines = [
             f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
             for name, kind, text, value in (*self._of_machine(), *self._of_work())

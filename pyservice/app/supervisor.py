@@ -27,7 +27,6 @@ _SAID: Final = ("http", "grpc", "cdn", "metrics", "owner_group_id", "cloud_token
 _FIRST_WAIT_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
 _HEALTHY_MS: Final = 60_000
-"""After this uptime of a child, its restart delay is reset."""
 _CONTROL_MS: Final = 10_000
 """Longest wait of the ready file for the control plane while the data plane can already serve."""
 _FORCE_INTERVAL_MS: Final = 200
@@ -135,9 +134,6 @@ class _Supervisor:
         return True
 
     def _is_hopeless(self, child: ChildProcess, status: int) -> bool:
-        """Returns whether a needed child failed before it was ever ready. It would fail again in
-        the same way.
-        """
         is_needed = child is self._data or self._needs_control
         return child.said is None and status > 0 and is_needed
 
@@ -230,15 +226,10 @@ _PIPE_BYTES: Final = 65_536
 
 
 class ChildProcess:
-    """Process of one role. At most one process runs at a time."""
-
     def __init__(self, role: str, flags: Sequence[str], changed: Callable[[], None]) -> None:
-        """`changed` is called when the child becomes ready."""
         self.role = role
         self.said: dict[str, Any] | None = None
-        """The child's last ready report."""
         self.has_failed = False
-        """Whether the child ever exited without a stop."""
         self._flags = list(flags)
         self._changed = changed
         self._process: subprocess.Popen[bytes] | None = None
@@ -250,7 +241,6 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Returns the PID, or 0 if the child is not running."""
         return self._process.pid if self._process else 0
 
     def start(self, *pinned: str) -> None:
@@ -302,7 +292,6 @@ class ChildProcess:
         self._pipe = -1
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the child if it is running."""
         if self._process is not None:
             self._process.send_signal(number)
 

@@ -22,8 +22,6 @@ _LOBBY_HEADER: Final = "Bearer lobby_"
 
 
 class Authenticity(Protocol):
-    """Verifier of signed tokens."""
-
     def lobby_of_token(self, lobby_token: str) -> bytes | None: ...
     def namespace_of_lobby(self, lobby_id: bytes) -> bytes | None: ...
     def namespace_of_public_token(self, public_token: str) -> tuple[bytes, bytes] | None: ...
@@ -37,8 +35,6 @@ class DevelopmentTokens(Protocol):
 
 
 class CloudTokens(Protocol):
-    """Client of the control plane's check of `cloud_` tokens."""
-
     async def scope(self, token: str) -> Scope:
         """Returns the token's scope. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or
         CONTROL_PLANE_UNAVAILABLE.

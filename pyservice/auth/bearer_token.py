@@ -26,7 +26,6 @@ def bearer_token(header: str | None) -> tuple[str, str]:
 
 
 def forbidden(kind: str, accepted: str) -> ServiceError:
-    """Returns the error for a token kind that the operation does not accept."""
     return ServiceError(
         "FORBIDDEN", f"This operation takes {accepted} tokens, not a {kind}_ token."
     )

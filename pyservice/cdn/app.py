@@ -134,7 +134,6 @@ class Cdn:
         self.counts = CdnCounts()
 
     def close(self) -> None:
-        """Ends the threads. Call it after the last response."""
         self._compressor.close()
         self._credentials.close()
 

@@ -71,6 +71,5 @@ def is_compressible(content_type: str) -> bool:
 
 
 def is_html(content_type: str) -> bool:
-    """Returns whether browsers show the type as a page."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind in ("text/html", "application/xhtml+xml")

@@ -20,18 +20,16 @@ from pyservice.cdn.responses import Response, error_page
 from pyservice.storage.objects import Objects
 
 GZIPPED: Final = "-gzip"
-"""Suffix of the entity tag of a compressed file."""
 
 _RANGE: Final = re.compile(r"bytes=[ \t]*(\d{0,19})-(\d{0,19})[ \t]*")
 _TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
 class Unsatisfiable(Exception):
-    """The range is outside of the file. The status is 416."""
+    pass
 
 
 def http_date(modified_s: float) -> str:
-    """Formats seconds since the epoch as an HTTP date, rounded up."""
     return formatdate(ceil(modified_s), usegmt=True)
 
 
@@ -109,7 +107,6 @@ _ACCEPTED: Final = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q=([01](?:\.\d{0,3}
 
 
 def accepts_gzip(accept_encoding: bytes | None) -> bool:
-    """Returns whether the client accepts gzip (RFC 9110, 12.5.3)."""
     weights: dict[str, float] = {}
     for word in (accept_encoding or b"").decode("latin-1").lower().split(","):
         match = _ACCEPTED.fullmatch(word)
@@ -130,15 +127,12 @@ class GzipCache:
         self._remembered_bytes = 0
 
     def close(self) -> None:
-        """Waits for running compressions."""
         self._threads.shutdown()
 
     def is_worth(self, length: int) -> bool:
-        """Returns whether files of this size are compressed."""
         return _FILE_MIN_BYTES <= length <= _FILE_MAX_BYTES
 
     def remembered(self, tag: str) -> bytes | None:
-        """Returns the cached compressed file, or None."""
         found = self._remembered.get(tag)
         if found is not None:
             self._remembered.move_to_end(tag)
@@ -155,7 +149,6 @@ class GzipCache:
         self._free += 1
 
     async def whole(self, tag: str, content: bytes) -> bytes:
-        """Compresses a small file and caches the result."""
         loop = asyncio.get_running_loop()
         packed = await loop.run_in_executor(
             self._threads, lambda: gzip.compress(content, _LEVEL, mtime=0)
@@ -164,7 +157,6 @@ class GzipCache:
         return packed
 
     async def pieces(self, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Compresses a large file while it is read."""
         loop = asyncio.get_running_loop()
         state = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
         async for block in blocks:

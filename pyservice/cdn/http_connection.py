@@ -33,7 +33,6 @@ _FILES_EACH: Final = 2
 
 
 def connections_most() -> int:
-    """Returns the connection limit of this process."""
     return min(CONNECTIONS_MAX, health.connections_max(_FILES_EACH))
 
 
@@ -49,11 +48,9 @@ class CdnClients:
         """True while the server stops. It then refuses new connections and keep-alive."""
 
     def __len__(self) -> int:
-        """Returns the number of open connections, including uploads and refusals."""
         return len(self._transports)
 
     def enter(self, transport: asyncio.Transport) -> bool:
-        """Counts a connection. Returns False if the limit is reached."""
         if transport in self._transports:
             return True
         if self.are_leaving:
@@ -68,19 +65,16 @@ class CdnClients:
         return True
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """Stops counting a connection. Does nothing for an unknown connection."""
         self._places.leave(transport)
         self._transports.discard(transport)
         if not self._transports:
             self._are_gone.set()
 
     def cut(self) -> None:
-        """Aborts all connections."""
         for transport in list(self._transports):
             transport.abort()
 
     async def gone(self, timeout_s: float) -> None:
-        """Waits until no connection is open, at most `timeout_s`."""
         if self._transports:
             self._are_gone.clear()
             with contextlib.suppress(TimeoutError):
@@ -97,7 +91,6 @@ def client_of(
     peername: tuple[str, int] | None,
     headers: Iterable[tuple[bytes, bytes]],
 ) -> bytes:
-    """Returns the packed client address of a request."""
     peer = _peer(peername)
     if not peername:
         # A connection by unix socket is from edge-guard. It replaces the client's header by one
@@ -117,7 +110,6 @@ def _peer(peername: tuple[str, int] | None) -> Address:
 
 
 HEAD_MAX_BYTES: Final = 40 << 10
-"""Limit of the URL (8 KiB) and headers (32 KiB) together."""
 
 HEAD_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 30.0
@@ -151,7 +143,6 @@ class CdnConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._heard_s = loop.time()
         self._reading: ReadProgress | None = None
-        """Progress of the client, measured while output waits."""
         self._look_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -164,7 +155,6 @@ class CdnConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def check(self) -> None:
-        """Closes an idle or stuck connection. Called every few seconds."""
         now_s = self.loop.time()
         if unread_bytes(self.transport):
             # A response may be complete long before the client has read it.
@@ -380,11 +370,9 @@ class _Refused(asyncio.Protocol):
         self._timer = loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._look)
 
     def data_received(self, data: bytes) -> None:
-        """Handles bytes that the client still sends."""
         self._leaving.on_data()
 
-    def eof_received(self) -> None:
-        """Handles the client's close. The client has read the response."""
+    def eof_received(self) -> None: ...
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -398,7 +386,6 @@ class _Refused(asyncio.Protocol):
 
 
 def _has_path(url: bytes) -> bool:
-    """Returns whether uvicorn can parse the URL. It would report an invalid URL as its own failure."""
     try:
         path = httptools.parse_url(url).path
     except httptools.HttpParserInvalidURLError:

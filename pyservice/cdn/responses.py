@@ -28,7 +28,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RAY_ID: Final = "x-ray-id"
 CDN_METRIC_LABEL: Final = "cdn"
-"""Label of the CDN in rays."""
 
 _PIECE_BYTES: Final = 256 << 10
 _WITHOUT_BODY: Final = (204, 304)
@@ -52,11 +51,9 @@ class Response:
     body: bytes | AsyncIterator[bytes] = b""
     when_over: Callable[[], None] | None = None
     begun: bytes = b""
-    """First bytes of the body, read before the pieces."""
     code: str = OK
 
     def to_bytes(self, *, is_last: bool) -> bytes:
-        """Serializes the whole response as HTTP/1.1."""
         assert isinstance(self.body, bytes)
         lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
@@ -97,9 +94,6 @@ class Response:
 async def _send_pieces(
     pieces: AsyncIterator[bytes], receive: Receive, send: Send
 ) -> tuple[int, bool]:
-    """Sends pieces until the end, or until the client disconnects. Returns the sent bytes and
-    whether all were sent.
-    """
     gone = asyncio.ensure_future(_is_gone(receive))
     sent = 0
     try:
@@ -129,7 +123,6 @@ def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
 def error_page(
     status: int, headers: Mapping[str, str] | None = None, *, says: str | None = None
 ) -> Response:
-    """Returns an error page as plain text."""
     text = f"{status} {HTTPStatus(status).phrase}: {says or _SAYS[status]}\n"
     return Response(
         status,
@@ -145,7 +138,6 @@ def error_page(
 
 
 def error_response(error: ServiceError, ray_id: str) -> Response:
-    """Returns an error in the API's JSON form."""
     headers = {
         "content-type": "application/problem+json",
         "cache-control": "no-store",

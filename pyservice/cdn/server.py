@@ -16,7 +16,6 @@ from pyservice.transport.client_address import Network, TrustedProxies
 
 _CHECK_S: Final = 5.0
 _CUT_S: Final = 1.0
-"""Time in seconds that aborted connections have to end."""
 
 
 class CdnServer:
@@ -54,12 +53,10 @@ class CdnServer:
 
     @property
     def connections(self) -> int:
-        """Returns the number of open connections without uploads."""
         return len(self._state.connections)
 
     @property
     def clients(self) -> int:
-        """Returns the number of all open connections."""
         return len(self._clients)
 
     async def start(self) -> None:
@@ -94,7 +91,6 @@ class CdnServer:
             await asyncio.wait(list(self._state.tasks), timeout=_CUT_S)
 
     def check(self) -> None:
-        """Closes stuck connections. Called every few seconds."""
         for connection in list(self._state.connections):
             if isinstance(connection, CdnConnection):
                 connection.check()

@@ -42,7 +42,6 @@ class SignedObjects:
     async def answer(
         self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], trace: Trace
     ) -> Response:
-        """Returns the response to any request below `PREFIX` except uploads."""
         try:
             if method == "OPTIONS":
                 return Response(204, dict(_PREFLIGHT))

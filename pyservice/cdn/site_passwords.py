@@ -25,19 +25,16 @@ from pyservice.control.namespace_access import (
 from pyservice.transport.rate_limits import Buckets, Rate
 
 WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
-"""Rate of wrong passwords from one client address at one site."""
 
 _WAITING_MAX: Final = 64
 _REMEMBERED_MAX: Final = 1024
 
 
 class PasswordChecksBusy(Exception):
-    """Too many password checks wait. The status is 503."""
+    pass
 
 
 class TooManyWrongPasswords(Exception):
-    """The address sent too many wrong passwords. The status is 429."""
-
     def __init__(self, wait_s: float) -> None:
         super().__init__()
         self.wait_s = wait_s
@@ -57,8 +54,6 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class _Line:
-    """Password checks of one source, in order of arrival."""
-
     present: int = 0
     under_way: int = 0
     first: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -79,7 +74,6 @@ class SitePasswords:
         self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(4))
 
     def close(self) -> None:
-        """Waits for running checks."""
         self._threads.close()
 
     async def are_good(

@@ -42,8 +42,6 @@ class _Known:
 
 
 class SiteRecords:
-    """`SiteSource` that reads the records."""
-
     def __init__(
         self, database: Database, topics: Topics, clock_s: Callable[[], float] = monotonic
     ) -> None:

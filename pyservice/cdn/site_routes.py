@@ -34,7 +34,6 @@ class Glob:
         self._steps: dict[tuple[int, str], int] = {}
 
     def matches(self, path: str) -> bool:
-        """Returns whether the glob matches the whole path."""
         places, steps = self._start, self._steps
         for character in path.removeprefix("/"):
             following = steps.get((places, character))
@@ -179,8 +178,6 @@ _REMEMBERED_MAX: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Glob, priority, and headers in their order."""
-
     glob: str
     priority: int
     headers: Sequence[tuple[str, str]]

@@ -24,7 +24,6 @@ from pyservice.storage.signed_urls import InvalidSignature, UrlSigner
 
 WINDOW_S: Final = 30.0
 WINDOW_BYTES: Final = 64 << 10
-"""Minimum number of bytes in each window."""
 
 LEAST_S: Final = 600.0
 """Shortest time limit of an upload in seconds, also if its URL expires earlier."""
@@ -160,7 +159,6 @@ class UploadReceiver:
 
     @property
     def now(self) -> int:
-        """Returns the number of uploads in progress."""
         return len(self._open)
 
     def takes(self, host: str) -> bool:
@@ -223,7 +221,6 @@ class UploadReceiver:
         task.add_done_callback(left)
 
     def drop_slow(self) -> None:
-        """Ends slow uploads. Called every few seconds."""
         for reception in list(self._open.values()):
             reception.drop_if_slow()
 
@@ -272,7 +269,6 @@ class Reception(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
 
     def _next_block(self) -> memoryview | None:
-        """Returns a free block, or a new block within the limit, or None."""
         if self._free:
             return self._free.pop()
         is_spare = self._blocks >= BLOCKS
@@ -299,7 +295,6 @@ class Reception(asyncio.BufferedProtocol):
         return self._incoming.length
 
     def feed(self, body: bytes) -> None:
-        """Adds the first bytes of the body, which arrived with the head."""
         self._early.append(body)
 
     def take_over(
@@ -332,7 +327,6 @@ class Reception(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Returns a buffer that does not extend past the end of the body."""
         assert self._block is not None
         return self._block[self._filled : min(len(self._block), self._filled + self._missing)]
 
@@ -366,7 +360,6 @@ class Reception(asyncio.BufferedProtocol):
             self._free.append(block)
 
     def eof_received(self) -> None:
-        """Handles a client that disconnects early."""
         self._end(finish=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -384,13 +377,11 @@ class Reception(asyncio.BufferedProtocol):
             self.refuse(ServiceError("REQUEST_TIMEOUT", _SLOW))
 
     def refuse(self, error: ServiceError) -> None:
-        """Responds with an error before the body is complete."""
         if not self._is_over:
             self._refusal = error
             self._end(finish=False)
 
     def cut(self) -> None:
-        """Aborts the upload and its connection."""
         transport = self._transport
         self._end(finish=False)
         if transport is not None:
@@ -406,7 +397,6 @@ class Reception(asyncio.BufferedProtocol):
             self._uploads.end(self, finish=finish)
 
     async def give_up(self) -> None:
-        """Deletes the partial upload."""
         error, code = self._refusal, CANCELLED
         if error is not None:
             code = error.code
@@ -421,7 +411,6 @@ class Reception(asyncio.BufferedProtocol):
             self._answer(answer)
 
     async def finish(self) -> None:
-        """Makes the upload durable and responds."""
         counts, trace = self._uploads.counts, self.trace
         began = perf_counter()
         try:

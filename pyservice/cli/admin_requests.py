@@ -49,7 +49,6 @@ async def _send(socket_path: Path, method: str, request: Message) -> Any:
 
 
 def has_control_plane(data_dir: Path) -> bool:
-    """Returns whether a control plane runs or is starting."""
     holders = (lock_holder_pid(data_dir / "control"), lock_holder_pid(data_dir, SERVE_LOCK))
     return any(pid is not None and _is_alive(pid) for pid in holders)
 
@@ -73,7 +72,6 @@ def admin_socket(data_dir: Path) -> Path:
 
 
 def report_failure(command: str, failed: RequestFailed) -> int:
-    """Prints the failure. Returns the exit status."""
     print(f"pyservice {command}: {failed}", file=sys.stderr)
     return 1
 
@@ -93,7 +91,6 @@ def create_group(data_dir: Path, display_name: str, owner: str | None, is_json: 
 
 
 def list_groups(data_dir: Path, is_json: bool) -> int:
-    """Prints the id and name of each group."""
     try:
         answer = _control_request(data_dir, "ListGroups", pb.ListGroupsRequest())
     except RequestFailed as failed:
@@ -126,7 +123,6 @@ def update_group(
     publicity: str | None,
     is_json: bool,
 ) -> int:
-    """Changes a group. None leaves a value unchanged."""
     request = pb.UpdateGroupRequest(
         group_id=group, display_name=display_name, bio=bio, publicity=publicity
     )
@@ -139,7 +135,6 @@ def add_member(data_dir: Path, group: str, identity: str, is_json: bool) -> int:
 
 
 def remove_member(data_dir: Path, group: str, identity: str, is_json: bool) -> int:
-    """Ends the membership, and the identity's tokens for the group."""
     request = pb.RemoveMemberRequest(group_id=group, identity_id=identity)
     return _do(data_dir, "RemoveMember", request, is_json)
 
@@ -159,7 +154,6 @@ def _control_request(data_dir: Path, method: str, request: Message) -> Any:
 
 
 def create_identity(data_dir: Path, display_name: str, is_json: bool) -> int:
-    """Creates an identity and prints its id."""
     request = pb.CreateIdentityRequest(display_name=display_name)
     try:
         answer = send_request(
@@ -172,7 +166,6 @@ def create_identity(data_dir: Path, display_name: str, is_json: bool) -> int:
 
 
 def list_identities(data_dir: Path, is_json: bool) -> int:
-    """Prints the id and name of each identity."""
     try:
         answer = _control_request(data_dir, "ListIdentities", pb.ListIdentitiesRequest())
     except RequestFailed as failed:
@@ -209,7 +202,6 @@ _RFC3339: Final = re.compile(
 
 
 def record_billing(data_dir: Path, group: str, event: str, time: str, is_json: bool) -> int:
-    """Records the time of a billing event."""
     try:
         request = pb.RecordBillingRequest(
             group_id=group, event=BILLING_EVENTS[event], ts_ms=_unix_ms(event, time)
@@ -238,7 +230,6 @@ def _unix_ms(event: str, time: str) -> int:
 
 
 def list_orphans(data_dir: Path, is_json: bool) -> int:
-    """Prints the id and game/namespace of each orphan."""
     try:
         answer = _control_request(data_dir, "ListOrphans", pb.ListOrphansRequest())
     except RequestFailed as failed:
@@ -248,7 +239,6 @@ def list_orphans(data_dir: Path, is_json: bool) -> int:
 
 
 def remove_orphans(data_dir: Path, ids: Sequence[str], is_all: bool, is_json: bool) -> int:
-    """Removes orphans and prints them."""
     request = pb.RemoveOrphansRequest(namespace_ids=ids, all=is_all)
     try:
         answer = _control_request(data_dir, "RemoveOrphans", request)
@@ -286,7 +276,6 @@ _DATA: Final = "hosting.internal.v1.Admin.CreateToken"
 def create_namespace_token(
     data_dir: Path, kind: str, namespace: str, expires_in: str | None, is_json: bool
 ) -> int:
-    """Creates a token of a namespace and prints it."""
     try:
         return _tell(_of_namespace(data_dir, kind, namespace, _duration_ms(expires_in)), is_json)
     except RequestFailed as failed:
@@ -359,7 +348,6 @@ def _tell(answer: Any, is_json: bool) -> int:
 
 
 def rotate_keys(data_dir: Path, drop_unused: bool, is_json: bool) -> int:
-    """Rotates the keys of both planes."""
     try:
         # The control plane is first: if it is unavailable, no key has changed.
         of_control = _rotate_control(data_dir, drop_unused)

@@ -32,9 +32,6 @@ def configuration_problems_of(flags: Mapping[str, object], config: Path | None) 
 
 
 def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]:
-    """Returns a line for each problem of the feed file. Does not compare it with the invalid
-    settings `wrong`.
-    """
     path = settings.feed_file
     if path is None:
         return []

@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 
 
 class QueueFull(Exception):
-    """Too many requests of this tenant wait."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class FairQueueLimits:
-    """Limits of concurrent requests."""
-
     per_host: int
     per_tenant_at_host: int
     """If less than `per_host`, one tenant cannot take the last permits."""
@@ -58,7 +56,6 @@ class FairQueue:
         self._tenants: dict[bytes, _Tenant] = {}
 
     def __len__(self) -> int:
-        """Returns the number of tracked hosts and tenants. Zero when idle."""
         return len(self._hosts) + len(self._tenants)
 
     @asynccontextmanager

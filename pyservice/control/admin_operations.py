@@ -50,8 +50,6 @@ _OF_GROUP: Final[dict[Any, Callable[..., Iterator[FieldProblem]]]] = {
 
 
 class AdminOperations:
-    """Handlers of `ControlAdmin` and `Control.CheckToken`."""
-
     def __init__(
         self,
         context: RecordContext,

@@ -57,7 +57,6 @@ _Level = pb.VersionMatchmaker | pb.VersionGameMode
 def configuration_problems(
     config: pb.CloudConfig, context: ValidationContext
 ) -> list[FieldProblem]:
-    """Returns all problems of a configuration. Their paths begin with `config`."""
     found: list[Finding] = []
     if config.HasField("cdn"):
         found += findings_in_site(config.cdn, ("config", "cdn"), context)
@@ -196,7 +195,6 @@ class ValidationContext:
 
 
 MATCHMAKER_BYTES_MAX: Final = 640 * 1024
-"""Limit of the data plane."""
 
 
 def findings_in_size(config: pb.CloudConfig, path: tuple[str, ...]) -> Iterator[Finding]:
@@ -379,7 +377,6 @@ def _url(url: str, path: Path, context: ValidationContext) -> Iterator[Finding]:
 
 
 def _host_of(url: str) -> str | None:
-    """Returns the host of a URL, or None if the URL is not acceptable."""
     if not url.startswith(("http://", "https://")) or not _VISIBLE.fullmatch(url):
         return None
     try:

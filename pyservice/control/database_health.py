@@ -25,8 +25,6 @@ _log = get_logger("control")
 
 
 class DatabaseHealthCheck:
-    """Health check of a database, also while no other request uses it."""
-
     def __init__(
         self,
         database: Database,
@@ -102,10 +100,6 @@ class DatabaseHealthCheck:
 
 
 async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]) -> None:
-    """Runs a step as long as other operations complete.
-
-    Raises TimeoutError if none completes, and the errors of the step.
-    """
     working = asyncio.ensure_future(step())
     try:
         seen = None

@@ -230,14 +230,12 @@ class DeviceLinkOperations:
         return await self._changes.apply(caller, request, pb.CompleteDeviceLinkResponse, change)
 
     def _good(self, link_token: str) -> str:
-        """Returns the id of an unexpired link. Raises TOKEN_INVALID, TOKEN_EXPIRED."""
         device_link_id, expires_ms = self._keys.read(link_token)
         if expires_ms <= self._now_ms():
             raise _expired()
         return device_link_id
 
     async def run_cleanup(self) -> None:
-        """Deletes expired links in a loop until cancelled."""
         await self.job.repeat_forever(self.delete_expired, every_s=_CLEANUP_INTERVAL_S)
 
     async def delete_expired(self) -> None:

@@ -130,7 +130,6 @@ class ContentComparison:
         self._left: dict[str, HeldConfiguration] = {}
         self._retry_later: dict[str, HeldConfiguration] = {}
         self._logged: set[str] = set()
-        """Namespaces with a logged error."""
         self._is_any = asyncio.Event()
 
     def compare(self, held: Iterable[HeldConfiguration]) -> None:
@@ -176,7 +175,6 @@ class ContentComparison:
             self._is_any.clear()
 
     def _of_one(self, error: BaseException) -> Exception:
-        """Returns an error of one namespace. Raises an error that concerns several namespaces."""
         if not isinstance(error, Exception) or self._going.is_expected(error):
             raise error
         return error

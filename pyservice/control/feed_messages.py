@@ -34,8 +34,6 @@ class ComposeRequest(NamedTuple):
 
 
 class FeedComposer:
-    """Composer of feed messages. Caches versions, which are immutable."""
-
     def __init__(
         self, source_epoch: int, links: PublicUrls, clock_ms: Callable[[], int] = now_ms
     ) -> None:
@@ -136,7 +134,6 @@ def _by_namespace(rows: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _add_token(message: pb.NamespaceConfiguration, row: Record) -> None:
-    """Adds a token. The data plane identifies `env_` tokens by hash, the others by their signature."""
     if row.kind == "env":
         message.environment_tokens.add(
             token_id=row.token_id, sha256=row.sha256, expires_ms=row.expires_ms
@@ -185,10 +182,6 @@ def refusal_error(
 def _as_sent(
     message: configuration_pb2.NamespaceConfiguration, path: Sequence[str]
 ) -> tuple[list[str], str]:
-    """Returns the path as the caller sent it, and the subject of the sentence.
-
-    The path is empty if the caller did not send the field.
-    """
     names: list[str]
     match list(path):
         case ["versions", _, "matchmaker", *rest]:

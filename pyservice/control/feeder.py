@@ -36,7 +36,6 @@ from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record
 
 CONFIRM_TIMEOUT_S: Final = 1.0
-"""Longest time that a request waits for the data plane's confirmation."""
 
 
 def unconfirmed_error() -> ServiceError:
@@ -59,8 +58,6 @@ class ConfirmationWaiter(NamedTuple):
 
 @dataclass(slots=True)
 class PendingNamespace:
-    """A namespace to send. `number` grows with each change."""
-
     since: float
     """Time of the first change, in seconds of the event loop's clock."""
     number: int = 0
@@ -102,7 +99,6 @@ class RefusedConfigurations:
         accepted.
         """
         self._claiming: set[str] = set()
-        """Namespaces that claim a value of another namespace."""
         self.reasons: dict[str, str] = {}
         self.count = 0
 
@@ -229,7 +225,6 @@ class Feeder:
 
     @property
     def lag_s(self) -> float:
-        """Returns the age of the oldest pending namespace."""
         oldest = next(iter(self._wanted.values()), None)
         return 0.0 if oldest is None else asyncio.get_running_loop().time() - oldest.since
 
@@ -332,7 +327,6 @@ class Feeder:
         self._is_resync_needed.set()
 
     async def _poll_until_disconnected(self) -> None:
-        """Polls held configurations, because a restarted data plane may have lost its disk."""
         pause_s = _POLL_INTERVAL_S
         loop = asyncio.get_running_loop()
         records_s = loop.time() + _RECORDS_INTERVAL_S
@@ -359,9 +353,6 @@ class Feeder:
             self._is_resync_needed.set()
 
     async def _compare_records(self) -> None:
-        """Schedules changes of other processes, and changes of processes that died after their
-        commit.
-        """
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
         for namespace_id in self._holdings.differing_ids(rows):
@@ -428,7 +419,6 @@ class Feeder:
             del self._wanted[namespace_id]
 
     def _park(self, namespace_id: str) -> None:
-        """Retries a namespace later, because an operator's change may remove the cause."""
         loop = asyncio.get_running_loop()
         wanted = self._wanted[namespace_id]
         wanted.parked = loop.call_later(_REFUSED_RETRY_S, self._unpark, namespace_id)
@@ -441,7 +431,6 @@ class Feeder:
             self._queue.put_nowait(namespace_id)
 
     async def _send(self, namespace_id: str, number: int) -> bool:
-        """Sends a namespace. Raises DataPlaneUnavailable, ServiceError."""
         while True:
             message = await self._messages.add(ComposeRequest(namespace_id))
             if message is None:

@@ -125,7 +125,6 @@ class GameOperations:
     async def _add(
         self, tx: Transaction, request: pb.CreateGameRequest, name_id: str
     ) -> tuple[str, list[str]]:
-        """Adds the records. Returns the ids of the game and of its namespaces."""
         now = self._now_ms()
         game_id, version_id = self._ids.new(), self._ids.new()
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
@@ -240,10 +239,6 @@ async def _problems(
 
 
 async def _free_name_id(tx: Transaction, display_name: str, attempt: int) -> str:
-    """Returns a free name_id derived from the display name, with one query.
-
-    After a conflict the suffix is random. Raises Conflict.
-    """
     name = derived_name_id(display_name, GAME_NAME_MAX)
     names = [] if attempt else [name]
     numbers = [] if attempt else list(range(2, _NAMES_IN_ORDER + 1))

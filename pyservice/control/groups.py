@@ -138,7 +138,6 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
 
 
 def _kept(path: Path) -> str | None:
-    """Returns the token of an existing file, or None. Raises OSError."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

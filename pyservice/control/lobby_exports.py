@@ -38,7 +38,6 @@ EXPORT_URL_EXPIRES_S: Final = 3_600
 _CLEANUP_INTERVAL_S: Final = 600.0
 _RETRIES_S: Final = (5.0, _CLEANUP_INTERVAL_S)
 _LATE_MS: Final = 3_600_000
-"""Grace period for running downloads."""
 _INERT: Final = ("=", "+", "-", "@", "\t", "\r")
 _PORTION: Final = 1_000
 HISTORY_COLUMNS: Final = (

@@ -33,7 +33,6 @@ STOP_REASONS: Final = {
     facts_pb2.LOBBY_END_REASON_STOPPED: "stopped",
 }
 UNKNOWN: Final = "unknown"
-"""Reason of an end that was among lost facts."""
 
 # For SQLite, this many take a few milliseconds on the event loop.
 _BATCH: Final = 200
@@ -117,9 +116,6 @@ class LobbyFactReader:
         return len(new), len(answer.facts) < _BATCH
 
     async def _end_unseen(self) -> int:
-        """Ends lobbies that the data plane does not have, after reading facts that may contain
-        their end.
-        """
         gone = await self._gone()
         self._is_gap, count, is_all = False, 0, not gone
         while not is_all:
@@ -227,8 +223,6 @@ _Found = TypeVar("_Found")
 
 
 class LobbyRecordLookup:
-    """Finds lobby records, and waits for the record of a new lobby."""
-
     def __init__(self, database: Database, client: FactsClient, history: LobbyFactReader) -> None:
         self._database = database
         self._client = client

@@ -59,7 +59,6 @@ class TierSize:
 class LobbyProcess(NamedTuple):
     tier: str
     start_ms: int | None
-    """Milliseconds since the Unix epoch. None: not started."""
 
 
 def api_variables(api_url: str, grpc_address: str) -> dict[str, str]:
@@ -74,8 +73,6 @@ def size_variables(size: TierSize) -> dict[str, str]:
 
 
 class LobbyRuns:
-    """Starts and ends lobby processes while `run` is running."""
-
     def __init__(
         self,
         database: Database,
@@ -136,10 +133,6 @@ class LobbyRuns:
         self._room_changed.set()
 
     async def _ask(self) -> pb.WantedResponse:
-        """Polls for lobbies, and polls again when the capacity changes.
-
-        A lost response is sent again, because its lobbies are still new to the data plane.
-        """
         wait_ms = _RETRY_INTERVAL_MS if self._left or not self.addresses[0] else WAIT_MS
         asking = asyncio.ensure_future(self._client.wanted(self._question(wait_ms)))
         changing = asyncio.ensure_future(self._room_changed.wait())

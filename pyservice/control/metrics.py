@@ -43,9 +43,6 @@ def render_metrics(
     unexpected_errors: Mapping[str, int],
     is_database_up: bool,
 ) -> bytes:
-    """Returns the metrics. `cdn_answers` is keyed by status class, `unexpected_errors` by
-    background job.
-    """
     lines = [
         *_gauge("feed_waiting", "Namespaces that the data plane does not hold yet.", feed.waiting),
         *_gauge("feed_lag_seconds", "How long the oldest of them has waited.", feed.lag_s),

@@ -36,7 +36,6 @@ class NamespaceAccessOperations:
         service_domains: Collection[str] = (),
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """Domains at or below `service_domains` cannot be added."""
         self._service_domains = [domain.lower() for domain in service_domains]
         self._database = database
         self._one = one
@@ -163,7 +162,6 @@ def _refused_domain(word: str, sentence: str) -> ServiceError:
 
 
 def _host(text: str) -> str | None:
-    """Returns a host name or IP literal in the form of Origin headers, or None for other text."""
     host = text.lower().removesuffix(".")
     try:
         address = ipaddress.ip_address(host)
@@ -186,7 +184,7 @@ _Result = TypeVar("_Result")
 
 
 class TooManyWaiting(Exception):
-    """The limit of a group or client address is reached."""
+    pass
 
 
 class PasswordThreadPool:

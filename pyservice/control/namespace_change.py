@@ -28,7 +28,6 @@ class ConfirmingFeeder(Protocol):
 
 
 def site_topic(namespace_id: str) -> str:
-    """Topic of changes to the namespace's CDN content."""
     return f"site:{namespace_id}"
 
 

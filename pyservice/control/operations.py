@@ -54,7 +54,6 @@ class Handlers:
 
 
 def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dict[str, Operation]:
-    """Returns every operation by full proto name."""
     cloud, group = authenticator.require_cloud_token, authenticator.require_group_token
     anonymous, environment_or_cloud = (
         authenticator.allow_anonymous,

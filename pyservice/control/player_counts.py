@@ -25,7 +25,6 @@ class PlayerCounts:
         self._players: dict[str, int] = {}
 
     def players(self, namespace_ids: Iterable[str]) -> int:
-        """Returns the sum of these namespaces."""
         return sum(self._players.get(namespace_id, 0) for namespace_id in namespace_ids)
 
     def update(self, players: Mapping[str, int], *, is_all: bool = False) -> list[str]:
@@ -65,7 +64,6 @@ class PlayerCountReader:
         # A namespace never changes its game, and a game never changes its group.
         self._topics_of: dict[str, tuple[str, str]] = {}
         self._unannounced: set[str] = set()
-        """Namespaces with a change that was not announced yet."""
         self.job = RetryingJob(
             "counts", "counts not read", DataPlaneUnavailable, TimeoutError, pauses_s=_RETRIES_S
         )

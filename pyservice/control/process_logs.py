@@ -100,9 +100,6 @@ def _topic(run_id: str) -> str:
 
 
 def _position(index: str, own: str) -> int | None:
-    """Returns the position of an index, or None for an index of another log, which gets a response
-    at once.
-    """
     name, _, digits = index.partition(".")
     if name != own or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
         return None

@@ -32,7 +32,6 @@ class RayStore:
     def __init__(
         self, database: Database, kept_max: int, clock_ms: Callable[[], int] = now_ms
     ) -> None:
-        """Stores at most `kept_max` span sets."""
         self._database = database
         self._kept_max = kept_max
         self._now_ms = clock_ms
@@ -48,7 +47,6 @@ class RayStore:
         return pb.GetRayPerfResponse(perf_lists=map(_shown, _visible(rows, scope_of(caller))))
 
     async def store_spans(self, request: internal.StoreSpansRequest) -> internal.StoreSpansResponse:
-        """Handles `hosting.internal.v1.Rays.StoreSpans`."""
         problems = validate(request)
         if problems:
             raise ServiceError("BODY_INVALID", errors=problems)
@@ -67,7 +65,6 @@ class RayStore:
             raise ServiceError("OVERLOADED") from None
 
     async def run(self) -> None:
-        """Deletes old and excess span sets until cancelled."""
         await self.job.repeat_forever(self.prune, every_s=_PRUNE_EVERY_S)
 
     async def prune(self) -> None:
@@ -114,9 +111,6 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
 
 
 def _without_asker(one: internal.SpanSet) -> internal.SpanSet:
-    """Returns the span set without fields of client input, which may contain a token. Columns have
-    the owner.
-    """
     kept = internal.SpanSet()
     kept.CopyFrom(one)
     kept.ClearField("asker")
@@ -133,9 +127,6 @@ def _subject(
     named: Mapping[str, Record],
     members: Sequence[str],
 ) -> dict[str, str] | None:
-    """Returns the owner: `game`, else a named game that the token covers, else the token's group or
-    identity.
-    """
     if game is None and asker.identity_id:
         game = named.get(asker.named_game)
         if game is None or not _reaches(asker, game, members):

@@ -19,15 +19,12 @@ class PublicUrls:
     public_url: str
     given_hub_url: str | None
     picture: Callable[[str], str]
-    """Function that returns the URL of an uploaded picture by its file name."""
 
     @property
     def hub_url(self) -> str:
-        """Base URL of group pages."""
         return self.given_hub_url or self.public_url
 
     def game_site_url(self, name_id: str) -> str:
-        """Returns the URL of the site of namespace `prod`."""
         if self.cdn_domain is None:
             return f"{self.cdn_url}/{name_id}/prod/"
         return f"https://{name_id}.{self.cdn_domain}"
@@ -56,7 +53,6 @@ def group_handle(row: Record, links: PublicUrls) -> groups_pb2.GroupHandle:
 
 
 def group_summary(row: Record, links: PublicUrls, *, is_member: bool) -> groups_pb2.GroupSummary:
-    """`row` includes the member count."""
     return groups_pb2.GroupSummary(
         group_id=row.group_id,
         display_name=row.display_name,

@@ -30,13 +30,10 @@ class Backoff:
         await self._sleep(pause_s)
 
     def reset(self) -> None:
-        """Resets the delay. Call it after a success."""
         self._next_s = self._first_s
 
 
 class RetryingJob:
-    """A background job that runs in steps."""
-
     def __init__(
         self,
         work: str,

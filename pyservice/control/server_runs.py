@@ -31,7 +31,6 @@ from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
 
 COMPARE_INTERVAL_S: Final = 60.0
-"""Interval of comparisons without a trigger."""
 
 _RETRIES_S: Final = (0.1, 2.0)
 _MESSAGES: Final[Mapping[str, str]] = {
@@ -41,7 +40,7 @@ _MESSAGES: Final[Mapping[str, str]] = {
 
 
 class _ServersFailed(Exception):
-    """Some servers could not be handled."""
+    pass
 
 
 class ServerClient(Protocol):
@@ -133,9 +132,6 @@ class ServerRuns:
             raise _ServersFailed(f"{len(left)} of {len(rows)} are tried again")
 
     async def _try(self, row: Record, runs: RunSupervisor) -> bool:
-        """Handles one server. Returns False to retry. Raises ReportUndelivered if no server can be
-        reported now.
-        """
         try:
             await self._keep(row, runs)
         except ReportUndelivered:

@@ -209,7 +209,6 @@ class ServerOperations:
     async def _check_request(
         self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
     ) -> Record:
-        """Returns the namespace's record. Raises the problems of the request."""
         environment = await authorization.find_namespace(
             tx, caller, request.game_id, request.environment_id
         )
@@ -356,7 +355,6 @@ def _kill_timeout_ms(lifecycle: pb.ServerLifecycle) -> int:
 
 
 def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
-    """Returns the names of requested host ports by protocol and number."""
     return {
         (port.protocol == "udp", port.internal_port): name
         for name, port in sorted(request.network.ports.entries.items())
@@ -380,7 +378,6 @@ def _tag_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
 
 
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:
-    """Yields problems of ports with host routing. They need a fixed number."""
     seen: set[tuple[bool, int]] = set()
     for name, port in sorted(request.network.ports.entries.items()):
         if not port.routing.HasField("host"):

@@ -25,7 +25,6 @@ class ServiceInfoOperations:
         self.take_tiers(tiers)
 
     def take_tiers(self, tiers: Iterable[pb.RegionTier]) -> None:
-        """Replaces the tiers (SIGHUP)."""
         # The sort is stable: equal sizes stay in the operator's order.
         self._tiers = sorted(tiers, key=_size, reverse=True)
 
@@ -37,7 +36,6 @@ class ServiceInfoOperations:
     async def tiers(
         self, request: pb.GetRegionTiersRequest, caller: Caller
     ) -> pb.GetRegionTiersResponse:
-        """Lists tiers, largest first."""
         return pb.GetRegionTiersResponse(tiers=self._tiers)
 
     async def datacenters(

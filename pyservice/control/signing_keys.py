@@ -40,7 +40,6 @@ class SigningKey(NamedTuple):
         return f"Key({self.number})"
 
     def derived(self, purpose: bytes) -> bytes:
-        """Derives a 32-byte key for one purpose."""
         return hmac.digest(self.secret, purpose + b"\0", "sha256")
 
 
@@ -67,8 +66,6 @@ class KeyRotation(NamedTuple):
 
 
 class SigningKeyFile:
-    """The key file of a folder, owned by one process."""
-
     def __init__(self, path: Path, keys: SigningKeys, clock_ms: Callable[[], int]) -> None:
         self._path = path
         self._now_ms = clock_ms

@@ -79,7 +79,6 @@ def _check_request(files: Sequence[NewFile], problems: list[FieldProblem]) -> No
 async def _read(
     request: pb.CreateGameCdnSiteRequest,
 ) -> tuple[list[NewFile], list[FieldProblem]]:
-    """Returns the files and the first problems."""
     files: list[NewFile] = []
     problems = list(display_name_problems(request.display_name, "display_name"))
     seen: set[str] = set()

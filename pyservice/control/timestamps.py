@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 
 def now_ms() -> int:
-    """Returns milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000
 
 

@@ -38,7 +38,6 @@ from pyservice.storage.database_errors import retry_on_conflict
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
 _SECRET_BYTES: Final = 32
 _GOOD_MAX: Final = 1_000
-"""Limit of valid tokens of one kind in a namespace."""
 _REMEMBERED_MAX: Final = 10_000
 """Limit of all `pub_` tokens and of unexpired `dev_` tokens. The data plane stores up to 100,000
 revocations of a namespace.
@@ -377,7 +376,6 @@ def _has_key(caller: Caller) -> bool:
 
 
 def _all_groups_of(caller: Caller) -> str:
-    """Returns the identity if the caller may manage its all-group tokens, else an empty string."""
     scope = scope_of(caller)
     return scope.identity_id if scope.group_id is None else ""
 

@@ -29,8 +29,6 @@ _log = get_logger("control")
 
 
 class RunToCompletion(Protocol):
-    """Runs a task to its end before the process exits."""
-
     def __call__(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
 
 
@@ -120,8 +118,6 @@ class UndeliveredSecrets:
             await self._take_back(added, asyncio.Event())
 
     async def _take_back(self, added: Sequence[StoredToken], tried: asyncio.Event) -> None:
-        """Revokes tokens with retries for a limited time. Sets `tried` after the first attempt."""
-
         async def remove() -> None:
             try:
                 async with self._database.write() as tx:

@@ -31,7 +31,6 @@ ARCHIVE: Final = "archive"
 IMAGE: Final = "docker_image"
 BUNDLE: Final = "oci_bundle"
 BuildForm = tuple[str, str, str | None]
-"""Kind, compression and image tag of a build."""
 STEP_S: Final = 0.05
 """A step yields to other tenants after this time."""
 _BATCH_BYTES: Final = 1 << 20
@@ -40,13 +39,10 @@ _SMALL: Final[Mapping[str, tuple[str | None, int]]] = {
     BUNDLE: (CONFIG_JSON, MAX_BYTES),
     IMAGE: (None, MAX_BYTES),
 }
-"""Files that describe a build."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedContents:
-    """SHA-256 of files by path, and the format of a picture."""
-
     digests: dict[str, bytes] = field(default_factory=dict)
     picture: str | None = None
 
@@ -87,7 +83,6 @@ async def _picture(objects: Objects, run: RunStep, file: Record, key: str) -> st
 
 
 async def _build(objects: Objects, run: RunStep, form: BuildForm, file: Record, key: str) -> bytes:
-    """Returns the build's SHA-256. One pass computes it and validates the archive."""
     digest, problem = await _read_archive(
         objects, run, _ArchiveCheck(*form, file.content_length), key
     )
@@ -171,13 +166,11 @@ class _ArchiveCheck:
 
 
 async def _done(run: RunStep, steps: Iterator[None]) -> None:
-    """Runs steps in batches and yields between them."""
     while await run(lambda: _advance(steps)):
         pass
 
 
 def _advance(steps: Iterator[None]) -> bool:
-    """Runs steps for a limited time. Returns whether steps remain."""
     until = time.perf_counter() + STEP_S
     return any(time.perf_counter() >= until for _ in steps)
 

@@ -267,7 +267,6 @@ class UploadLifecycle:
             await uploads.remove(tx, upload_id)
 
     async def remove_abandoned(self) -> int:
-        """Deletes abandoned uploads and returns their number. Continues after failures."""
         before_ms, count, passed = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:

@@ -31,12 +31,9 @@ from pyservice.storage.database import Transaction
 Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
 
 _NAMES_AT_ONCE: Final = 256
-"""Number of candidate names in each transaction."""
 
 
 class _AllTaken(Exception):
-    """All candidate names up to this number are taken."""
-
     def __init__(self, game_id: str, up_to: int) -> None:
         super().__init__(game_id, up_to)
         self.game_id = game_id
@@ -167,7 +164,6 @@ class VersionOperations:
 
 
 def _numbered(reserved: int) -> str:
-    """Returns the version name of a number. The first version has number 1."""
     return f"0.0.{reserved + 1}"
 
 

@@ -218,7 +218,6 @@ class VerificationCheck:
 
 
 def verification_body(mode: str, question: VerificationRequest) -> bytes:
-    """Returns the JSON body of docs/reference/admission.md#verification."""
     return orjson.dumps(
         {
             "verification_data": _json_fragment(question.verification_data),

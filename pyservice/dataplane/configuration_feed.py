@@ -157,8 +157,6 @@ class FeedCounters(Protocol):
 
 
 class ConfigurationFeed:
-    """Applies and removes namespaces, one message at a time."""
-
     def __init__(
         self,
         files: FeedFiles,

@@ -280,7 +280,6 @@ class ProcessCommands:
     async def stop(
         self, lobby: bytes, *, only_if_idle: bool, deadline: float | None = None
     ) -> bool:
-        """Stops a lobby. Returns whether the lobby is stopping now."""
         is_stopping, wait = await self._commands.run(
             lambda: self._native.stop(lobby, only_if_idle), deadline
         )

@@ -45,8 +45,6 @@ class FactsEngine(Protocol):
 
 
 class FactsOutbox:
-    """Long polls for facts and counts, for one reader."""
-
     def __init__(self, source: FactsEngine) -> None:
         self._source = source
         self._next_facts_s = 0.0

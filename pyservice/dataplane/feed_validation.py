@@ -136,8 +136,6 @@ MATCHMAKER_BYTES_MAX: Final = 640 * 1024
 
 @dataclass(frozen=True, slots=True)
 class OperatorLimits:
-    """Limits from the operator's settings. Without `regions`, regions are not checked."""
-
     player_limit_max: int
     regions: Collection[str] | None
     verification_allowed_networks: tuple[Network, ...] = ()
@@ -173,7 +171,6 @@ def _found(problem: FieldProblem) -> Finding:
 def conflict_problems(
     configuration: pb.NamespaceConfiguration, held: NamespaceIndex
 ) -> list[Problem]:
-    """Returns duplicates within the configuration and conflicts with other namespaces."""
     return [*_access(configuration, held), *_tokens(configuration, held)]
 
 
@@ -268,10 +265,6 @@ def _docker(docker: pb.DockerConfig, path: tuple[str, ...], host_ports: range) -
 
 
 def _port_problem(port: pb.PortConfig, network_mode: str, host_ports: range) -> str | None:
-    """Returns the problem of a port, or None.
-
-    A port is either behind edge-guard without a range, or on the host with a range.
-    """
     if (port.proxy or "edge-guard") == "edge-guard":
         return "has a port_range, which needs proxy none" if port.HasField("port_range") else None
     if network_mode != "host":
@@ -334,10 +327,6 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fi
 def _owner(
     configuration: pb.NamespaceConfiguration, held: NamespaceIndex, namespace_id: bytes | None
 ) -> str:
-    """Returns the id of another namespace that has the value, or an empty string.
-
-    Logs the name of that namespace, because it may belong to another developer.
-    """
     found = held.configuration(namespace_id) if namespace_id else None
     if found is None or found.namespace_id == configuration.namespace_id:
         return ""

@@ -110,8 +110,6 @@ _log = get_logger("control")
 
 
 class ControlPlaneMonitor:
-    """Monitor of the control plane: its metrics, and whether it responds."""
-
     def __init__(
         self, metrics: Callable[[], Awaitable[pb.MetricsResponse]], *, is_awaited: bool
     ) -> None:
@@ -126,7 +124,6 @@ class ControlPlaneMonitor:
 
     @property
     def is_starting(self) -> bool:
-        """Returns whether the control plane is expected but has never responded."""
         return self._is_awaited and not self._was_up
 
     async def scrape(self) -> bytes:

@@ -120,16 +120,10 @@ def plan_group(
 
 
 def _is_idle(one: EmptyLobbyView, grace_ms: int) -> bool:
-    """Returns whether a lobby is idle.
-
-    An unused lobby needs no grace period, unless it is closed and may still open.
-    """
     return one.empty_ms >= grace_ms or (one.is_findable and not one.was_used)
 
 
 class CrashBackoff:
-    """Exponential back-off for groups with crashing lobbies."""
-
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._crashes: dict[GroupKey, tuple[int, float]] = {}
@@ -148,7 +142,6 @@ class CrashBackoff:
         return max(0.0, until_s - self._now_s())
 
     def _forget_old(self, now_s: float) -> None:
-        """Resets groups without a crash for the longest delay. Also bounds the table."""
         over = [
             key for key, (_, until_s) in self._crashes.items() if now_s - until_s > BACKOFF_S[-1]
         ]
@@ -180,7 +173,6 @@ class IdleLobbyScaler:
         self._due: dict[GroupKey, float] = {}
 
     def namespace_changed(self, namespace_id: bytes) -> None:
-        """Schedules all groups of a namespace after a configuration change."""
         now_s = _now_s()
         for group in self._processes.supply_groups(namespace_id):
             self._due[_key(group)] = now_s
@@ -212,7 +204,6 @@ class IdleLobbyScaler:
             await self._source.wait_for_batch(min(max(0.0, next_s - _now_s()), _POLL_INTERVAL_S))
 
     async def step(self) -> None:
-        """Checks every group that changed or is due."""
         touched = self._processes.take_touched()
         for changed in touched:
             self._backoff.record(_key(changed), changed.failed)
@@ -255,7 +246,6 @@ class IdleLobbyScaler:
             self._schedule(key, _RETRY_S)
 
     async def _drain(self, key: GroupKey, namespace: ResolvedNamespace) -> None:
-        """Ends lobbies of a previous version after `max_drain_ms`, even with players."""
         _, version, mode, _ = key
         retired = namespace.retired.get(version)
         if retired is None:
@@ -278,9 +268,6 @@ class IdleLobbyScaler:
             await self._processes.stop(lobby, only_if_idle=only_if_idle)
 
     async def _end_attached(self, lobby: Lobby) -> None:
-        """Ends an attached lobby at once. The service runs no process of it, and its server gets an
-        error on its next call.
-        """
         with _ignore_ended_lobby():
             await self._source.detach([lobby.namespace], lobby.id, None)
 

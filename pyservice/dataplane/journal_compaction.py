@@ -50,8 +50,6 @@ class CompactingEngine(Protocol):
 
 
 class JournalCompactor:
-    """Runs `command` if the engine needs compaction, one child at a time."""
-
     def __init__(
         self,
         engine: CompactingEngine,
@@ -85,7 +83,6 @@ class JournalCompactor:
             await asyncio.sleep(pause_s)
 
     def _take_over(self) -> CompactionFailure | None:
-        """Lets the engine reuse the segments that the image covers."""
         try:
             self._engine.image_written()
         except (OpenFailed, OSError) as error:

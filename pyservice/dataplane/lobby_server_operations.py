@@ -50,8 +50,6 @@ class LobbyServerContext:
 
 
 class LobbyServerOperations:
-    """Handlers of calls with `lobby_` tokens, and of attach and detach by operators."""
-
     def __init__(
         self,
         engine: Engine,
@@ -201,10 +199,6 @@ class LobbyServerOperations:
     async def _visible(
         self, game: str, name: str | None, caller: Caller
     ) -> list[ResolvedNamespace]:
-        """Returns the namespaces at a path that the caller may access.
-
-        Raises GAME_NOT_FOUND or NAMESPACE_NOT_FOUND for everything else.
-        """
         if caller.kind is TokenKind.CLOUD:
             of_game = self._namespaces.in_game(game)
             if not of_game or not await self._is_reached(of_game[0], caller):

@@ -131,7 +131,6 @@ class NamespaceIndex:
         return held.resolved
 
     def labels(self) -> dict[bytes, str]:
-        """Returns `game/namespace` by id. Thread-safe."""
         return dict(self._labels)
 
     def find(self, text: str) -> ResolvedNamespace | None:

@@ -235,9 +235,6 @@ class OutboundHttpClient:
         )
 
     def _socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
-        """Checks the address before the connection. Literal addresses in URLs are checked only
-        here.
-        """
         family, kind, protocol, _, place = info
         if not self._is_allowed(ip_address(str(place[0]))):
             raise _NotAllowed

@@ -63,7 +63,6 @@ class RegionCatalog:
 
 
 def haversine_km(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Returns the great-circle distance between two points (latitude, longitude in degrees)."""
     lat_one, lon_one, lat_other, lon_other = map(math.radians, (*one, *other))
     half_chord = (
         math.sin((lat_other - lat_one) / 2) ** 2

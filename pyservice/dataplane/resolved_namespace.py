@@ -70,7 +70,6 @@ class AdmissionRules:
 
 
 def resolve_admission_rules(configuration: pb.NamespaceConfiguration) -> AdmissionRules | None:
-    """Returns the admission rules, or None if no version needs captcha or verification."""
     joins: dict[tuple[bytes, str], JoinRules] = {}
     captcha: CaptchaRule | None = None
     find: dict[str, VerificationRule] = {}
@@ -193,7 +192,6 @@ class ResolvedMode:
     max_players_direct: int
     max_players_party: int
     regions: frozenset[str] | None
-    """None: all regions."""
     is_find_enabled: bool
     is_join_enabled: bool
     create_publicities: frozenset[str]
@@ -209,7 +207,6 @@ class ResolvedMode:
     dev_ports: Mapping[str, DevPort]
     runtime: LobbyRuntime
     default_settings: RegionSettings
-    """Settings of regions without their own."""
     region_settings: Mapping[str, RegionSettings]
 
     @property
@@ -246,14 +243,12 @@ class ResolvedNamespace:
     modes: Mapping[str, ResolvedMode]
     lobby_count_max: int
     source_limit: int
-    """Maximum number of players from one client address."""
     admission_rules: AdmissionRules | None = None
     dev_hostname: str | None = None
     retired: Mapping[bytes, RetiredVersion] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """`game/namespace`, for metrics and logs."""
         return f"{self.game_name}/{self.name}"
 
 

@@ -123,7 +123,6 @@ class RuntimeConnection:
         self.http_address = self.grpc_address = ""
 
     def set_tiers(self, tiers: Mapping[str, tuple[int, int]]) -> None:
-        """Sets millicores and MB by tier name. An unknown tier needs no capacity."""
         self._tiers = tiers
 
     @property
@@ -179,7 +178,6 @@ class RuntimeConnection:
         self._new_memory += room[1] - before[1]
 
     def _reset_counts(self, after: int) -> None:
-        """Restarts the count. The runtime already counts all lobbies up to this sequence number."""
         self._counted_sequence = after
         self._new_lobbies.clear()
         self._new_cpu = self._new_memory = 0
@@ -333,10 +331,6 @@ class RuntimeConnection:
             self.on_lobby_crashed(lobby)
 
     def _has_finished(self, lobby: Lobby, code: int | None) -> bool:
-        """Returns whether the exit is regular.
-
-        The exit of an unused lobby is not regular, because its replacement would exit at once too.
-        """
         if code != 0 or not lobby.is_ready:
             return False
         if any(lobby.players):

@@ -181,9 +181,6 @@ def _read_message(
 
 
 def _with_proto_hash(token: Any) -> Any:
-    """Returns the token with its hash in base64, the JSON form of a proto. The file has hex, as
-    `sha256sum` prints it.
-    """
     text = token.get("sha256") if isinstance(token, dict) else None
     if not isinstance(text, str) or not _HEX_HASH.fullmatch(text):
         return token

@@ -37,8 +37,6 @@ class SigningKeys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RotatedKeys:
-    """Key ids: the signing key, other valid keys, and deleted keys."""
-
     current: int
     kept: list[int]
     dropped: list[int]

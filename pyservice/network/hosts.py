@@ -20,8 +20,6 @@ _NOT_PUBLIC: Final = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
 
 
 class AllowedAddresses:
-    """Public addresses, and networks that the operator allows."""
-
     def __init__(self, networks: tuple[Network, ...] = ()) -> None:
         self._networks = networks
 
@@ -37,7 +35,6 @@ def anywhere(_: Address) -> bool:
 
 
 def literal(host: str) -> Address | None:
-    """Returns the address of an IP literal, or None for a name."""
     try:
         return ip_address(host)
     except ValueError:
@@ -62,7 +59,6 @@ def is_absolute_name(host: str) -> bool:
 
 
 def is_number(host: str) -> bool:
-    """Returns whether resolvers read the name as an IPv4 address."""
     return _NUMBER.fullmatch(_last_label(host)) is not None
 
 

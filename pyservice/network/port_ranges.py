@@ -12,4 +12,3 @@ PUBLIC_PORTS: Final = range(26_000, 32_000)
 PROCESS_PORTS: Final = range(12_000, 20_000)
 
 HOST_PORTS: Final = range(20_000, 26_000)
-"""Ports of game servers with host networking."""

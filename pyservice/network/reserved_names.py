@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 HEADER_NAME_MAX: Final = 128
-"""Maximum number of characters. Header names are ASCII."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADERS_OF_A_CONNECTION: Final = frozenset(
@@ -41,7 +40,6 @@ _ENV_NAME = re.compile(r"(?s)HOSTING_.*|PORT|PORT_.*")
 
 
 def is_header_name(name: str) -> bool:
-    """Returns whether the text is valid as a header name, of any length."""
     return _HEADER_NAME.fullmatch(name) is not None
 
 
@@ -65,5 +63,4 @@ def is_header_of_answers(name: str) -> bool:
 
 
 def is_environment_name(name: str) -> bool:
-    """Returns whether the service sets this variable for lobbies."""
     return _ENV_NAME.fullmatch(name) is not None

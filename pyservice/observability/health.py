@@ -23,7 +23,6 @@ Conditions = Mapping[str, str | None]
 
 
 def failed_conditions(conditions: Conditions) -> dict[str, str]:
-    """Returns the problems that make the process not ready."""
     return {
         name: said
         for name, said in conditions.items()
@@ -36,13 +35,11 @@ _log = get_logger("upkeep")
 
 class Measure(Protocol):
     @property
-    def is_low(self) -> bool:
-        """True if the last measurement was below the threshold."""
+    def is_low(self) -> bool: ...
 
     def look(self) -> None: ...
 
-    def figures(self) -> Mapping[str, int]:
-        """Values of the last measurement for the log."""
+    def figures(self) -> Mapping[str, int]: ...
 
 
 async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) -> None:
@@ -116,6 +113,5 @@ class DescriptorMonitor:
         return {"used": self.used, "limit": self.most}
 
     async def run(self) -> None:
-        """Measures until cancelled. Logs shortages and recoveries."""
         low = "open files are nearly used up: raise the limit (ulimit -n, LimitNOFILE)"
         await log_shortage(self, _CHECK_S, low, "open files are free again")

@@ -33,7 +33,6 @@ def fingerprint(token: str) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """Replaces tokens in a text by their fingerprints."""
     return _TOKEN.sub(lambda match: fingerprint(match[0]), text)
 
 
@@ -61,7 +60,6 @@ def scrub_tokens(_logger: Any, _method: str, event: EventDict) -> EventDict:
 def configure_logging(
     *, level: str = "info", format: Format = "auto", stream: TextIO | None = None
 ) -> None:
-    """Sends all logs of the process to `stream` (default: standard error)."""
     stream = sys.stderr if stream is None else stream
     is_console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [

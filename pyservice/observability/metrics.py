@@ -27,7 +27,6 @@ OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
 """Code of a request if its client disconnects before the response."""
 UNROUTED: Final = "none"
-"""Label of requests without an operation."""
 
 DURATION_BOUNDS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
@@ -68,7 +67,6 @@ class DoorMetrics:
         self.meters: dict[str, Meter] = {}
 
     def meter(self, operation: str) -> Meter:
-        """Returns the meter of an operation. Called once at the start."""
         return self.meters.setdefault(operation, Meter(operation))
 
 

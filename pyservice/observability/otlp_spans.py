@@ -29,7 +29,6 @@ class SpanExporter:
     """Sends spans to a collector. `close` blocks, so call it off the event loop."""
 
     def __init__(self, endpoint: str, *, queued_max: int = 8_192, every_ms: int = 1_000) -> None:
-        """`endpoint` is the full URL, such as http://127.0.0.1:4318/v1/traces."""
         self._processor = BatchSpanProcessor(
             OTLPSpanExporter(endpoint=endpoint),
             max_queue_size=queued_max,
@@ -46,7 +45,6 @@ class SpanExporter:
 
 
 def spans_of(span_set: pb.SpanSet) -> list[ReadableSpan]:
-    """Returns the span of the request, followed by its inner spans."""
     resource = Resource({"service.name": span_set.service})
     trace_id = int(span_set.ray_id, 16)
 
@@ -86,7 +84,6 @@ def spans_of(span_set: pb.SpanSet) -> list[ReadableSpan]:
 
 
 def label_of(span_set: pb.SpanSet) -> str:
-    """Returns the name of a request's span."""
     return f"{span_set.door} {span_set.operation}"
 
 

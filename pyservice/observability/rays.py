@@ -35,7 +35,6 @@ ONE_IN: Final = 100
 _NS: Final = 1_000_000_000
 _SPAN_ID_DIGITS: Final = 16
 _PARENT = slice(36, 52)
-"""Position of the parent id in a traceparent."""
 _FLAGS = slice(53, 55)
 _BATCH: Final = 256
 
@@ -64,7 +63,6 @@ class Trace:
     namespace_id = b""
     """Namespace of a kept request, or of a request without a caller."""
     upload_id = ""
-    """Upload id of a signed URL."""
     game = ""
     """Game of a kept request, as the request names it."""
     is_held = False
@@ -83,7 +81,6 @@ class Trace:
 
     @property
     def span_id(self) -> str:
-        """Id of the span of the whole request."""
         if self._span_id is None:
             self._span_id = new_span_id()
         return self._span_id
@@ -98,12 +95,10 @@ class Trace:
         self.spans.append((label, span_id, begin, perf_counter()))
 
     def traceparent(self, *, is_sampled: bool = True) -> str:
-        """Returns the traceparent for the next process."""
         return f"00-{self.ray_id}-{self.span_id}-{'01' if is_sampled else '00'}"
 
 
 current: ContextVar[Trace | None] = ContextVar("trace", default=None)
-"""Trace of the current task's request."""
 
 
 def note(label: str, begin: float, span_id: str | None = None) -> None:
@@ -222,16 +217,12 @@ class Rays:
         return not self._is_internal or trace.given[_FLAGS] == "01"
 
     def _draws(self) -> bool:
-        """Returns whether this ordinary request is kept. Random distances avoid aliasing with
-        regular traffic.
-        """
         if self._until_drawn > 0:
             return False
         self._until_drawn = _gap()
         return True
 
     async def take(self, at_most: int) -> list[Kept]:
-        """Waits for kept requests. Removes and returns the oldest of them."""
         await self._are_there.wait()
         return self._taken(at_most)
 
@@ -253,12 +244,10 @@ def _game_of(trace: Trace) -> str:
 
 
 def _gap() -> int:
-    """Returns the random distance to the next kept request."""
     return 1 + int(math.log(1.0 - random.random()) / math.log(1.0 - 1.0 / ONE_IN))
 
 
 def span_set(kept: Kept, service: str) -> pb.SpanSet:
-    """Returns a kept request as a message."""
     trace, wall_ns = kept.trace, kept.wall_ns
 
     def at_ns(moment: float) -> int:
@@ -319,7 +308,6 @@ def _asker(trace: Trace) -> pb.Asker | None:
 
 
 _GATHER_S: Final = 0.2
-"""Time in seconds in which a batch collects rays."""
 _AT_ONCE: Final = 256
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
@@ -368,7 +356,6 @@ class RayDelivery:
         self._are_waiting.set()
 
     async def store(self) -> None:
-        """Stores rays with retries, until cancelled."""
         while True:
             await self._are_waiting.wait()
             batch = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]

@@ -47,7 +47,6 @@ def fill_example(method: Method, fill: FillPlaceholder = SAMPLES.__getitem__) ->
 
 
 def curl(method: Method, example: FilledExample) -> str:
-    """Returns a shell command that uses the variables HOSTING_URL and TOKEN."""
     path = method.template.format(
         **{name: quote(text, safe="") for name, text in example.path.items()}
     )
@@ -68,8 +67,6 @@ def curl(method: Method, example: FilledExample) -> str:
 
 
 def _in_json(body: str, put: Callable[[str], str]) -> str:
-    """Fills the placeholders in the strings of a JSON text. Numbers keep every digit."""
-
     def put_into(value: Any) -> Any:
         match value:
             case str():

@@ -95,7 +95,6 @@ _BYTES: Final[Mapping[tuple[str, str], str]] = {
 
 
 def _add(found: Schema, more: Schema) -> None:
-    """Adds keywords. Of two limits of one kind the narrower wins. Other duplicates become allOf."""
     for name, value in more.items():
         if name not in found:
             found[name] = value
@@ -108,7 +107,6 @@ def _add(found: Schema, more: Schema) -> None:
 
 
 def _pattern(pattern: str) -> Schema:
-    """Returns the pattern keyword. Refuses RE2 syntax that ECMA 262 lacks."""
     if any(mark in pattern for mark in ("(?i", "(?s", "(?m", "(?P", r"\A", r"\z", r"\Q", "[[:")):
         raise UnsupportedConstraint(f"pattern {pattern} is not one of ECMA 262")
     return {"pattern": pattern}
@@ -228,8 +226,6 @@ _SCALARS: Final[dict[int, Schema]] = {
 
 
 class SchemaComponents:
-    """Collects the schemas of requested messages and names them."""
-
     def __init__(self) -> None:
         self._schemas: dict[_Key, Schema] = {}
 
@@ -333,7 +329,6 @@ class SchemaComponents:
         return dict(scalar)
 
     def _names(self) -> dict[_Key, str]:
-        """Returns the schema names. Only forms of one message that differ get a suffix."""
         differing: set[str] = set()
         plain = {key: key[0].removeprefix(_PACKAGE) for key in self._schemas}
         while True:
@@ -363,7 +358,6 @@ def _named(value: Any, names: dict[_Key, str]) -> Any:
 
 
 def _narrow(schema: Schema, more: Schema) -> None:
-    """Adds keywords and keeps the narrower limits."""
     for name, value in more.items():
         if name in schema and name.startswith("min"):
             schema[name] = max(schema[name], value)
@@ -415,7 +409,6 @@ def _spelled(field: FieldDescriptor, said: Schema) -> Schema:
 
 
 def _or_zero(field: FieldDescriptor, schema: Schema) -> Schema:
-    """Returns a schema that also accepts the zero value, for rules that apply only to set values."""
     return {"anyOf": [schema, {"const": field.default_value}]} if not field.is_repeated else schema
 
 
@@ -437,7 +430,6 @@ def _presence(field: FieldDescriptor, form: SchemaForm) -> tuple[bool, bool]:
 
 
 def _refuses_zero(field: FieldDescriptor, rules: Any) -> bool:
-    """Returns whether the zero value breaks the rules. The field is then required."""
     if field.has_presence or rules.ignore != _IGNORE["IGNORE_UNSPECIFIED"]:
         return False
     said = _keywords(field, rules)
@@ -463,7 +455,6 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _groups(descriptor: Descriptor) -> list[tuple[list[str], bool]]:
-    """Returns the groups of mutually exclusive fields, each with whether one field is required."""
     groups = [
         ([field.name for field in oneof.fields], _must(oneof))
         for oneof in descriptor.oneofs

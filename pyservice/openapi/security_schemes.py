@@ -32,7 +32,6 @@ _OF_PROTO: Final = {
 
 
 def credential_kinds(method: Method) -> frozenset[CredentialKind]:
-    """Returns the accepted credentials, or an empty set if the proto declares none."""
     descriptor = Default().FindMethodByName(method.name)
     said = option(descriptor, options_pb2.operation).credentials
     return frozenset(_OF_PROTO[number] for number in said if number in _OF_PROTO)

@@ -96,7 +96,6 @@ def _wait_for_lock(descriptor: int, timeout_ms: int) -> None:
 
 
 def _holder(descriptor: int) -> tuple[str, bool]:
-    """Returns the PID of the lock's holder, if known, and whether the holder is stopping."""
     words = os.pread(descriptor, 64, 0).decode("ascii", "replace").split()
     return (words[0] if words else ""), words[1:] == [_STOPPING]
 

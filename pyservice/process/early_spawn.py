@@ -53,7 +53,6 @@ class SpawnedChild:
             pipe.write(json.dumps(list(flags)).encode())
 
     def kill(self) -> None:
-        """Kills a child that was not used."""
         os.close(self.ready)
         os.close(self._flags)
         self.process.kill()

@@ -15,7 +15,6 @@ _EXPLAINS: Final = ("-h", "--help")
 
 
 def is_serve(words: Sequence[str]) -> bool:
-    """Returns whether the command line starts a service."""
     return list(words[:1]) == ["serve"] and not any(word in _EXPLAINS for word in words)
 
 
@@ -28,5 +27,4 @@ def hold(words: Sequence[str]) -> None:
 
 
 def release() -> None:
-    """Unblocks the stop signals. Pending signals are delivered."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)

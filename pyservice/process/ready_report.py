@@ -70,7 +70,6 @@ def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
 
 
 def remove_ready_file(path: Path) -> None:
-    """Removes the ready file of an earlier run."""
     path.unlink(missing_ok=True)
 
 

@@ -46,12 +46,10 @@ class StopSignals:
             stopping()
 
     async def pause(self, duration_ms: int) -> None:
-        """Sleeps for `duration_ms`, or until a forced shutdown."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.forced.wait(), duration_ms / 1000)
 
     async def wait_stop(self, duration_ms: int) -> None:
-        """Sleeps for `duration_ms`, or until a stop signal."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), duration_ms / 1000)
 
@@ -69,7 +67,6 @@ class StopSignals:
         await ending
 
     async def unless_stopped(self, work: Coroutine[Any, Any, object]) -> None:
-        """Awaits the work. A stop signal cancels the work."""
         working = asyncio.create_task(work)
         stopping = asyncio.create_task(self.stop.wait())
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)

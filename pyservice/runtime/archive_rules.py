@@ -74,7 +74,6 @@ class FolderRules:
             self._links[path] = tuple(link.split(b"/"))
 
     def _inside(self, told: str, name: bytes) -> tuple[bytes, ...]:
-        """Returns the components of a relative path that crosses no link. Raises BadArchive."""
         if name.startswith(b"/"):
             raise BadArchive(told, "not-allowed", "has no relative path")
         words = tuple(path_parts(name))
@@ -168,8 +167,6 @@ def _display_name(name: bytes) -> str:
 
 
 class SizeAllowance:
-    """Remaining unpacked size of one upload."""
-
     def __init__(self, packed_bytes: int) -> None:
         self._packed_bytes = packed_bytes
         self._taken_bytes = 0

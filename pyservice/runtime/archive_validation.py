@@ -95,8 +95,6 @@ def _cut(content: bytes) -> Iterator[bytes]:
 
 
 class SmallFiles:
-    """Manifests of a build, stored while its archive is validated."""
-
     def __init__(self, name: str | None, max_bytes: int) -> None:
         """Stores the file `name`, or without `name` all files that begin like JSON objects or
         lists.

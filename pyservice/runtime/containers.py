@@ -41,7 +41,6 @@ BUNDLE: Final = "bundle"
 _LOG: Final = "runtime.log"
 _NO_EXEC: Final = '{"msg":"exec container process'
 _MOUNT_POINTS: Final = ("/mnt", "/media", "/srv", "/opt", "/run")
-"""World-accessible folders that every machine has."""
 _SHARED_FILES: Final = ("/etc/hosts", "/etc/resolv.conf")
 _MASKED: Final = (
     *("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/scsi"),

@@ -149,10 +149,6 @@ def _tried(parent: Path, limit: str) -> Path | None:
 
 
 def _unified_parent(root: Path, name: str) -> Path | None:
-    """Returns a parent group at the top of the version 2 hierarchy, or None.
-
-    Below the service's own group, which has processes, groups cannot have limits.
-    """
     parent = root / name
     try:
         _make_parent(parent, is_unified=True)

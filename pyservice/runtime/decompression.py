@@ -41,7 +41,6 @@ def decompressor(compression: str) -> Decompressor:
 
 
 def detect_compression(begin: bytes) -> str:
-    """Returns the compression of an image layer by its first MAGIC_BYTES."""
     return next((name for magic, name in _LAYERS.items() if begin.startswith(magic)), "none")
 
 

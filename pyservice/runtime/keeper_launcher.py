@@ -126,7 +126,6 @@ class KeeperLauncher:
                 await self._end()
 
     async def _end(self) -> None:
-        """Kills the launcher, which has no state and may wait for a lock."""
         assert self._process is not None
         assert self._reading is not None
         self._process.kill()

@@ -144,7 +144,6 @@ response (5 s).
 """
 
 _QUARANTINED_MIN: Final = 64
-"""A build with fewer quarantined ports is not limited."""
 
 _UID_FIRST: Final = 2_000_000
 _UIDS: Final = 65_536

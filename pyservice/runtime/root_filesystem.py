@@ -36,8 +36,6 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class RootFilesystem:
-    """Root file system under construction. No other process may change it."""
-
     def __init__(self, root: Path, owner: int | None, written: Callable[[int], None]) -> None:
         """`owner` is the host id of the image's root user, or None for no shift. `written` receives
         the number of written bytes.

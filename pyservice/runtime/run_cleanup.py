@@ -122,7 +122,6 @@ class _LeftoverProcesses:
                 os.close(descriptor)
 
     def _kill(self, pid: int) -> int | None:
-        """Kills a leftover process. Returns its PID file descriptor, or None for any other process."""
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:

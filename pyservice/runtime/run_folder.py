@@ -117,7 +117,6 @@ class LogLine(NamedTuple):
     time_us: int
     stream: LogStream
     goes_on: bool
-    """True if the text continues the previous line of its stream."""
     text: str
 
 

@@ -36,13 +36,11 @@ REPORTED: Final = "told"
 
 
 class CannotRun(Exception):
-    """Permanent error of a run. The message is a sentence for the developer."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Settings of this node, the same for all runs."""
-
     keeper: Path
     isolation: Isolation | None
     """None: only containers can run."""
@@ -66,7 +64,6 @@ class StoredRun:
         self.id = path.name
 
     def placed(self) -> RunPlacement | None:
-        """Returns the placement of the layout, or None if the layout is incomplete."""
         try:
             note = self.folder.note()
             return None if note is None else RunPlacement.of(json.loads(note))
@@ -119,7 +116,6 @@ class StoredRun:
         return (self.folder.path / REPORTED).exists()
 
     def mark_reported(self, groups: ControlGroups) -> None:
-        """Marks the end as reported. Removes all files except the log."""
         groups.remove(self.id)
         (self.folder.path / REPORTED).touch()
         for name in ("scratch", containers.BUNDLE):
@@ -233,6 +229,5 @@ def _find_on_path(name: str, build: UnpackedBuild, path: str) -> str:
 
 
 def _nice(cpu_millicores: int) -> int:
-    """Returns the niceness that approximates the CPU weight: half a core yields to a whole core."""
     steps = (1000, 500, 250, 125, 62)
     return next((nice for nice, above in enumerate(steps) if cpu_millicores >= above), len(steps))

@@ -65,8 +65,6 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Request to stop one run. The shortest of several timeouts applies."""
-
     def __init__(self) -> None:
         self.timeout_ms: int | None = None
         """Time between SIGTERM and SIGKILL. None: no stop was requested."""
@@ -174,7 +172,6 @@ class RunLifecycle:
         self._has_claim = True
         self._has_room = placed is not None
         self.changed = asyncio.Event()
-        """Set when the keeper reports a change, or a stop is requested."""
         self.task: asyncio.Task[None] | None = None
         self._context = context
         self._found = found
@@ -240,9 +237,6 @@ class RunLifecycle:
                 step = self._after
 
     async def _after(self) -> RunState:
-        """Returns the state after an unexpected error. The program may still run and must be
-        watched.
-        """
         await asyncio.sleep(_RETRY_DELAYS_S[-1])
         await self._again(self._withdrawn, OSError)
         if self._folder.is_kept():
@@ -258,7 +252,6 @@ class RunLifecycle:
         return self._over(RunEnd("lost", message=sentence))
 
     async def _withdrawn(self) -> None:
-        """Withdraws the run. Raises OSError if a keeper can still start."""
         try:
             self._folder.withdraw()
         except OSError:
@@ -341,7 +334,6 @@ class RunLifecycle:
         return self._starting
 
     async def _found_again(self) -> RunState:
-        """Waits for the owner's request, because an earlier service did not start the run."""
         await self._stop.unless_stopped(self._is_wanted.wait())
         if self._refused is not None:
             return self._over(self._refused)
@@ -372,9 +364,6 @@ class RunLifecycle:
         return self._running
 
     async def _given_up(self) -> RunState:
-        """Abandons a start that may hang on a file. Afterwards only the lock holder can start the
-        run.
-        """
         self._folder.withdraw()
         if self._stop.is_requested:
             self._not_begun = RunEnd("stopped")
@@ -408,9 +397,6 @@ class RunLifecycle:
         return self._ended
 
     async def _stopping(self) -> RunState:
-        """Waits for the keeper, which enforces the stop's deadline. Kills a keeper that misses the
-        deadline.
-        """
         loop = asyncio.get_running_loop()
         wanted_ms: int | None = None
         is_told, until_s = False, 0.0
@@ -487,7 +473,6 @@ class RunLifecycle:
         return self._context.builds.without_paths(str(error))
 
     async def _next_change(self, timeout_s: float) -> None:
-        """Waits for a change, or for the poll interval."""
         timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), self.changed.set)
         try:
             await self.changed.wait()

@@ -218,7 +218,6 @@ class LogReader:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _know(self, path: Path, stream: LogStream, span: LogSpan) -> None:
-        """Stores a part without lines of the stream. Written parts of a log never change."""
         key = (path.name, stream)
         known = self._silent.pop(key, EMPTY_SPAN)
         if span.start <= known.stop <= span.stop:

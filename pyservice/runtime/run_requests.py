@@ -44,8 +44,6 @@ class PortRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """Request to run one game server."""
-
     id: str
     owner: OwnerKind
     game_id: str
@@ -118,7 +116,7 @@ class RunEnd(NamedTuple):
 
 
 class ReportUndelivered(Exception):
-    """The owner is unavailable. The report is repeated."""
+    pass
 
 
 class RunReporter(Protocol):

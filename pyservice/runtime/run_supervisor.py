@@ -66,7 +66,6 @@ class BatchedThreads:
         self._working = 0
         self._done: deque[_JobResult] = deque()
         self._is_told = False
-        """True if the loop is about to read the results."""
 
     async def do(self, work: Callable[[], _Result]) -> _Result:
         """Runs work on a thread. Work that has begun is not cancelled."""
@@ -268,7 +267,6 @@ class RunSupervisor:
         )
 
     async def close(self) -> None:
-        """Stops the supervision. Game servers continue."""
         self._is_ending = True
         tasks = [run.task for run in self.runs.values() if run.task is not None]
         for task in tasks:
@@ -387,7 +385,6 @@ def _readable(found: StoredRun) -> RunPlacement | None:
 
 
 def _may_run(found: StoredRun) -> bool:
-    """Returns whether the run may have a process. True if this is unknown."""
     try:
         return found.folder.was_started() and not found.is_reported
     except OSError:

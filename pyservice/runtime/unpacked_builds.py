@@ -60,7 +60,6 @@ class UnpackingQueue:
 
 
 UNUSED_RETENTION_S: Final = 24 * 3600.0
-"""Builds without a run are removed after this time."""
 UNPACKING_MAX: Final = 2
 """Each unpacking uses a whole core."""
 UNPACKING_TIMEOUT_S: Final = 30 * 60.0
@@ -75,11 +74,11 @@ _Result = TypeVar("_Result")
 
 
 class BuildUnusable(Exception):
-    """Permanent error of a build. The message is a sentence for the developer."""
+    pass
 
 
 class NoDiskSpace(Exception):
-    """The disk has too little free space at the moment."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +102,7 @@ class BuildSource(NamedTuple):
 
 
 class FetchBuild(Protocol):
-    async def __call__(self, game_id: str, build_id: str) -> BuildSource:
-        """Returns the build's source. Raises BuildUnusable, or ServiceError for temporary errors."""
-        ...
+    async def __call__(self, game_id: str, build_id: str) -> BuildSource: ...
 
 
 @dataclass(eq=False, slots=True)

@@ -76,12 +76,10 @@ class OmittedProblems(FieldProblem):
 
 
 def nested_under(name: str, found: Findings) -> list[Finding]:
-    """Returns the findings with a name before each location."""
     return [Finding((name, *location), word, reason) for location, word, reason in found]
 
 
 def report_findings(found: Findings) -> list[FieldProblem]:
-    """Returns the first findings as problems, and the number of omitted findings."""
     listed = (_problem_of(one) for one in found if one.word != _UNLISTED)
     return _within(listed, count_findings(found), MAX_PROBLEMS_BYTES, _size_in_json)
 

@@ -34,7 +34,6 @@ FieldDecoder = Callable[[Any, Any], Findings]
 """Function that sets a value in a message and returns findings about undecodable parts."""
 
 ScalarConverter = Callable[[Any], Any]
-"""Function that returns the value for a field, or a Finding."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?([Zz]|[+-]\d{2}:\d{2})"
@@ -351,7 +350,6 @@ def enum_spellings(descriptor: EnumDescriptor) -> dict[int, str]:
 
 
 def _raw(value: Any) -> Any:
-    """Returns raw JSON as text. The codec has already replaced the value by its text."""
     return value if type(value) is bytes else Finding((), "wrong-type", "must be JSON text")
 
 

@@ -99,7 +99,6 @@ def _write_same(value: Any) -> Any:
 
 
 def _write_raw(text: bytes) -> orjson.Fragment:
-    """Writes JSON text unchanged, and empty text as null."""
     return orjson.Fragment(text or b"null")
 
 

@@ -32,7 +32,6 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 MAX_DEPTH = 64
-"""Maximum nesting of objects and arrays."""
 
 # Numbers stay text, because only the positions of values are needed.
 _texts = json.JSONDecoder(parse_int=str, parse_float=str)
@@ -83,7 +82,6 @@ def _is_too_deep(value: Any) -> bool:
 
 
 def member_texts(text: bytes) -> dict[str, bytes]:
-    """Returns the text of each member of an object that `parse` accepted."""
     if len(text) > LARGE_BYTES:
         with garbage_collection_paused():
             return _member_texts(text.decode())

@@ -50,7 +50,6 @@ class Method:
     body_limit_bytes: int | None
     """None: the general limit applies."""
     ignores_unknown: bool
-    """Whether unknown fields of the body are ignored."""
     needs_token: bool
     """Whether a call needs a token of the service. An `Origin` or an event channel secret is no
     such token.
@@ -73,7 +72,6 @@ class Stream:
     response: type[Message]
 
     def next_request(self, data: bytes, reply: bytes) -> bytes:
-        """Returns the request that follows a response."""
         request: Any = self.request.FromString(data)
         request.watch_index = self.index_of(reply)
         following: bytes = request.SerializeToString()
@@ -95,7 +93,6 @@ def descriptor_of(message: Message | type[Message]) -> Descriptor:
 
 
 def option(described: MethodDescriptor | FieldDescriptor | Descriptor, extension: Any) -> Any:
-    """Returns an option of a descriptor. An unset option is an empty value."""
     return described.GetOptions().Extensions[extension]
 
 

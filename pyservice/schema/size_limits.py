@@ -21,19 +21,14 @@ Excerpt = Callable[[Any, Any], None]
 
 
 class SizeLimits(NamedTuple):
-    """Size limits of a message, or of the value of a field."""
-
     measure: Measure
-    """Function that returns the exceeded limits."""
     excerpt: Excerpt
-    """Function that copies the entries within the limits to an empty message."""
 
 
 _SIZE_WORD = "too-many"
 
 
 def entry_limit(field: FieldDescriptor) -> int | None:
-    """Returns the maximum number of entries, or None."""
     rules = option(field, validate_pb2.field)
     own, rule = (rules.map, "max_pairs") if is_map(field) else (rules.repeated, "max_items")
     return getattr(own, rule) if own.HasField(rule) else None
@@ -114,7 +109,6 @@ def _measure_entries(
 
 
 def _unwrapped(measure_inner: Measure) -> Measure:
-    """Removes the name of the inner field from the findings, because JSON does not have that field."""
     return lambda message: [
         Finding(location[1:], word, reason) for location, word, reason in measure_inner(message)
     ]

@@ -212,8 +212,6 @@ def _judge_value(field: FieldDescriptor, kind: str | None, rules: Any) -> ValueC
 
 
 def _unwrapped(judge_inner: ValueCheck) -> ValueCheck:
-    """Removes the name of the inner field from the findings, because JSON does not have that field."""
-
     def judge(message: Any) -> Findings:
         found = judge_inner(message)
         return [finding._replace(location=finding.location[1:]) for finding in found]
@@ -334,7 +332,6 @@ _VALUE_RULES: Final[Mapping[tuple[bool, str], Callable[[Any], CompiledRule]]] = 
 
 
 def _only(where: str, rules: Any, known: set[str | None]) -> None:
-    """Raises UnsupportedRule for rules that were not compiled."""
     for rule, _ in rules.ListFields() if rules is not None else ():
         if rule.name not in known:
             raise UnsupportedRule(f"{where}: {rule.full_name}")
@@ -352,7 +349,6 @@ COMPILED_MESSAGES: Final[tuple[type[Message], ...]] = (
 
 
 def validate(message: Message) -> list[FieldProblem]:
-    """Returns the problems of a message."""
     found = _judge(message)
     return report_findings(found) if found else []
 
@@ -402,9 +398,6 @@ def refuse_invalid(
 
 
 def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
-    """Returns the findings except those about undecoded locations, or about fields with undecoded
-    entries.
-    """
     places = {
         finding.location
         for finding in unread
@@ -477,7 +470,6 @@ def _finding_of(descriptor: Descriptor, violation: Any) -> Finding:
 
 
 def _location_of(descriptor: Descriptor, elements: Iterable[Any]) -> tuple[str, ...]:
-    """Returns the location of a protovalidate path, with names as in JSON."""
     location: list[str] = []
     current: Descriptor | None = descriptor
     is_unwrapped = False
@@ -498,7 +490,6 @@ def _message_of(field: FieldDescriptor) -> Descriptor | None:
 
 
 def _with_library(message_class: type[Message]) -> MessageCheck:
-    """Returns a check that combines protovalidate, size limits and raw JSON fields."""
     raw = [
         (field.name, raw_json_check(form_of(field).raw_json))
         for field in descriptor_of(message_class).fields

@@ -54,7 +54,6 @@ __all__ = [
 ]
 
 _NOT_SETTINGS: Final = frozenset({"PYSERVICE_CONFIG", "PYSERVICE_URL", "PYSERVICE_TOKEN"})
-"""Variables of the command line, not of the service."""
 
 _SOCKET_PATH_MAX: Final = 107
 """Kernel limit of a unix socket path, in bytes."""
@@ -122,11 +121,6 @@ def load(
 
 
 def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """Yields the location and message of each value that conflicts with another value or with this
-    machine.
-
-    `wrong` are the invalid sections, which have defaults now.
-    """
     listeners: list[tuple[str, ListenAddress]] = []
     for name in ("http", "grpc", "cdn", "metrics"):
         address: ListenAddress = getattr(settings, name)
@@ -156,7 +150,6 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
 
 
 def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """Yields the location and message of each address that clients could not reach."""
     for name in ("public_url", "cdn_url", "hub_url"):
         if "?" in (getattr(settings, name) or ""):
             yield [name], "must not have a query: paths are put behind it"

@@ -13,7 +13,6 @@ from pyservice.settings.sections import InheritedSocket, ListenAddress
 
 
 def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
-    """Yields the location and message of each conflict with edge-guard's listeners."""
     edge = settings.edge
     has_both = _may_be_at(edge.http, 80) and _may_be_at(edge.https, 443)
     if settings.domains.job is not None and not edge.is_fronted and not has_both:
@@ -39,9 +38,6 @@ def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
 
 
 def _may_be_at(where: ListenAddress | InheritedSocket | None, port: int) -> bool:
-    """Returns whether the listener may use the port. The port of an inherited socket is unknown, so
-    the result is True.
-    """
     return isinstance(where, InheritedSocket) or (where is not None and where.port == port)
 
 
@@ -145,7 +141,6 @@ def _listening(location: tuple[str, ...], address: ListenAddress) -> Iterator[_P
 
 
 def port_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
-    """Yields each overlap between port ranges."""
     runtime = settings.runtime
     kinds = (
         ("the public ports of lobbies and servers", PUBLIC_PORTS),

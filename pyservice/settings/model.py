@@ -87,7 +87,6 @@ class Settings(BaseSettings):
     port_rest_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)
     """Quarantine of a public port after its lobby or server has ended."""
     player_limit_max: int = Field(default=256, ge=1, le=65_535)
-    """Largest `max_players` of a version."""
     captcha: CaptchaSettings = CaptchaSettings()
     verification_allowed_networks: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
     """Networks that verification may call besides public addresses."""
@@ -104,7 +103,6 @@ class Settings(BaseSettings):
     domains: Domains = Domains()
     edge: EdgeSettings = EdgeSettings()
     access: Literal["public", "private", "development"] = "development"
-    """Access mode that bootstrap returns."""
     cluster: Literal["oss", "enterprise"] = "oss"
     tiers: Annotated[tuple[Tier, ...], BeforeValidator(from_text), Field(min_length=1)] = (
         BASIC_TIERS
@@ -128,17 +126,14 @@ class Settings(BaseSettings):
 
     @property
     def edge_http_socket(self) -> Path:
-        """Socket for API requests from edge-guard."""
         return self.data_dir / "edge-http.sock"
 
     @property
     def edge_cdn_socket(self) -> Path:
-        """Socket for CDN requests from edge-guard."""
         return self.data_dir / "control" / "edge-cdn.sock"
 
     @property
     def cdn_hosts(self) -> tuple[str, ...]:
-        """Host names that edge-guard routes to the CDN."""
         domain, files = self.domains.cdn, urlsplit(self.cdn_url or "").hostname
         hosts = [] if domain is None else [domain, f"*.{domain}"]
         if files is not None and files != self.domains.main:

@@ -220,8 +220,6 @@ class CaptchaSettings(_Section):
 
 
 class RaySettings(_Section):
-    """Storage and export of rays."""
-
     otlp_endpoint: Endpoint | None = None
     """OTLP/HTTP collector for spans, such as http://127.0.0.1:4318/v1/traces."""
     per_second: int = Field(default=100, ge=0, le=100_000)
@@ -236,8 +234,6 @@ class RaySettings(_Section):
 
 
 class Tier(_Section):
-    """Resources of a lobby or server."""
-
     tier_name_id: str = Field(pattern=_NAME_ID, max_length=64)
     bandwidth: int = Field(ge=0, le=0xFFFF_FFFF)
     """MB."""
@@ -286,14 +282,11 @@ class Domains(_Section):
 
 
 class Certificate(_Section):
-    """A certificate of edge-guard."""
-
     server_names: Annotated[tuple[str, ...], BeforeValidator(from_text), Field(min_length=1)]
     """Host names. `*.` is a wildcard for one label."""
     cert: Path
     """Path of a PEM file with the certificate and its chain."""
     key: Path
-    """Path of a PEM file."""
 
 
 class EdgeLimits(_Section):
@@ -318,8 +311,6 @@ class EdgeLimits(_Section):
 
 
 class EdgeSettings(_Section):
-    """Edge-guard, the port forwarder for players."""
-
     address: str = Field(default="127.0.0.1", min_length=1, max_length=253)
     """Player address of edge-guard without `domains.job`."""
     node_address: str = Field(default="127.0.0.1", min_length=1, max_length=253)
@@ -358,7 +349,6 @@ class S3Settings(_Section):
 
 class RuntimeSettings(_Section):
     kinds: Annotated[tuple[BuildKind, ...], BeforeValidator(from_text)] = ("archive",)
-    """Accepted kinds of builds."""
     isolation: Literal["auto", "user", "namespace", "landlock", "none"] = "auto"
     """Isolation of game servers. `auto`: another user if root, else a user namespace, else
     Landlock.

@@ -84,8 +84,6 @@ class StatementArgument:
 
 
 class CompiledStatement:
-    """A compiled statement with its arguments. The transaction sets `make_row`."""
-
     __slots__ = ("arguments", "compiled", "make_row", "text")
 
     def __init__(self, compiled: SQLCompiler, arguments: Sequence[StatementArgument]) -> None:

@@ -14,7 +14,6 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
 _FULL: Final = "53100"
-"""SQLSTATE disk_full."""
 _COLLISIONS: Final = ("40001", "40P01")
 """SQLSTATEs serialization_failure and deadlock_detected."""
 Made = TypeVar("Made")
@@ -100,7 +99,6 @@ def _is_of_asyncpg(error: BaseException) -> bool:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Returns whether the error is a defect in a statement or value of this service."""
     if _sqlite_code(error) == sqlite3.SQLITE_ERROR or sqlstate(error).startswith(("22", "42")):
         return True
     if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):

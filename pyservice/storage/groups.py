@@ -57,7 +57,6 @@ async def add_identity(tx: Transaction, identity_id: str, display_name: str, now
 async def add(
     tx: Transaction, group_id: str, display_name: str, owner_identity_id: str, now_ms: int
 ) -> None:
-    """Adds a closed group. Its owner becomes the first member."""
     await tx.run(
         insert(groups),
         {
@@ -102,7 +101,6 @@ async def ids_of_identity(tx: Transaction, identity_id: str) -> list[str]:
 
 
 async def ids_of_identities(tx: Transaction, identity_ids: Collection[str]) -> dict[str, list[str]]:
-    """Returns the group IDs of each identity, oldest first."""
     found: dict[str, list[str]] = {identity_id: [] for identity_id in identity_ids}
     for row in await tx.all(_IDS_OF_IDENTITIES, {"identity_ids": list(found)}):
         found[row.identity_id].append(row.group_id)
@@ -125,7 +123,6 @@ async def record_billing(tx: Transaction, group_id: str, times: Mapping[str, int
 
 
 async def first(tx: Transaction) -> Record | None:
-    """Returns the oldest group, which is the service owner's group."""
     return await tx.first(select(groups).order_by(groups.c.group_id).limit(1))
 
 

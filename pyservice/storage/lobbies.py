@@ -189,7 +189,6 @@ async def live_ids(tx: Transaction, after: str, limit: int) -> list[str]:
 
 
 async def end_missing(tx: Transaction, lobby_ids: Sequence[str], reason: str, now_ms: int) -> None:
-    """Records an end for lobbies of which no end fact arrived."""
     if lobby_ids:
         condition = and_(lobbies.c.lobby_id.in_(list(lobby_ids)), lobbies.c.stop_ms.is_(None))
         await tx.run(update(lobbies).where(condition).values(stop_ms=now_ms, stop_reason=reason))
@@ -225,7 +224,6 @@ async def record_run_end(tx: Transaction, lobby_id: str, run: EndedRun) -> None:
 
 
 async def find_ended_runs(tx: Transaction, lobby_ids: Sequence[str]) -> dict[str, Record]:
-    """Returns the columns of `lobby_runs` by lobby ID."""
     if not lobby_ids:
         return {}
     rows = await tx.all(_ENDED_RUNS, {"ids": list(lobby_ids)})

@@ -111,7 +111,6 @@ class UploadWriter:
         self._written_bytes = 0
         self._is_closed = False
         self.failure: BaseException | None = None
-        """Error of the first failed write."""
 
     def write(self, block: memoryview, when_written: Callable[[], None]) -> None:
         """Queues a block. Calls `when_written` on the loop once the block may be reused, also after
@@ -345,7 +344,6 @@ class FolderBlobStore:
             raise
 
     def _make_folder(self, folder: Path) -> None:
-        """Creates a folder and syncs each parent, so that the folder survives a crash."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
             with contextlib.suppress(FileExistsError):
@@ -353,7 +351,6 @@ class FolderBlobStore:
             sync_folder(folder.parent)
 
     def _in_folder(self, folder: Path, act: Callable[[], None]) -> None:
-        """Creates the folder and runs `act`. Retries if a concurrent cleanup removes the folder."""
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(FileNotFoundError):
                 self._make_folder(folder)
@@ -439,7 +436,6 @@ def _length(path: Path) -> int | None:
 
 
 def _open_at(path: Path, start: int, end: int) -> tuple[io.FileIO, bytes]:
-    """Opens a file and reads its first block in one thread call."""
     file = io.FileIO(path, "r")
     try:
         if start:

@@ -160,7 +160,6 @@ async def by_path(
 
 
 async def lock(tx: Transaction, namespace_id: str) -> None:
-    """Locks the namespace's row for the transaction."""
     await tx.first(_LOCK, {"namespace_id": namespace_id})
 
 
@@ -273,7 +272,6 @@ async def has_entry(tx: Transaction, namespace_id: str, entry_id: str) -> bool:
 async def history(
     tx: Transaction, namespace_id: str, before_ms: int | None, limit: int
 ) -> Sequence[Record]:
-    """Returns history entries deployed before `before_ms`, newest first."""
     statement = select(version_history).where(version_history.c.namespace_id == namespace_id)
     if before_ms is not None:
         statement = statement.where(version_history.c.deploy_ms < before_ms)
@@ -342,8 +340,6 @@ async def remove_user(tx: Transaction, namespace_id: str, user: str) -> bool:
 
 
 class FeedRecords(NamedTuple):
-    """Namespaces and their domains from one snapshot, for the configuration feed."""
-
     namespaces: Sequence[Record]
     """Rows also have `game_name_id` and `game_display_name`."""
     domains: Sequence[Record]

@@ -47,8 +47,6 @@ class PendingObject(NamedTuple):
 
 
 class _PartMove(NamedTuple):
-    """Rename of a part, with the part's expected length in bytes."""
-
     pending: str
     kept: str
     length: int
@@ -66,7 +64,6 @@ class ObjectCounts:
     gets: int = 0
     get_bytes: int = 0
     failures: dict[str, int] = field(default_factory=dict)
-    """Number of failures by error code."""
 
     def failed(self, code: str) -> None:
         self.failures[code] = self.failures.get(code, 0) + 1
@@ -84,8 +81,7 @@ class BlobStore(Protocol):
     """
 
     @property
-    def largest_put_bytes(self) -> int:
-        """Maximum size of one PUT in bytes."""
+    def largest_put_bytes(self) -> int: ...
 
     @property
     def takes_any_length(self) -> bool:
@@ -99,8 +95,7 @@ class BlobStore(Protocol):
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
         """Renames each pair (from, to) atomically."""
 
-    async def forget(self, names: Sequence[str]) -> None:
-        """Removes blobs. Ignores missing blobs."""
+    async def forget(self, names: Sequence[str]) -> None: ...
 
     async def write(self, name: str, content: bytes) -> None: ...
 
@@ -167,7 +162,6 @@ class ObjectWriter:
         name: str,
         on_commit: Callable[[int], None],
     ) -> None:
-        """`on_commit` receives the number of bytes."""
         self._write_blob = write
         self._name = name
         self._on_commit = on_commit
@@ -280,7 +274,6 @@ class Objects:
         return [move for move, length in found if length == move.length]
 
     async def _differing(self, moves: Sequence[_PartMove]) -> int:
-        """Returns the number of parts that are not kept in their expected length."""
         if not moves:
             return 0
         lengths = await self._blobs.lengths([move.kept for move in moves])
@@ -402,7 +395,6 @@ def _incomplete(missing: int, total: int) -> ServiceError:
 def _slices(
     blobs: Sequence[tuple[str, int]], start: int, end: int | None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yields the range to read of each blob, for the bytes [start, end) of the joined blobs."""
     offset = 0
     for name, length in blobs:
         first = max(start - offset, 0)

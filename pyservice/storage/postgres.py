@@ -80,8 +80,6 @@ _SETTINGS: Final = {
 
 
 class Row(asyncpg.Record):  # type: ignore[misc]
-    """Row with columns as attributes, like SQLAlchemy's rows."""
-
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
@@ -116,7 +114,6 @@ class PostgresConnections:
         self._is_closed = False
         self.in_use = 0
         self.finished_transactions = 0
-        """Number of transactions with a response to their last statement."""
 
     async def begun(self, begin: str | None) -> Any:
         """Returns a connection, after running `begin` on it if given. Raises OVERLOADED if none
@@ -194,7 +191,6 @@ class PostgresConnections:
         self._leave()
 
     async def give_up(self, connection: Any, error: BaseException) -> None:
-        """Rolls back an open transaction with a short timeout."""
         await await_despite_cancel(self._give_up(connection, error))
 
     async def _give_up(self, connection: Any, error: BaseException) -> None:
@@ -303,7 +299,6 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def _transaction(self, begin: str | None) -> AsyncIterator[Transaction]:
-        """Runs one transaction. Without `begin`, each statement is its own transaction."""
         connection = await self._connections.begun(begin)
         if begin is None:
             tx: _PostgresTransaction = _AutocommitReads(

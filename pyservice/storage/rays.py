@@ -50,7 +50,6 @@ async def of_ray(tx: Transaction, ray_id: str, since_ms: int, at_most: int) -> S
 
 
 async def add(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Adds rows that do not exist yet."""
     found = await tx.all(_THERE, {"ray_ids": list({row["ray_id"] for row in rows})})
     there = {(row.ray_id, row.span_id) for row in found}
     new = {(row["ray_id"], row["span_id"]): row for row in rows}

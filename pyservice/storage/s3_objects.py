@@ -109,8 +109,6 @@ class S3BlobStore:
         return await self._each(length, names)
 
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
-        """Copies blobs within the bucket, then removes the old names."""
-
         async def copy(pair: tuple[str, str]) -> None:
             try:
                 with _translate_store_errors():
@@ -167,8 +165,6 @@ class S3BlobStore:
     async def _each(
         self, act: Callable[[_Item], Awaitable[_Result]], items: Sequence[_Item]
     ) -> list[_Result]:
-        """Runs `act` for each item with limited concurrency. The first failure cancels the rest."""
-
         async def in_turn(item: _Item) -> _Result:
             async with self._permits:
                 return await act(item)
@@ -183,7 +179,6 @@ class S3BlobStore:
 
 @contextlib.contextmanager
 def _translate_store_errors() -> Iterator[None]:
-    """Logs errors of the bucket and raises CONTROL_PLANE_UNAVAILABLE."""
     try:
         yield
     except FileNotFoundError:

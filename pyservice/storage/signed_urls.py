@@ -11,7 +11,6 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 PREFIX: Final = "/.objects/"
-"""Path prefix of signed URLs."""
 
 _LABEL: Final = b"hosting object url 1"
 _PARAMETER: Final = re.compile(r"([a-z]+)=([A-Za-z0-9._~%-]*)")
@@ -42,7 +41,6 @@ class UrlGrant(NamedTuple):
     content_type: str | None = None
 
     def parameters(self) -> list[tuple[str, str]]:
-        """Returns the query parameters in the order of the signature."""
         said = [] if self.expires_at_s is None else [("expires", str(self.expires_at_s))]
         if self.method == "PUT":
             return [*said, ("offset", str(self.offset)), ("length", str(self.length))]
@@ -79,14 +77,12 @@ class UrlSigner:
         self.take(key, ended)
 
     def take(self, key: bytes, ended: Sequence[RetiredKey]) -> None:
-        """Replaces the signing key and the retired keys."""
         if any(len(secret) < 32 for secret in (key, *(one.secret for one in ended))):
             raise ValueError("a signing key has at least 32 bytes")
         self._key = key
         self._ended = tuple(ended)
 
     def target(self, grant: UrlGrant) -> str:
-        """Returns the path and query of the signed URL."""
         parameters = grant.parameters()
         signature = _signature(self._key, grant, parameters)
         query = "".join([f"{name}={_quoted(value)}&" for name, value in parameters])

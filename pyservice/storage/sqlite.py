@@ -145,7 +145,6 @@ _STATEMENT_LOCKED_S: Final = 0.05
 """Maximum blocking wait for another process. Writers retry without blocking (`DatabaseLocked`)."""
 _STATEMENTS_PREPARED: Final = 400
 _PRIMARY_CODE: Final = 0xFF
-"""Mask for the primary error code."""
 _LOCKED_POLL_S: Final = 0.005
 _PRAGMAS: Final = (
     "synchronous=FULL",
@@ -160,7 +159,7 @@ _PRAGMAS: Final = (
 
 
 class DatabaseLocked(Exception):
-    """Another process is writing to the database."""
+    pass
 
 
 def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connection:
@@ -184,7 +183,6 @@ def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connec
 
 
 def _keep_private(path: Path) -> None:
-    """Restricts the database files to their owner, because they contain secrets."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
         return
@@ -217,7 +215,6 @@ class SqliteConnections:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: tuple[int, int] | None = None
-        """Device and inode of the file."""
         self._idle: list[sqlite3.Connection] = []
         self.in_use = 0
         self.finished_transactions = 0
@@ -297,7 +294,6 @@ class CommitGroup:
 
     @contextlib.contextmanager
     def member(self) -> Iterator[None]:
-        """Runs one change in a savepoint."""
         self._require_open()
         self.connection.execute("SAVEPOINT member")
         try:
@@ -345,8 +341,6 @@ _LOCKED_PAUSE_S: Final = 0.05
 
 
 class SqliteDatabase:
-    """SQLite database with concurrent readers and one writer at a time."""
-
     name = "sqlite"
 
     def __init__(self, path: Path) -> None:
@@ -394,9 +388,6 @@ class SqliteDatabase:
             await asyncio.shield(group.committed)
 
     async def _begun(self, until: float) -> sqlite3.Connection:
-        """Waits without blocking the event loop until no other process writes. Returns a connection
-        with a write transaction.
-        """
         while True:
             try:
                 return self._connections.begun(_WRITE)
@@ -543,7 +534,6 @@ class _SqliteTransaction(CommitCallbacks):
 
 
 def _maker(compiled: CompiledStatement, cursor: sqlite3.Cursor) -> _MakeRow:
-    """Returns the row maker of the statement. The column names are known after the first run."""
     if compiled.make_row is None:
         compiled.make_row = row_maker(compiled, (column[0] for column in cursor.description))
     make: _MakeRow = compiled.make_row

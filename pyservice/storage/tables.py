@@ -121,7 +121,6 @@ version_builds: Final = Table(
     _id("version_id", ForeignKey("versions.version_id"), primary_key=True),
     _id("build_id", ForeignKey("builds.build_id"), primary_key=True, index=True),
 )
-"""The builds that each version uses."""
 
 namespaces: Final = Table(
     "namespaces",
@@ -401,7 +400,6 @@ lobby_runs: Final = Table(
     _text("message"),
     Column("exit_code", Integer),
 )
-"""Ended lobby processes, as reported by the runtime."""
 
 exports: Final = Table(
     "exports",

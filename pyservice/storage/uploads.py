@@ -225,7 +225,6 @@ async def build_format(tx: Transaction, upload_id: str) -> tuple[str, str, str |
 
 
 async def remove(tx: Transaction, upload_id: str) -> None:
-    """Removes an abandoned upload with its build or site."""
     of_build = select(builds.c.build_id).where(builds.c.upload_id == upload_id)
     await tx.run(delete(build_tags).where(build_tags.c.build_id.in_(of_build)))
     for table in (builds, sites, upload_files):
@@ -270,7 +269,6 @@ async def namespace_site(tx: Transaction, game: str, namespace: str) -> Record |
 
 
 async def site_users(tx: Transaction, namespace_id: str) -> dict[str, bytes]:
-    """Returns the bcrypt hashes by site user."""
     rows = await tx.all(_SITE_USERS, {"namespace_id": namespace_id})
     return {row.user: row.password_hash.encode() for row in rows}
 
@@ -285,7 +283,6 @@ async def version_config(tx: Transaction, version_id: str) -> bytes:
 
 
 async def site_files(tx: Transaction, site_id: str) -> Sequence[Record]:
-    """Returns the files of a complete site."""
     return await tx.all(_SITE_FILES, {"site_id": site_id})
 
 

@@ -15,8 +15,6 @@ MIB: Final = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """Limits, timeouts and trusted networks of a server."""
-
     trusted_proxies: tuple[str | Network, ...] = ()
     """Networks that may set `X-Forwarded-For` and `x-coords`."""
     front_proxies: tuple[str | Network, ...] = ()
@@ -45,7 +43,6 @@ class TransportSettings:
     connections_max: int | None = None
     """Limit of HTTP connections. One client address may have half of them. None: no limit."""
     rpc_connections_max: int | None = None
-    """Limit of gRPC connections. None: no limit."""
     message_limit_bytes: int = MIB
     streams_per_connection: int = 1024
     is_internal: bool = False

@@ -49,8 +49,6 @@ def packed_client(address: Address) -> bytes:
 
 
 class TrustedProxies:
-    """Networks that may report a client's address and coordinates."""
-
     def __init__(self, networks: Iterable[str | Network]) -> None:
         """Raises ValueError for an invalid CIDR."""
         self._networks = tuple(ip_network(network) for network in networks)
@@ -104,8 +102,6 @@ def coordinates(text: str) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeader:
-    """Parsed PROXY protocol v2 header."""
-
     source: Address | None
     """Client address. None for the proxy's own connection (LOCAL), or for a client without an IP
     address.

@@ -22,8 +22,6 @@ _BOUNDS: Final = FairQueueLimits(
 
 
 class LargeBodyWorker:
-    """One worker thread behind a fair queue of tenants."""
-
     def __init__(self, bounds: FairQueueLimits = _BOUNDS) -> None:
         self._turns = FairQueue(bounds)
         self._thread = ThreadPoolExecutor(1, "large request")

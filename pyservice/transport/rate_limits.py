@@ -87,7 +87,6 @@ class Buckets:
         return 0.0
 
     def put_back(self, key: bytes) -> None:
-        """Returns an unused token to the bucket."""
         for buckets in (self._young, self._old):
             if key in buckets:
                 buckets[key] -= self._interval
@@ -98,8 +97,6 @@ class Buckets:
 
 
 class Gate:
-    """Rate limit of one operation."""
-
     def __init__(self, addresses: Buckets | None, tokens: Buckets) -> None:
         self._addresses = addresses
         self._tokens = tokens
@@ -115,8 +112,6 @@ class Gate:
 
 
 class Limits:
-    """All rate limits of a process. Both transports share them."""
-
     def __init__(
         self,
         client: Rate = CLIENT_RATE,
@@ -132,7 +127,6 @@ class Limits:
         self._anonymous_addresses = Buckets(anonymous, max_keys)
 
     def change(self, client: Rate, control: Rate, anonymous: Rate = ANONYMOUS_RATE) -> None:
-        """Changes the rates (SIGHUP)."""
         self._anonymous_addresses.change(anonymous)
         self._client_addresses.change(client)
         self._client_tokens.change(client)

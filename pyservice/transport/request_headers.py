@@ -61,7 +61,6 @@ new_ray_id = _random_ids().__next__
 
 
 def continued_trace_id(traceparent: str) -> str | None:
-    """Returns the trace id of a valid `traceparent`, else None."""
     match = _TRACEPARENT.fullmatch(traceparent)
     if match is None or match["trace"] == _NO_TRACE:
         return None

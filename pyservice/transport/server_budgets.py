@@ -53,7 +53,6 @@ class ConnectionBudget:
         return len(self._clients)
 
     def enter(self, connection: Hashable, client: bytes | None) -> bool:
-        """Counts a connection until `leave`. Returns False if the limit is reached."""
         if len(self._clients) >= self._most or not self._count(client):
             return False
         self._clients[connection] = client
@@ -69,7 +68,6 @@ class ConnectionBudget:
         return True
 
     def leave(self, connection: Hashable) -> None:
-        """Stops counting a connection. Does nothing for an unknown connection."""
         client = self._clients.pop(connection, None)
         if client is not None:
             self._counts[client] -= 1
@@ -119,12 +117,10 @@ class RequestPermits:
         """
 
     def __len__(self) -> int:
-        """Returns the number of permits in use."""
         return self._taken.get(None, 0)
 
     @property
     def waiting(self) -> int:
-        """Returns the number of waiting requests."""
         return self._waiting.get(None, 0)
 
     def permit(self, authorization: str | None, client: Address) -> RequestPermit:
@@ -191,7 +187,6 @@ class RequestPermits:
         _count(self._waiting, keys, -1)
 
     def leave(self, keys: Keys) -> None:
-        """Returns a permit and grants it to the next waiting request."""
         waiting = self._waiting
         was_full = len(self) >= self._at_once
         _count(self._taken, keys, -1)
@@ -199,7 +194,6 @@ class RequestPermits:
             self._hand_out(is_one=was_full)
 
     def _hand_out(self, *, is_one: bool) -> None:
-        """Grants free permits to waiting requests. `is_one`: exactly one permit is free."""
         for keys in tuple(self._lines):
             if self._full(self._taken, keys) is not None:
                 continue
@@ -255,7 +249,6 @@ class BodyBudget:
         return self._metrics.body_bytes
 
     def reserve(self, source: bytes) -> BodyReservation:
-        """Returns an empty reservation for one body of this client."""
         return BodyReservation(self, source)
 
     def take(self, source: bytes, more_bytes: int, *, is_small: bool) -> None:

@@ -34,7 +34,6 @@ class ReadProgress:
         self._seen = _read_bytes(transport)
 
     def goes_on(self, now_s: float) -> bool:
-        """Returns whether the client read enough since the last call."""
         seen, looked_s = self._seen, self._looked_s
         self._seen, self._looked_s = _read_bytes(self._transport), now_s
         return self._seen - seen >= max(MIN_BYTES_PER_SECOND * (now_s - looked_s), 1)
