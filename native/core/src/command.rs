@@ -131,7 +131,7 @@ pub struct Attached {
     pub lobby_token: String,
 }
 
-/// Reserves slots in the fullest lobby with enough free ones, or creates a lobby.
+/// Reserves slots in the fullest lobby with enough free slots, or creates a lobby.
 #[derive(Clone, Debug)]
 pub struct Find<'a> {
     pub namespace: Id,

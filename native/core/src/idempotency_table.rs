@@ -237,7 +237,7 @@ impl IdempotencyTable {
         self.parties.find(hash, |party| party.entry == number).map(|party| PackedSlotUses(&party.uses))
     }
 
-    /// Removes and returns the oldest queued entry, if its time is `up_to` or before.
+    /// Takes the oldest entry off the queue, if its time is `up_to` or before.
     pub(crate) fn take_oldest(&mut self, up_to: Ms) -> Option<u32> {
         let (number, _) = *self.queue.front()?;
         if self.get(number).at() > up_to {

@@ -95,7 +95,7 @@ pub(crate) struct Lobby {
     /// Number of idempotency entries that refer to this lobby.
     pub(crate) entries: u32,
     pub(crate) managed: Option<ManagedLobby>,
-    /// Has no meaning while a player is in the lobby.
+    /// Start of the time without players; undefined while a player is in the lobby.
     pub(crate) empty_since: Ms,
     pub(crate) idle_state: IdleState,
     pub(crate) is_counted_live: bool,

@@ -160,7 +160,7 @@ impl LobbyTable {
         Some(lobby)
     }
 
-    /// Drops tombstones that ended at `up_to` or before and have no idempotency entry.
+    /// Drops tombstones of lobbies that ended at `up_to` or before, unless an idempotency entry refers to them.
     pub(crate) fn forget(&mut self, seed: &TableSeed, up_to: Ms) {
         let due: Vec<(Ms, u32)> = self.ended.range(..=(up_to, u32::MAX)).copied().collect();
         for (ended_at, number) in due {

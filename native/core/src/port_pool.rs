@@ -46,9 +46,8 @@ impl PortPool {
         }
     }
 
-    /// Returns true if a lease of `more` ports must be refused, so that other namespaces keep a share of the ports.
-    ///
-    /// The namespace has at least 64 quarantined ports, and fewer ports than it has quarantined would remain free.
+    /// Returns true if a lease of `more` ports must be refused, so that other namespaces keep a share of the ports:
+    /// the namespace has at least 64 quarantined ports, and fewer ports than these would remain free.
     pub(crate) fn exceeds_fair_share(&self, namespace: Id, more: usize) -> bool {
         let count = self.quarantined_by_namespace.get(&namespace).copied().unwrap_or(0);
         count >= FAIR_SHARE_THRESHOLD && self.free.len() < count + more

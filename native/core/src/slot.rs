@@ -183,7 +183,7 @@ pub(crate) struct SlotTable {
     pub(crate) free_head: u16,
     pub(crate) free_tail: u16,
     pub(crate) free_len: u32,
-    /// Number of slots without an unused generation number.
+    /// Number of slots that have used all generation numbers.
     pub(crate) exhausted: u32,
 }
 

@@ -34,7 +34,7 @@ pub(crate) trait TimerNodes {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WheelStep {
-    /// This node is due, and stays in the wheel until it is removed.
+    /// This node is due. It stays in the wheel until it is removed.
     Due(u32),
     Moved,
     Idle,

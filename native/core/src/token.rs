@@ -297,7 +297,7 @@ fn open<const N: usize>(token: &str, prefix: &str) -> Option<[u8; N]> {
     base64url::decode::<N>(text).filter(|body| body[0] == VERSION)
 }
 
-/// Compares the MACs as one number, in constant time.
+/// Compares the MACs in constant time.
 fn is_authentic(key: &[u8; 32], body: &[u8], body_len: usize) -> bool {
     let mut given = [0u8; MAC_LEN];
     given.copy_from_slice(&body[body_len..]);

@@ -242,7 +242,6 @@ impl Engine {
     }
 }
 
-/// Returns the index into `NamespaceCounts::slots`.
 pub(crate) fn slot_count(state: SlotState) -> usize {
     match state {
         SlotState::Free => 0,

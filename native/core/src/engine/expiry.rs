@@ -19,7 +19,7 @@ const MAX_STEPS_PER_COMMAND: u64 = 1_024;
 impl Engine {
     /// Expires due records in a bounded number of steps.
     ///
-    /// Returns the number of expired records, at least 1 if work is left. 0 means that nothing is due or that credit
+    /// Returns the number of expired records, at least 1 if work may be left. 0 means that nothing is due or that credit
     /// is missing.
     pub fn expire_due(&mut self, cx: &mut Context<'_>) -> u32 {
         self.begin_command(cx);

@@ -206,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// Marks a lobby stopping: joins get `LobbyDraining`, and the lobby's holds fail.
+    /// Marks a lobby stopping. Joins get `LobbyDraining`, and the holds of the lobby fail.
     ///
     /// With `only_if_idle`, a lobby with players does not change, and the result is false.
     ///

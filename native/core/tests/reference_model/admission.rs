@@ -146,7 +146,7 @@ impl Model {
         } else {
             Decision::new(Verdict::NewHold { lobby: index }, Wait::Any, "held")
         };
-        // Overdue slots in other lobbies may still count for the source, because join expires few of them.
+        // Overdue slots in other lobbies may still count for the source.
         let may_be_stale = args.source != 0 && self.namespace_has_overdue(args.namespace);
         if may_be_stale { decision.or(Refusal::TooManyPlayersFromSource) } else { decision }
     }

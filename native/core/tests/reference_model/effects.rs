@@ -344,7 +344,7 @@ impl Model {
 
     pub fn notice_touched(&mut self, command: &Command, decision: &Decision) {
         let by_key = command.key().is_some() && decision.is_repeat;
-        // Of the commands that name a lobby, only these expire slots.
+        // Other commands need not expire slots that they do not name.
         let looks_at_places = matches!(command, Command::Join(..) | Command::Stop { only_if_idle: true, .. });
         for index in 0..self.lobbies.len() {
             let is_touched = match (command, decision.wait) {

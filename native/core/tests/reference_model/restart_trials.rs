@@ -65,7 +65,7 @@ impl SequenceRunner {
         if random.chance(40) {
             let newest = ids.last().copied().unwrap_or_default();
             ids.push(newest + 1);
-            // The engine signs with a new key from now on, so the tokens of the fork are dropped.
+            // The engine signs with a new key from now on, so tokens of other engines are dropped.
             let foreign = std::mem::take(&mut self.foreign);
             self.keyed.retain(|command| command.player_token().is_none_or(|token| !foreign.contains(token)));
             self.model.never_given.clear();

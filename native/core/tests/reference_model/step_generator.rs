@@ -367,7 +367,7 @@ impl Drawing<'_> {
         if self.random.chance(45) || deadlines.is_empty() {
             return now + self.random.below(4_000);
         }
-        // Rarely skip a day: most tombstones and keys expire then.
+        // Skip a day only rarely, otherwise no lobby would stay live.
         let reach = if self.random.chance(98) { 2_000_000 } else { Ms::MAX };
         let near = deadlines.iter().filter(|at| **at - now <= reach).count();
         if near == 0 {
