@@ -30,7 +30,7 @@ Fields = dict[str, Any]
 class Scope(Enum):
     """Callers that an operation admits. `credentials` must equal those in its proto."""
 
-    ANYBODY = (frozenset({CREDENTIAL_NONE}), "of whoever calls")
+    ANYBODY = (frozenset({CREDENTIAL_NONE}), "any caller")
     ANY_CLOUD = (frozenset({CREDENTIAL_CLOUD}), "any cloud_ token")
     IDENTITY = (frozenset({CREDENTIAL_CLOUD}), "cloud_ for all groups")
     GROUP = (frozenset({CREDENTIAL_CLOUD}), "cloud_ that covers the group")
@@ -51,7 +51,7 @@ class Scope(Enum):
         "clients of the namespace that they show",
     )
     LOBBY = (frozenset({CREDENTIAL_LOBBY, CREDENTIAL_DEVELOPMENT}), "the lobby that is shown")
-    CHANNEL = (frozenset({CREDENTIAL_CHANNEL}), "who has the secret of an event channel")
+    CHANNEL = (frozenset({CREDENTIAL_CHANNEL}), "the secret of an event channel")
     LOBBY_STATE = (
         frozenset({CREDENTIAL_LOBBY, CREDENTIAL_ENVIRONMENT, CREDENTIAL_CLOUD}),
         "lobby_ and env_ of the namespace, cloud_ that covers the game",
@@ -90,15 +90,15 @@ class Row:
     moves: bool = False
     """True if an admitted call changes the namespace's lobbies or slots."""
     elsewhere: str = OK
-    """Code for a client, lobby or environment token of another namespace."""
+    """Expected code for a client, lobby or environment token of another namespace."""
     missing: str = "GAME_NOT_FOUND"
-    """Code for a cloud token that does not cover the game."""
+    """Expected code for a cloud token that does not cover the game."""
     mock: str = OK
-    """Code for a development token, which gets a mock response."""
+    """Expected code for a development token, which gets a mock response."""
     undo: Callable[[NamespaceScenario], Awaitable[None]] | None = None
-    """Restores the object for later rows."""
+    """Restores the changed object, so that later rows of the table find it unchanged."""
     lobby_token: Callable[[NamespaceScenario], str] | None = None
-    """Returns the token of a lobby other than the shared one."""
+    """Returns the token of the row's lobby, if the row does not use the shared lobby."""
     is_private: bool = True
     """If false, every admitted caller sees the text of `shows`."""
 

@@ -22,7 +22,7 @@ def full_service(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    # No request may be left out of the rays.
+    # The limit is so high that every request of a test has a ray.
     rays = {"per_second": 10_000}
     created = FullService(
         tmp_path_factory.mktemp("full_service"),

@@ -44,7 +44,7 @@ Answered = TypeVar("Answered")
 
 
 class FedPlane:
-    """Feed of a data plane. `go_on` delays writes, and `tell` delays the list of held namespaces."""
+    """Feed of a data plane. `go_on` delays writes, and `may_return_held` delays the list of held namespaces."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class FedPlane:
         self.acknowledged: list[tuple[str, int]] = []
         self.held_requests = 0
         self.breaks_on = ""
-        """Writes for this namespace raise an unexpected error."""
+        """Writes for the namespace with this id raise an unexpected error."""
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.may_return_held = asyncio.Event()
@@ -225,7 +225,7 @@ class Fed:
         await self._client.close()
 
     async def enqueue_and_confirm(self, namespace_id: str, version_id: str | None = None) -> None:
-        """Enqueues a namespace and waits for its confirmation, longer than the product does."""
+        """Enqueues a namespace and waits for its confirmation, with a longer timeout than the product's."""
         await self.feeder.enqueue_and_confirm(
             namespace_id, version_id=version_id, wait_s=PATIENCE_S
         )

@@ -57,7 +57,9 @@ class Hosted:
         return str(created["server"]["id"])
 
     def server_fields(self, play: str = "", arguments: list[str] | None = None) -> dict[str, Any]:
-        """Returns the fields to create a server. By default, `play` makes the program run until it is stopped."""
+        """Returns the fields to create a server. `play` is the program's action. Without it, the program runs until
+        it is stopped.
+        """
         return {
             "game_id": self._game_id,
             "environment_id": "prod",

@@ -52,7 +52,7 @@ class Bearer:
     token: str | None = None
     origin: str | None = None
     fault: str | None = None
-    """Error code of every operation that accepts this kind of token."""
+    """Error code of operations that accept this kind of token but not this token."""
     width: str = ""
     """Scope of a cloud token: identity, group or game."""
     covers_group: bool = False
@@ -152,7 +152,7 @@ class Records:
             )
 
     async def tables(self) -> dict[str, int]:
-        """Returns a hash of each table that changes with its rows."""
+        """Returns one hash for each table. The hash changes when a row changes."""
         hashes = {}
         async with self.database.read() as tx:
             for table in metadata.sorted_tables:
@@ -163,7 +163,7 @@ class Records:
 
 
 def still(table: Table) -> Select[Any]:
-    """Selects the columns that only requests change."""
+    """Selects the columns of a table that change only by requests."""
     moving = MOVING_COLUMNS.get(table.name, ())
     return select(*(column for column in table.columns if column.name not in moving))
 
@@ -184,16 +184,18 @@ class NamespaceScenario:
     async def build(self) -> NamespaceScenario:
         records, client = self.records, self.door
         self.identity_id, (self.group_id, other_group_id) = await records.identity("Ours", "Second")
-        stranger_id, (stranger_group_id,) = await records.identity("Theirs")
+        other_identity_id, (other_identity_group_id,) = await records.identity("Theirs")
         await records.pay(self.group_id)
         token, self.token_id = await records.cloud_token(self.identity_id)
         self.owner = Developer(self.full_service, client, token)
-        self.stranger = Developer(
-            self.full_service, client, (await records.cloud_token(stranger_id))[0]
+        self.other_identity = Developer(
+            self.full_service, client, (await records.cloud_token(other_identity_id))[0]
         )
         self.game_id = await self._arena(self.owner, self.group_id)
         self.other_game_id = await self._arena(self.owner, self.group_id)
-        self.stranger_game_id = await self._arena(self.stranger, stranger_group_id, "theirs")
+        self.other_identity_game_id = await self._arena(
+            self.other_identity, other_identity_group_id, "theirs"
+        )
         game = await self.owner.good("get_game", game_id=self.game_id)
         self.game_name = game["game"]["name_id"]
         self.namespace_id, self.sibling_id = (
@@ -206,8 +208,8 @@ class NamespaceScenario:
         await self.hosted.begin()
         self.ray_id = await self._ray()
         self.bearers = [
-            *_nobodies(),
-            *await self._clouds(other_group_id, stranger_id, stranger_group_id),
+            *_without_valid_token(),
+            *await self._clouds(other_group_id, other_identity_id, other_identity_group_id),
             *await self._of_namespaces(),
         ]
         return self
@@ -279,7 +281,7 @@ class NamespaceScenario:
         return game_id
 
     async def _clouds(
-        self, other_group_id: str, stranger_id: str, stranger_group_id: str
+        self, other_group_id: str, other_identity_id: str, other_identity_group_id: str
     ) -> list[Bearer]:
         make, ours = self.records.cloud_token, self.identity_id
         revoked, _ = await make(ours, is_revoked=True)
@@ -301,18 +303,25 @@ class NamespaceScenario:
             ),
             await cloud("cloud of another game", "game", ours, self.group_id, self.other_game_id),
             await cloud("cloud of another group", "group", ours, other_group_id),
-            Bearer("cloud of a stranger", "cloud", self.stranger.token, width="identity"),
-            await cloud("cloud of a stranger's group", "group", stranger_id, stranger_group_id),
+            Bearer(
+                "cloud of another identity", "cloud", self.other_identity.token, width="identity"
+            ),
             await cloud(
-                "cloud of a stranger's game",
+                "cloud of another identity's group",
+                "group",
+                other_identity_id,
+                other_identity_group_id,
+            ),
+            await cloud(
+                "cloud of another identity's game",
                 "game",
-                stranger_id,
-                stranger_group_id,
-                self.stranger_game_id,
+                other_identity_id,
+                other_identity_group_id,
+                self.other_identity_game_id,
             ),
             Bearer("cloud revoked", "cloud", revoked, fault="TOKEN_REVOKED"),
             Bearer("cloud expired", "cloud", expired, fault="TOKEN_EXPIRED"),
-            Bearer("cloud of who left", "cloud", left, fault="TOKEN_REVOKED"),
+            Bearer("cloud of a former member", "cloud", left, fault="TOKEN_REVOKED"),
             Bearer("cloud forged", "cloud", new_secret("cloud").token, fault="TOKEN_INVALID"),
         ]
 
@@ -329,8 +338,10 @@ class NamespaceScenario:
         ended = await owner.good("create_development_token", **target)
         await owner.good("revoke_namespace_token", **target, token_id=ended["token_id"])
         await owner.good("add_domain", **target, domain=self.domain)
-        elsewhere = await self.stranger.service_token(self.stranger_game_id)
-        lobby_elsewhere = await self.stranger.lobby(self.stranger_game_id, elsewhere, "theirs")
+        elsewhere = await self.other_identity.service_token(self.other_identity_game_id)
+        lobby_elsewhere = await self.other_identity.lobby(
+            self.other_identity_game_id, elsewhere, "theirs"
+        )
         here: dict[str, Any] = {"is_of_game": True, "is_of_namespace": True}
         return [
             Bearer("env", "env", self.environment_token, **here),
@@ -340,7 +351,7 @@ class NamespaceScenario:
                 await owner.service_token(game_id, "staging"),
                 is_of_game=True,
             ),
-            Bearer("env of a stranger", "env", elsewhere),
+            Bearer("env of another identity", "env", elsewhere),
             Bearer("env expired", "env", expired, fault="TOKEN_EXPIRED"),
             Bearer("env forged", "env", new_secret("env").token, fault="TOKEN_INVALID"),
             Bearer("pub", "pub", self.public_token, **here),
@@ -355,7 +366,7 @@ class NamespaceScenario:
             Bearer("dev", "dev", dev, **here),
             Bearer("dev revoked", "dev", ended["token"], fault="TOKEN_REVOKED"),
             Bearer("lobby", "lobby", self.lobby["lobby_token"], **here),
-            Bearer("lobby of a stranger", "lobby", lobby_elsewhere["lobby_token"]),
+            Bearer("lobby of another identity", "lobby", lobby_elsewhere["lobby_token"]),
             Bearer(
                 "lobby tampered",
                 "lobby",
@@ -366,7 +377,7 @@ class NamespaceScenario:
             Bearer("link", "link", "link_AAAAAAAAAAAAAAAAAAAAAA"),
             Bearer("channel", "channel", await self._channel()),
             Bearer("a page of the namespace", "", origin=f"https://{self.domain}", **here),
-            Bearer("a page of nobody", "", origin="https://nobody.example"),
+            Bearer("an unknown page", "", origin="https://nobody.example"),
         ]
 
     async def _channel(self) -> str:
@@ -395,8 +406,8 @@ class NamespaceScenario:
         )
 
 
-def _nobodies() -> list[Bearer]:
-    return [Bearer("nobody", ""), Bearer("garbage", "garbage", "cloud-nonsense")]
+def _without_valid_token() -> list[Bearer]:
+    return [Bearer("no token", ""), Bearer("garbage", "garbage", "cloud-nonsense")]
 
 
 def _tampered(token: str) -> str:

@@ -1,5 +1,3 @@
-"""Builds of images and bundles."""
-
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,3 @@
-"""Builds: preparation, PUT, completion, list, tags and deletion."""
-
 from __future__ import annotations
 
 import hashlib

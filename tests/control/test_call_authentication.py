@@ -21,8 +21,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Counted:
-    """Counts reads of a database. A test can delay their end."""
-
     def __init__(self, database: Database) -> None:
         self.database = database
         self.reads = 0

@@ -59,7 +59,7 @@ class RayViewer:
         return lists
 
     async def seen(self, ray_id: str) -> Any:
-        """Returns the only part of a ray, and checks which callers see the part."""
+        """Returns the only part of a ray. Checks that permitted callers see this part and other callers do not."""
         (one,) = await eventually(lambda: self.perf(ray_id))
         for token in self._may:
             assert await self.perf(ray_id, token) == [one]
@@ -167,7 +167,7 @@ async def test_successful_pages_are_sampled(viewer: RayViewer, browser: httpx.As
     fine: list[httpx.Response] = []
     while len(fine) < 40:
         answer = await browser.get(f"{site}/app.js")
-        # Slow requests are always kept.
+        # The service stores the rays of all slow requests, but only few of fast ones.
         if answer.elapsed.total_seconds() < SLOW_S:
             fine.append(answer)
     missing = await browser.get(f"{site}/missing.js")

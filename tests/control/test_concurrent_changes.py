@@ -1,5 +1,3 @@
-"""Concurrent changes of one object."""
-
 from __future__ import annotations
 
 import asyncio

@@ -19,7 +19,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 EACH = 98
-"""Watches for each of three valid tokens. Together they exceed one batch of responses."""
+"""Number of watches of each of three members. Together the watches exceed one batch of responses."""
 
 
 @pytest.fixture

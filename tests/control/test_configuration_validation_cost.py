@@ -28,7 +28,7 @@ from tests.schema.test_hostile_input import (
 
 METHOD = METHODS["hosting.v1.Versions.ValidateVersion"]
 LIMIT = METHOD.body_limit_bytes or 0
-# Measured: 0.05 to 1 s.
+# Limit of the CPU time. Measured values are 0.05 to 1 s.
 MAX_CPU_S = 8.0
 
 _decode = message_codec.decoder(METHOD)

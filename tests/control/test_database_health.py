@@ -109,7 +109,7 @@ async def test_locked_database_takes_no_changes(
 
 HELD_S = 0.25
 QUEUES = {"sqlite": 12, "postgresql": 16 * 12}
-"""With this many users, the last one waits longer than the health check's timeout."""
+"""With this number of waiting database users, the last user waits longer than the health check's timeout."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,7 +118,7 @@ async def test_busy_database_is_healthy(kind: str, databases: Databases, tmp_pat
     watch = DatabaseHealthCheck(database)
 
     async def use() -> None:
-        # A full queue refuses some users.
+        # Some users find the queue of the database full.
         with contextlib.suppress(ServiceError):
             async with database.write() as tx:
                 await service_state.get_int(tx, service_state.SOURCE_EPOCH)

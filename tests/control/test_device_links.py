@@ -166,7 +166,7 @@ async def test_game_of_another_caller_is_refused(
 
 async def test_link_expires_and_is_deleted_a_day_later(records: Records, tmp_path: Path) -> None:
     database = records.database
-    # A clock in the past keeps the records of other tests.
+    # With a clock in the past, no record of another test expires.
     clock = [1_000_000_000_000]
     topics, ids = Topics(), RecordIds()
     created = DeviceLinkOperations(
@@ -205,7 +205,7 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
         call = Call("0" * 32, number.to_bytes(4, "big"), idempotency_key=f"key {number}")
         return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
 
-    # Responses of identified callers and completed links must stay.
+    # Responses of identified callers and completed links must not be deleted.
     owner = Caller(
         TokenKind.CLOUD, b"", b"", uuid4().bytes, Call("0" * 32, b"", idempotency_key="k")
     )
@@ -221,7 +221,7 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
         await created.prepare(pb.PrepareDeviceLinkRequest(), caller(number))
         for number in range(1, 2 * kept)
     ]
-    # The count is checked periodically.
+    # The number of links is checked periodically, so it can exceed the limit by 1 %.
     most = kept + kept // 100 + 1
     anonymous = idempotent_answers.c.anonymous_number.is_not(None)
     async with database.read() as tx:

@@ -182,7 +182,7 @@ async def test_invalid_site_yields_to_others(plane: Plane) -> None:
 
 
 async def test_failed_site_creation_adds_nothing(plane: Plane) -> None:
-    """The files are added in several turns."""
+    """The files of a site are added in several turns of the event loop."""
     files = [NewFile(f"{number % (FILES_MAX - 1)}", 1) for number in range(FILES_MAX)]
     with pytest.raises(Conflict):
         async with plane.database.write() as tx:

@@ -160,7 +160,8 @@ async def test_too_large_namespace_is_refused_alone(
     assert codes == ["VALIDATION_FAILED", "OK"]
     assert fed.feeder.is_connected
     await is_running(fed, large, before)
-    # The namespace stays refused beside a running version, and is retried.
+    # A running version does not change the refusal: the namespace stays refused, and the feeder
+    # retries it.
     monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 50)
     assert await code_of(fed, large) == "VALIDATION_FAILED"
     assert "at most 50 get to the data plane" in fed.feeder.refused_reasons()[large]
@@ -210,7 +211,7 @@ async def test_slow_namespace_does_not_block_others(
         await asyncio.gather(*map(fed.enqueue_and_confirm, names))
         assert {name for name, _ in taken} == set(names)
         assert (waiting.done(), fed.feeder.waiting) == (False, 1)
-        # PostgreSQL ends a lock wait after 10 s.
+        # PostgreSQL ends a lock wait after 10 s. The other callers must get their results before.
         assert 0 not in earlier
     assert await waiting == "VALIDATION_FAILED"
     await fed.agrees(slow, within_s=20)

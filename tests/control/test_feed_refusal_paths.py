@@ -136,7 +136,7 @@ def test_every_configuration_path_maps_to_its_source(
     paths = [one.path[:-1] for one in error.errors]
     assert not any("versions.0" in one.message for one in error.errors)
     sent = ("config", *flaw)
-    # A problem of a port is reported at the whole port.
+    # Problems of a port's fields are reported at the port.
     assert any(path[: len(sent)] == sent[: len(path)] for path in paths)
     for path in paths:
         assert path[:2] == ("config", "matchmaker")

@@ -1,5 +1,3 @@
-"""Delivery of changes to the data plane."""
-
 from __future__ import annotations
 
 import asyncio
@@ -139,7 +137,7 @@ async def test_changes_during_downtime_are_fed_within_a_second(
     await fed.source.touch(first, 7)
     error = await error_of(fed.feeder.enqueue_and_confirm(first))
     assert error.code == "CONTROL_PLANE_UNAVAILABLE"
-    # After this time the retry pause is at its maximum.
+    # After 3 s of failures, the pause between two retries is at its maximum.
     await asyncio.sleep(3)
     await fed.plane.start()
     await fed.agrees(first)
@@ -237,8 +235,8 @@ async def test_check_reports_the_refusal_before_a_change(fed: Fed) -> None:
 async def test_change_after_a_refusal_is_sent_at_once(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no previous version to return to."""
-    # Automatic retries must not hide the effect of the change.
+    """The namespace has no previous version, so the feeder cannot revert the refused one."""
+    # Turns off the automatic retry of refused namespaces.
     monkeypatch.setattr(feeder, "_REFUSED_RETRY_S", 3_600.0)
     namespace_id = await fed.source.namespace(players=TOO_MANY)
     for _ in range(2):

@@ -54,7 +54,7 @@ async def test_missing_tables_do_not_stop_the_feeder(
 async def test_version_is_kept_while_its_domain_is_moving(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Automatic retries would hide the effect of the test.
+    # Turns off the automatic retry of refused namespaces.
     monkeypatch.setattr(feeder, "_REFUSED_RETRY_S", 3_600.0)
     source = fed.source
     # The feeder sends the older namespace first.

@@ -1,5 +1,3 @@
-"""A first game, from an empty service to a player in a lobby."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Games and their watches."""
-
 from __future__ import annotations
 
 import asyncio
@@ -70,7 +68,7 @@ def unique(text: str = "Game") -> str:
 
 
 async def new_developer(owner: Developer, records: Records) -> tuple[Developer, str]:
-    """Returns a developer with a new group, for short lists."""
+    """Returns a developer with a new group, so that the group's lists are short."""
     identity_id, (group_id,) = await records.identity("Fresh")
     token, _ = await records.cloud_token(identity_id)
     return Developer(owner.full_service, owner.door, token), group_id

@@ -1,5 +1,3 @@
-"""Groups and their billing."""
-
 from __future__ import annotations
 
 import asyncio
@@ -59,7 +57,7 @@ async def test_token_reaches_a_new_group_at_once(developer: Developer) -> None:
 async def test_former_member_is_refused_with_a_cached_token(
     records: Records,
 ) -> None:
-    """A cached token is still accepted, but membership is always read from the database."""
+    """The token is accepted from the cache, but membership is always read from the database."""
     database = records.database
     links = PublicUrls(
         "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload

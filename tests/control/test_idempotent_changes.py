@@ -110,7 +110,7 @@ async def test_failure_is_retried(developer: Developer) -> None:
 async def test_name_that_became_free_is_accepted_under_the_same_key(
     developer: Developer,
 ) -> None:
-    """A refusal is not stored, because the name can become free."""
+    """The refusal of a taken name is not stored, because the name can become free."""
     game_id, other_id = await developer.arena(), await developer.arena()
     domain, key = f"{uuid4().hex[:16]}.example", a_key()
     here = {"game_id": game_id, "namespace_id": "prod", "domain": domain}

@@ -1,5 +1,3 @@
-"""Lobby exports of any length."""
-
 from __future__ import annotations
 
 import asyncio
@@ -32,7 +30,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.anyio
 
 LINES = 400_000
-"""A table of this many lines takes seconds and needs several pieces."""
+"""Number of log lines. Their table takes seconds and needs several pieces."""
 
 
 class ExportScenario:

@@ -133,7 +133,7 @@ async def test_facts_fold_into_the_lobby_record(
         True,
         None,
     )
-    # A second reader has the same result.
+    # A second reader of the same facts produces the same records.
     parts = ScriptedFacts()
     parts.facts, parts.alive, parts.stream = plane.facts, plane.alive, "two"
     again = LobbyFactReader(database, parts, lambda: None)
@@ -171,7 +171,7 @@ async def test_uncommitted_facts_are_read_again(
     async def full(*_: Any) -> None:
         raise ServiceError("STORAGE_FULL")
 
-    # The write of the read position fails.
+    # The write of the read position fails, after the write of the records.
     monkeypatch.setattr(service_state, "put_int", full)
     with pytest.raises(ServiceError):
         await history.step(0)
@@ -189,7 +189,7 @@ async def test_new_stream_is_read_without_duplicates(
     for lobby in (kept, gone):
         plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
     await history.step(0)
-    # The restored data directory has only one of the facts.
+    # The data directory is restored from a copy that has only one of the facts.
     plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
     plane.add_fact(kept, ready=pb.LobbyReady())
     assert await history.step(0) == 2
@@ -220,7 +220,7 @@ async def test_lost_ends_are_detected(
     await history.step(0)
     assert (await rows(database))[lobby].stop_ms is None
     plane.alive, plane.lost = set(), 5
-    # The end contains the whole record.
+    # The fact of a lobby's end contains the whole record.
     plane.add_fact(unknown, ready=pb.LobbyReady())
     plane.add_fact(unknown, ended=ended())
     await history.step(0)
@@ -235,7 +235,7 @@ async def test_lost_ends_are_detected(
 async def test_end_during_comparison_keeps_its_exit(
     database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
-    """A lobby can end during the comparison after a start."""
+    """The reader compares all lobbies after its start. A lobby can end during this comparison."""
     lobbies_there = [str(uuid4()) for _ in range(250)]
     plane.alive = set(lobbies_there)
     for lobby in lobbies_there:
@@ -358,7 +358,7 @@ async def test_counts_wake_the_watches_of_changed_games(
     assert await woken() == set()
     plane.set_counts(3, {other: 5})
     assert await woken() == {game_topic(game_ids[1]), group_topic(group_id)}
-    # A restarted data plane counts from zero.
+    # A restarted data plane reports its counts again. Lobbies without a count have no players.
     plane.set_counts(1, {other: 5}, is_all=True)
     assert await woken() == {game_topic(game_ids[0]), group_topic(group_id)}
     assert counts.players([one, other]) == 5

@@ -128,7 +128,7 @@ class Game:
         return lines
 
     async def variables(self, lobby_id: str) -> dict[str, str]:
-        """Returns the environment of the process. The lobby can be ready before its log is read."""
+        """Returns the environment of the lobby's process. A lobby can be ready before its log is read."""
 
         async def written() -> list[str]:
             return await self.logs(lobby_id)

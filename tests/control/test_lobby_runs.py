@@ -35,14 +35,14 @@ SIZES: Final = {TIER: TierSize(Resources(10, 64), 375)}
 
 
 class DirectConnection:
-    """Protocol without a socket."""
+    """Protocol between both planes without a socket."""
 
     def __init__(self, data: DataPlane) -> None:
         self._runners = data.runtime
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
         answer = await self._runners.wanted(request)
-        # A socket would yield to the event loop here.
+        # A call over a socket would yield to the event loop here.
         await asyncio.sleep(0)
         return answer
 
@@ -180,7 +180,7 @@ async def test_start_waits_for_the_data_plane_addresses(
         assert not run_scenario.node.supervisor.is_known(early)
         runtime.http_address = ADDRESSES[0]
         await run_scenario.node.ear.told(early, "running")
-        # After a restart, commands arrive before the data plane reports its address.
+        # After a restart, the first commands arrive before the data plane reports its address.
         runtime.http_address = runtime.grpc_address = ""
         later = await run_scenario.lobby()
         await run_scenario.node.ear.told(later, "running")

@@ -16,7 +16,7 @@ from tests.control.namespace_scenario import NamespaceScenario
 from tests.support.databases import KINDS
 from tests.support.full_service import BY_SLUG, Developer, FullService, HttpDoor
 
-# Malformed requests do not reach the database, so one kind is enough.
+# Malformed requests do not reach the database, so one kind of database is enough.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("full_service", KINDS[:1], indirect=True)]
 
 _OF_THE_DATA_PLANE: Final = ("hosting.v1.Matchmaker.", "hosting.v1.Events.")

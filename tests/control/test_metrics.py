@@ -1,5 +1,3 @@
-"""Metrics of the feed, of objects and of watches."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Namespaces, their versions and limits."""
-
 from __future__ import annotations
 
 import asyncio

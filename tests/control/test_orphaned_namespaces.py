@@ -80,7 +80,7 @@ async def compare(fed: Fed) -> None:
 
 
 async def counts(fed: Fed, number: int) -> None:
-    """The comparison updates the count in the background."""
+    """The feeder's comparison updates the number of orphans in the background."""
     async with asyncio.timeout(PATIENCE_S):
         while fed.feeder.orphans != number:
             await asyncio.sleep(0.005)

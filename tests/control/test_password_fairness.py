@@ -119,7 +119,7 @@ async def test_guesses_do_not_block_other_groups(
     await asyncio.sleep(0)
     guessers.gate.open.set()
     assert await own
-    # A group has one comparison at a time.
+    # A group has at most one password comparison at a time, so the second one is the other group's.
     assert guessers.gate.compared.index(b"right") == 1
     assert await is_let_in(checker, Source("mine", b"mine", b"1"))
     await asyncio.gather(*started)

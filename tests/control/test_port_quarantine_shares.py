@@ -56,7 +56,7 @@ async def test_half_of_the_public_ports_stay_free_for_others(
         while (answer := await busy_game.try_create(**REQUEST)).code == "OK":
             count += 1
             if count % AT_ONCE == 0:
-                # Leased ports do not count here.
+                # Leased ports must not cause the refusal, so the test waits for their release.
                 await eventually(lambda: is_none_leased(full_service))
         assert answer.code == "PORTS_EXHAUSTED"
         await eventually(lambda: is_none_leased(full_service))
@@ -83,7 +83,7 @@ async def test_half_of_the_process_ports_stay_free_for_others(
         while (record := await over(busy_game))["status"] == "destroyed":
             ends += 1
         assert record["failure"]["reason"] == "PORTS_UNAVAILABLE"
-        # The quarantine starts a moment after the end.
+        # The quarantine of a port starts a moment after the end of its server.
         assert abs(ends * len(PORTS) - len(FEW) / 2) <= len(PORTS)
         await assert_good(other_game)
         assert (await over(busy_game))["status"] == "failed"

@@ -56,7 +56,7 @@ async def planes_of(developer: Developer, ray_id: str, count: int) -> list[Plane
 
 
 async def fresh_token(developer: Developer, game_id: str) -> str:
-    """Returns a new cloud token, because the data plane caches checked tokens."""
+    """Returns a new cloud token, which the data plane has not cached."""
     return str((await developer.good("create_game_token", game_id=game_id))["token"])
 
 
@@ -70,7 +70,7 @@ async def test_attach_ray_has_token_check_engine_and_journal(
     assert answer.code == "OK", answer
     (one,) = await planes_of(developer, ray_id, 1)
     client, handler = one.one(f"{developer.door.name} attach"), one.one("handler")
-    # The first check is for the token, and the second for the game.
+    # The first check identifies the owner of the token. The second checks the access to the game.
     bearer, game = one.all("token check")
     engine, journal = one.one("engine"), one.one("journal wait")
     assert client.begin <= bearer.begin <= bearer.end <= one.marks["authorized"] <= handler.begin
@@ -132,7 +132,7 @@ async def test_ray_has_the_wait_for_the_data_plane(developer: Developer) -> None
     }
     for slug, fields in changes.items():
         answer, rays[slug] = await traced(developer, slug, **fields)
-        # A data plane that is too slow causes an error after a feed wait of one second.
+        # If the data plane is too slow, the request fails after a feed wait of one second.
         assert answer.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), (slug, answer)
     for slug, ray_id in rays.items():
         outer, inner = await planes_of(developer, ray_id, 2)

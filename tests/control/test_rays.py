@@ -151,7 +151,7 @@ async def test_slow_join_ray_has_every_span(
     }
     assert WEBHOOK_MS - 1 <= lasted["webhook"] <= lasted["handler"] + 1
     assert lasted["handler"] <= lasted["http join"] + 1 <= after_ms - before_ms + 2
-    # The engine span must not include verification.
+    # Verification runs before the engine.
     assert milliseconds(spans["engine"]["start_ts"]) >= milliseconds(spans["webhook"]["finish_ts"])
     assert {span["req_id"] for span in one["spans"]} == {one["req_id"]}
     assert [mark["label"] for mark in one["marks"]] == ["authorized", "answered OK"]
@@ -240,10 +240,10 @@ async def test_failed_request_is_kept_and_success_is_sampled(me: Developer) -> N
     while len(fine) < 40:
         began = perf_counter()
         answer = await me.call("get_game", game_id=game_id)
-        # Slow requests are always kept.
+        # The service stores the rays of all slow requests, but only few of fast ones.
         if perf_counter() - began < SLOW_S:
             fine.append(answer)
-    # When this request is stored, the earlier ones are too.
+    # Rays are stored in order, so the earlier rays are stored before the ray of this request.
     failed = await me.call("get_version", game_id=game_id, version_id=str(uuid4()))
     await whole(me, failed.headers["x-ray-id"], 2)
     kept = [one for one in fine if await perf(me, one.headers["x-ray-id"])]

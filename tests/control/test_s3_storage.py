@@ -1,5 +1,3 @@
-"""Service with a real S3 server."""
-
 from __future__ import annotations
 
 import hashlib
@@ -35,7 +33,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def public(server: S3Server) -> str:
-    """Returns the public address, a host name. The service uses the IP address."""
+    """Returns the public address of the S3 server, a host name. The service itself uses the IP address."""
     return server.endpoint.replace("127.0.0.1", "localhost")
 
 
@@ -105,7 +103,7 @@ async def test_build_is_put_to_the_public_address(s3: S3Server, developer: Devel
     await developer.good("complete_upload", upload_id=created["upload_id"])
     again = await developer.code("complete_upload", upload_id=created["upload_id"])
     assert again == "UPLOAD_ALREADY_COMPLETE"
-    # A second PUT to the valid URL no longer changes the build.
+    # The presigned URL is still valid, but a second PUT no longer changes the build.
     assert (await put(request, b"x" * len(content))).status_code == 200
 
 

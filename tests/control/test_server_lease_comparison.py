@@ -40,7 +40,7 @@ class DataPlane:
 
 
 class Runs:
-    """Reports no runs, and creates the new server during the comparison."""
+    """Test double without runs. It creates the new server during the comparison."""
 
     def __init__(self, making: contextlib.ExitStack) -> None:
         self._making = making

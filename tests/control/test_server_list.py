@@ -1,5 +1,3 @@
-"""Server lists of several pages."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 COUNT: Final = 2 * PAGE + 3
 FULL, OVER = {"shelf": "full"}, {"shelf": "over"}
-"""`FULL` is on exactly one page of servers, and `OVER` on one server more."""
+"""Exactly one page of servers has the tag `FULL`, and one server more has the tag `OVER`."""
 
 
 @pytest.fixture(scope="module", params=KINDS)

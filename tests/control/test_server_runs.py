@@ -1,5 +1,3 @@
-"""Recorded start and end of a server."""
-
 from __future__ import annotations
 
 import contextlib

@@ -41,7 +41,7 @@ def server_service(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    """Service of its own, because the last test kills its planes."""
+    """Service for this module alone, because the last test kills its planes."""
     folder = tmp_path_factory.mktemp("servers")
     url = databases.url(request.param)
     with running(FullService(folder, url, runtime=programs.SETTINGS)) as full_service:

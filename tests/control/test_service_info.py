@@ -1,5 +1,3 @@
-"""Bootstrap, region tiers and datacenters."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Sites: preparation, PUT, completion and list."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Tokens and their effect in the data plane."""
-
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
@@ -222,7 +220,7 @@ async def test_namespace_token_limit_is_a_thousand_per_kind(
     slug = KINDS[kind]
     answer = await developer.call(slug, **place_of(game_id, slug))
     assert (answer.code, answer.errors) == TOO_MANY
-    # Each kind has its own limit, and a revoked token no longer counts.
+    # Each kind of token has its own limit, and revoked tokens do not count.
     await make(developer, "dev" if kind == "pub" else "pub", game_id)
     revoke = {**place_of(game_id), "token_id": created["token_id"]}
     await developer.good("revoke_namespace_token", **revoke)
@@ -241,7 +239,7 @@ async def test_revoked_token_limit(
     slug = KINDS[kind]
     answer = await owner.call(slug, **place_of(game_id, slug))
     assert (answer.code, answer.errors) == (TOO_MANY if is_refused else ("OK", ()))
-    # A new revocation still takes effect.
+    # The data plane still receives changes: a new revocation takes effect.
     await owner.good("revoke_namespace_token", **place_of(game_id), token_id=created["token_id"])
     assert await code_in_data_plane(owner, created["token"]) == "TOKEN_REVOKED"
 

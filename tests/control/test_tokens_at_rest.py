@@ -103,7 +103,7 @@ def raw(value: Any) -> bytes:
 
 
 def secrets_of(token: str) -> list[bytes]:
-    """Returns the whole text of a token, the part after its kind, and its decoded bytes."""
+    """Returns the forms in which a token could be stored: the text, the part after its kind, the decoded bytes."""
     secret = token.partition("_")[2]
     bare = base64.urlsafe_b64decode(secret + "=" * (-len(secret) % 4))
     return [token.encode(), secret.encode(), bare, bare.hex().encode()]
@@ -112,7 +112,7 @@ def secrets_of(token: str) -> list[bytes]:
 def traces(
     found: dict[str, list[tuple[Any, ...]]], tokens: list[str]
 ) -> list[tuple[str, int, bytes]]:
-    """Returns each table and column with a part of a token."""
+    """Returns each table and column that contains a part of a token."""
     secrets = [secret for token in tokens for secret in secrets_of(token)]
     return [
         (name, number, trace)
@@ -154,12 +154,12 @@ async def test_no_column_has_a_token(
     await eventually(are_all_there)
     assert traces(await rows(records), tokens) == []
     if full_service.database_url is None:
-        # Free pages and the write-ahead log can contain earlier rows.
+        # Free pages of the database file and the write-ahead log can contain earlier rows.
         assert full_service.stop() == 0
         for path in (full_service.data_dir / "control").glob("records.db*"):
             assert traces({path.name: [(path.read_bytes(),)]}, tokens) == []
 
-    # This proves that the search finds a token.
+    # Proves that the search would find a token.
     token = tokens[-1]
     for table, column, value in (
         (games, "display_name", f"about {token}"),

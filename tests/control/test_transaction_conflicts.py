@@ -85,7 +85,7 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
     requests: list[asyncio.Task[pb.PrepareDeviceLinkResponse]] = []
 
     async def deadlock() -> None:
-        # A new instance deletes old links at its first link.
+        # A new `DeviceLinkOperations` deletes old links when it creates its first link.
         created = DeviceLinkOperations(
             RecordContext(database, IdempotentChanges(database), RecordIds(), Topics()),
             DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),

@@ -72,7 +72,7 @@ class AfterCommit:
 
 
 class TokenScenario:
-    """Token operations on a data plane that cannot sign tokens."""
+    """Token operations with a data plane that cannot sign tokens."""
 
     def __init__(self, fed: Fed, folder: Path, way: PostgresProxy | None) -> None:
         self.fed = fed
@@ -254,7 +254,7 @@ async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, kin
     assert await token_scenario.token_ids() == [created.token_id]
 
 
-# Revocation of tokens that were created but not delivered to the caller.
+# Revocation ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["env", "pub", "dev"])

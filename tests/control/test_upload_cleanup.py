@@ -1,5 +1,3 @@
-"""Cleanup of abandoned uploads."""
-
 from __future__ import annotations
 
 import asyncio

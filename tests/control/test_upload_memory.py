@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 MIB = 1 << 20
 BODY_BYTES = 64 * MIB
 HELD_BYTES_MAX = BODY_BYTES // 2
-"""Limit above the previous peak. One transfer buffers a few MiB."""
+"""Limit of the memory growth during one upload and one download."""
 BLOCK = bytes(range(256)) * (MIB // 256)
 
 
@@ -83,7 +83,7 @@ async def goes_through(developer: Developer, length: int) -> None:
 async def test_body_of_64_mib_is_never_held_whole(full_service: FullService) -> None:
     client = full_service.door("http")
     developer = Developer(full_service, client)
-    # The first request loads modules.
+    # The first request loads modules, so it is not measured.
     await goes_through(developer, MIB)
     pids = {
         name: lock_holder_pid(full_service.data_dir / folder)

@@ -246,7 +246,7 @@ async def test_leftovers_of_a_deleted_build_are_removed(
 
 
 async def test_busy_content_threads_do_not_block_other_work(builds: BuildUploads) -> None:
-    """Slow archives block other archives only."""
+    """Slow archives may delay other archives, but no other work."""
     read, waiting = await builds.prepare(), await builds.prepare()
     builds.upload(read)
     builds.upload(waiting)

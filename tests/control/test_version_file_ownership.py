@@ -35,7 +35,7 @@ async def complete_build(developer: Developer, game_id: str) -> str:
 
 
 def naming(build_id: str, site_id: str) -> dict[str, Any]:
-    """Returns a configuration with these ids at each path that accepts them."""
+    """Returns a configuration with this build id and this site id at each path that accepts such an id."""
     mode = {"max_players": 4, "docker": {**PORTS, "image_id": build_id}}
     return {
         "cdn": {"site_id": site_id},
@@ -50,7 +50,7 @@ NOT_FOUND = {
 }
 
 
-@pytest.fixture(params=["one's own other game", "a stranger's game"])
+@pytest.fixture(params=["one's own other game", "another developer's game"])
 async def complete_files(
     request: pytest.FixtureRequest, developer: Developer, records: Records
 ) -> Any:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def available_configuration() -> dict[str, Any]:
-    """Returns `EVERYTHING` without missing files and without settings that this service lacks."""
+    """Returns `EVERYTHING` without missing files and without settings that this service does not allow."""
     document = everything()
     _drop(document, ("image_id", "site_id", "captcha", "eu-1", "us-1"))
     return document
