@@ -26,22 +26,17 @@ _LENGTH: Final = b"\r\ncontent-length:"
 
 
 class Question(NamedTuple):
-    """A complete HTTP request and the expected content of the response body."""
-
     sent: bytes
     expected: bytes
 
 
 @dataclass
 class Asked:
-    """Result of a load: its measurements, and the response bodies in the order of the questions."""
-
     run: Run
     bodies: list[bytes] = field(default_factory=list)
 
 
 def _length(came: bytes) -> int:
-    """Returns the length of a whole response, or 0 before its header is complete."""
     end = came.find(_HEAD_END)
     if end < 0:
         return 0
@@ -50,8 +45,6 @@ def _length(came: bytes) -> int:
 
 
 class Answers(asyncio.Protocol):
-    """HTTP connection that receives one response at a time."""
-
     def __init__(self) -> None:
         self._came = b""
         self._needed_bytes = 0
@@ -90,7 +83,6 @@ class _Caller(Answers):
         super().__init__()
         self._load = load
         self.own: deque[int] = deque()
-        """Questions of this connection in a closed loop."""
         self.number = -1
         self.due_s = 0.0
 
@@ -144,7 +136,6 @@ class _Load:
             self.done.set_exception(WrongAnswer(reason))
 
     async def pace(self, rate_per_s: float, began_s: float) -> None:
-        """Sends requests at a fixed rate, independent of the responses."""
         number = 0
         while number < len(self.questions) and not self.done.done():
             now_s = time.perf_counter()

@@ -32,7 +32,6 @@ from pyservice.storage.tables import games, version_history, versions
 NAME = "changes"
 CALLERS = 32
 COUNT = 1_600
-"""Changes per window."""
 BARE_COUNT = 800
 RATE = 300.0
 Runs = Mapping[str, Sequence[Run]]
@@ -79,7 +78,6 @@ class _World:
             self.namespaces.append(self.service.namespace_id(game_id))
 
     def create_games(self) -> Run:
-        """Measures new games with two namespaces each, which the data plane receives."""
         questions = [
             self.service.question(
                 "create_game",
@@ -142,7 +140,6 @@ class _World:
         return asked.run
 
     def _new_versions(self, count: int) -> list[list[str]]:
-        """Inserts new versions of each game into the database, and returns their ids."""
         kept = kept_config({"matchmaker": {"game_modes": MODES}})
         made = [[self.service.ids.new() for _ in range(count)] for _ in self.games]
         rows = (
@@ -212,7 +209,6 @@ def _bare_sqlite(path: Path) -> Run:
 
 
 def _bare_postgres(url: str) -> Run:
-    """Inserts one row per transaction, with one connection per client."""
 
     async def insert_all() -> float:
         pool = await asyncpg.create_pool(url, min_size=CALLERS, max_size=CALLERS)

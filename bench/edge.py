@@ -62,7 +62,6 @@ def run(bench: Bench) -> Result:
 
 
 def _load(bench: Bench, what: str, proxy: Proxy | str, **flags: object) -> Run:
-    """Runs the native load once, and adds the CPU time of the proxy."""
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     before_s = 0.0 if isinstance(proxy, str) else proxy.cpu_s()
     address = proxy if isinstance(proxy, str) else proxy.address
@@ -79,7 +78,6 @@ def _load(bench: Bench, what: str, proxy: Proxy | str, **flags: object) -> Run:
 
 
 def requests(bench: Bench) -> tuple[Runs, list[Figure]]:
-    """Measures HTTP/1.1 keep-alive requests, with nginx as the backend on the same core."""
     shape = {"host": HOST, "connections": CONNECTIONS, "bytes": proxies.BODY_BYTES}
     with (
         proxies.nginx(bench) as origin,

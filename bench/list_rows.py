@@ -21,8 +21,6 @@ Tables = Sequence[tuple[Table, Rows]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Game with a namespace without players."""
-
     service: Service
     game_id: str
     namespace_id: str
@@ -38,7 +36,6 @@ class Place:
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """Returns the values of the path parameters."""
         return {
             "game_id": self.game_id,
             "namespace_id": self.namespace_id,

@@ -27,7 +27,6 @@ WHOLE = (1_000, 10_000, 20_000)
 LINEAR = 1.5
 """Limit of the time per row in the longest list, as a multiple of the time per row in the shortest list."""
 ASKED = 100
-"""Requests per page and window."""
 ASKED_WHOLE = 3
 Runs = Mapping[str, Sequence[Run]]
 
@@ -45,7 +44,6 @@ def run(bench: Bench) -> Result:
 
 
 def _on(bench: Bench, database: str, new_url: Callable[[], str | None]) -> dict[str, list[Run]]:
-    """Measures each list separately, and alternates between short and long lists."""
     runs: dict[str, list[Run]] = {}
     folder = bench.scratch("lists")
     with running(folder, new_url()) as service:
@@ -154,7 +152,6 @@ def _paged_figures(runs: Runs, database: str) -> list[Figure]:
 
 
 def _whole_figures(runs: Runs, database: str) -> list[Figure]:
-    """Returns the time per row, and its growth with the list."""
     figures = []
     for whole in WHOLE_LISTS:
         times_ms = [_p50_ms(runs[f"{database} {whole.slug} {count}"]) for count in WHOLE]

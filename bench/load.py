@@ -34,8 +34,6 @@ GRPC: Final = Shape("grpc", 4, 64)
 
 @dataclass
 class Tokens:
-    """Lobbies and fresh player tokens, in a file for the generator."""
-
     players: Players
     plan: Path
     count: int
@@ -68,7 +66,6 @@ def ask(
     cpu_s: Callable[[], float],
     rate: float = 0.0,
 ) -> Run:
-    """Runs one window and checks all responses. `cpu_s` returns the CPU time of the server."""
     before_s = cpu_s()
     run = bench.native(
         "bench-load",

@@ -201,7 +201,6 @@ def _library() -> Path:
 
 
 def _many(service: Service, token: str) -> Run:
-    """Requests all lobbies at once. Each response must be a ready lobby behind edge-guard."""
     before = _ours_mb(service)
     _rest()
 
@@ -260,7 +259,6 @@ def _rest() -> None:
 
 
 def _ready(service: Service, token: str) -> set[str]:
-    """Returns the lobbies that find returns in this namespace."""
     said = json.loads(ask_once(service.address, service.question("list", token=token)))
     return {one["lobby_id"] for one in said["lobbies"]}
 

@@ -92,16 +92,12 @@ def _said(*command: str) -> str:
 
 @dataclass
 class Bench:
-    """Context of a benchmark: folders, seed and native programs."""
-
     folder: Path
-    """Folder on the measured file system. Each user empties the folder."""
     seed: int = 1
     notes: list[str] = field(default_factory=list)
 
     @cached_property
     def binaries(self) -> Path:
-        """Builds the native programs and returns their folder."""
         command = ["cargo", "build", "--release", "--quiet", "-p", "hosting-bench"]
         subprocess.run(command, cwd=ROOT, check=True)
         metadata = _said(
@@ -125,13 +121,11 @@ class Bench:
         return run
 
     def scratch(self, name: str) -> Path:
-        """Creates the measured folder and returns a path in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder / name
 
 
 def require_release() -> None:
-    """Fails for a debug build, which would give meaningless results."""
     from pyservice import _native
 
     if _native.build_profile != "release":

@@ -13,9 +13,7 @@ from pyservice.storage import tables
 
 MODE: Final = "hall"
 PARTY: Final = 64
-"""Largest number of slots in one request."""
 PLACES: Final = 1_024
-"""Slots of a lobby."""
 _HOUR_MS: Final = 3_600_000
 _ANY_NUMBER: Final = 0xFFFF_FFFF
 _TOLD_S: Final = 30.0
@@ -50,7 +48,6 @@ class Lobby:
 
 class Players:
     def __init__(self, service: Service, count: int = 1) -> None:
-        """Creates `count` namespaces and waits until the data plane has them."""
         self.service = service
         self._game_id = service.game("bench")
         self._attached = 0
@@ -96,7 +93,6 @@ class Players:
         self._all("detach", [{"lobby_id": one.lobby_id} for one in lobbies], tokens)
 
     def reserve(self, lobbies: Sequence[Lobby], places: int) -> list[list[str]]:
-        """Reserves `places` slots in each lobby, and returns the player tokens."""
         parties = [PARTY] * (places // PARTY) + ([places % PARTY] if places % PARTY else [])
         asked = [(number, size) for number in range(len(lobbies)) for size in parties]
         questions = [
@@ -120,7 +116,6 @@ class Players:
         return int(self.service.call_all([question])[0]["player_count"])
 
     def check_recorded(self) -> None:
-        """Checks that the control plane has a record of each attached lobby."""
         end_s = time.monotonic() + _TOLD_S
         while (recorded := self.service.count_of(tables.lobbies)) < self._attached:
             if time.monotonic() > end_s:
@@ -130,7 +125,6 @@ class Players:
     def _all(
         self, slug: str, of_each: Sequence[dict[str, Any]], tokens: Sequence[str] = ()
     ) -> list[Any]:
-        """Sends one request per item, with the owner's token or with the given tokens."""
         callers = tokens or [self.service.token] * len(of_each)
         return self.service.call_all(
             [

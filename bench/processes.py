@@ -48,7 +48,6 @@ def memory_kib(pid: int, name: str = "VmRSS") -> int:
 
 
 def begin_peak(pid: int) -> None:
-    """Resets the maximum of the resident memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 

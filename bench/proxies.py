@@ -287,7 +287,6 @@ def _has_all(guard: Guard, count: int) -> bool:
 
 @contextlib.contextmanager
 def certificate(bench: Bench) -> Iterator[tuple[Path, Sequence[Mapping[str, Any]]]]:
-    """Creates a certificate authority, and yields its certificate and the TLS settings."""
     folder = bench.scratch("certificates")
     subprocess.run([str(EDGE_GUARD_BINARY), "ca", str(folder), HOST], check=True)
     files = {"cert": str(folder / "server.pem"), "key": str(folder / "server.key")}

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 Run = dict[str, Any]
-"""Output of one run."""
 
 ROUNDS: Final = 5
 
@@ -53,8 +52,6 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a benchmark. `runs` contains every run by variant, in order."""
-
     name: str
     figures: Sequence[Figure]
     runs: Mapping[str, Sequence[Run]]

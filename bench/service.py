@@ -38,7 +38,6 @@ from pyservice.storage.tables import cloud_tokens, games, namespaces
 Result = TypeVar("Result")
 
 MODES: Final = {"hall": {"max_players": 4, "docker": {"ports": {"game": {"protocol": "http"}}}}}
-"""Game modes of a version that is never played."""
 
 _SETTINGS: Final = """
 player_limit_max = 65535
@@ -80,7 +79,6 @@ class Service:
         return sum(map(memory_kib, self.pids()))
 
     def scrape(self) -> tuple[float, bytes]:
-        """Scrapes both planes over a new connection. Returns seconds and text."""
         connection = http.client.HTTPConnection(str(self.said["metrics"]), timeout=60)
         began = time.perf_counter()
         connection.request("GET", "/metrics")
@@ -128,11 +126,9 @@ class Service:
         return _BY_SLUG[slug].path_fields
 
     def call(self, slug: str, fields: Mapping[str, Any] | None = None) -> Any:
-        """Sends one request and returns the response body. Raises WrongAnswer on an error."""
         return json.loads(ask_once(self.address, self.question(slug, fields)))
 
     def call_all(self, questions: Sequence[Question]) -> list[Any]:
-        """Sends many requests and returns the response bodies in order. Raises WrongAnswer on an error."""
         asked = loaded(lambda: ask_all(self.address, questions, _CALLERS, is_kept=True))
         return [json.loads(body) for body in asked.bodies]
 
@@ -253,7 +249,6 @@ class Service:
 
 
 def kept_config(config: Any) -> dict[str, bytes]:
-    """Returns the configuration columns of a version, as the service stores them."""
     method = _BY_SLUG["create_version"]
     body = json.dumps({"display_name": "1.0.0", "config": config}).encode()
     message, _ = decoder(method)(body, b"", {"game_id": "bench"})
@@ -265,7 +260,6 @@ def kept_config(config: Any) -> dict[str, bytes]:
 def running(
     folder: Path, database_url: str | None = None, *, is_pinned: bool = True, more: str = ""
 ) -> Iterator[Service]:
-    """Runs a service with an empty data directory. `more` contains TOML settings."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:

@@ -79,15 +79,12 @@ def _figures(runs: dict[str, list[Run]]) -> list[Figure]:
 
 @dataclass(frozen=True)
 class _Content:
-    """Archive of random content, generated during the upload."""
-
     head: bytes
     chance: memoryview
     sha256: str
 
     @classmethod
     def make(cls, seed: int) -> _Content:
-        """Creates the content and computes its digest."""
         manifest, entry = tarfile.TarInfo("server.json"), tarfile.TarInfo("content")
         manifest.size = len(_MANIFEST)
         entry.size = LENGTH - 3 * tarfile.BLOCKSIZE - _PADDING_BYTES
@@ -142,7 +139,6 @@ class _Uploads:
         }
 
     def dd(self) -> Run:
-        """Writes the same length with `dd` on the cores of the service."""
         target = self._objects / "dd"
         words = ("if=/dev/zero", f"of={target}", "bs=1M", f"count={LENGTH >> 20}", "conv=fdatasync")
         began_s = time.perf_counter()
@@ -160,7 +156,6 @@ class _Uploads:
         return staying_on(LOAD_CORE) if self._is_pinned else contextlib.nullcontext()
 
     def _put(self, address: str) -> float:
-        """Sends the content. Returns the seconds until the response, when the content is durable."""
         url = urlsplit(address)
         with socket.create_connection((url.hostname, url.port)) as client:
             began_s = time.perf_counter()

@@ -107,7 +107,6 @@ def _window(address: str, questions: Sequence[Question], rate_per_s: float = 0.0
 
 @contextlib.contextmanager
 def _bare(bench: Bench, database: Path) -> Iterator[str]:
-    """Runs the bare server with a copy of the database."""
     ready, copy = bench.scratch("versions.ready"), bench.scratch("versions.db")
     for path in (ready, copy):
         path.unlink(missing_ok=True)

@@ -24,9 +24,7 @@ from bench.service import MODES, Service, running
 NAME = "watches"
 COUNT = 10_000
 TOKENS = 1_000
-"""Number of tokens, which the watchers use in turn."""
 CHANGES = 200
-"""Changes that concern one watcher."""
 FILES = 16_000
 """Open files that the hard limit must allow for the load, and also for the data plane with its reserve."""
 ADDRESSES = 4
@@ -39,7 +37,6 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """Measures a separate game for each watcher, then one list for all watchers."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < FILES:
         raise WrongAnswer(
@@ -67,8 +64,6 @@ def _many_files() -> Iterator[None]:
 
 
 class _Watcher(Answers):
-    """Connection with one watch. `changed` receives the response and its time."""
-
     def __init__(self, question: Question, index: str) -> None:
         super().__init__()
         self._question = question
@@ -105,7 +100,6 @@ class _Watcher(Answers):
 
 
 def _one(service: Service) -> Run:
-    """Each watcher watches one game. Adds versions to some of the games, one after the other."""
     tokens = service.owner_tokens(TOKENS)
     game_ids = service.games_at_rest(service.group_id, COUNT)
 
@@ -159,7 +153,6 @@ def _one(service: Service) -> Run:
 
 
 def _all(service: Service, token_count: int) -> list[Run]:
-    """All watchers watch the list of the group. Adds a game to the group."""
     tokens = service.owner_tokens(token_count)
     names = itertools.count()
     service.game("first")

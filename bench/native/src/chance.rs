@@ -1,6 +1,5 @@
 //! Seeded random numbers, so that each run measures the same sequence.
 
-/// SplitMix64 generator.
 pub struct Chance(u64);
 
 impl Chance {

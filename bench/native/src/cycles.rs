@@ -16,7 +16,6 @@ pub const ADDRESSES: usize = 100_000;
 const CYCLES_PER_MS: u64 = 1_000;
 /// Cycles between two expiry runs.
 const CYCLES_PER_ADVANCE: u64 = 10_000;
-/// Cycles per time measurement.
 const CHUNK: u64 = 1_000;
 
 pub struct Scene {

@@ -20,7 +20,7 @@ struct Wish {
     modes: &'static [&'static str],
     tags: &'static [(&'static str, &'static str)],
     party_size: u32,
-    /// Finds per round. The slots are released between rounds, and must suffice in the smallest state.
+    /// Finds per round. Each round must fit into the smallest number of lobbies.
     at_once: usize,
 }
 
@@ -76,7 +76,6 @@ fn build(lobbies: usize, chance: &mut Chance) -> Result<Hall, Failure> {
     Ok(hall)
 }
 
-/// Measures some finds, then releases their slots.
 fn round(hall: &mut Hall, wish: &Wish, chance: &mut Chance) -> Result<Duration, Failure> {
     let mut places: Vec<(Id, String)> = Vec::with_capacity(wish.at_once * wish.party_size as usize);
     let address = chance.below(250_000) as u32;

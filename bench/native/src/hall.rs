@@ -16,7 +16,6 @@ pub fn new_engine() -> Result<Engine, Failure> {
     Ok(Engine::new(EngineConfig::new(1, keys)))
 }
 
-/// Returns the hash key of client addresses and idempotency keys.
 pub fn hash_key() -> HashKey {
     HashKey::new([9; 32])
 }
@@ -74,7 +73,6 @@ impl<'a> Kind<'a> {
 pub struct Hall {
     pub engine: Engine,
     pub hash: HashKey,
-    /// Service time of the next command.
     pub now: Ms,
     pub lobbies: Vec<Id>,
     buffer: EventBuffer,

@@ -5,7 +5,6 @@ use crate::figures::Figures;
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub done_ns: u64,
-    /// Latency since the request, or since its planned time in an open loop.
     pub took_ns: u64,
 }
 

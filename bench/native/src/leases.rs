@@ -11,7 +11,6 @@ use crate::hall::{Hall, NAMESPACE, REGION};
 use crate::{Failure, wrong};
 
 const AT_ONCE: usize = 64;
-/// Time after which all ports have left quarantine.
 const REST_MS: u64 = 3_600_000;
 
 /// Runs `leases --taken SHARE`, the used share of all ports.

@@ -13,7 +13,6 @@ use crate::transitions::{Crowd, add_lobbies, reserve};
 use crate::{Failure, wrong};
 
 const ADDRESSES: u32 = 250_000;
-/// Largest number of events that are not durable while slots are reserved.
 const AHEAD: u64 = 4_096;
 
 /// Runs `build --folder F [--lobbies 10000] [--places 100] [--log-mib 256]`, which creates the folder.

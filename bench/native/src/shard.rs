@@ -85,7 +85,6 @@ impl Shard {
         Ok((Shard { engine, journal, buffer: EventBuffer::default() }, recovered, split))
     }
 
-    /// Waits until the journal has prepared its segments.
     pub fn settle(&self) {
         while self.journal.stats().segments_ready < 2 {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -136,7 +135,6 @@ impl Shard {
     }
 }
 
-/// Writes an image of the closed segments. Returns its last event.
 pub fn compact(folder: &Path) -> Result<u64, Failure> {
     let mut engine = new_engine()?;
     let mut replay = Replay { engine: &mut engine, began: Instant::now(), split: Split::default() };

@@ -19,7 +19,6 @@ use crate::{Failure, wrong};
 
 pub struct Player {
     lobby: Id,
-    /// Token of the next transition, if the player has joined.
     token: Option<String>,
     is_connected: bool,
 }
@@ -50,7 +49,7 @@ impl Crowd {
         }
     }
 
-    /// Completes durable transitions, starts the next transition of their players, and waits for the journal.
+    /// Completes the durable transitions, starts the next ones and waits for the journal.
     pub fn turn(&mut self, shard: &mut Shard) -> Result<(), Failure> {
         let durable = shard.journal.durable();
         while let Some((lsn, player, asked)) = self.waiting.front().copied() {
@@ -123,7 +122,6 @@ pub fn reserve(shard: &mut Shard, lobby: Id, source: u64) -> Result<(String, Lsn
     }
 }
 
-/// Creates ready lobbies with ids from `first`.
 pub fn add_lobbies(shard: &mut Shard, first: u64, count: u64, places: u32) -> Result<Vec<Id>, Failure> {
     let kind = Kind::of("duel", places);
     let mut lobbies = Vec::with_capacity(count as usize);

@@ -16,7 +16,6 @@ use crate::{Failure, wrong};
 
 const METHOD: &str = "/hosting.v1.Matchmaker/PlayerConnected";
 const WINDOW_BYTES: u32 = 1 << 24;
-/// Tag of field 1, a string.
 const PLAYER_TOKEN_TAG: u8 = 0x0a;
 
 pub async fn start(
@@ -78,7 +77,6 @@ fn frame(player_token: &str) -> Result<Bytes, Failure> {
     Ok(frame.freeze())
 }
 
-/// Reads a response: an empty message with status 0, or an error code.
 async fn read(response: http::Response<RecvStream>) -> Result<Reply, Failure> {
     let (head, mut body) = response.into_parts();
     let mut message = Vec::new();

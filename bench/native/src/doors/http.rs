@@ -93,7 +93,6 @@ fn parse(bytes: &[u8]) -> Result<Option<Reply>, Failure> {
     }))
 }
 
-/// Returns the code of an error body, or the status.
 fn code_of(status: &str, body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let code = text.split_once("\"code\":\"").and_then(|(_, rest)| rest.split('"').next());

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Notify};
 
-/// Request schedule that all workers share.
 pub struct Pace {
     interval: Option<Duration>,
     /// Number of scheduled requests. One worker at a time waits for its planned time under this lock.

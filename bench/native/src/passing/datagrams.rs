@@ -17,7 +17,6 @@ use crate::{Failure, wrong};
 
 pub const SIZE: usize = 128;
 static ROOM: libc::c_int = 4 << 20;
-/// Wait for datagrams that are in flight at the end.
 const GRACE: Duration = Duration::from_millis(300);
 
 struct Load {

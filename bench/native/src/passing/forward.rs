@@ -26,7 +26,6 @@ struct Forwarder {
     server: SocketAddr,
     players: UdpSocket,
     sessions: Vec<Session>,
-    /// Session index by client address and port in network format.
     by_client: HashMap<(u32, u16), usize>,
     batch: Batch,
 }

@@ -29,7 +29,6 @@ pub fn run(what: &str, flags: &Flags) -> Result<Figures, Failure> {
     }
 }
 
-/// Measured window, which begins after the first tenth of the run.
 struct Window {
     began: Instant,
     length: Duration,
@@ -67,7 +66,6 @@ impl Window {
     }
 }
 
-/// Returns bytes without repetitions at short distances.
 fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..length)

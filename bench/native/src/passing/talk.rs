@@ -23,7 +23,6 @@ const ANSWER: [u8; 2] = [0x82, TEXT as u8];
 struct Talker {
     stream: TcpStream,
     came: Vec<u8>,
-    /// Unanswered messages with their planned times.
     waiting: VecDeque<(u64, Instant)>,
 }
 
@@ -100,7 +99,6 @@ impl Talker {
         Ok(())
     }
 
-    /// Reads responses, and returns the planned times of their messages.
     fn hear(&mut self) -> Result<Vec<Instant>, Failure> {
         let mut scratch = [0; 4_096];
         match self.stream.read(&mut scratch) {
