@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use hosting_journal::{Journal, Lsn, Options, RealFiles, State};
 
-/// Counts events, to compare the recovered events with the submitted events.
 #[derive(Default)]
 struct Count {
     events: u64,
@@ -84,7 +83,6 @@ fn file_system(folder: &Path) -> Result<String, String> {
     }
 }
 
-/// Waits at most one millisecond for the journal's signal.
 fn wait(journal: &Journal) {
     let mut poll = libc::pollfd { fd: journal.wake_fd(), events: libc::POLLIN, revents: 0 };
     let mut counter = [0_u8; 8];

@@ -16,7 +16,6 @@ const EVENT: usize = 40;
 /// Events per submission, similar to a batch with 256 outstanding requests.
 const EVENTS_AT_ONCE: u32 = 128;
 
-/// Iterates over records and events, and counts them.
 #[derive(Default)]
 struct Walk {
     records: u64,

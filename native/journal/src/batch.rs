@@ -14,7 +14,6 @@ pub(crate) const fn to_sector(bytes: u64) -> u64 {
     bytes.div_ceil(SECTOR) * SECTOR
 }
 
-/// Returns the bytes that a batch with `length` payload bytes takes in its segment.
 pub(crate) const fn framed(length: u64) -> u64 {
     to_sector(HEADER as u64 + length)
 }

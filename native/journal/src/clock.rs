@@ -10,11 +10,9 @@ use crate::machine::Machine;
 
 /// Readings of all clocks at one instant. Every batch and every image contains a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct ClockRecord {
     pub boot_id: [u8; 16],
     pub boot_ms: u64,
-    /// Wall time in milliseconds since the Unix epoch.
     pub wall_ms: u64,
     pub service_ms: u64,
 }
@@ -49,7 +47,6 @@ impl Clock {
         Self { machine, boot_id, base_service_ms: service_ms, base_boot_ms: boot_ms, highest_ms }
     }
 
-    /// Returns the current service time in milliseconds.
     pub fn service_ms(&self) -> u64 {
         self.at(self.machine.boot_ms())
     }

@@ -13,9 +13,7 @@ use crate::options::{Options, State};
 use crate::reader::{Found, SegmentReader};
 use crate::recovery::{Replay, load_base};
 
-/// Result of a compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Compacted {
     /// Last event of the new image. Without a new image, the last event of the existing image.
     pub lsn: Lsn,

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use crate::Lsn;
 
 /// Error of opening or compacting a journal.
-#[allow(missing_docs)] // the texts in `Display` explain the fields
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {

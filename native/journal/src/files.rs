@@ -6,20 +6,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Mode in which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// An existing file for sequential reads.
     Read,
-    /// An existing file for reads and writes.
     Write,
     /// A new or emptied file for reads and writes.
     Create,
 }
 
-/// A file in a folder listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Entry {
     pub name: String,
     pub length: u64,
@@ -27,15 +22,10 @@ pub struct Entry {
 
 /// Folder operations. Tests implement this trait to simulate crashes and errors.
 pub trait Files: Send + Sync + 'static {
-    /// Creates a folder and its parents if they do not exist.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
-    /// Returns the regular files of a folder in any order.
     fn list(&self, folder: &Path) -> io::Result<Vec<Entry>>;
-    /// Opens a file.
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn FileHandle>>;
-    /// Renames a file and replaces an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a file name.
     fn unlink(&self, path: &Path) -> io::Result<()>;
     /// Makes renames, creations and removals in a folder durable.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
@@ -43,9 +33,7 @@ pub trait Files: Send + Sync + 'static {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
 }
 
-/// Operations on an open file.
 pub trait FileHandle: Send + Sync {
-    /// Returns the length in bytes.
     fn length(&self) -> io::Result<u64>;
     /// Calls `pread` once. The read can be short, and returns 0 at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -57,7 +45,6 @@ pub trait FileHandle: Send + Sync {
     fn allocate(&self, length: u64) -> io::Result<()>;
 }
 
-/// Writes all bytes, continuing after short writes.
 pub(crate) fn write_all_at(file: &dyn FileHandle, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         let written = file.write_at(bytes, offset)?;
@@ -98,7 +85,6 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Repeats a system call that a signal interrupted.
 fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     loop {
         let result = call();

@@ -18,9 +18,7 @@ pub(crate) struct Folder {
 /// Files of a folder by kind. Files with unknown names are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// Length in bytes by segment number.
     pub segments: BTreeMap<u64, u64>,
-    /// Length in bytes by the number in the file name, which has no meaning.
     pub free: BTreeMap<u64, u64>,
     pub images: BTreeSet<Lsn>,
     pub unfinished: Vec<String>,

@@ -15,7 +15,6 @@ use crate::{FORMAT_VERSION, Lsn};
 const MAGIC: &[u8; 8] = b"HJIMAGE1";
 const END_MAGIC: &[u8; 8] = b"HJIMGEND";
 const FIXED: usize = 128;
-/// Bytes of the trailer: magic number, content length and checksum.
 const TRAILER: usize = 20;
 const CHUNK: usize = 1024 * 1024;
 
@@ -127,7 +126,6 @@ impl Image {
         Ok(Self { covered, path, content })
     }
 
-    /// Loads the content into an empty state.
     pub fn load(&self, state: &mut dyn State) -> Result<(), OpenError> {
         state.load_image(&self.content).map_err(|reason| OpenError::Image { path: self.path.clone(), reason })
     }

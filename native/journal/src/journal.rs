@@ -27,9 +27,7 @@ pub(crate) struct Core {
     pub clock: Arc<Clock>,
     pub epoch: u64,
     pub shared: Mutex<Shared>,
-    /// Wakes the writer thread when a batch is ready or the journal closes.
     pub writer_wake: Condvar,
-    /// Wakes the supply thread when a prepared segment was taken or the journal closes.
     pub supply_wake: Condvar,
     /// Locked during the write and sync of a batch, so that at most one batch is in flight.
     pub writing: Mutex<Writing>,
@@ -47,15 +45,12 @@ pub(crate) struct Shared {
     pub queue: Queue,
     pub shelf: Shelf,
     pub counters: Counters,
-    /// Monotonic time of the oldest submission in the batch that is being written.
     pub in_flight_since_ns: Option<u64>,
-    /// Boot time of the last recorded batch.
     pub recorded_boot_ms: u64,
     pub is_writer_idle: bool,
     pub is_closing: bool,
     /// True after a failed write or sync. The journal then writes no more batches.
     pub is_dead: bool,
-    /// Reason of the failure, if the last attempt to prepare a segment failed.
     pub supply_stall: Option<String>,
     /// Reason of the failure, if the last image was not written because the disk was full.
     pub image_stall: Option<String>,
@@ -125,7 +120,6 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns the number of bytes that can still be submitted.
     pub fn credit(&self) -> Credit {
         let largest = crate::segment::payload_of(self.core.options.segment_bytes);
         Credit { total: self.core.credit_total.load(Ordering::Acquire), reserve: largest, largest }
@@ -165,7 +159,6 @@ impl Journal {
         self.core.durable.load(Ordering::Acquire)
     }
 
-    /// Returns the last submitted event.
     pub fn last(&self) -> Lsn {
         self.core.last.load(Ordering::Acquire)
     }
@@ -180,7 +173,6 @@ impl Journal {
         self.core.epoch
     }
 
-    /// Returns the service clock.
     pub fn clock(&self) -> &Clock {
         &self.core.clock
     }
@@ -206,7 +198,6 @@ impl Journal {
         self.wake_writer(&shared);
     }
 
-    /// Returns counters and the current state.
     pub fn stats(&self) -> Stats {
         let core = &*self.core;
         let now_ns = core.machine.elapsed_ns();
@@ -277,7 +268,6 @@ impl Journal {
         lock(&self.core.held).take();
     }
 
-    /// Calls [`Journal::shutdown`] and drops the journal.
     pub fn close(self) {
         self.shutdown();
     }
@@ -287,7 +277,6 @@ impl Journal {
         self.core.writer_wake.notify_all();
         self.core.supply_wake.notify_all();
         for thread in lock(&self.threads).drain(..) {
-            // A thread that panicked has already called on_fatal.
             let _ = thread.join();
         }
     }

@@ -5,6 +5,8 @@
 //! Start with [`open`], [`Journal`], [`State`] and [`compact`]. A journal folder holds `seg-<number>.log` (segments),
 //! `free-<number>.log` (pre-written files for later segments), `image-<lsn>.img`, `lock` and `compact.lock`.
 
+#![allow(missing_docs)] // an internal crate: documented where a name does not say it
+
 mod batch;
 mod clock;
 mod compaction;

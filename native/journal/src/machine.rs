@@ -1,6 +1,5 @@
 //! Clocks and random numbers of the machine, behind a trait so that tests can control time.
 
-/// Clocks and randomness.
 pub trait Machine: Send + Sync + 'static {
     /// Returns `CLOCK_BOOTTIME` in milliseconds. This clock includes suspend and restarts at each boot.
     fn boot_ms(&self) -> u64;
@@ -8,11 +7,9 @@ pub trait Machine: Send + Sync + 'static {
     fn wall_ms(&self) -> u64;
     /// Returns `CLOCK_MONOTONIC` in nanoseconds. Only for durations.
     fn elapsed_ns(&self) -> u64;
-    /// Returns unpredictable random bits.
     fn random(&self) -> std::io::Result<u64>;
 }
 
-/// Clocks and random numbers of the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealMachine;
 

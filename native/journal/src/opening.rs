@@ -17,22 +17,17 @@ use crate::recovery::{self, Cursor, LastBatch, Replay, Tail};
 use crate::supply::Shelf;
 use crate::writer::{Counters, Writing};
 
-/// Result of the recovery of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
     /// Last event of the log. All events up to this one are applied and durable.
     pub last_lsn: Lsn,
-    /// Last event of the loaded image, 0 without an image.
     pub image_lsn: Lsn,
-    /// Batches read after the image.
     pub batches: u64,
-    /// Events applied after the image.
     pub events: u64,
     /// Known bytes of a batch that a crash cut short. The events of that batch were never acknowledged.
     pub torn_bytes: u64,
     /// Epoch of this run: the previous run's epoch plus one.
     pub epoch: u64,
-    /// Service time at the end of recovery, in milliseconds.
     pub service_ms: u64,
 }
 

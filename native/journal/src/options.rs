@@ -8,19 +8,14 @@ use crate::error::OpenError;
 use crate::segment;
 
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
-/// Largest segment length in bytes. Batch lengths have 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
-/// Block size of the file system. Segment lengths are multiples of this size.
 const SEGMENT_BYTES_MULTIPLE: u64 = 4096;
 
-/// Options of a journal.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Folder of the journal's files. [`open`](crate::open) creates a missing folder.
     pub dir: PathBuf,
-    /// File with the kernel's boot id.
     pub boot_id_path: PathBuf,
-    /// Number of the shard, from 1.
     pub shard: u16,
     /// Length of new segment files: a multiple of 4 KiB, at least 256 KiB. Files of another length are read, but not
     /// reused.
@@ -32,7 +27,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the options of a production journal.
     pub fn new(dir: impl Into<PathBuf>, shard: u16, kinds: &'static [(u8, &'static str)]) -> Self {
         Self {
             dir: dir.into(),

@@ -16,7 +16,6 @@ use crate::segment::{HEADER_SPACE, Segment, payload_of};
 /// segment for events that free slots. The values are valid for one submission within a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credit {
-    /// Free bytes of the prepared segments.
     pub total: u64,
     /// Bytes kept for events that free slots: the payload of one segment.
     pub reserve: u64,
@@ -28,9 +27,7 @@ pub struct Credit {
 const HEARTBEAT_SLACK: u64 = SECTOR;
 
 pub(crate) struct Pending {
-    /// Segment and offset of the batch. `None` while no segment has room.
     pub place: Option<(Arc<Segment>, u64)>,
-    /// Space for the header, followed by the payload.
     pub bytes: Vec<u8>,
     pub first_lsn: Lsn,
     pub count: u32,
@@ -45,7 +42,6 @@ impl Pending {
 
 pub(crate) struct Queue {
     pending: VecDeque<Pending>,
-    /// The segment that is being filled, and its first free byte.
     fill: Option<(Arc<Segment>, u64)>,
     ready: VecDeque<Arc<Segment>>,
     payload: u64,
@@ -63,12 +59,10 @@ impl Queue {
         }
     }
 
-    /// Continues in a segment that already holds batches.
     pub fn fill_from(&mut self, segment: Arc<Segment>, offset: u64) {
         self.fill = Some((segment, offset));
     }
 
-    /// Stops filling the segment `number` if it is the current segment.
     pub fn leave_segment(&mut self, number: u64) {
         if let Some((segment, offset)) = &mut self.fill
             && segment.home.segment == number

@@ -43,7 +43,6 @@ impl Base {
         }
     }
 
-    /// Returns the first missing segment of the log after this base.
     fn missing_segment(&self, listing: &Listing) -> Option<u64> {
         let last = listing.segments.last_key_value().map_or(0, |(&number, _)| number);
         let is_fresh = listing.segments.is_empty() && self.image_lsn == 0 && self.first_segment == 1;
@@ -91,7 +90,6 @@ fn missing(folder: &Folder, segment: u64) -> OpenError {
 pub(crate) struct Tail {
     pub segment: u64,
     pub offset: u64,
-    /// Known bytes of the damaged batch at `offset`.
     pub torn_bytes: u64,
 }
 

@@ -27,7 +27,6 @@ pub(crate) struct SegmentHeader {
     pub kinds: Vec<(u8, String)>,
 }
 
-/// Returns the payload bytes of the largest batch in an empty segment.
 pub(crate) const fn payload_of(segment_bytes: u64) -> u64 {
     segment_bytes - HEADER_SPACE - crate::batch::HEADER as u64
 }
@@ -61,7 +60,6 @@ pub(crate) fn take_kinds(take: &mut Take<'_>) -> Option<Vec<(u8, String)>> {
     Some(kinds)
 }
 
-/// Reports whether a segment's event kind table contains every event kind of this build.
 pub(crate) fn names_all(table: &[(u8, String)], kinds: &[(u8, &str)]) -> bool {
     kinds.iter().all(|(kind, name)| table.iter().any(|(k, n)| k == kind && n == name))
 }

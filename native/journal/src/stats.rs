@@ -3,10 +3,8 @@
 use crate::Lsn;
 use crate::queue::Credit;
 
-/// Inclusive upper bounds of the buckets for events per batch. One more bucket counts larger values.
 pub const BATCH_EVENT_BOUNDS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096, 16_384];
 
-/// Inclusive upper bounds of the buckets for the time of one write and sync, in nanoseconds.
 pub const SYNC_NS_BOUNDS: [u64; 13] = [
     50_000,
     100_000,
@@ -23,14 +21,10 @@ pub const SYNC_NS_BOUNDS: [u64; 13] = [
     1_000_000_000,
 ];
 
-/// A histogram with fixed bounds. Each count is for one bucket, not cumulative.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Histogram {
     pub bounds: &'static [u64],
-    /// One count per bound, and one for values above the last bound.
     pub counts: Vec<u64>,
-    /// Sum of the observed values, in the unit of the bounds.
     pub sum: u64,
 }
 
@@ -44,14 +38,12 @@ impl Histogram {
         self.sum += value;
     }
 
-    /// Returns the number of observed values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum LastCompaction {
     Succeeded { lsn: Lsn, image_bytes: u64, segments: u64 },
     Failed { reason: String },
@@ -59,17 +51,12 @@ pub enum LastCompaction {
 
 /// Counters of this run and the current state of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Stats {
-    /// Durable batches, including empty batches.
     pub batches: u64,
     pub events: u64,
-    /// Bytes written by batches, including framing.
     pub bytes: u64,
     pub syncs: u64,
-    /// Events per batch, without empty batches.
     pub batch_events: Histogram,
-    /// Time of one write and sync, in nanoseconds.
     pub sync_ns: Histogram,
     /// Age of the oldest submission that is not durable, in nanoseconds. 0 if there is none.
     pub oldest_pending_ns: u64,
@@ -78,7 +65,6 @@ pub struct Stats {
     pub epoch: u64,
     pub segments_ready: u64,
     pub segments_free: u64,
-    /// Full segments that no image covers.
     pub segments_closed: u64,
     pub credit: Credit,
     /// True after a segment could not be prepared, or an image did not fit on the disk. Only the reserve is left then.

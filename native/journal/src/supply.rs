@@ -23,15 +23,12 @@ const COMPACTION_DUE: usize = 4;
 /// Number of free files that are kept for reuse. More files are removed.
 const FREE_KEPT: usize = 6;
 const RETRY: Duration = Duration::from_secs(1);
-/// Bytes per write when a new file is filled with zeros.
 const ZEROS: usize = 1024 * 1024;
 /// Zero bytes between two syncs of a new file, so that the syncs of batches do not wait long.
 const ZEROS_PER_SYNC: u64 = 8 * 1024 * 1024;
 
 pub(crate) struct Shelf {
-    /// Segment of the last batch, 0 before the first batch.
     active: u64,
-    /// Full segments that no image covers, oldest first.
     pub closed: Vec<u64>,
     pub free: Vec<PathBuf>,
     next: u64,
@@ -70,7 +67,6 @@ impl Shelf {
         Ok((shelf, (!is_named).then_some(active)))
     }
 
-    /// Collects covered segments and existing free files, and removes files that cannot be reused.
     fn collect_free(
         &mut self,
         folder: &Folder,

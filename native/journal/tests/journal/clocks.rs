@@ -10,7 +10,6 @@ use crate::world::World;
 const DAY_MS: u64 = 86_400_000;
 const OTHER_BOOT: &str = "9a1b2c3d-0000-4000-8000-00000000beef";
 
-/// Returns a stopped service and the service time of its last batch.
 fn stopped() -> (World, u64) {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();

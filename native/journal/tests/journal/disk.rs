@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod calls;
 
-/// Effect at the planned call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The machine stops during the call. Later calls fail until the next start.
@@ -18,15 +17,12 @@ pub enum Fault {
 
 #[derive(Clone, Default)]
 struct Content {
-    /// Content that readers see.
     cache: Vec<u8>,
-    /// Content that survives a power loss.
     platter: Vec<u8>,
     /// Blocks for the next sync. A failed sync clears the set, although some blocks may not be written.
     dirty: BTreeSet<usize>,
 }
 
-/// A file name change that is not durable yet.
 #[derive(Clone)]
 struct NameChange {
     removed: Option<PathBuf>,
@@ -39,7 +35,6 @@ struct Inner {
     names: BTreeMap<PathBuf, usize>,
     platter_names: BTreeMap<PathBuf, usize>,
     changes: Vec<NameChange>,
-    /// Calls since the start or the last planned fault.
     calls: u64,
     fault: Option<(u64, Fault)>,
     is_off: bool,
@@ -47,7 +42,6 @@ struct Inner {
     life: u64,
     random: u64,
     block: usize,
-    /// Limit of the total file size in bytes.
     room: Option<usize>,
     is_short_writing: bool,
     log: Vec<&'static str>,
@@ -58,7 +52,6 @@ struct Inner {
 pub struct Disk(Arc<Mutex<Inner>>);
 
 impl Inner {
-    /// Returns the next number of a deterministic generator.
     fn next(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut value = self.random;
@@ -178,14 +171,12 @@ impl Disk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an independent copy of the disk.
     pub fn fork(&self, seed: u64) -> Self {
         let mut inner = self.inner().clone();
         inner.random = seed;
         Self(Arc::new(Mutex::new(inner)))
     }
 
-    /// Plans the fault for the n-th call from now, counted from 1.
     pub fn plan(&self, at: u64, fault: Fault) {
         let mut inner = self.inner();
         (inner.calls, inner.fault) = (0, Some((at, fault)));
@@ -214,7 +205,6 @@ impl Disk {
         inner.fault = None;
     }
 
-    /// Limits the total file size. `None` removes the limit.
     pub fn limit(&self, room: Option<usize>) {
         self.inner().room = room;
     }
@@ -255,7 +245,6 @@ impl Disk {
         self.kill();
     }
 
-    /// Damages bytes of a file, in the cache and on the disk.
     pub fn damage(&self, path: &Path, offset: usize, length: usize) {
         let mut inner = self.inner();
         let content = inner.names[path];
@@ -272,7 +261,6 @@ impl Disk {
         inner.contents[inner.names[path]].cache.clone()
     }
 
-    /// Replaces the content of a file, in the cache and on the disk.
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut inner = self.inner();
         let content = Content { cache: bytes.to_vec(), platter: bytes.to_vec(), dirty: BTreeSet::new() };
@@ -282,7 +270,6 @@ impl Disk {
         inner.platter_names.insert(path.to_owned(), number);
     }
 
-    /// Removes a file, in the cache and on the disk.
     pub fn lose(&self, path: &Path) {
         let mut inner = self.inner();
         inner.names.remove(path);

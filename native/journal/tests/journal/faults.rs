@@ -6,7 +6,6 @@ use hosting_journal::OpenError;
 use crate::disk::{Disk, Fault};
 use crate::world::World;
 
-/// State of the machine after the process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Kill,
@@ -34,7 +33,6 @@ fn whole_life(world: &mut World) -> Result<(), OpenError> {
     short_life(world)
 }
 
-/// Runs a few commits. The last submission is never written.
 fn short_life(world: &mut World) -> Result<(), OpenError> {
     for length in [100, 30_000, 300] {
         world.submit(length);
@@ -136,7 +134,6 @@ fn a_full_disk_at_every_call_loses_nothing() {
     at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::ENOSPC), After::PowerLoss, 900, whole_life);
 }
 
-/// Returns a service that ended while a batch of many sectors was written.
 fn died_in_a_batch(seed: u64, before: usize) -> World {
     let mut world = World::new(Disk::new(seed));
     world.open().unwrap();

@@ -243,14 +243,12 @@ fn start(role: &str) -> Command {
     command
 }
 
-/// Runs the role of a child process, if the test below started this process.
 #[test]
 fn plays_a_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     if role == "parent" {
         let mut child = start(&format!("child of {}", std::process::id())).spawn().unwrap();
         wait_for_a_word(child.stdout.as_mut().map(|out| out as &mut dyn Read));
-        // The child gets no message. This process just ends.
         std::mem::forget(child);
         std::process::exit(0);
     }

@@ -6,14 +6,11 @@ use crate::disk::{Disk, Fault};
 use crate::world::{KINDS, Memory, SEGMENT, World};
 
 const FIRST: usize = 16_384;
-/// Sectors of a batch with one event of 40,000 bytes.
 const BATCH: usize = 40_448;
-/// Offset of the n-th event's batch, after the first batch of the run.
 const fn batch(n: usize) -> usize {
     FIRST + 512 + n * BATCH
 }
 
-/// Writes six batches of one event into the first segment and three into the second.
 fn nine_events() -> World {
     let mut world = World::new(Disk::new(2));
     world.open().unwrap();

@@ -24,7 +24,6 @@ pub struct Event {
 const EVENT_HEAD: usize = 21;
 
 impl Event {
-    /// Appends kind, fields, checksum and padding.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.push(if self.length < 1_000 { 1 } else { 2 });
@@ -109,7 +108,6 @@ impl State for Memory {
     }
 }
 
-/// Clocks under test control.
 pub struct StillMachine {
     pub boot_ms: AtomicU64,
     pub wall_ms: AtomicU64,
@@ -156,7 +154,6 @@ fn die(_reason: &str) -> ! {
     std::panic::resume_unwind(Box::new(Died))
 }
 
-/// A service on one disk, with a ledger of its acknowledged events.
 pub struct World {
     pub disk: Disk,
     pub machine: Arc<StillMachine>,
@@ -196,7 +193,6 @@ impl World {
         }
     }
 
-    /// Returns the same service with a copy of its disk.
     pub fn fork(&self, seed: u64) -> Self {
         assert!(self.journal.is_none());
         let mut world = Self::with_boot_id(self.disk.fork(seed), Arc::clone(&self.boot_id));
@@ -221,7 +217,6 @@ impl World {
         self.journal.as_ref().unwrap()
     }
 
-    /// Opens the journal without a check of the recovered events.
     pub fn try_open(&mut self, state: &mut Memory) -> Result<Recovered, OpenError> {
         self.journal = None;
         self.run += 1;
@@ -250,7 +245,6 @@ impl World {
         Ok(recovered)
     }
 
-    /// Submits one event. Returns false without credit.
     pub fn submit(&mut self, length: u32) -> bool {
         let lsn = self.journal().last() + 1;
         let event = Event { run: self.run, lsn, length };
@@ -265,7 +259,6 @@ impl World {
         true
     }
 
-    /// Writes all pending events and moves the durable ones to the ledger.
     pub fn commit(&mut self) {
         loop {
             let before = self.journal().durable();
@@ -289,7 +282,6 @@ impl World {
         Ok(done)
     }
 
-    /// Does the background work of the service: prepares segments and compacts.
     pub fn keep_house(&self) {
         // A failure is a stall, which shows in the credit.
         let _ = self.journal().step_supply();
@@ -308,12 +300,10 @@ impl World {
         self.acknowledged.append(&mut self.submitted);
     }
 
-    /// Ends the process abruptly.
     pub fn drop_journal(&mut self) {
         self.journal = None;
     }
 
-    /// Submits and commits events of `length` bytes until `count` events are acknowledged.
     pub fn write(&mut self, count: usize, length: u32) {
         for _ in 0..count {
             while !self.submit(length) {
