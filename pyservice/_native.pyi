@@ -46,7 +46,7 @@ build_profile: Final[str]
 version: Final[str]
 
 class OpenFailed(Exception):
-    """The data directory cannot be opened. The message names the file, the offset and the remedy."""
+    """The data directory cannot be opened. The message names file, offset and remedy."""
 
 @final
 class Refused(Exception):
@@ -98,14 +98,14 @@ class Lobby:
     def ports(self) -> tuple[Port, ...]: ...
     @property
     def max_players(self) -> tuple[int, int, int]:
-        """Limits of the operations find, join and party."""
+        """Limits of find, join and party."""
     @property
     def is_ready(self) -> bool: ...
     @property
     def is_closed(self) -> bool: ...
     @property
     def is_open(self) -> bool:
-        """The lobby is ready, not closed, and its heartbeats arrive in time."""
+        """True if the lobby is ready, not closed, and sends heartbeats."""
     @property
     def players(self) -> tuple[int, int, int, int]:
         """Slot counts: promised to holds, reserved, connected, kept."""
@@ -114,7 +114,7 @@ class Lobby:
         """Milliseconds since the Unix epoch."""
     @property
     def is_ours(self) -> bool:
-        """The service started the lobby, which has `leased` ports. An attached lobby has `ports`."""
+        """True if the service starts the lobby. Then `leased` has its ports, else `ports`."""
     @property
     def is_public(self) -> bool: ...
     @property
@@ -124,22 +124,21 @@ class Lobby:
     @property
     def leased(self) -> tuple[LeasedPort, ...]: ...
     @property
-    def lobby_config(self) -> bytes | None:
-        """JSON text from the create request."""
+    def lobby_config(self) -> bytes | None: ...
 
 @final
 class Placed:
-    """Result of find and create: reserved slots, or a hold on a starting lobby."""
+    """Reserved slots, or a hold on a starting lobby."""
 
     @property
     def lobby(self) -> bytes:
-        """Lobby with the reserved slots, or the starting lobby of the hold."""
+        """Lobby with the slots, or starting lobby of the hold."""
     @property
     def tokens(self) -> tuple[str, ...]:
-        """One player token per player. Empty during a hold."""
+        """One player token per player, empty for a hold."""
     @property
     def hold(self) -> int:
-        """0 if the slots are reserved. Else wait for `Resolved` with this number, or call `release_hold` once."""
+        """0 for reserved slots. Else wait for `Resolved` with this number, or call `release_hold` once."""
     @property
     def wait(self) -> int: ...
 
@@ -156,10 +155,9 @@ class Resolved:
 
 @final
 class Make:
-    """Template of a lobby that the service starts.
+    """Template of a lobby that the service starts. Raises ValueError for unknown words.
 
-    Each port is (name, protocol, `number` | `host` | `range`, first, last). First and last limit the range, and
-    are 0 for other ports. Raises ValueError for an unknown protocol or kind.
+    A port is (name, protocol, `number` | `host` | `range`, first, last), with 0 for first and last outside of ranges.
     """
 
     def __new__(
@@ -189,12 +187,12 @@ class LeasedPort:
     def protocol(self) -> str: ...
     @property
     def number(self) -> int:
-        """Public port number, or 0 if players use a host name or the range."""
+        """Public port, or 0 if players use a host name or the range."""
     @property
     def range(self) -> tuple[int, int] | None: ...
     @property
     def backend(self) -> tuple[str, int] | None:
-        """Address and port of the process, None before it listens."""
+        """Address and port of the process, or None before it listens."""
 
 @final
 class Route:
@@ -222,7 +220,7 @@ class Routes:
         """All routes of each owner that has a change."""
     @property
     def removed(self) -> list[bytes]:
-        """Owners without routes, until `Servers.ports_returned`."""
+        """Owners with routes to remove, until `Servers.ports_returned`."""
 
 @final
 class EmptyLobby:
@@ -234,11 +232,10 @@ class EmptyLobby:
     def empty_ms(self) -> int:
         """Time since the lobby became empty."""
     @property
-    def was_used(self) -> bool:
-        """A player was connected earlier."""
+    def was_used(self) -> bool: ...
     @property
     def is_findable(self) -> bool:
-        """The lobby is public and open."""
+        """True if the lobby is public and open."""
     @property
     def is_ours(self) -> bool: ...
 
@@ -262,23 +259,23 @@ class SupplyGroup:
         """Lobbies that are not stopping."""
     @property
     def failed(self) -> int:
-        """Lobbies of the service that missed a timeout since `take_touched` last returned the group."""
+        """Lobbies of the service that missed a timeout since `take_touched` returned this group."""
     @property
     def empty(self) -> list[EmptyLobby]:
         """Empty lobbies, the longest empty first."""
 
 @final
 class Servers:
-    """Commands for processes and ports. The last result of a command is its LSN. Commands raise Refused."""
+    """Commands for processes and ports, with the LSN as last result. All raise Refused."""
 
     def start_idle(self, namespace: bytes, version: bytes, make: Make) -> tuple[bytes, int]:
-        """Create an idle lobby without players. Returns its id."""
+        """Start a lobby without players. Returns its id."""
     def stop(self, lobby: bytes, only_if_idle: bool) -> tuple[bool, int]:
-        """Stop a lobby, so that no player can enter. Returns whether the lobby is stopping."""
+        """Stop a lobby, so that no player can enter. Returns whether it is stopping."""
     def exited(self, lobby: bytes, exit_code: int | None = None) -> tuple[bool, int]:
         """Report the exit of a lobby's process. Returns whether the exit ended the lobby."""
     def lobby_token(self, lobby: bytes) -> str | None:
-        """Return the `lobby_` token of a lobby, or None if the lobby has ended."""
+        """Return the `lobby_` token, or None after the end of the lobby."""
     def wanted_since(self, after: int) -> tuple[int, bool, list[tuple[bytes, bool]], list[bytes]]:
         """Return changes of the lobbies that should run, after a sequence number.
 
@@ -288,9 +285,9 @@ class Servers:
         """Return the groups that changed since the last call."""
     def supply_groups(self, namespace: bytes) -> list[SupplyGroup]: ...
     def starts_of_version(self, namespace: bytes, version: bytes) -> bool:
-        """Report whether the service is starting a lobby of the version. Includes changes that are not durable."""
+        """Report whether the service is starting a lobby of the version. Includes changes that are not durable yet."""
     def lobbies_of_version(self, namespace: bytes, version: bytes) -> list[bytes]:
-        """Return all lobbies that have not ended, oldest first. Includes changes that are not durable."""
+        """Return all lobbies that have not ended, oldest first. Includes changes that are not durable yet."""
     def lease(
         self,
         owner: bytes,
@@ -298,7 +295,7 @@ class Servers:
         region: str,
         ports: Sequence[tuple[str, str, str, int, int]],
     ) -> tuple[tuple[LeasedPort, ...], int]:
-        """Lease ports for a dynamic server, in the format of `Make`. A repeated call returns the same ports."""
+        """Lease ports for a dynamic server, in the format of `Make`. Repeatable."""
     def set_backends(self, owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:
         """Set the (port name, address, port) on which the owner's process listens."""
     def end_lease(self, owner: bytes) -> tuple[bool, int]:
@@ -306,19 +303,18 @@ class Servers:
     def replace_port(self, owner: bytes, name: str, refused: int) -> tuple[int | None, int]:
         """Replace a port number that edge-guard could not bind. Returns the current number of the port."""
     def ports_returned(self, owner: bytes) -> tuple[bool, int]:
-        """Report that edge-guard closed the owner's sockets. Returns whether this report was expected."""
+        """Report that edge-guard closed the owner's sockets. Returns whether the report was expected."""
     def routes_since(self, after: int) -> Routes:
         """Return the route changes after a version. 0 returns all routes."""
-    def leased_servers(self) -> list[bytes]:
-        """Return the dynamic servers with a lease."""
+    def leased_servers(self) -> list[bytes]: ...
 
 @final
 class Status:
-    """State of the journal and the engine."""
+    """State of the engine and its journal."""
 
     @property
     def epoch(self) -> int:
-        """Number of this run. Each opening of the directory increments it."""
+        """Increases with each opening of the directory."""
     @property
     def durable(self) -> int: ...
     @property
@@ -343,7 +339,7 @@ class Fact:
         """`made`, `ready`, `closed`, `opened`, `stopping` or `ended`."""
     @property
     def ts_ms(self) -> int:
-        """Milliseconds since the Unix epoch, or 0 in facts of early builds without a time."""
+        """Milliseconds since the Unix epoch, or 0 if an early build stored no time."""
     @property
     def lobby(self) -> bytes: ...
     @property
@@ -358,24 +354,20 @@ class Fact:
     def is_public(self) -> bool | None: ...
     @property
     def max_players(self) -> tuple[int, int, int] | None:
-        """Limits of the operations find, join and party."""
+        """Limits of find, join and party."""
     @property
     def create_ts_ms(self) -> int | None: ...
     @property
     def reason(self) -> str | None:
         """`exited`, `start_timeout`, `silent` or `removed`."""
     @property
-    def exit_code(self) -> int | None:
-        """Exit code of the process, or None if it is unknown."""
+    def exit_code(self) -> int | None: ...
     @property
-    def player_ms(self) -> int | None:
-        """Sum of the connection times of all players."""
+    def player_ms(self) -> int | None: ...
     @property
-    def peak_players(self) -> int | None:
-        """Largest number of players that were connected at one time."""
+    def peak_players(self) -> int | None: ...
     @property
-    def connections(self) -> int | None:
-        """Number of connections."""
+    def connections(self) -> int | None: ...
     @property
     def players(self) -> tuple[int, int, int] | None:
         """Slots when the lobby ended: reserved, connected, kept."""
@@ -391,7 +383,7 @@ class Facts:
         """LSN of the oldest stored fact, or 0 if none is stored."""
     @property
     def lost(self) -> int:
-        """Upper limit for the number of facts that were removed unread, all older than `oldest`."""
+        """Largest possible number of facts that were removed unread, all before `oldest`."""
 
 @final
 class Engine:
@@ -420,10 +412,10 @@ class Engine:
 
     # Waiting
     def wake_fd(self) -> int:
-        """Return the eventfd that signals durable batches, or -1 without a journal. The engine closes it."""
+        """Return the eventfd for durable batches, or -1 without a journal. The engine closes it."""
     def durable(self) -> int: ...
     def take_resolved(self) -> list[Resolved]:
-        """Return the holds that ended since the last call. Poll this after each signal of `wake_fd`."""
+        """Return the holds that ended since the last call. `wake_fd` signals new ones."""
 
     # Tokens and hashes
     def lobby_of_token(self, lobby_token: str) -> bytes | None:
@@ -432,15 +424,15 @@ class Engine:
     def namespace_of_public_token(self, public_token: str) -> tuple[bytes, bytes] | None:
         """Return (namespace, token id) of a valid `pub_` token, else None."""
     def development_token(self, namespace: bytes, token_id: bytes, expires_ms: int) -> str:
-        """Return a `dev_` token. Equal arguments and keys give equal tokens."""
+        """Return a `dev_` token, equal for equal arguments under one key."""
     def namespace_of_development_token(
         self, development_token: str
     ) -> tuple[bytes, bytes, int] | None:
-        """Return (namespace, token id, expires_ms) of a valid `dev_` token, else None. Does not check the expiry."""
+        """Return (namespace, token id, expires_ms) of a valid or expired `dev_` token, else None."""
     def mock_player_token(self, namespace: bytes, token_id: bytes, nonce: bytes) -> str:
-        """Return a mock player token for a `dev_` token. An equal nonce in the same hour gives an equal token."""
+        """Return a mock player token, equal for an equal nonce (16 bytes) in the same hour."""
     def consume_mock(self, namespace: bytes, token_id: bytes, player_token: str) -> int:
-        """Consume a mock player token, valid once and for one to two hours. Returns the LSN. Raises Refused."""
+        """Consume a mock player token, valid once for one to two hours. Returns the LSN. Raises Refused."""
     def source(self, namespace: bytes, address: bytes) -> int:
         """Return the keyed hash of a client address. Never 0."""
     def idempotency(self, caller: bytes, key: bytes, operation: str, message: bytes) -> bytes:
@@ -455,7 +447,7 @@ class Engine:
     def drop_key(self, key_id: int) -> bool:
         """Remove a key. Returns False if the key signs, or if stored tokens refer to the key."""
     def key_ids(self) -> list[int]:
-        """Return all keys in the order of addition."""
+        """Return all key ids in the order of addition."""
     def keys_in_use(self) -> list[int]:
         """Return the keys of stored lobbies, slots, requests or channels, ascending."""
 
@@ -464,8 +456,7 @@ class Engine:
         """Return (time since the last passed captcha or None after 12 h, requests since)."""
     def note_human(self, namespace: bytes, address: bytes) -> int:
         """Record a passed captcha. Returns the LSN. Raises Refused (`STORAGE_FULL`)."""
-    def note_request(self, namespace: bytes, address: bytes) -> None:
-        """Count a request of an address that passed a captcha."""
+    def note_request(self, namespace: bytes, address: bytes) -> None: ...
 
     # Requests of players. All raise Refused.
     def find(
@@ -501,8 +492,7 @@ class Engine:
         channels: Sequence[bytes] | None = None,
     ) -> Placed:
         """Create a lobby for this caller. `creation` as in `find`."""
-    def servers(self) -> Servers:
-        """Return the commands for processes and ports of this engine."""
+    def servers(self) -> Servers: ...
     def join(
         self,
         namespace: bytes,
@@ -516,12 +506,9 @@ class Engine:
         channels: Sequence[bytes] | None = None,
     ) -> Placed: ...
     def recall(self, idempotency: bytes) -> Placed | None:
-        """Return the stored result of find, create or join for a request key, or None.
-
-        A stored hold has one more waiting request after this call.
-        """
+        """Return the stored result of find, create or join, or None. A hold gains one waiting request."""
     def release_hold(self, hold: int) -> None:
-        """Remove one waiting request from a hold. The last removal ends the hold."""
+        """Remove a waiting request from a hold. The last removal ends the hold."""
 
     def channel_events(self, channel: bytes) -> tuple[list[tuple[int, bytes, str]], int]:
         """Return ([(Unix ms, lobby, player token)], LSN), oldest event first."""
@@ -549,7 +536,7 @@ class Engine:
     ) -> tuple[bytes | None, int]:
         """Return (state, LSN) of a lobby in one of these namespaces.
 
-        `speaker` is the lobby of the request's token. It must not have ended. The request counts as its heartbeat.
+        `speaker` is the lobby of the request's token. It must not have ended, and the request counts as its heartbeat.
         """
 
     # Operators
@@ -571,9 +558,9 @@ class Engine:
         lobby_count_max: int,
         idempotency: bytes | None = None,
     ) -> tuple[bytes, str, int]:
-        """Attach a running lobby. Returns (lobby id, lobby token, LSN). Ports are (name, address, port, is_tls)."""
+        """Attach a running lobby. Returns (lobby, lobby token, LSN). Ports are (name, address, port, is_tls)."""
     def recall_attach(self, idempotency: bytes) -> tuple[bytes, str, int] | None:
-        """Return the stored result of attach for a request key, or None."""
+        """Return the stored result of attach, or None."""
     def detach(self, namespaces: Sequence[bytes], lobby: bytes) -> tuple[bool, int]:
         """Detach a lobby. Returns (did_remove, LSN)."""
 
@@ -586,7 +573,7 @@ class Engine:
         """Return (generation, is_all, [(namespace, connected players, live lobbies)]) of changed namespaces.
 
         `is_all` is set if `after_generation` is 0 or of another engine. Namespaces without a row are then empty.
-        Includes changes that are not durable.
+        Includes changes that are not durable yet.
         """
 
     # Queries without an LSN
@@ -594,21 +581,21 @@ class Engine:
     def list_lobbies(self, namespace: bytes, version: bytes) -> list[Lobby]:
         """Return the public, open lobbies of a version, oldest first."""
     def namespace_that_had(self, lobby: bytes) -> bytes | None:
-        """Return the namespace of a lobby, also for a time after the lobby ended."""
+        """Return the namespace of a lobby, also for some time after its end."""
     def live_versions(self, namespace: bytes) -> list[bytes]:
-        """Return the versions with lobbies that have not ended. Includes changes that are not durable."""
+        """Return the versions with lobbies that have not ended. Includes changes that are not durable yet."""
     def player_counts(self, namespace: bytes) -> list[tuple[str, str, int]]:
         """Return (mode, region, connected players)."""
     def status(self) -> Status: ...
     def render_metrics(self, namespace_labels: Mapping[bytes, str]) -> bytes:
-        """Return the metrics of engine and journal as Prometheus text. The labels are `game/namespace`."""
+        """Return engine and journal metrics as Prometheus text. Labels are `game/namespace`."""
 
     # Compaction (see `compact`)
     def is_compaction_due(self) -> bool: ...
     def image_written(self) -> None:
         """Recycle the journal segments that a new image covers. Raises OpenFailed, or OSError with ENOSPC."""
     def image_failed(self, reason: str, is_no_space: bool) -> None:
-        """Record a failed compaction. With `is_no_space`, new slots are refused until an image is written."""
+        """Record a failed compaction. `is_no_space` refuses new slots until an image is written."""
 
 def compact(
     journal_dir: str,
