@@ -24,7 +24,7 @@ class GameServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _StatusHandler)
-        self.asked: list[str] = []
+        self.paths: list[str] = []
 
     def url(self, status: int) -> str:
         return f"http://127.0.0.1:{self.server_port}/{status}"
@@ -36,7 +36,7 @@ class _StatusHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.asked.append(self.path)
+        self.server.paths.append(self.path)
         self.send_response(int(self.path.rpartition("/")[2]))
         self.send_header("Content-Length", "0")
         self.end_headers()

@@ -388,14 +388,14 @@ async def test_regions_have_player_counts(game: Game) -> None:
 
 async def test_heartbeat_with_an_unknown_token_frees_nothing(game: Game) -> None:
     lobby, other = await game.attach("duel"), await game.attach("duel")
-    mine, theirs = await game.join(lobby), await game.join(other)
+    joined, theirs = await game.join(lobby), await game.join(other)
     for guest in (theirs, "player_nonsense"):
-        refused = await game.server(lobby, "heartbeat", {"player_tokens": [mine, guest]})
+        refused = await game.server(lobby, "heartbeat", {"player_tokens": [joined, guest]})
         assert refused.code == "BODY_INVALID"
         assert refused.errors[0][:2] == ("player_tokens", "1")
-    assert (await game.server(lobby, "heartbeat", {"player_tokens": [mine]})).code == "OK"
+    assert (await game.server(lobby, "heartbeat", {"player_tokens": [joined]})).code == "OK"
     assert (await game.server(lobby, "heartbeat")).code == "OK"
-    assert (await game.server(lobby, "connected", {"player_token": mine})).code == "OK"
+    assert (await game.server(lobby, "connected", {"player_token": joined})).code == "OK"
 
 
 async def test_repeated_lobby_operations_have_no_further_effect(game: Game) -> None:

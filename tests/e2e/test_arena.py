@@ -154,7 +154,7 @@ def test_ctrl_c_ends_every_started_process(start_run: StartRun) -> None:
     assert len(beside) >= 3, "edge-guard, a keeper and its game server"
     run.stop()
     assert run.process.returncode == 0
-    assert all(is_gone(pid) for pid in (*children, *beside)), "something goes on"
+    assert all(is_gone(pid) for pid in (*children, *beside)), "a process still runs"
 
 
 def test_run_after_a_kill_reuses_the_data_without_leftovers(

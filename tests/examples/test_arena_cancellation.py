@@ -16,9 +16,9 @@ pytestmark = pytest.mark.anyio
 
 async def test_cancellation_during_a_response_is_not_lost() -> None:
     random.seed(1)
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        hosting = HostingClient(f"http://127.0.0.1:{nobody.getsockname()[1]}", "token")
+    with socket.socket() as closed_socket:
+        closed_socket.bind(("127.0.0.1", 0))
+        hosting = HostingClient(f"http://127.0.0.1:{closed_socket.getsockname()[1]}", "token")
 
         async def call_repeatedly() -> None:
             while True:

@@ -75,4 +75,4 @@ def test_unmodified_bzflag_server_starts_serves_and_ends(
 
     assert "exit_code" in (until(over) or {})
     assert version_of(address) is None
-    assert json.loads(manifest)["command"][0] == "bzfs", "nothing of ours is between"
+    assert json.loads(manifest)["command"][0] == "bzfs", "no other program is between"

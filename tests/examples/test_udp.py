@@ -280,7 +280,7 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
     finally:
         stage.full_service.start()
 
-    # A disconnected player's reservation would occupy the slot for two minutes.
+    # Without the release, the reservation would occupy the slot for two minutes.
     def found_again() -> Place | None:
         player.say(player.input())
         place = stage.find("outage", prevent_auto_create_lobby=True)

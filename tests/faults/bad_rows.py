@@ -90,7 +90,7 @@ BOTH_TRANSPORTS = (
         "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
     ),
     Row(
-        "find with the address of somebody else",
+        "find with a client address",
         "find",
         "client",
         {"game_modes": ["duel"], "client_address": "192.0.2.1"},
@@ -249,14 +249,14 @@ BOTH_TRANSPORTS = (
         "MATCHMAKER_GAME_MODE_NOT_FOUND",
     ),
     Row(
-        "attach in a game that is not ours to see",
+        "attach in a game that is not visible",
         "attach",
         "env",
         {**ATTACH, "game_id": "another", "game_mode": "duel", "ports": PORTS},
         "GAME_NOT_FOUND",
     ),
     Row(
-        "attach in a namespace that is not ours to see",
+        "attach in a namespace that is not visible",
         "attach",
         "env",
         {**ATTACH, "namespace_id": "staging", "game_mode": "duel", "ports": PORTS},

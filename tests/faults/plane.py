@@ -178,7 +178,7 @@ class Plane:
         assert self.process is not None
         end = time.monotonic() + timeout_s
         while self.process.poll() is None:
-            assert time.monotonic() < end, f"the service goes on:\n{self.log_tail()}"
+            assert time.monotonic() < end, f"the service still runs:\n{self.log_tail()}"
             await asyncio.sleep(0.01)
         return int(self.process.returncode)
 

@@ -67,6 +67,6 @@ async def _end_under_load(plane: Plane, world: World, endings: Sequence[EndProce
     before = world.ledger.counts["connected"]
     end = time.monotonic() + 30
     while world.ledger.counts["connected"] < before + 10:
-        assert time.monotonic() < end, f"nobody plays any more: {world.ledger.counts}"
+        assert time.monotonic() < end, f"no player connects: {world.ledger.counts}"
         await asyncio.sleep(0.01)
     world.is_over = True

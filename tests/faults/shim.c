@@ -38,7 +38,7 @@ struct rule {
     uint32_t with_service;      /* a kill in a child process kills the service too */
     _Atomic uint32_t waiting;   /* stalled calls */
     _Atomic uint64_t matched;   /* matching calls */
-    _Atomic uint64_t struck;    /* calls that the rule changed */
+    _Atomic uint64_t hits;    /* calls that the rule changed */
     char names[NAME];           /* pattern of the name below the folder */
 };
 
@@ -164,7 +164,7 @@ static struct rule *meet(enum kind kind, const char *name, uint64_t offset, uint
         if (fnmatch(rule->names, name, 0) != 0) continue;
         uint64_t number = atomic_fetch_add(&rule->matched, 1) + 1;
         if (number < rule->first || number > rule->last) continue;
-        atomic_fetch_add(&rule->struck, 1);
+        atomic_fetch_add(&rule->hits, 1);
         if (rule->action == STALL) stall(rule);
         else if (rule->action == KILL_BEFORE) die(rule);
         else striking = rule;

@@ -49,7 +49,7 @@ class _Rule(ctypes.Structure):
         ("with_service", ctypes.c_uint32),
         ("waiting", ctypes.c_uint32),
         ("matched", ctypes.c_uint64),
-        ("struck", ctypes.c_uint64),
+        ("hits", ctypes.c_uint64),
         ("names", ctypes.c_char * _NAME),
     )
 
@@ -109,8 +109,8 @@ class Rule:
         return int(self._raw.matched)
 
     @property
-    def struck(self) -> int:
-        return int(self._raw.struck)
+    def hits(self) -> int:
+        return int(self._raw.hits)
 
     def release(self) -> None:
         """Ends the rule. Stalled calls continue."""
@@ -245,7 +245,7 @@ class Shim:
         raw.first, raw.last = first, last
         raw.action, raw.argument = _ACTIONS.index(action), argument
         raw.with_service = int(with_service)
-        raw.matched = raw.struck = 0
+        raw.matched = raw.hits = 0
         raw.armed = 1
         return Rule(raw)
 

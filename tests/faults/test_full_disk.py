@@ -276,8 +276,8 @@ async def test_failed_compaction_refuses_new_slots_until_it_succeeds(
         )
         await check_reads_go_on(session, transport, lobby)
     await session.must("connected", {"player_token": token}, token=lobby.token)
-    tries = full.struck
-    await until(lambda: full.struck >= tries + 2, "more tries", timeout_s=15)
+    tries = full.hits
+    await until(lambda: full.hits >= tries + 2, "more tries", timeout_s=15)
     full.release()
     await check_recovers(session, transports.grpc, lobby)
     journal = plane.commanded.journal_folder

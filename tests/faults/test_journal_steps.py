@@ -107,7 +107,7 @@ async def kill_at(plane: Plane, shim: Shim, step: JournalStep, way: str) -> None
         plane.spawn()
     try:
         await plane.wait_ended(timeout_s=60)
-        assert rule.struck == 1, plane.log_tail()
+        assert rule.hits == 1, plane.log_tail()
     finally:
         rule.forget()
 
@@ -165,7 +165,7 @@ async def test_killed_compaction_is_retried_without_errors(
         pid = plane.pid
         rule = shim.kill("rename", "image-*", with_service=False)
         async with asyncio.timeout(90):
-            while not rule.struck or not list(shim.journal_folder.glob("image-*.img")):
+            while not rule.hits or not list(shim.journal_folder.glob("image-*.img")):
                 await asyncio.sleep(0.02)
         rule.release()
         assert plane.process is not None

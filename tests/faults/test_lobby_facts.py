@@ -106,7 +106,7 @@ async def test_reader_has_every_fact_exactly_once_across_kills(
     await reader.read_all()
     assert len(returned) > 3 * KILLS
     assert set(reader.stored.values()) == {1}
-    assert reader.stored.keys() >= set(returned), "what was answered was told"
+    assert reader.stored.keys() >= set(returned), "every answered change has a fact"
     # At each kill, one request was pending, and its fact may or may not exist.
     assert len(reader.stored) <= len(returned) + KILLS
     await plane.stop()

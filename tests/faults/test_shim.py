@@ -97,7 +97,7 @@ def test_kill_happens_before_or_after_the_nth_call(shim: Shim, after: bool, writ
     assert code == -signal.SIGKILL
     assert lines == ["durable 0", "durable 1"]
     assert file.stat().st_size == written
-    assert (rule.matched, rule.struck) == (3, 1)
+    assert (rule.matched, rule.hits) == (3, 1)
 
 
 def test_torn_write_leaves_its_first_bytes(shim: Shim) -> None:
@@ -146,7 +146,7 @@ def test_file_creation_and_requests_naming_files_are_steps(
     folder = shim.journal_folder
     rule = shim.kill(kind, name, after=after)
     code, lines = run(shim, BUILDING_BUNDLE, str(folder))
-    assert (code, lines, rule.struck) == (-signal.SIGKILL, [], 1)
+    assert (code, lines, rule.hits) == (-signal.SIGKILL, [], 1)
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == left
 
 

@@ -265,7 +265,7 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
         waiting.check_none_was_answered()
         failing = shim.fail(call, "seg-*")
     assert await plane.wait_ended() == -signal.SIGABRT
-    assert failing.struck == 1, "a failed call is never made again"
+    assert failing.hits == 1, "a failed call is never made again"
     assert await waiting.count_answered() == 0
     failing.release()
     await plane.start()

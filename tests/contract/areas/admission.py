@@ -62,9 +62,9 @@ def ask_verified(scenario: Scenario, slug: str, mode: str) -> httpx.Response:
     else:
         fields = {"lobby_id": scenario.attach(mode).id, "party_size": None}
     server = scenario.world.admission_servers.game_server
-    before = len(server.asked)
+    before = len(server.paths)
     answer = scenario.call(slug, fields=fields)
-    assert server.asked[before:] == [f"/{VERIFIED[mode]}"], answer.text
+    assert server.paths[before:] == [f"/{VERIFIED[mode]}"], answer.text
     return answer
 
 

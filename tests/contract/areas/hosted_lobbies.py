@@ -133,7 +133,7 @@ def _(scenario: Scenario) -> httpx.Response:
     visit(returned["ports"]["game"], returned["player"]["token"])
     end = time.monotonic() + WAIT_S
     while is_listed(scenario, lobby):
-        assert time.monotonic() < end, "an empty lobby goes on"
+        assert time.monotonic() < end, "the empty lobby does not end"
         time.sleep(0.02)
     return join(scenario, lobby)
 

@@ -70,7 +70,7 @@ def while_it_starts(scenario: Scenario, lobby: Lobby, slug: str, **changes: Any)
         waiting = pool.submit(scenario.service.client.send, request)
         end = time.monotonic() + WAIT_S
         while held(scenario) <= before_it and not waiting.done():
-            assert time.monotonic() < end, "nobody waits for the lobby"
+            assert time.monotonic() < end, "no request waits for the lobby"
         detach(scenario, lobby)
         return waiting.result(WAIT_S)
 

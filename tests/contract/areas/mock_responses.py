@@ -33,17 +33,17 @@ def _mock_player(scenario: Scenario) -> str:
     return str(scenario.good("find", token="dev")["player"]["token"])
 
 
-def check_mock(slug: str, told: Any) -> None:
+def check_mock(slug: str, body: Any) -> None:
     match slug:
         case "find" | "join" | "create":
-            lobby = told["lobby"]
+            lobby = body["lobby"]
             assert (lobby["lobby_id"], lobby["region"]["region_id"]) == (LOBBY_ID, REGION_ID)
-            assert {name: port["port"] for name, port in told["ports"].items()} == {"game": 7777}
+            assert {name: port["port"] for name, port in body["ports"].items()} == {"game": 7777}
         case "list":
-            assert [one["lobby_id"] for one in told["lobbies"]] == [LOBBY_ID]
+            assert [one["lobby_id"] for one in body["lobbies"]] == [LOBBY_ID]
         case "regions":
-            assert [one["region_id"] for one in told["regions"]] == [REGION_ID]
+            assert [one["region_id"] for one in body["regions"]] == [REGION_ID]
         case "statistics":
-            assert told["player_count"] == 0
+            assert body["player_count"] == 0
         case _:
-            assert told == {}
+            assert body == {}

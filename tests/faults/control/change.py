@@ -38,17 +38,17 @@ class Change:
         yield from MOMENTS
 
 
-def asked(slug: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any) -> Change:
-    async def ask(fixture: GameFixture, wanted: Fields, key: str) -> Answer:
-        return await fixture.developer.call(slug, key, **wanted)
+def by_operation(slug: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any) -> Change:
+    async def ask(fixture: GameFixture, request_fields: Fields, key: str) -> Answer:
+        return await fixture.developer.call(slug, key, **request_fields)
 
     return Change(more.pop("name", slug), slug, ask, fields, **more)
 
 
-def commanded(
+def by_command(
     name: str, method: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any
 ) -> Change:
-    async def ask(fixture: GameFixture, wanted: Fields, _: str) -> Answer:
-        return await fixture.command(method, **wanted)
+    async def ask(fixture: GameFixture, request_fields: Fields, _: str) -> Answer:
+        return await fixture.command(method, **request_fields)
 
     return Change(name, method, ask, fields, **more)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_admin_pb2
 from tests.control.files import png
-from tests.faults.control.change import Change, asked, commanded
+from tests.faults.control.change import Change, by_command, by_operation
 from tests.faults.control.game_fixture import BUILD, CURRENT, PAGE, Fields, GameFixture
 from tests.faults.control.killed_service import FED, KEPT, ONE_PAGE, REMOVED
 from tests.faults.control.server_changes import SERVER_CHANGES
@@ -35,18 +35,18 @@ def _new_namespace(fixture: GameFixture, _: Fields) -> Fields:
     return {**fixture.game, **named, "version_id": fixture.versions[0]}
 
 
-def _other_version(fixture: GameFixture, told: Fields) -> Fields:
-    running = told["get_namespace"]["namespace"]["version_id"]
+def _other_version(fixture: GameFixture, responses: Fields) -> Fields:
+    running = responses["get_namespace"]["namespace"]["version_id"]
     return {**fixture.place, "version_id": next(one for one in fixture.versions if one != running)}
 
 
-def _other_limit(fixture: GameFixture, told: Fields) -> Fields:
-    before = told["get_namespace"]["namespace"]["config"]["matchmaker"]["lobby_count_max"]
+def _other_limit(fixture: GameFixture, responses: Fields) -> Fields:
+    before = responses["get_namespace"]["namespace"]["config"]["matchmaker"]["lobby_count_max"]
     return {**fixture.place, "lobby_count_max": before + 1, "max_players": before + 2}
 
 
-def _other_public_auth(fixture: GameFixture, told: Fields) -> Fields:
-    cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
+def _other_public_auth(fixture: GameFixture, responses: Fields) -> Fields:
+    cdn = responses["get_namespace"]["namespace"]["config"]["cdn"]
     return {**fixture.place, "enabled": not cdn["enable_domain_public_auth"]}
 
 
@@ -70,8 +70,8 @@ def _new_development_token(fixture: GameFixture, _: Fields) -> Fields:
     return {**fixture.place, "hostname": "127.0.0.1", "ports": {}}
 
 
-def _a_public_token(fixture: GameFixture, told: Fields) -> Fields:
-    good = [one for one in told["list_namespace_tokens"]["tokens"] if "revoke_ts" not in one]
+def _a_public_token(fixture: GameFixture, responses: Fields) -> Fields:
+    good = [one for one in responses["list_namespace_tokens"]["tokens"] if "revoke_ts" not in one]
     return {
         **fixture.place,
         "token_id": next(one["token_id"] for one in good if one["kind"] == "pub"),
@@ -79,26 +79,26 @@ def _a_public_token(fixture: GameFixture, told: Fields) -> Fields:
 
 
 OF_GAMES: Final = (
-    asked("create_game", _new_game, steps=FED),
-    asked("create_version", _new_version),
-    asked("reserve_version_name", _of_game),
-    asked("create_namespace", _new_namespace, steps=FED),
-    asked("set_version", _other_version, steps=FED),
-    asked("set_mm_config", _other_limit, steps=FED),
-    asked("set_domain_public_auth", _other_public_auth, steps=FED),
-    asked("add_domain", _of_domain, steps=FED),
-    asked("remove_domain", _of_domain, steps=FED, prepare=GameFixture.new_domain),
-    asked("create_public_token", _of_place),
-    asked("create_development_token", _new_development_token, steps=FED),
-    asked("create_service_token", _of_environment, steps=FED, is_repeatable=False),
-    asked(
+    by_operation("create_game", _new_game, steps=FED),
+    by_operation("create_version", _new_version),
+    by_operation("reserve_version_name", _of_game),
+    by_operation("create_namespace", _new_namespace, steps=FED),
+    by_operation("set_version", _other_version, steps=FED),
+    by_operation("set_mm_config", _other_limit, steps=FED),
+    by_operation("set_domain_public_auth", _other_public_auth, steps=FED),
+    by_operation("add_domain", _of_domain, steps=FED),
+    by_operation("remove_domain", _of_domain, steps=FED, prepare=GameFixture.new_domain),
+    by_operation("create_public_token", _of_place),
+    by_operation("create_development_token", _new_development_token, steps=FED),
+    by_operation("create_service_token", _of_environment, steps=FED, is_repeatable=False),
+    by_operation(
         "revoke_namespace_token", _a_public_token, steps=FED, prepare=GameFixture.new_public_token
     ),
 )
 
 
-def _other_cdn_auth(fixture: GameFixture, told: Fields) -> Fields:
-    before = told["get_namespace"]["namespace"]["config"]["cdn"]["auth_type"]
+def _other_cdn_auth(fixture: GameFixture, responses: Fields) -> Fields:
+    before = responses["get_namespace"]["namespace"]["config"]["cdn"]["auth_type"]
     return {**fixture.place, "auth_type": "none" if before == "basic" else "basic"}
 
 
@@ -118,11 +118,13 @@ def _a_user(fixture: GameFixture, _: Fields) -> Fields:
     return {**fixture.place, "user": list(fixture.passwords)[-1]}
 
 
-SET_CDN_AUTH: Final = asked("set_cdn_auth", _other_cdn_auth, prepare=GameFixture.new_user)
+SET_CDN_AUTH: Final = by_operation("set_cdn_auth", _other_cdn_auth, prepare=GameFixture.new_user)
 OF_SITES: Final = (
-    asked("set_auth_user", _new_user, prepare=GameFixture.new_user, name="add a user"),
-    asked("set_auth_user", _other_password, prepare=GameFixture.new_user, name="change a password"),
-    asked("remove_auth_user", _a_user, prepare=GameFixture.new_user),
+    by_operation("set_auth_user", _new_user, prepare=GameFixture.new_user, name="add a user"),
+    by_operation(
+        "set_auth_user", _other_password, prepare=GameFixture.new_user, name="change a password"
+    ),
+    by_operation("remove_auth_user", _a_user, prepare=GameFixture.new_user),
 )
 
 
@@ -168,7 +170,7 @@ def _tags(fixture: GameFixture, _: Fields) -> Fields:
 
 
 def _completed(kind: str) -> Change:
-    return asked(
+    return by_operation(
         f"complete_{kind}",
         _the_picture,
         steps=KEPT,
@@ -177,21 +179,23 @@ def _completed(kind: str) -> Change:
 
 
 OF_FILES: Final = (
-    asked("create_game_build", _new_build),
-    asked("prepare_build", _new_environment_build),
-    asked("complete_build", _the_environment_build, steps=KEPT, prepare=GameFixture.new_build),
-    asked("create_site", _new_site),
-    *(asked(f"prepare_{kind}", _new_picture) for kind in ("avatar", "banner", "logo")),
+    by_operation("create_game_build", _new_build),
+    by_operation("prepare_build", _new_environment_build),
+    by_operation(
+        "complete_build", _the_environment_build, steps=KEPT, prepare=GameFixture.new_build
+    ),
+    by_operation("create_site", _new_site),
+    *(by_operation(f"prepare_{kind}", _new_picture) for kind in ("avatar", "banner", "logo")),
     *(
-        asked("complete_upload", _the_upload, steps=KEPT, prepare=prepare, name=name)
+        by_operation("complete_upload", _the_upload, steps=KEPT, prepare=prepare, name=name)
         for name, prepare in (
             ("complete a build", GameFixture.new_build),
             ("complete a site", GameFixture.new_site),
         )
     ),
     *map(_completed, ("banner", "logo", "avatar")),
-    asked("patch_build_tags", _tags, prepare=GameFixture.new_tagged_builds),
-    asked("delete_build", _the_build, steps=REMOVED, prepare=GameFixture.new_complete_build),
+    by_operation("patch_build_tags", _tags, prepare=GameFixture.new_tagged_builds),
+    by_operation("delete_build", _the_build, steps=REMOVED, prepare=GameFixture.new_complete_build),
 )
 
 
@@ -204,8 +208,10 @@ def _all_time(fixture: GameFixture, _: Fields) -> Fields:
 
 
 OF_EXPORTS: Final = (
-    asked("export_lobby_logs", _the_lobby, prepare=GameFixture.recorded_lobby, is_repeatable=False),
-    asked("export_lobby_history", _all_time, is_repeatable=False),
+    by_operation(
+        "export_lobby_logs", _the_lobby, prepare=GameFixture.recorded_lobby, is_repeatable=False
+    ),
+    by_operation("export_lobby_history", _all_time, is_repeatable=False),
 )
 
 
@@ -243,8 +249,8 @@ def _paid(fixture: GameFixture, _: Fields) -> Fields:
 
 
 def _of_namespace(token_kind: int) -> Callable[[GameFixture, Fields], Fields]:
-    def fields(_: GameFixture, told: Fields) -> Fields:
-        namespace = f"{told['games'][0]['name_id']}/prod"
+    def fields(_: GameFixture, responses: Fields) -> Fields:
+        namespace = f"{responses['games'][0]['name_id']}/prod"
         return {"kind": token_kind, "namespace": namespace}
 
     return fields
@@ -257,30 +263,30 @@ def _token_commands() -> Iterator[Change]:
         ("--game", _of_game),
         ("--identity", lambda *_: {"all_groups": True}),
     ):
-        yield commanded(f"token create {whose}", "CreateCloudToken", fields, **once_more)
+        yield by_command(f"token create {whose}", "CreateCloudToken", fields, **once_more)
     for whose, kind, steps in (
         ("--kind public", admin_pb2.TOKEN_KIND_PUBLIC, ()),
         ("--kind environment", admin_pb2.TOKEN_KIND_ENVIRONMENT, FED),
     ):
         fields = _of_namespace(kind)
         method = "CreateNamespaceToken"
-        yield commanded(f"token create {whose}", method, fields, steps=steps, **once_more)
+        yield by_command(f"token create {whose}", method, fields, steps=steps, **once_more)
 
 
 OF_PEOPLE: Final = (
-    asked("create_group", _named),
-    asked("create_game_token", _of_game, is_repeatable=False),
-    asked("revoke_group_token", _the_token, prepare=GameFixture.new_cloud_token),
-    asked("prepare_device_link", _nothing),
-    asked("complete_device_link", _the_link, prepare=GameFixture.new_link),
+    by_operation("create_group", _named),
+    by_operation("create_game_token", _of_game, is_repeatable=False),
+    by_operation("revoke_group_token", _the_token, prepare=GameFixture.new_cloud_token),
+    by_operation("prepare_device_link", _nothing),
+    by_operation("complete_device_link", _the_link, prepare=GameFixture.new_link),
 )
 COMMANDS: Final = (
-    commanded("identity create", "CreateIdentity", _named, is_repeatable=False),
-    commanded("group create", "AdminCreateGroup", _named, is_repeatable=False),
-    commanded("group update", "UpdateGroup", _other_bio, in_records=ONE_PAGE),
-    commanded("group add-member", "AddMember", _the_person, prepare=GameFixture.new_person),
-    commanded("group remove-member", "RemoveMember", _the_person, prepare=GameFixture.new_member),
-    commanded("billing record", "RecordBilling", _paid, in_records=ONE_PAGE),
+    by_command("identity create", "CreateIdentity", _named, is_repeatable=False),
+    by_command("group create", "AdminCreateGroup", _named, is_repeatable=False),
+    by_command("group update", "UpdateGroup", _other_bio, in_records=ONE_PAGE),
+    by_command("group add-member", "AddMember", _the_person, prepare=GameFixture.new_person),
+    by_command("group remove-member", "RemoveMember", _the_person, prepare=GameFixture.new_member),
+    by_command("billing record", "RecordBilling", _paid, in_records=ONE_PAGE),
     *_token_commands(),
 )
 CHANGES: Final = (

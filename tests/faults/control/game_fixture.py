@@ -157,8 +157,8 @@ class GameFixture:
         self.pictures[created["upload_id"]] = content
         await self._upload(created["upload_id"], created["presigned_request"], content)
 
-    async def _upload(self, upload_id: str, wanted: Fields, content: bytes) -> None:
-        answer = await put(wanted, content)
+    async def _upload(self, upload_id: str, request: Fields, content: bytes) -> None:
+        answer = await put(request, content)
         assert answer.status_code == 200, answer.text
         self.upload_id = upload_id
 
@@ -233,21 +233,21 @@ class GameFixture:
         returned["records"] = await self.state_reader.records()
         return returned
 
-    async def check_effects(self, told: Fields) -> None:
-        await self._check_domains(told)
-        await self._check_tokens(told)
-        await self._check_uploads(told)
-        await self._check_people(told)
+    async def check_effects(self, responses: Fields) -> None:
+        await self._check_domains(responses)
+        await self._check_tokens(responses)
+        await self._check_uploads(responses)
+        await self._check_people(responses)
         await self.servers.check()
         async with httpx.AsyncClient(verify=False, timeout=PATIENCE_S) as browser:
-            await self._check_pictures(told, browser)
-            await self._check_site(told, browser)
-        if token := told.get("get_device_link", {}).get("cloud_token"):
+            await self._check_pictures(responses, browser)
+            await self._check_site(responses, browser)
+        if token := responses.get("get_device_link", {}).get("cloud_token"):
             device = Developer(self.full_service, self.door, token)
             assert (await device.good("inspect_token"))["game_id"] == self.game_id
 
-    async def _check_domains(self, told: Fields) -> None:
-        cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
+    async def _check_domains(self, responses: Fields) -> None:
+        cdn = responses["get_namespace"]["namespace"]["config"]["cdn"]
         for domain in filter(None, (DOMAIN, self.spare_domain)):
             is_let_in = cdn["enable_domain_public_auth"] and domain in {
                 one["domain"] for one in cdn["domains"]
@@ -255,10 +255,10 @@ class GameFixture:
             answer = await self.door.call("regions", {}, origin=f"https://{domain}")
             assert (answer.code == "OK") == is_let_in, (answer, cdn)
 
-    async def _check_tokens(self, told: Fields) -> None:
+    async def _check_tokens(self, responses: Fields) -> None:
         """Checks that each token of a response is listed, and works unless it was revoked."""
         slugs = ("list_namespace_tokens", "list_group_tokens")
-        listed = {one["token_id"]: one for slug in slugs for one in told[slug]["tokens"]}
+        listed = {one["token_id"]: one for slug in slugs for one in responses[slug]["tokens"]}
         for token_id, token in self.tokens.items():
             record = listed[token_id]
             slug = "inspect_token" if token.startswith("cloud_") else "regions"
@@ -277,10 +277,10 @@ class GameFixture:
 
         await promised(is_known, REVOKED_S)
 
-    async def _check_uploads(self, told: Fields) -> None:
-        for site in told["list_sites"]["sites"]:
+    async def _check_uploads(self, responses: Fields) -> None:
+        for site in responses["list_sites"]["sites"]:
             await self._check_use({"cdn": {"site_id": site["site_id"]}}, site["complete"])
-        listed = {one["build_id"]: one for one in told["list_game_builds"]["builds"]}
+        listed = {one["build_id"]: one for one in responses["list_game_builds"]["builds"]}
         for build_id, build in listed.items():
             docker = {**ARENA_MODES["arena"]["docker"], "image_id": build_id}
             modes = {"arena": {"max_players": 4, "docker": docker}}
@@ -305,16 +305,16 @@ class GameFixture:
         errors = (await self.developer.good("validate_version", **fields))["errors"]
         assert (errors == []) == is_complete, (config, errors)
 
-    async def _check_people(self, told: Fields) -> None:
-        ids = {one["identity_id"] for one in told["identities"]}
-        for group in told["groups"]:
+    async def _check_people(self, responses: Fields) -> None:
+        ids = {one["identity_id"] for one in responses["identities"]}
+        for group in responses["groups"]:
             ids.add(group["group_id"])
             assert group["is_current_identity_member"], group
             answer = await self.developer.good("get_group", group_id=group["group_id"])
             assert answer["group"] == group, (answer, group)
         assert self.made <= ids
         group_id = self.full_service.group_id
-        members = {row[1] for row in told["records"]["members"] if row[0] == group_id}
+        members = {row[1] for row in responses["records"]["members"] if row[0] == group_id}
         for person in self.people:
             is_member = person.identity_id in members
             answer = await self.door.call("get_group", self.group, token=person.token)
@@ -323,18 +323,18 @@ class GameFixture:
                 answer = await self.door.call("get_group", self.group, token=person.of_group)
                 assert answer.code == ("OK" if is_member else "TOKEN_REVOKED")
 
-    async def _check_pictures(self, told: Fields, browser: httpx.AsyncClient) -> None:
-        shown = [told["games"][0].get(f"{kind}_url") for kind in ("banner", "logo")]
-        for avatar in told["list_avatars"]["custom_avatars"]:
+    async def _check_pictures(self, responses: Fields, browser: httpx.AsyncClient) -> None:
+        shown = [responses["games"][0].get(f"{kind}_url") for kind in ("banner", "logo")]
+        for avatar in responses["list_avatars"]["custom_avatars"]:
             assert ("url" in avatar) == avatar["complete"], avatar
             shown.append(avatar.get("url"))
         for url in filter(None, shown):
             (content,) = (one for upload_id, one in self.pictures.items() if upload_id in url)
             assert (await browser.get(url)).content == content
 
-    async def _check_site(self, told: Fields, browser: httpx.AsyncClient) -> None:
-        cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
-        url = f"http://{self.full_service.said['cdn']}/{told['games'][0]['name_id']}/prod/"
+    async def _check_site(self, responses: Fields, browser: httpx.AsyncClient) -> None:
+        cdn = responses["get_namespace"]["namespace"]["config"]["cdn"]
+        url = f"http://{self.full_service.said['cdn']}/{responses['games'][0]['name_id']}/prod/"
 
         async def answers(status: int, who: tuple[str, str] | None = None) -> None:
             async def is_so() -> bool:
@@ -344,7 +344,7 @@ class GameFixture:
 
         is_guarded = cdn["auth_type"] == "basic"
         await answers(401 if is_guarded else 200)
-        hashes = {row[1]: row[2] for row in told["records"]["auth_users"]}
+        hashes = {row[1]: row[2] for row in responses["records"]["auth_users"]}
         assert hashes.keys() == {one["user"] for one in cdn["auth_user_list"]}
         for user, passwords in self.passwords.items() if is_guarded else ():
             if user in hashes:

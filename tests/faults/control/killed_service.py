@@ -230,7 +230,7 @@ async def answer_of(call: Awaitable[Answer]) -> Answer | None:
     return None if answer.code == "CONTROL_PLANE_UNAVAILABLE" else answer
 
 
-async def struck(
+async def kill_at_step(
     full_service: KilledService, step: Step, ask: Callable[[], Awaitable[Result]]
 ) -> Result:
     """Sends a request and kills the plane at the step. `ask` must accept a missing response."""
@@ -246,7 +246,7 @@ async def struck(
         rule = full_service.arm(step)
         try:
             answer = await ask()
-            await _reached(step, lambda: bool(rule.struck), answer)
+            await _reached(step, lambda: bool(rule.hits), answer)
         finally:
             rule.forget()
     async with asyncio.timeout(UP_S):

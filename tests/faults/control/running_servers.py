@@ -58,7 +58,7 @@ class RunningServers:
         await self._developer.good("complete_upload", upload_id=created["upload_id"])
         return str(created["build_id"])
 
-    def wanted(self) -> dict[str, Any]:
+    def request(self) -> dict[str, Any]:
         return {
             **self._environment,
             "datacenter": "local",
@@ -70,7 +70,7 @@ class RunningServers:
 
     async def add(self, *, is_contained: bool = False) -> str:
         await (self.prepare_contained() if is_contained else self.prepare())
-        created = await self._developer.good("create_server", **self.wanted())
+        created = await self._developer.good("create_server", **self.request())
         await self.check()
         return str(created["server"]["id"])
 
@@ -88,7 +88,8 @@ class RunningServers:
         desired = {one for one in statuses if statuses[one] not in _ENDED}
         processes = processes_of_runs(self._developer.full_service)
         return {
-            "told": desired ^ {one for one in statuses if statuses[one] == "running"},
+            "not running as desired": desired
+            ^ {one for one in statuses if statuses[one] == "running"},
             "kept": desired ^ self._kept(),
             "leased": desired ^ await self._leased(),
             "processes": desired ^ processes.keys(),

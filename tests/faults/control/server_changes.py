@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tests.faults.control.change import asked
+from tests.faults.control.change import by_operation
 from tests.faults.control.game_fixture import Fields, GameFixture
 from tests.faults.control.killed_service import (
     ENDED,
@@ -21,7 +21,7 @@ from tests.programs import images
 
 
 def _new_server(fixture: GameFixture, _: Fields) -> Fields:
-    return fixture.servers.wanted()
+    return fixture.servers.request()
 
 
 def _the_server(timeout_ms: int) -> Callable[[GameFixture, Fields], Fields]:
@@ -39,21 +39,21 @@ _WHILE_IT_ENDS: Final = tuple(
 )
 
 _OF_ARCHIVES: Final = (
-    asked(
+    by_operation(
         "create_server",
         _new_server,
         prepare=lambda fixture: fixture.servers.prepare(),
         steps=STARTED,
         in_records=(*RECORDS, *STARTED_IN_RECORDS),
     ),
-    asked(
+    by_operation(
         "destroy_server",
         _the_server(0),
         prepare=GameFixture.new_server,
         steps=ENDED,
         in_records=(*RECORDS, *ENDED_IN_RECORDS),
     ),
-    asked(
+    by_operation(
         "destroy_server",
         _the_server(_IN_ITS_TIME_MS),
         name="destroy a server in its time",
@@ -61,7 +61,7 @@ _OF_ARCHIVES: Final = (
         steps=(*ENDED, *_WHILE_IT_ENDS),
         in_records=(*RECORDS, *ENDED_IN_RECORDS),
     ),
-    asked(
+    by_operation(
         "create_server",
         _new_server,
         name="create a server of a new build",
@@ -71,7 +71,7 @@ _OF_ARCHIVES: Final = (
     ),
 )
 _IN_CONTAINERS: Final = (
-    asked(
+    by_operation(
         "create_server",
         _new_server,
         name="create a server in a container",
@@ -79,7 +79,7 @@ _IN_CONTAINERS: Final = (
         steps=(*STARTED, *IN_CONTAINER),
         in_records=STARTED_IN_RECORDS,
     ),
-    asked(
+    by_operation(
         "destroy_server",
         _the_server(0),
         name="destroy a server in a container",

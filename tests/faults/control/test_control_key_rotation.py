@@ -16,7 +16,7 @@ from pyservice.control import signing_keys
 from pyservice.control.signing_keys import SigningKeys
 from tests.control.files import put
 from tests.faults.control.game_fixture import BUILD, GameFixture
-from tests.faults.control.killed_service import MOMENTS, Step, answer_of, struck
+from tests.faults.control.killed_service import MOMENTS, Step, answer_of, kill_at_step
 from tests.faults.control.test_kill import open_game_fixture
 from tests.support import command_line
 from tests.support.databases import KINDS, Databases
@@ -58,7 +58,7 @@ class SignedUrls:
     async def kill_at(self, step: Step, *, is_dropping: bool) -> None:
         fixture, key = self.fixture, uuid4().hex
         signed, before = await self.prepare(key), self.ring()
-        answer = await struck(
+        answer = await kill_at_step(
             fixture.full_service, step, lambda: self.rotate(is_dropping=is_dropping)
         )
         await fixture.state_reader.agree()
@@ -131,7 +131,7 @@ async def test_failed_rotation_changes_no_plane_and_can_be_repeated(
     data_dir = one.fixture.full_service.data_dir
     of_data, of_control = keyring.load(data_dir), one.ring()
     ask = functools.partial(command_line.error_output, data_dir, "keys", "rotate")
-    output = await struck(one.fixture.full_service, ROTATED[2], ask)
+    output = await kill_at_step(one.fixture.full_service, ROTATED[2], ask)
     assert output.startswith("pyservice keys: is a service running with --data-dir")
     await one.fixture.state_reader.agree()
     assert (keyring.load(data_dir), one.ring()) == (of_data, of_control)

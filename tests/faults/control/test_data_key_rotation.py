@@ -24,7 +24,7 @@ from tests.faults.control.killed_service import (
     KilledService,
     StateReader,
     Step,
-    struck,
+    kill_at_step,
 )
 from tests.support import command_line
 from tests.support.full_service import ARENA_MODES, Developer, Door
@@ -164,7 +164,7 @@ async def kill_at(signed: SignedTokens, step: Step, is_dropping: bool) -> None:
     if is_dropping:
         await signed.unneeded_key()
     before = signed.ring()
-    answer = await struck(signed.full_service, step, lambda: signed.rotate(is_dropping))
+    answer = await kill_at_step(signed.full_service, step, lambda: signed.rotate(is_dropping))
     await signed.state_reader.agree()
     now = signed.ring()
     check_ring(before, now, answer, is_dropping)
@@ -201,7 +201,7 @@ async def test_command_reports_a_plane_that_did_not_answer(signed: SignedTokens)
         (("identity", "create", "--display-name", "Somebody"), RECORDS[2]),
     ):
         ask = functools.partial(command_line.error_output, data_dir, *words)
-        output = await struck(signed.full_service, step, ask)
+        output = await kill_at_step(signed.full_service, step, ask)
         (line,) = output.splitlines()
         assert line.startswith(f"pyservice {words[0]}: is a service running with --data-dir")
         await signed.state_reader.agree()

@@ -58,7 +58,7 @@ async def test_killed_first_start_is_completed_by_the_next(
     rule = full_service.arm(step)
     try:
         await asyncio.to_thread(full_service.start)
-        assert rule.struck == 1
+        assert rule.hits == 1
         async with full_service.opened("http") as door:
             answer = await door.call("get_games", {}, token=full_service.cloud_token)
             assert answer.code == "OK", answer

@@ -43,7 +43,7 @@ from tests.faults.control.killed_service import (
     Rows,
     Step,
     answer_of,
-    struck,
+    kill_at_step,
 )
 from tests.programs import images
 from tests.support.databases import KINDS, Databases
@@ -104,11 +104,11 @@ class PendingChange:
 
 
 async def pending_change(
-    fixture: GameFixture, change: Change, told: Fields | None = None
+    fixture: GameFixture, change: Change, responses: Fields | None = None
 ) -> PendingChange:
     if change.prepare is not None:
         await change.prepare(fixture)
-    return PendingChange(fixture, change, change.fields(fixture, told or await fixture.seen()))
+    return PendingChange(fixture, change, change.fields(fixture, responses or await fixture.seen()))
 
 
 def footprint(before: Rows, after: Rows) -> Counter[str]:
@@ -135,9 +135,9 @@ def same(answer: Answer, other: Answer) -> bool:
 
 
 async def footprint_without_kill(
-    fixture: GameFixture, change: Change, told: Fields | None = None
+    fixture: GameFixture, change: Change, responses: Fields | None = None
 ) -> Counter[str]:
-    asking = await pending_change(fixture, change, told)
+    asking = await pending_change(fixture, change, responses)
     before = await fixture.state_reader.records()
     await asking.again()
     return footprint(before, await fixture.state_reader.records())
@@ -156,7 +156,7 @@ async def kill_at(fixture: GameFixture, change: Change, step: Step) -> None:
     expected = await footprint_without_kill(fixture, change)
     asking = await pending_change(fixture, change)
     before = await fixture.seen()
-    answer = await struck(fixture.full_service, step, asking.first)
+    answer = await kill_at_step(fixture.full_service, step, asking.first)
     asking.keep(answer)
     await fixture.state_reader.agree()
     found = await settled_responses(fixture)
@@ -283,7 +283,7 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
         expected = [await footprint_without_kill(fixture, change, returned) for change in CROWD]
         crowd = [await pending_change(fixture, change, returned) for change in CROWD]
         before = await fixture.state_reader.records()
-        answers = await struck(
+        answers = await kill_at_step(
             fixture.full_service, step, lambda: asyncio.gather(*(one.first() for one in crowd))
         )
         for asking, answer in zip(crowd, answers, strict=True):

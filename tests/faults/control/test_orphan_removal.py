@@ -17,7 +17,7 @@ from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.rpc import InternalClient
 from tests.dataplane.configurations import configuration
 from tests.faults.control.game_fixture import GameFixture
-from tests.faults.control.killed_service import FED, MOMENTS, Step, answer_of, struck
+from tests.faults.control.killed_service import FED, MOMENTS, Step, answer_of, kill_at_step
 from tests.faults.control.test_kill import open_game_fixture
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Answer, eventually
@@ -80,7 +80,7 @@ class OrphanedNamespaces:
         left, before = await self.leave(), await self.held()
         records = await fixture.state_reader.records()
         assert await self.commanded("ListOrphans") == list(left)
-        answer = await struck(
+        answer = await kill_at_step(
             fixture.full_service,
             step,
             lambda: answer_of(fixture.command("RemoveOrphans", all=True)),

@@ -23,7 +23,7 @@ from tests.faults.control.killed_service import (
     KilledService,
     Step,
     answer_of,
-    struck,
+    kill_at_step,
 )
 from tests.faults.control.running_servers import processes_of_runs
 from tests.faults.servers.failing_game import PLAIN, FailingGame, address_of, echoed, failing_game
@@ -66,7 +66,7 @@ class LobbyKills:
 
     async def begin(self, step: Step) -> Any:
         await self.full_service.refresh()
-        answer: Answer | None = await struck(
+        answer: Answer | None = await kill_at_step(
             self.full_service, step, lambda: answer_of(self.game.find(PLAIN))
         )
         if step.role == "control":
@@ -94,7 +94,7 @@ class LobbyKills:
             door = self.game.developer.door
             return await answer_of(door.call("detach", fields, token=self._service_token))
 
-        answer = await struck(self.full_service, step, ask)
+        answer = await kill_at_step(self.full_service, step, ask)
         if answer is None:
             assert step.role == "data", str(step)
             answer = await eventually(ask)
