@@ -55,7 +55,6 @@ def display_name_flaws(text: str) -> Iterator[tuple[str, str]]:
         yield "too-short", f"must have 1 to {DISPLAY_NAME_MAX} characters"
     elif len(text) > DISPLAY_NAME_MAX:
         yield "too-long", f"must have 1 to {DISPLAY_NAME_MAX} characters"
-    # The limit bounds the work for long text.
     kinds = map(unicodedata.category, text[:DISPLAY_NAME_MAX])
     if not {"Cc", "Cs"}.isdisjoint(kinds):
         yield "invalid", "must not have control characters"
@@ -78,7 +77,6 @@ class RecordIds:
         self._random_bits = random_bits
         self._lock = threading.Lock()
         self._last = 0
-        """Milliseconds and sub-millisecond fraction of the last id."""
 
     def new(self) -> str:
         milliseconds, nanoseconds = divmod(self._now_ns(), 1_000_000)

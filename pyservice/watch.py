@@ -233,11 +233,9 @@ class LongPolls:
         self._by_topic: dict[str, dict[WaitingRequest, None]] = {}
         self._run = ""
         self._after = 0
-        """All changes up to this number have arrived."""
         self._floor = 0
         self._recent: dict[str, int] = {}
         self._waking: dict[WaitingRequest, bool] = {}
-        """Requests to wake, in this order, with `is_over`."""
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
 

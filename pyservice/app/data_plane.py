@@ -384,7 +384,6 @@ class _FeedOverSocket:
         try:
             return await self._client.call(f"{_INTERNAL}.Feed.{name}", request)
         except Unreachable:
-            # OVERLOADED makes the feeder retry.
             raise ServiceError("OVERLOADED") from None
 
 

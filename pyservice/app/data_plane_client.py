@@ -34,7 +34,6 @@ class DataPlaneClient:
     def __init__(
         self, client: InternalClient, listens: Callable[[str], None] = lambda address: None
     ) -> None:
-        """`listens` receives the address (host:port) of the data plane's public HTTP server."""
         self._client = client
         self._listens = listens
         self._fed = Batcher(

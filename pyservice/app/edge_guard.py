@@ -213,10 +213,6 @@ class EdgeGuard:
             return _begin(path, "--replace", log, is_apart=True, given=list(self._given()))
 
     async def _started(self, stop: asyncio.Event) -> bool:
-        """Waits until edge-guard serves. Returns False if `stop` is set first.
-
-        A held lock is not enough: the new process may still fail.
-        """
         assert self._process is not None
         async with asyncio.timeout(_START_S):
             while not await self._is_serving(self._process.pid):
@@ -233,9 +229,6 @@ class EdgeGuard:
         return self._lock.holder() == pid and bool((await self._told()).get("is_ready"))
 
     async def _leads_somebody(self, hurry: asyncio.Event) -> bool:
-        """Returns whether edge-guard has player connections. Asks edge-guard, because its route
-        file is out of date on a full disk.
-        """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while self._lock.holder():
@@ -272,7 +265,7 @@ class EdgeGuard:
                     await self._read_again()
                     await _either(ended, stop, self._reload_due)
         except OSError:
-            return  # edge-guard has already ended
+            return
         self._reap()
 
     def _reap(self) -> None:

@@ -44,7 +44,6 @@ class EdgeGuardLock:
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
-                # The open descriptor keeps the PID from being reused.
                 if self.holder() != pid:
                     return 0
                 for number in numbers:

@@ -88,7 +88,6 @@ class GameRuntime:
         self._unenforced: list[str] = []
         self._has_containers = False
         self._no_containers = ""
-        """Reason why containers are not available. Empty if they are available or not requested."""
 
     def take_tiers(self, tiers: Iterable[Tier]) -> None:
         self._tiers = {tier.tier_name_id: tier for tier in tiers}
@@ -181,7 +180,6 @@ class GameRuntime:
             return
         if is_ordered and self._settings.runtime.end_with_service:
             self._is_usable = False
-            # The next start reports the ends that were not reported by then.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
                     await self._supervisor.stop_all(hurry)

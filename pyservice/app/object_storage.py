@@ -32,7 +32,6 @@ class ObjectStorage:
     def __init__(
         self, settings: Settings, folder: Path, base_url: str, keys: SigningKeyFile
     ) -> None:
-        """`base_url` is the public address of the CDN server. Raises OSError."""
         self._settings = settings
         self._signer = UrlSigner(_url_key(keys.now)[0], is_lasting=_is_picture)
         keys.listen(lambda now: self._signer.take(*_url_key(now)))

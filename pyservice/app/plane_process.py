@@ -190,7 +190,6 @@ class BackgroundTasks:
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + grace_s
-        # A finite task may start another one.
         while self._finishing and loop.time() < until_s:
             await asyncio.wait(set(self._finishing), timeout=until_s - loop.time())
         self._is_stopping = True

@@ -48,7 +48,6 @@ class PublicServers:
         self._grace_s = settings.stop_grace_ms / 1000
         door = _transport_settings(settings)
         passed = METHODS.keys() - table.keys()
-        # Each plane numbers its own changes, so each plane has its own long polls.
         self._own_waiters = own = LongPolls()
         topics.listen(lambda changes: own.take(topics.run, changes))
         self._passed_waiters = LongPolls()

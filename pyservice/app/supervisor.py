@@ -165,7 +165,6 @@ class _Supervisor:
         await asyncio.gather(*keeping)
 
     async def _hurry(self, child: ChildProcess) -> None:
-        """Waits for a forced shutdown, then signals the child repeatedly and finally kills it."""
         await self._signals.forced.wait()
         # Two signals that arrive together count as one, so a single signal could be lost.
         for number in [signal.SIGTERM] * _FORCE_SIGNALS_MAX + [signal.SIGKILL]:
@@ -265,7 +264,6 @@ class ChildProcess:
             self._hear()
 
     def _hear(self) -> None:
-        # The child died while it wrote the report.
         with contextlib.suppress(ValueError):
             self.said = dict(json.loads(self._told))
             self._is_ready = True

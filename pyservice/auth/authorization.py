@@ -108,7 +108,6 @@ class Authorizer:
         """Authorizes a lobby server by its `lobby_` token, or by a `dev_` token (mock responses)."""
         header = call.authorization
         if header is not None and header.startswith(_LOBBY_HEADER):
-            # Most calls end here.
             lobby_id = self._lobby_of_token(header[7:])
             if lobby_id is not None:
                 return Caller(TokenKind.LOBBY, b"", lobby_id, lobby_id, call)

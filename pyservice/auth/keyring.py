@@ -38,7 +38,6 @@ class Keyring:
 def load_or_create(data_dir: Path) -> Keyring:
     """Loads the keys, or creates them at the first start. Raises KeyringError."""
     path = data_dir / FILE
-    # An unfinished file may contain keys that were dropped since.
     remove_unfinished(path)
     if not path.exists():
         if any(data_dir.glob("journal/*")):

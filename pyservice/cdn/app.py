@@ -63,7 +63,6 @@ def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) 
 
 
 def _is_of_some_caches(name: str) -> bool:
-    """Returns whether some caches prefer this header to Cache-Control (RFC 9213, or an older one)."""
     return name in _OF_SOME_CACHES or (name.endswith(_CACHE_CONTROL) and name != _CACHE_CONTROL)
 
 
@@ -122,7 +121,6 @@ class Cdn:
         credentials: SitePasswords | None = None,
         rays: Rays | None = None,
     ) -> None:
-        # Local mode has no proxies.
         self._rays = rays or Rays(CDN_METRIC_LABEL, queued_max=0)
         self._proxies = TrustedProxies(trusted_proxies)
         self._sites = sites
@@ -138,12 +136,10 @@ class Cdn:
         self._credentials.close()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Handles one request. Of repeated headers, the first one counts."""
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         path = scope["raw_path"].decode("latin-1")
         trace = trace_of(headers)
         asked = _Asked(scope["method"], path, scope["query_string"], headers, trace)
-        # Result code if the response fails midway.
         code = "INTERNAL"
         try:
             answer = await self._answer_or_problem(asked, scope)
@@ -168,7 +164,6 @@ class Cdn:
         except ServiceError as error:
             return error_response(error, ray_id)
         except FileNotFoundError:
-            # The object was deleted after the lookup.
             return error_page(404)
         except Exception:
             log.exception("request failed", ray_id=ray_id)

@@ -52,7 +52,6 @@ def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float | N
         text = given.decode("latin-1")
         if text.strip() == "*":
             return True
-        # The compressed form has the file's tag with a suffix.
         return any(match[2].removesuffix(GZIPPED) == tag for match in _TAG.finditer(text))
     since_s = _seconds(headers.get(b"if-modified-since"))
     return since_s is not None and modified_s is not None and ceil(modified_s) == since_s
@@ -218,7 +217,6 @@ class FileResponses:
         if is_unchanged(asked, file.tag, modified_s):
             kept = {name: value for name, value in headers.items() if name in _WITH_304}
             if f'"{file.tag}{GZIPPED}"'.encode() in asked.get(b"if-none-match", b""):
-                # The client has the compressed form.
                 kept["etag"] = f'"{file.tag}{GZIPPED}"'
             return Response(304, kept)
         try:

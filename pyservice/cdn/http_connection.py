@@ -45,7 +45,6 @@ class CdnClients:
         self._transports: set[asyncio.Transport] = set()
         self._are_gone = asyncio.Event()
         self.are_leaving = False
-        """True while the server stops. It then refuses new connections and keep-alive."""
 
     def __len__(self) -> int:
         return len(self._transports)
@@ -209,7 +208,6 @@ class CdnConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if self._reception is not None:
-            # The client sent these bytes before the response to its upload. They are lost.
             self._is_overrun = True
             return
         super().on_message_begin()
@@ -325,13 +323,11 @@ class CdnConnection(HttpToolsProtocol):
         if reception is None:
             self._refuse(ServiceError("INTERNAL"), trace)
         else:
-            # The upload may be incomplete.
             reception.refuse(ServiceError("INTERNAL"))
 
     def send_400_response(self, msg: str) -> None:
         """Sends the response to invalid HTTP. uvicorn's own response would have no ray id."""
         if self._reception is not None:
-            # The invalid bytes followed a complete upload, which has its own response.
             self._is_overrun = True
         elif not self._is_deaf:
             self._end_with(

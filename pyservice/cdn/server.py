@@ -28,10 +28,6 @@ class CdnServer:
         uploads: UploadReceiver | None,
         trusted_proxies: Iterable[str | Network] = (),
     ) -> None:
-        """`trusted_proxies` may report client addresses and have no connection limit.
-
-        Edge-guard's unix socket has no connection limit either.
-        """
         self._config = Config(
             app,
             loop="none",
@@ -83,7 +79,6 @@ class CdnServer:
         ends_s = loop.time() + grace_s
         if self._uploads is not None:
             await self._uploads.stop(grace_s)
-        # A connection closes when the client has read the last response.
         await self._clients.gone(max(ends_s - loop.time(), 0.0))
         self._clients.cut()
         await self._clients.gone(_CUT_S)

@@ -93,7 +93,6 @@ class SitePasswords:
         if expected is not None and fingerprint in self._good:
             self._good.move_to_end(fingerprint)
             return True
-        # A page requests all its files at once. Its requests share one check.
         key = self._fingerprint(source.key, fingerprint)
         running = self._running.get(key)
         if running is None:

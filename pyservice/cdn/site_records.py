@@ -66,7 +66,6 @@ class SiteRecords:
             return known.site
         task = self._asking.get(name)
         if task is None:
-            # Concurrent requests share one lookup, even if the first request is cancelled.
             task = asyncio.create_task(self._look_up(name), name="look-up of a site")
             self._asking[name] = task
             task.add_done_callback(lambda done: self._answered(name, done))
@@ -98,7 +97,6 @@ class SiteRecords:
         topic = None if row is None else site_topic(row.namespace_id)
         index = self._topics.index_of(topic) if topic else ""
         if topic and (self._topics.parse(index) or 0) > sequence:
-            # The site changed during the lookup, so it is not cached.
             return site
         self._known[name] = _Known(site, found_at_s, topic, index)
         self._known.move_to_end(name)

@@ -187,7 +187,6 @@ class Routes:
     """Routes of a version. Raises ValueError for an invalid glob."""
 
     def __init__(self, routes: Sequence[Route] = ()) -> None:
-        # Among equal priorities the first route wins.
         ordered = sorted(routes, key=lambda route: -route.priority)
         self._routes = [(Glob(route.glob), _allowed(route.headers)) for route in ordered]
         self._remembered: dict[str, dict[str, str]] = {}

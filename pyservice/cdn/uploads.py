@@ -144,7 +144,6 @@ class UploadReceiver:
         domain: str | None = None,
         rays: Rays | None = None,
     ) -> None:
-        """Hosts of sites, at or below `domain`, accept no uploads."""
         self._domain = domain.lower() if domain else None
         # Without a domain, the connection closes after an upload.
         self._rays = rays or Rays(CDN_METRIC_LABEL, queued_max=0)
@@ -275,12 +274,10 @@ class Reception(asyncio.BufferedProtocol):
         if is_spare and not self._uploads.spare_blocks:
             return None
         try:
-            # Mapped memory returns to the system after the upload.
             block = memoryview(mmap.mmap(-1, self._block_bytes))
         except OSError:
             if not self._blocks:
                 raise
-            # The upload continues with the blocks that it has.
             return None
         self._blocks += 1
         self._uploads.spare_blocks -= is_spare
@@ -371,7 +368,6 @@ class Reception(asyncio.BufferedProtocol):
     def drop_if_slow(self) -> None:
         now_s = self._loop.time()
         if self._block is None:
-            # The disk is slow, not the client.
             self._pace.wait(now_s)
         elif not self._pace.is_kept(now_s, self._missing):
             self.refuse(ServiceError("REQUEST_TIMEOUT", _SLOW))
@@ -392,7 +388,6 @@ class Reception(asyncio.BufferedProtocol):
             self._is_over = True
             self.trace.note("receiving", self.trace.started)
             if self._transport is not None and not self._transport.is_closing():
-                # The next protocol object receives the following bytes.
                 self._transport.pause_reading()
             self._uploads.end(self, finish=finish)
 

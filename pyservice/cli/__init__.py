@@ -50,7 +50,6 @@ def main() -> None:
 def _load(awaited: PendingFlags) -> None:
     from pyservice.process.ready_report import SupervisorLink
 
-    # The supervisor may already be dead.
     if not SupervisorLink.parse(awaited.parent).stop_on_supervisor_exit():
         sys.exit()
     from pyservice.app import load

@@ -1,5 +1,3 @@
-"""Options that several commands share, and their conversion to settings."""
-
 from __future__ import annotations
 
 import sys

@@ -127,7 +127,6 @@ class CallAuthenticator:
         found = {one: _token(row, groups_of[row.identity_id], now_s) for one, row in rows.items()}
         for gone in set(hashes) - found.keys():
             self._cache.pop(gone, None)
-        # The cache was cleared during the read, so the result may be outdated.
         if doubts == self._generation:
             if len(self._cache) + len(found) > _BELIEVED_MAX:
                 self._cache.clear()

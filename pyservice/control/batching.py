@@ -110,7 +110,6 @@ class SingleFlight(Generic[Key, Result]):
         waiting = self._wanted.get(key)
         if waiting is None:
             self._wanted[key] = [future]
-            # A separate task survives the cancellation of the first caller.
             task = asyncio.create_task(self._read(key, read))
             self._reading.add(task)
             task.add_done_callback(self._reading.discard)

@@ -119,7 +119,6 @@ class BuildOperations:
 
         async def change(tx: Transaction) -> pb.PatchBuildTagsResponse:
             game = await _environment(tx, caller, request)
-            # The lock excludes concurrent tagging and deletion.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             set_, removed = parse_tag_change(request.tags)
@@ -177,7 +176,6 @@ class BuildOperations:
 
         async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
-            # The lock excludes a concurrent tag, which could keep the build in use.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             if await builds.is_used_by_version(tx, row.build_id):
@@ -365,7 +363,6 @@ class BuildFetcher:
         self._objects = objects
 
     async def __call__(self, game_id: str, build_id: str) -> BuildSource:
-        """Returns the build's source. Raises BuildUnusable, CONTROL_PLANE_UNAVAILABLE."""
         async with self._database.read() as tx:
             row = await builds.find(tx, game_id, build_id)
             if row is None:

@@ -51,7 +51,6 @@ def version_answer(
     return PrerenderedJson(b'{"version":{"config":' + config_json + b"," + rest[1:] + b"}", make)
 
 
-# Fields with the same name and type in both messages.
 _LEVEL: Final = ("max_players", "max_players_direct", "max_players_party", "tier")
 _MODE: Final = (
     *_LEVEL,

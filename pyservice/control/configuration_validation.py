@@ -485,7 +485,6 @@ def glob_problem(glob: str) -> str | None:
             return "must not have control characters or backslashes"
         if character == "[":
             start = position + (2 if glob.startswith("[!", position) else 1)
-            # A leading ] is a member.
             end = glob.find("]", start + 1)
             if end < 0:
                 return "has a [ without members and a ] behind them"

@@ -82,7 +82,6 @@ class DatabaseHealthCheck:
         if isinstance(error, DatabaseUnusable):
             return str(error)
         match error:
-            # Other operations completed in this time: the database is busy, not down.
             case ServiceError(code="OVERLOADED"):
                 return ""
             case ServiceError(code="STORAGE_FULL"):

@@ -97,7 +97,6 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Decodes exactly the texts of `_text`. Returns empty bytes for any other text."""
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
@@ -196,7 +195,6 @@ class DeviceLinkOperations:
             row = await _find(tx, device_link_id)
         token = None
         if row.complete_ms is not None:
-            # The link may have expired after the check of its token.
             secret = row.token_secret
             token = secret and self._keys.device_token(device_link_id, secret, row.key_number)
             if token is None:

@@ -122,7 +122,6 @@ class ContentComparison:
     def __init__(
         self, compose: Compose, differs: Callable[[str], None], going: RetryingJob
     ) -> None:
-        """`differs` receives each different namespace, and sometimes an equal one."""
         # This batcher is separate from the feeder's, so that messages do not wait for comparisons.
         self._messages = Batcher(compose, is_of_one=lambda error: not going.is_expected(error))
         self._differs = differs
@@ -166,7 +165,6 @@ class ContentComparison:
             if isinstance(found, BaseException):
                 broken[held.namespace_id] = self._of_one(found)
                 self._retry_later[held.namespace_id] = held
-            # The feeder is already sending a changed revision.
             elif found is not None and await _is_other(found, held):
                 self._differs(held.namespace_id)
             left.pop(held.namespace_id, None)

@@ -90,7 +90,6 @@ class RefusedConfigurations:
         holdings: HeldConfigurations,
         on_switched_back: Callable[[str], None],
     ) -> None:
-        """`on_switched_back` receives the game id of each namespace with a replaced version."""
         self._database = database
         self._holdings = holdings
         self._on_switched_back = on_switched_back
@@ -140,7 +139,6 @@ class RefusedConfigurations:
         running = self._holdings.version_id(namespace_id)
         if any(problem.held_by for problem in refused.problems):
             self._claiming.add(namespace_id)
-        # The refused version is not the cause.
         if running in ("", version_id) or not concerns_version(refused):
             error = refusal_error(message, refused, STORED, orphans)
             wanted.fail(lambda waiter: waiter.number <= number, error)
@@ -202,7 +200,6 @@ class Feeder:
         client: FeedClient,
         on_switched_back: Callable[[str], None] = lambda game_id: None,
     ) -> None:
-        """`on_switched_back` receives the game id of each namespace with a replaced version."""
         self._database = database
         self._composer = composer
         self._messages = Batcher(
@@ -394,7 +391,6 @@ class Feeder:
                 self._queue.put_nowait(namespace_id)
                 await pauses.wait()
             else:
-                # One namespace must not delay the others.
                 self._park(namespace_id)
 
     async def _send_as_it_is(self, namespace_id: str) -> None:

@@ -144,9 +144,7 @@ class AvatarOperations:
             rows = await uploads.of_kind(tx, game.game_id, "avatar")
         answer = pb.ListCustomAvatarsResponse()
         for row in rows:
-            # The contents of complete uploads match their name.
             kind = kind_of_name(row.path) if row.complete_ms is not None else None
-            # The keyword arguments avoid a copy.
             answer.custom_avatars.add(
                 upload_id=row.upload_id,
                 display_name=row.display_name,

@@ -201,7 +201,6 @@ class GameOperations:
             return await games.find(tx, text)
 
     async def _read_game(self, game_id: str, index: str) -> pb.GetGameResponse:
-        # The read follows the index, so it is never older.
         async with self._database.read() as tx:
             row = await games.find(tx, game_id)
             if row is None:

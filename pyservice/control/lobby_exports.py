@@ -1,9 +1,3 @@
-"""CSV exports of lobby logs and lobby history, with signed URLs for one hour.
-
-Files are written in short steps, one export of each group at a time, and are never in memory as a
-whole. An export stops if the client disconnects.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -143,7 +137,6 @@ class LobbyExportOperations:
                 return count
             for export_id in ids:
                 await self._objects.delete_prefix(_folder(export_id))
-                # Earlier releases stored files there.
                 await self._objects.delete(_folder(export_id))
             async with self._database.write() as tx:
                 await uploads.remove_exports(tx, ids)

@@ -295,7 +295,6 @@ class LobbyRecordOperations:
         started_ms: Callable[[str], int | None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`started_ms` returns the start of a live lobby's process, or None."""
         self._started_ms = started_ms
         self._database = database
         self._client = client

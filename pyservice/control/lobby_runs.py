@@ -90,9 +90,7 @@ class LobbyRuns:
         self._api_url = api_url
         self._capacity = capacity
         self.addresses = "", ""
-        """Addresses of the public servers. Empty until the data plane sends them."""
         self.known = asyncio.Event()
-        """Set after the first response. The data plane then knows the capacity."""
         self._run = ""
         self._sequence = 0
         self._room_changed = asyncio.Event()
@@ -173,7 +171,6 @@ class LobbyRuns:
             runs.ensure_running(self._order(lobby, size))
             is_known = True
         else:
-            # The size of a started lobby is known even if its tier was removed.
             is_known = runs.abandon(lobby_id, _refusal_end(lobby))
         if not is_known:
             self._tell(lobby_id, lambda: self.over(lobby_id, _refusal_end(lobby), tier))

@@ -167,7 +167,6 @@ def _host(text: str) -> str | None:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host if is_host_name(host) else None
-    # An Origin never has a scope.
     return None if "%" in host else str(address)
 
 

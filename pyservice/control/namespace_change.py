@@ -91,7 +91,6 @@ class NamespaceChange:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
             )
-            # Runs even if the caller is cancelled.
             tx.after_commit(lambda: self._feeder.enqueue(row.namespace_id))
             tx.after_commit(
                 lambda: self._topics.bump(game_topic(row.game_id), site_topic(row.namespace_id))

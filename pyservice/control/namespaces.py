@@ -154,7 +154,6 @@ class NamespaceOperations:
         async def change(tx: Transaction, row: Record) -> remembered_pb2.VersionSet:
             nonlocal is_new
             is_new = True
-            # Versions are never removed.
             if not await namespaces.set_version(tx, row.namespace_id, request.version_id):
                 return remembered_pb2.VersionSet()
             entry_id = self._ids.new()

@@ -103,7 +103,6 @@ class PlayerCountReader:
             for row in rows:
                 topics = (game_topic(row.game_id), group_topic(row.group_id))
                 self._topics_of[row.namespace_id] = topics
-        # Namespaces without a record have no topics.
         self._topics.bump(
             *{topic for one in self._unannounced for topic in self._topics_of.get(one, ())}
         )

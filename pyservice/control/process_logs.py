@@ -33,7 +33,6 @@ class ProcessLogOperations:
         folder_of: Callable[[str], Path],
         follow: Callable[[str, int], None],
     ) -> None:
-        """`follow` makes the runtime call `grew` for new lines, for some milliseconds."""
         self._database = database
         self._topics = topics
         self._recorded = recorded

@@ -61,7 +61,6 @@ class RayStore:
                 if rows:
                     await rays.add(tx, rows)
         except Conflict:
-            # A repeated call stores the rows at the same time. The next attempt finds them.
             raise ServiceError("OVERLOADED") from None
 
     async def run(self) -> None:

@@ -62,7 +62,6 @@ class ServerRuns:
         client: ServerClient,
         api: Callable[[], tuple[str, str] | None],
     ) -> None:
-        """`api` returns the HTTP URL and gRPC address of the data plane, or None if unknown."""
         self._database = database
         self._client = client
         self._api = api

@@ -109,7 +109,6 @@ class ServerOperations:
                 ports = await self._lease(server_id, environment.namespace_id, request)
                 yield self._adding(request, caller, server_id, ports)
         except BaseException:
-            # The lease may exist.
             self._runs.compare_again()
             raise
         finally:

@@ -25,7 +25,6 @@ class ServiceInfoOperations:
         self.take_tiers(tiers)
 
     def take_tiers(self, tiers: Iterable[pb.RegionTier]) -> None:
-        # The sort is stable: equal sizes stay in the operator's order.
         self._tiers = sorted(tiers, key=_size, reverse=True)
 
     async def bootstrap(

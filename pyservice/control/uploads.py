@@ -240,7 +240,6 @@ class UploadLifecycle:
                 return await check_contents(self._objects, run, row.kind, build, files, keys)
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
-                # The URLs remain usable for another attempt.
                 await self._objects.delete_prefix(row.upload_id)
             raise
         except FileNotFoundError:

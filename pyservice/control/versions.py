@@ -110,7 +110,6 @@ class VersionOperations:
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
             game_id = (await authorization.find_game(tx, caller, request.game_id)).game_id
-            # The lock excludes concurrent reservations.
             reserved = (await games.lock(tx, game_id)).reserved_version_names
             names = [_numbered(reserved + 1 + number) for number in range(_NAMES_AT_ONCE)]
             taken = await games.taken_version_names(tx, game_id, names)

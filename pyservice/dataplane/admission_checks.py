@@ -52,7 +52,6 @@ class CaptchaCheck:
         endpoints: Mapping[CaptchaProvider, str],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`endpoints` are the URLs of the providers. `now_ms` is the clock of `passes`."""
         self._outbound = outbound
         self._passes = passes
         self._endpoints = endpoints

@@ -144,7 +144,6 @@ class EdgeRoutes:
                     ports = await leased()
                     if are_served(owner, ports):
                         return ports
-                    # Free ports and disk space send no event, so they are polled.
                     await _wait_for(event, _POLL_INTERVAL_S if is_hindered else None)
         except TimeoutError:
             raise ServiceError("OVERLOADED", say) from None

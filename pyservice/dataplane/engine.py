@@ -115,7 +115,6 @@ class Engine:
     """
 
     def __init__(self, native: NativeEngine, find_wait_ms: int, facts_stream: str) -> None:
-        """`facts_stream` identifies the data directory. LSNs are valid only within it."""
         self._native = native
         self.facts_stream: Final = facts_stream
         self._waiter: DurabilityWaiter[Resolved] = DurabilityWaiter(

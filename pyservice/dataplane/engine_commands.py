@@ -133,7 +133,6 @@ class DurabilityWaiter(Generic[Outcome]):
         try:
             return await self._until(future, limit if deadline is None else min(limit, deadline))
         except BaseException:
-            # An ended hold has already given or refused its slots.
             if self._hold_waiters.get(hold) is waiter:
                 waiter.remove(future)
                 if not waiter:

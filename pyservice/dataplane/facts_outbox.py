@@ -17,7 +17,6 @@ _FACTS_MAX: Final = 1_000
 _POLL_INTERVAL_S: Final = 0.25
 # Delay that collects facts of many journal batches, which may be thousands a second.
 _BATCH_DELAY_S: Final = 0.05
-# Minimum time between responses.
 _FACTS_INTERVAL_S: Final = 0.05
 _COUNTS_INTERVAL_S: Final = 0.2
 
@@ -69,7 +68,6 @@ class FactsOutbox:
             lambda: source.read_facts(after, limit),
             lambda facts: bool(facts.facts),
         )
-        # A reader that lags behind gets the next facts at once.
         is_full = len(facts.facts) == limit
         self._next_facts_s = _now_s() + (0 if is_full else _FACTS_INTERVAL_S)
         return pb.ReadResponse(

@@ -161,7 +161,6 @@ class IdleLobbyScaler:
         grace_ms: int,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`regions` are all regions of the operator. A mode without a region list uses them."""
         self._wall_ms = wall_ms
         self._source = source
         self._processes = source.processes

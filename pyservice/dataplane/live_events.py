@@ -76,7 +76,7 @@ class LiveEvents:
         if not self._responses.is_cached(sent.lobby):
             lobby = self._engine.lobby(sent.lobby)
             if lobby is None:
-                return  # The lobby and its tokens have ended.
+                return
             self._responses.cache(lobby)
         found = self._responses.fill(matchmaker_pb2.FindLobbyResponse(), sent.lobby, [sent.token])
         event = answer.events.add()

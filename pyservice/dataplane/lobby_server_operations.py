@@ -203,7 +203,6 @@ class LobbyServerOperations:
             of_game = self._namespaces.in_game(game)
             if not of_game or not await self._is_reached(of_game[0], caller):
                 raise ServiceError("GAME_NOT_FOUND")
-            # The configuration may have changed during the access check.
             of_game = self._namespaces.in_game(game)
         else:
             of_game = [self._namespaces.resolved(caller.namespace_id)]

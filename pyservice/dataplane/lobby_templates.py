@@ -42,10 +42,6 @@ class LobbyTemplates:
         heartbeat_grace_ms: int,
         availability: RuntimeAvailability | None = None,
     ) -> None:
-        """`can_start` returns whether the runtime could start a lobby of a tier now.
-
-        `heartbeat_grace_ms` is the default for modes without their own.
-        """
         self._can_start = can_start
         self._availability = availability
         self._has_job_domain = has_job_domain

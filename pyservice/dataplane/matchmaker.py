@@ -165,7 +165,6 @@ class Matchmaker:
             ):
                 raise
             if self._namespaces.resolved(caller.namespace_id) is not namespace:
-                # The configuration changed during the wait.
                 return await self.find(request, caller)
             placed = await place_players()
         return await self._respond(pb.FindLobbyResponse(), placed, deadline)

@@ -70,7 +70,6 @@ class NamespaceIndex:
         self._grants: dict[bytes, EnvironmentGrant] = {}
         self._labels: dict[bytes, str] = {}
         self.on_version_replaced: Callable[[ResolvedNamespace], None] = lambda _: None
-        """Called with a namespace before another version replaces it."""
 
     def __len__(self) -> int:
         return len(self._held)

@@ -68,5 +68,4 @@ def haversine_km(one: tuple[float, float], other: tuple[float, float]) -> float:
         math.sin((lat_other - lat_one) / 2) ** 2
         + math.cos(lat_one) * math.cos(lat_other) * math.sin((lon_other - lon_one) / 2) ** 2
     )
-    # Rounding can lift antipodes slightly above 1.
     return 2 * _EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, half_chord)))

@@ -99,7 +99,6 @@ class RuntimeConnection:
     ) -> None:
         self._tiers = tiers
         self._counted_sequence = 0
-        """Sequence number of the newest lobby that `_free` has counted."""
         self._new_lobbies: dict[bytes, tuple[int, int]] = {}
         self._new_cpu = self._new_memory = 0
         """CPU (millicores) and memory (MB) of lobbies that the runtime has not counted yet."""

@@ -31,7 +31,6 @@ from pyservice.pb.hosting.internal.v1 import feed_pb2
 SOURCE_EPOCH: Final = 0
 _DEFAULT_LIMITS: Final = {"lobby_count_max": 512, "max_players": 256}
 _HEX_HASH = re.compile(r"[0-9a-f]{64}")
-# The JSON form of a proto accepts both names of a field.
 _TOKEN_FIELDS: Final = ("environment_tokens", "environmentTokens")
 _ID_FIELDS: Final = ("namespace_id", "namespaceId")
 
@@ -87,7 +86,6 @@ def with_environment_token(
     fields[name] = [*(fields.get(name) or ()), token]
     fields["revision"] = before.revision + 1
     changed = _configuration(path, fields)
-    # JSON can contain lone surrogates, which UTF-8 cannot encode.
     text = json.dumps(document, indent=2, ensure_ascii=False)
     return text.encode(errors="backslashreplace") + b"\n", changed
 

@@ -136,7 +136,6 @@ class TokenAdministration:
         rotation: KeyRotation,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`tokens` is None if a control plane creates `env_` tokens."""
         self._rotation = rotation
         self._now_ms = now_ms
         self._namespaces = namespaces

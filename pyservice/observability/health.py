@@ -91,7 +91,6 @@ def _count() -> int:
     try:
         return len(os.listdir(_OPEN))
     except OSError:
-        # Counting opens one descriptor itself.
         return descriptor_limit()
 
 

@@ -21,7 +21,6 @@ if not _has_rich:
 
 Format = Literal["auto", "json", "console"]
 
-# All token kinds. Shorter text is no token.
 _TOKEN = re.compile(r"\b(?:cloud|env|pub|dev|lobby|player|link)_[A-Za-z0-9_-]{16,}")
 _MAX_DEPTH: Final = 6
 

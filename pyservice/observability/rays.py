@@ -72,12 +72,10 @@ class Trace:
     _span_id: str | None = None
 
     def __init__(self, ray_id: str, started: float, given: str | None = None) -> None:
-        """`given` is the valid traceparent of the request, or None."""
         self.ray_id = ray_id
         self.started = started
         self.given = given
         self.spans: list[tuple[str, str | None, float, float]] = []
-        """Label, id, start and end of each span."""
 
     @property
     def span_id(self) -> str:

@@ -118,7 +118,6 @@ def _operation(
                 for status, codes in codes_by_status(method).items()
             },
         },
-        # Only the codes that the operation declares.
         "x-errors": list(declared_codes(method)),
     }
     body = _body(method, example, components)

@@ -170,7 +170,6 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], Schema]]] = {
     "in": _values,
     "not_in": _not_values,
     "example": lambda values: {"examples": list(values)},
-    # Only known enum values have a JSON spelling.
     "defined_only": _nothing,
 }
 
@@ -236,7 +235,7 @@ class SchemaComponents:
             return {"type": "string", "format": "date-time"}
         key = (descriptor.full_name, form)
         if key not in self._schemas:
-            self._schemas[key] = {}  # a message may contain itself
+            self._schemas[key] = {}
             self._schemas[key] = self._object(descriptor, form, without)
         return {"$ref": key}
 

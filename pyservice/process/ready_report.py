@@ -40,9 +40,6 @@ class SupervisorLink:
 
     @property
     def _is_dying(self) -> bool:
-        """Returns whether the supervisor's main thread has ended. Its other threads may keep the
-        process for a moment.
-        """
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:

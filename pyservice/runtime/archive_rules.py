@@ -61,7 +61,6 @@ class FolderRules:
             raise BadArchive(told, "not-allowed", "is neither file, folder nor link")
         path = self._inside(told, name)
         if path in self._links:
-            # The unpacker might write through the link.
             raise BadArchive(told, "not-unique", "stands where a link is")
         if not path and kind != FOLDER:
             raise BadArchive(told, "invalid", "has no name")

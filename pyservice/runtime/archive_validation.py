@@ -155,10 +155,8 @@ class PackedLayers:
         self._walk: _Walk | None = None
         self._new_walk: Callable[[], _Walk] | None = None
         self._waiting: collections.deque[bytes | None] = collections.deque()
-        """Pieces to process. None marks the start of the next file."""
         self._left = 0
         self._begin: bytes | None = b""
-        """First bytes of a file until its compression is known, then None."""
         self._unpack: Decompressor | None = None
 
     def walk_with(self, new_walk: Callable[[], _Walk]) -> None:
@@ -206,7 +204,6 @@ class PackedLayers:
             for part in self._unpack.pieces(piece):
                 yield from self._walked(part)
         except BadCompression:
-            # The rest of the file counts at its stored size.
             self._unpack = self._walk = None
 
     def _walked(self, content: bytes) -> Iterator[None]:
@@ -218,7 +215,6 @@ class PackedLayers:
                 try:
                     self._walk.feed(piece)
                 except BadArchive as error:
-                    # The file is a configuration or manifest, not a tar.
                     if error.entry or error.word != "invalid":
                         raise
                     self._walk = None

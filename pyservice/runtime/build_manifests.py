@@ -147,7 +147,7 @@ def _of_layout(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
         named = [(_names_of(one), one) for one in manifests if _is_ours(one.get("platform"))]
         path = _blob(_chosen(named, tag, path), path)
         told = _object(path, _content(read, path))
-        tag = None  # nested indexes have no names
+        tag = None
     config, layers = told.get("config"), told.get("layers")
     if not isinstance(layers, list):
         raise BadManifest(f"{path}: an image must have config and layers")

@@ -211,11 +211,6 @@ def _unpack_archive(checked: _Checked, root: Path, room: DiskReserve) -> str:
 
 
 def _entries(checked: _Checked, rules: Rules) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Yields all entries after a second check, because tarfile may read a header in another way
-    than the validator.
-
-    Raises BadArchive.
-    """
     source: Any = checked
     with tarfile.open(fileobj=source, mode="r|", bufsize=_PIECE_BYTES) as archive:
         for entry in archive:
@@ -265,7 +260,6 @@ def _unpack_image(
     allowance = SizeAllowance(upload.length)
     for layer in found.layers:
         root.next_layer()
-        # The archive's rules keep its links inside.
         with (parts / layer).open("rb") as file:
             below = _Checked(file, _compression(file), allowance, rules=RootRules())
             for archive, entry in _entries(below, RootRules()):

@@ -217,9 +217,6 @@ def _mount(destination: str, kind: str, source: str, *options: str) -> dict[str,
 
 
 def _seccomp() -> dict[str, Any]:
-    """Returns the seccomp filter. It also refuses new namespaces, because rights inside a namespace
-    expose more of the kernel.
-    """
     return {
         "defaultAction": "SCMP_ACT_ALLOW",
         "syscalls": [

@@ -63,7 +63,7 @@ class _Frames:
     def pieces(self, content: bytes) -> Iterator[bytes]:
         while content:
             if self._frame.is_ended:
-                content = content.lstrip(b"\0")  # padding after the last frame
+                content = content.lstrip(b"\0")
                 if not content:
                     return
                 self._frame = self._new_frame()

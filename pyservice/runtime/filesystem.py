@@ -21,7 +21,6 @@ INODES_FREE: Final = 50_000
 def is_disk_short(folder: Path, reserve_bytes: int) -> bool:
     """Returns whether free space or free inodes are below the reserve. Raises OSError."""
     about = os.statvfs(folder)
-    # Some file systems report 0 inodes.
     inodes = min(INODES_FREE, about.f_files // 20)
     return about.f_bavail * about.f_frsize < reserve_bytes or about.f_favail < inodes
 

@@ -165,6 +165,5 @@ class KeeperLauncher:
                     future.set_exception(LauncherEnded("the keeper launcher ended"))
                     future.exception()
             self._asked.clear()
-            # The responses of this launcher are no longer read.
             process.kill()
             process.wait()

@@ -37,9 +37,6 @@ _PIECE_BYTES: Final = 1 << 20
 
 class RootFilesystem:
     def __init__(self, root: Path, owner: int | None, written: Callable[[int], None]) -> None:
-        """`owner` is the host id of the image's root user, or None for no shift. `written` receives
-        the number of written bytes.
-        """
         self._root = str(root)
         self._owner = owner
         self._written = written

@@ -179,7 +179,6 @@ class RunFolder:
 
     def _state(self) -> KeeperState | None:
         text = _read(f"{self.path}/state").decode(errors="replace")
-        # An empty line ends each state. The last state may be incomplete.
         *_, last, _ = ["", *text.split("\n\n")]
         if not last:
             return None
@@ -208,7 +207,6 @@ class RunFolder:
         except FileNotFoundError:
             return False
         try:
-            # A shared lock, so that concurrent checks do not see each other.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -230,7 +228,6 @@ class RunFolder:
 
     def withdraw(self) -> None:
         """Prevents further starts, except by a process that already has the lock. Raises OSError."""
-        # The lock holder reads the spec first.
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{self.path}/{_SPEC}", f"{self.path}/{_WITHDRAWN}")
 
@@ -259,7 +256,6 @@ class RunFolder:
             # The line is shorter than PIPE_BUF, so the write is atomic.
             os.write(descriptor, line.encode())
         except (BrokenPipeError, BlockingIOError):
-            # The keeper ended or does not read.
             return False
         finally:
             os.close(descriptor)
@@ -303,7 +299,6 @@ def _read(path: str) -> bytes:
 
 
 def _may_write(pid: int, file: os.stat_result) -> bool:
-    # The process may have ended or may belong to another user.
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):

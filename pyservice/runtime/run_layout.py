@@ -160,7 +160,6 @@ def _spec(
         raise CannotRun(str(error)) from None
     if inside is None:
         command[0] = _find_on_path(command[0], build, variables.get("PATH", PATH))
-    # A container isolates itself.
     isolation = node.isolation if inside is None else "processes"
     if isolation is None:
         raise CannotRun("no isolation of game servers works on this node")

@@ -67,7 +67,6 @@ class Stopped(Exception):
 class StopRequest:
     def __init__(self) -> None:
         self.timeout_ms: int | None = None
-        """Time between SIGTERM and SIGKILL. None: no stop was requested."""
         self._waiting: set[asyncio.Timeout] = set()
 
     @property
@@ -405,7 +404,6 @@ class RunLifecycle:
                 wanted_ms, is_told = self._stop.timeout_ms, False
                 until_s = loop.time() + wanted_ms / 1000 + KEEPER_GRACE_S
             if not is_told and wanted_ms is not None:
-                # The FIFO of a new keeper may not exist yet.
                 is_told = self._folder.stop(wanted_ms)
             if loop.time() >= until_s:
                 await self._end_keeper()

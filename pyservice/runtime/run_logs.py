@@ -105,7 +105,6 @@ def read_backward(
                 low = max(begin, at - _BLOCK_BYTES)
                 block = os.pread(descriptor, at - low, low - begin)
                 looked += len(block)
-                # The previous block contains the start of the first line.
                 first = 0 if low == begin else block.find(b"\n") + 1
                 whole = block.rfind(b"\n") + 1
                 stop = low + whole if stop is None else stop
@@ -134,7 +133,6 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 def _lines_in(stream: LogStream, block: bytes, at: int) -> Iterator[LogLine]:
-    # The pattern expects a newline before each line.
     for match in _LINE_PATTERNS[stream].finditer(b"\n" + block):
         time_us, letter, text = match.groups()
         yield LogLine(
@@ -170,9 +168,6 @@ class LogReader:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="logs")
         self._silent: dict[tuple[str, LogStream], LogSpan] = {}
-        """For each run and stream, a recent part of the log without a line of the stream. In LRU
-        order.
-        """
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

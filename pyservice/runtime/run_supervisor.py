@@ -141,9 +141,6 @@ class RunSupervisor:
         is_disk_full: Callable[[], bool],
         noticed: Callable[[str], None],
     ) -> None:
-        """`folder` has one folder for each run. `noticed` receives the ids of runs with a new state
-        or log line.
-        """
         self.folder = folder
         self.builds = builds
         self.node = node
@@ -285,7 +282,6 @@ class RunSupervisor:
         self._notify(run_id)
 
     async def _find(self) -> None:
-        """Reads all run folders. Retries unreadable folders, then treats them as unowned."""
         unread = await self.in_thread(self._paths)
         unreported: list[tuple[StoredRun, RunPlacement]] = []
         for pause_s in (0.0, *_READ_RETRY_DELAYS_S):
@@ -332,7 +328,6 @@ class RunSupervisor:
         if placed is None and found.folder.was_started():
             self._unowned.append(found)
         elif placed is None:
-            # No process was started in this folder.
             shutil.rmtree(found.folder.path, ignore_errors=True)
         return placed
 

@@ -163,7 +163,6 @@ def _unwrapped_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDeco
         below = getattr(message, name)
         below.SetInParent()
         found = read_inner(below, value)
-        # The client did not send the name of the inner field.
         return [Finding((name, *location[1:]), word, reason) for location, word, reason in found]
 
     return read
@@ -204,7 +203,7 @@ def _fill_scalars(field: FieldDescriptor) -> FieldDecoder:
                     found.append(Finding((str(index),), converted.word, converted.reason))
                 else:
                     unlisted += 1
-                converted = nothing  # keeps the indexes of the following entries
+                converted = nothing
             target.append(converted)
         return bounded_findings(found, unlisted)
 

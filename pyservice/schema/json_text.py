@@ -33,7 +33,6 @@ def garbage_collection_paused() -> Iterator[None]:
 
 MAX_DEPTH = 64
 
-# Numbers stay text, because only the positions of values are needed.
 _texts = json.JSONDecoder(parse_int=str, parse_float=str)
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NAME = re.compile(r'[ \t\n\r]*("(?:[^"\\]|\\.)*+")[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)

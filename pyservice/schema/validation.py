@@ -85,7 +85,6 @@ class _FieldRules(NamedTuple):
 
 def compile_rules(descriptor: Descriptor) -> MessageCheck:
     """Returns a check with all rules of a message. Raises UnsupportedRule."""
-    # ListFields returns descriptors.
     fields = {field: _compile_field(field) for field in descriptor.fields}
     required = [rules.name for rules in fields.values() if rules.is_required]
     twins = _compile_cel(descriptor)
@@ -342,7 +341,6 @@ COMPILED_MESSAGES: Final[tuple[type[Message], ...]] = (
     matchmaker_pb2.PlayerDisconnectedRequest,
     matchmaker_pb2.JoinLobbyRequest,
     matchmaker_pb2.FindLobbyRequest,
-    # These requests have up to 4 MiB, with nested raw JSON.
     versions_pb2.CreateVersionRequest,
     versions_pb2.ValidateVersionRequest,
 )
@@ -460,7 +458,6 @@ def _finding_of(descriptor: Descriptor, violation: Any) -> Finding:
         return Finding((*location, *names), rule, proto.message)
     word = _WORDS_OF_RULES.get(rule)
     if word is None and rule.startswith(("gt", "len")):
-        # The value shows which end of the range it exceeds.
         value = violation.field_value
         is_length = rule.startswith("len")
         is_low = (len(value) if is_length else value) < violation.rule_value
@@ -474,7 +471,6 @@ def _location_of(descriptor: Descriptor, elements: Iterable[Any]) -> tuple[str, 
     current: Descriptor | None = descriptor
     is_unwrapped = False
     for element in elements:
-        # A oneof is not a field.
         field = current.fields_by_name.get(element.field_name) if current else None
         if not is_unwrapped:
             location.append(element.field_name)

@@ -229,5 +229,4 @@ def _holds(values: Any, location: list[str]) -> bool:
     if not isinstance(values, Mapping) or location[0] not in values:
         return False
     inner = values[location[0]]
-    # A list comes from one source.
     return not isinstance(inner, Mapping) or len(location) == 1 or _holds(inner, location[1:])

@@ -110,9 +110,6 @@ class StatementCache:
     """
 
     def __init__(self, dialect: Any) -> None:
-        """`dialect` compiles the statements. Types of the dialect with a `send` method convert
-        values.
-        """
         self._dialect = dialect
         self._own: WeakKeyDictionary[Any, dict[tuple[str, ...], CompiledStatement]] = (
             WeakKeyDictionary()

@@ -50,7 +50,6 @@ class DiskReserve:
         write.
         """
         with self._lock:
-            # The file system's free space does not include concurrent writes yet.
             self._refuse(self._reserved_bytes + length)
             self._reserved_bytes += length
         try:
@@ -162,12 +161,10 @@ class UploadWriter:
             while self._blocks:
                 self._blocks.popleft()[1]()
         elif self._blocks:
-            # A block arrived while the thread was ending.
             self._start()
 
     async def _wait_for_thread(self) -> None:
         while self._writing is not None:
-            # Cancellation must not lose the thread.
             await asyncio.wait([self._writing])
 
     # Runs in one thread at a time.
@@ -315,7 +312,6 @@ class FolderBlobStore:
         completed object. Concurrent uploads can still fill the disk before `commit`.
         """
         self._refuse_kept(grant)
-        # An operator can have removed the folder.
         self._make_folder(self._folder / "incoming")
         self._disk_reserve.require_space(grant.length)
 
@@ -371,7 +367,7 @@ class FolderBlobStore:
 
         self._in_folder(target.parent, rename)
         if is_synced:
-            with contextlib.suppress(FileNotFoundError):  # a concurrent completion renamed it
+            with contextlib.suppress(FileNotFoundError):
                 sync_folder(target.parent)
 
     def _rename(self, names: Sequence[tuple[str, str]]) -> None:
@@ -417,7 +413,6 @@ class FolderBlobStore:
     def _walk(self, folder: str) -> Iterator[str]:
         for where, _, files in os.walk(self._folder / folder):
             inside = Path(where).relative_to(self._folder).as_posix()
-            # Names of temporary files of `write_file` have a leading dot.
             yield from (f"{inside}/{name}" for name in files if not name.startswith("."))
 
     def _dated(self, names: Sequence[str]) -> list[PendingBlob]:

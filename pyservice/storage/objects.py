@@ -337,7 +337,6 @@ class Objects:
         await self._blobs.forget(names)
 
     async def _find(self, key: str) -> list[tuple[str, int]]:
-        """Returns the blobs (name, length) of a kept object in order, or an empty list."""
         if key in self._manifests:
             return self._manifests[key]
         whole, parts = f"kept/{key}", f"kept/{key}.parts"
@@ -364,7 +363,6 @@ class Objects:
             names = [found.name for found in portion if found.modified_s < oldest_s]
             await self._blobs.forget(names)
             count += len(names)
-        # A killed process can leave empty folders.
         await self._blobs.drop_empty_folders(older_than_s)
         return count
 

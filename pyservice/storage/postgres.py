@@ -152,7 +152,6 @@ class PostgresConnections:
                 self._terminate(connection, error)
                 if not _is_lost(error):
                     raise
-                # The idle connection was lost before it did any work, so another one can be used.
             else:
                 return connection
         connection = await self._new()
@@ -259,7 +258,6 @@ def report_unusable_server(url: str) -> Iterator[None]:
 def _remedy(state: str, url: str) -> str | None:
     if state != _NO_DATABASE:
         return _REMEDIES.get(state)
-    # Without a database in the URL, PostgreSQL uses the user name.
     command = shlex.join(["createdb", *filter(None, [make_url(url).database])])
     return f"make it ({command}), or correct database_url"
 
@@ -334,7 +332,6 @@ class PostgresDatabase:
                 await await_despite_cancel(connection.commit())
                 return result
         finally:
-            # Closing a broken connection can raise again.
             with contextlib.suppress(SQLAlchemyError, OSError):
                 await await_despite_cancel(connection.close())
 

@@ -79,5 +79,4 @@ async def prune(database: Database, before_ms: int, kept_max: int) -> None:
     async with database.query() as tx:
         oldest = await tx.first(_NEWEST.offset(kept_max).limit(1))
     if oldest is not None:
-        # Rays of the same millisecond are removed together.
         await delete_in_batches(database, _REMOVE, oldest.create_ms)

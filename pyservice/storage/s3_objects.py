@@ -114,7 +114,6 @@ class S3BlobStore:
                 with _translate_store_errors():
                     await obstore.copy_async(self._store, *pair)
             except FileNotFoundError:
-                # A concurrent completion copied the blob first.
                 with _translate_store_errors():
                     await obstore.head_async(self._store, pair[1])
 

@@ -68,11 +68,6 @@ class UrlSigner:
         ended: Sequence[RetiredKey] = (),
         is_lasting: Callable[[str], bool] = lambda key: False,
     ) -> None:
-        """`ended` keys also verify URLs without expiry if `is_lasting` is true for their object
-        key.
-
-        Raises ValueError for a key of less than 32 bytes.
-        """
         self._is_lasting = is_lasting
         self.take(key, ended)
 

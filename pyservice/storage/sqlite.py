@@ -186,7 +186,6 @@ def _keep_private(path: Path) -> None:
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
         return
-    # An earlier version may have created the file with another mode.
     for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         with contextlib.suppress(OSError):
             if stat.S_IMODE(one.stat().st_mode) != _MODE:
@@ -194,9 +193,6 @@ def _keep_private(path: Path) -> None:
 
 
 def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:
-    """Switches the file to WAL. Retries, because SQLite does not wait for a process that switches
-    it at the same time.
-    """
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -407,7 +403,6 @@ class SqliteDatabase:
                 await self._commit_open()
 
     async def _commit_open(self) -> None:
-        """Commits the open group. The caller holds the writer lock."""
         group, self._group = self._group, None
         if group is not None:
             await await_despite_cancel(self._end(group))
@@ -420,7 +415,6 @@ class SqliteDatabase:
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         def begun() -> Result:
-            # Migrations need an SQLAlchemy connection.
             engine = create_engine(
                 "sqlite://",
                 creator=lambda: connect(self._path, _LOCKED_TIMEOUT_S),
@@ -450,7 +444,6 @@ class SqliteDatabase:
     async def close(self) -> None:
         async with self._one_writer:
             await self._commit_open()
-        # Closing the last connection checkpoints and syncs.
         await asyncio.to_thread(self._connections.close)
         self._committer.shutdown()
 
@@ -515,7 +508,6 @@ class _SqliteTransaction(CommitCallbacks):
         with translate_database_errors:
             cursor = self._connection.execute(compiled.text, compiled.argument_values(values))
             found = cursor.fetchone()
-            # An open cursor would block a commit.
             cursor.close()
         if found is None:
             return None

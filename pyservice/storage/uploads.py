@@ -143,7 +143,6 @@ async def add(
     await tx.run(_ADD, values)
     for first in range(0, len(files), DELETION_BATCH_ROWS):
         if first:
-            # Yields to the event loop, because a site has thousands of files.
             await asyncio.sleep(0)
         rows = [
             {

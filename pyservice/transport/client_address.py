@@ -127,7 +127,6 @@ def read_proxy_header(data: bytes) -> ProxyHeader | None:
     source: Address | None = None
     if command == _PROXY_PROXY and family in (_TCP4, _TCP6):
         size = 4 if family == _TCP4 else 16
-        # The header has two addresses and two ports. Extensions after them are ignored.
         if length < 2 * size + 4:
             raise ValueError("a PROXY protocol header that is too short for its addresses")
         packed = data[_PROXY_HEAD.size : _PROXY_HEAD.size + size]

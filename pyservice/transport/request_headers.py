@@ -47,9 +47,6 @@ def check_idempotency_key(key: str | None) -> None:
 
 
 def _random_ids() -> Iterator[str]:
-    """Yields 128 random bits as hex. Reads random bytes in batches, because a system call for each
-    id is slow.
-    """
     while True:
         digits = os.urandom(RAY_ID_DIGITS // 2 * _BATCH).hex()
         for start in range(0, len(digits), RAY_ID_DIGITS):

@@ -212,7 +212,6 @@ class RequestPermits:
                 return
 
     def _refusal(self, keys: Keys) -> ServiceError:
-        # A request only waits at a limit.
         what = self._full(self._taken, keys) or f"{self._at_once} requests of all clients"
         return ServiceError(
             "OVERLOADED",

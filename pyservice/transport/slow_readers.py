@@ -66,7 +66,6 @@ class LingeringClose:
     """
 
     def __init__(self, transport: asyncio.Transport, now_s: float, read_timeout_s: float) -> None:
-        """Progress of the client is checked every `read_timeout_s`."""
         self._transport = transport
         self._reading = ReadProgress(transport, now_s)
         self._read_timeout_s = read_timeout_s
