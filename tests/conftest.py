@@ -110,13 +110,13 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def quiet_ends(request: pytest.FixtureRequest) -> None:
+def silence_closed_loops(request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("anyio") and "anyio_backend" in request.fixturenames:
-        request.getfixturevalue("calls_of_ended_loops")
+        request.getfixturevalue("ignore_closed_loop_errors")
 
 
 @pytest.fixture
-async def calls_of_ended_loops(anyio_backend: Any) -> AsyncIterator[None]:
+async def ignore_closed_loop_errors(anyio_backend: Any) -> AsyncIterator[None]:
     """Silences callbacks of calls that belong to a closed event loop.
 
     grpcio has one queue for all loops of a process, so the end of a call may arrive in a later
@@ -125,13 +125,13 @@ async def calls_of_ended_loops(anyio_backend: Any) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     handler = loop.get_exception_handler()
 
-    def told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def handle_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         is_late = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
         if not (is_late and _is_of_grpc(error)) and handler is not None:
             handler(loop, context)
 
-    loop.set_exception_handler(told)
+    loop.set_exception_handler(handle_exception)
     yield
     loop.set_exception_handler(handler)
 

@@ -18,7 +18,7 @@ from tests.support.waiting import until as until
 LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
 
 
-class Household(Service):
+class SupervisedService(Service):
     """Service with a supervisor and both planes. The data plane reads a feed file."""
 
     role: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ if "--role=control" in sys.orig_argv:
 '''
 
 
-class FrailHouse(FullService):
+class BreakableService(FullService):
     def __init__(self, folder: Path, defect: str = DIES, **settings: Any) -> None:
         super().__init__(folder, **settings)
         self.told = folder / "die"
@@ -71,8 +71,8 @@ class FrailHouse(FullService):
 
 
 @pytest.fixture
-def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FrailHouse]:
-    made = FrailHouse(tmp_path / "full_service")
+def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BreakableService]:
+    made = BreakableService(tmp_path / "full_service")
     monkeypatch.setenv("PYTHONPATH", str(made.code))
     try:
         made.start()
@@ -82,7 +82,7 @@ def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fr
 
 
 async def test_failed_control_plane_task_restarts_the_plane_without_player_impact(
-    full_service: FrailHouse,
+    full_service: BreakableService,
 ) -> None:
     async with full_service.opened("http") as door:
         developer = Developer(full_service, door)
@@ -205,7 +205,7 @@ async def test_failure_of_a_finishing_task_is_no_task_failure() -> None:
     assert tasks.problem is None
 
 
-class Deaf:
+class IgnoresCancellation:
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
         self.has_ended = asyncio.Event()
@@ -221,7 +221,7 @@ class Deaf:
 async def test_task_that_ignores_cancellation_is_logged_and_does_not_block(
     how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks, deaf, ended = BackgroundTasks(), Deaf(), list[str]()
+    tasks, deaf, ended = BackgroundTasks(), IgnoresCancellation(), list[str]()
 
     async def hears() -> None:
         try:
@@ -250,7 +250,7 @@ async def test_task_that_ignores_cancellation_is_logged_and_does_not_block(
 async def test_service_stops_despite_a_task_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_service = FrailHouse(tmp_path / "full_service", GOES_ON)
+    full_service = BreakableService(tmp_path / "full_service", GOES_ON)
     monkeypatch.setenv("PYTHONPATH", str(full_service.code))
     try:
         await asyncio.to_thread(full_service.start)

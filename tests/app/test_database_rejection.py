@@ -148,10 +148,10 @@ async def test_start_waits_for_a_server_that_is_down(server: Server, tmp_path: P
     process = full_service.spawn()
     try:
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             return "database away" in full_service.log()
 
-        await eventually(is_told)
+        await eventually(is_reported)
         assert process.poll() is None
         await asyncio.to_thread(server.start)
 

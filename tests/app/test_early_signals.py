@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.supervised_service import Household, processes_of, until
+from tests.app.supervised_service import SupervisedService, processes_of, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -20,12 +20,12 @@ WAIT_S = 30.0
 ENDING = [signal.SIGTERM, signal.SIGINT]
 
 
-class Alone(Household):
+class Alone(SupervisedService):
     role: Any = ("--role", "data")
     doors: Any = ("http", "grpc", "metrics")
 
 
-class Control(Household):
+class Control(SupervisedService):
     role: Any = ("--role", "control")
     doors: Any = ("cdn",)
 
@@ -38,19 +38,19 @@ def blocked(pid: int) -> int:
     raise AssertionError
 
 
-def holds(household: Household, number: signal.Signals) -> bool:
+def holds(household: SupervisedService, number: signal.Signals) -> bool:
     assert household.process is not None
     return bool(blocked(household.process.pid) >> (number - 1) & 1)
 
 
-Make = Callable[[type[Household]], Household]
+Make = Callable[[type[SupervisedService]], SupervisedService]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Household] = []
+    made: list[SupervisedService] = []
 
-    def one(kind: type[Household]) -> Household:
+    def one(kind: type[SupervisedService]) -> SupervisedService:
         made.append(kind(tmp_path))
         return made[-1]
 
@@ -65,7 +65,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 def test_early_stop_signal_ends_the_process_after_its_start(
     make: Make, number: signal.Signals, later_s: float
 ) -> None:
-    household = make(Household)
+    household = make(SupervisedService)
     process = household.spawn()
     until(lambda: len(processes_of(household.data_dir)) >= 3)
     time.sleep(later_s)
@@ -76,7 +76,7 @@ def test_early_stop_signal_ends_the_process_after_its_start(
 
 @pytest.mark.parametrize("later_s", [0.0, 0.1, 0.3, 0.6])
 def test_early_sighup_does_not_end_the_process(make: Make, later_s: float) -> None:
-    household = make(Household)
+    household = make(SupervisedService)
     process = household.spawn()
     until(lambda: len(processes_of(household.data_dir)) >= 3)
     time.sleep(later_s)
@@ -90,7 +90,7 @@ def test_early_sighup_does_not_end_the_process(make: Make, later_s: float) -> No
 @pytest.mark.parametrize("kind", [Alone, Control])
 @pytest.mark.parametrize("number", [*ENDING, signal.SIGHUP])
 def test_single_plane_defers_early_signals(
-    make: Make, kind: type[Household], number: signal.Signals
+    make: Make, kind: type[SupervisedService], number: signal.Signals
 ) -> None:
     household = make(kind)
     process = household.spawn()
@@ -103,7 +103,7 @@ def test_single_plane_defers_early_signals(
 
 
 def test_running_service_and_its_children_block_no_signals(make: Make) -> None:
-    household = make(Household)
+    household = make(SupervisedService)
     household.start()
     assert household.process is not None
     for pid in (household.process.pid, household.pid("data"), household.pid("control")):

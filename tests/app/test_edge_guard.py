@@ -24,13 +24,13 @@ from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from pyservice.settings import load
 from pyservice.settings.sections import EdgeSettings
 from tests import programs
-from tests.app.supervised_service import Household, is_gone
+from tests.app.supervised_service import SupervisedService, is_gone
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.leftover_processes import end_leftovers
 from tests.support.waiting import PATIENCE_S, FreeTime, until
 
 
-class Held(Household):
+class EdgeGuardService(SupervisedService):
     def edge_pid(self) -> int:
         path = self.data_dir / "edge" / "LOCK"
         return int(path.read_text().partition("\n")[0] or 0) if path.exists() else 0
@@ -53,20 +53,20 @@ class Held(Household):
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Held]:
+def held(tmp_path: Path) -> Iterator[EdgeGuardService]:
     folder = tmp_path / "h"
     folder.mkdir()
-    made = Held(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
+    made = EdgeGuardService(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
     yield made
     made.close()
 
 
-def with_server(held: Held) -> tuple[str, int]:
+def with_server(held: EdgeGuardService) -> tuple[str, int]:
     held.start()
     return made_server(held, held.ready())
 
 
-def made_server(held: Held, said: dict[str, Any]) -> tuple[str, int]:
+def made_server(held: EdgeGuardService, said: dict[str, Any]) -> tuple[str, int]:
     token = Path(said["cloud_token_file"]).read_text().strip()
 
     def cloud(method: str, path: str, body: Any = None) -> Any:
@@ -98,7 +98,7 @@ def is_reached(address: tuple[str, int]) -> bool:
         return False
 
 
-def test_idle_edge_guard_stops_with_the_service(held: Held) -> None:
+def test_idle_edge_guard_stops_with_the_service(held: EdgeGuardService) -> None:
     held.start()
     until(held.is_edge_serving)
     pid = held.edge_pid()
@@ -106,33 +106,35 @@ def test_idle_edge_guard_stops_with_the_service(held: Held) -> None:
     assert is_gone(pid)
 
 
-def deafened(held: Held) -> int:
+def suspended_pid(held: EdgeGuardService) -> int:
     until(lambda: held.events("edge-guard started"))
     pid = held.edge_pid()
     os.kill(pid, signal.SIGSTOP)
     return pid
 
 
-def test_suspended_idle_edge_guard_is_killed_at_shutdown(held: Held) -> None:
+def test_suspended_idle_edge_guard_is_killed_at_shutdown(held: EdgeGuardService) -> None:
     held.start()
-    pid = deafened(held)
+    pid = suspended_pid(held)
     assert held.stop() == 1
     assert is_gone(pid)
     [told] = held.events("edge-guard is deaf; killing it")
     assert (told["level"], told["pid"]) == ("error", pid)
 
 
-def test_suspended_edge_guard_is_killed_if_game_servers_end_with_the_service(held: Held) -> None:
+def test_suspended_edge_guard_is_killed_if_game_servers_end_with_the_service(
+    held: EdgeGuardService,
+) -> None:
     held.settings["runtime"] = {**programs.SETTINGS, "end_with_service": "true"}
     with_server(held)
-    pid = deafened(held)
+    pid = suspended_pid(held)
     assert held.stop() == 1
     assert is_gone(pid)
 
 
-def test_forced_shutdown_does_not_wait_for_edge_guard(held: Held) -> None:
+def test_forced_shutdown_does_not_wait_for_edge_guard(held: EdgeGuardService) -> None:
     held.start()
-    pid = deafened(held)
+    pid = suspended_pid(held)
     began = FreeTime()
     held.signal(signal.SIGTERM)
     until(lambda: held.events("stopping"))
@@ -143,7 +145,7 @@ def test_forced_shutdown_does_not_wait_for_edge_guard(held: Held) -> None:
     assert began.passed_s < 5
 
 
-def test_edge_guard_with_players_survives_and_is_found_again(held: Held) -> None:
+def test_edge_guard_with_players_survives_and_is_found_again(held: EdgeGuardService) -> None:
     address = with_server(held)
     pid = held.edge_pid()
     with socket.create_connection(address, 5) as player:
@@ -159,7 +161,7 @@ def test_edge_guard_with_players_survives_and_is_found_again(held: Held) -> None
         assert player.recv(100) == b"there"
 
 
-def test_killed_edge_guard_is_restarted_with_its_routes(held: Held) -> None:
+def test_killed_edge_guard_is_restarted_with_its_routes(held: EdgeGuardService) -> None:
     address = with_server(held)
     pid = held.edge_pid()
     os.kill(pid, signal.SIGKILL)
@@ -167,7 +169,7 @@ def test_killed_edge_guard_is_restarted_with_its_routes(held: Held) -> None:
     assert is_reached(address)
 
 
-def test_changed_settings_replace_edge_guard_without_disconnects(held: Held) -> None:
+def test_changed_settings_replace_edge_guard_without_disconnects(held: EdgeGuardService) -> None:
     address = with_server(held)
     pid = held.edge_pid()
     with socket.create_connection(address, 5) as player:
@@ -183,14 +185,14 @@ def test_changed_settings_replace_edge_guard_without_disconnects(held: Held) -> 
         assert is_reached(address), "new ones reach it as well"
 
 
-def test_unreadable_routes_do_not_prevent_the_start(held: Held) -> None:
+def test_unreadable_routes_do_not_prevent_the_start(held: EdgeGuardService) -> None:
     (held.data_dir / "edge" / "routes").mkdir(parents=True)
     address = with_server(held)
     assert is_reached(address)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="disks are mounted by root")
-def test_edge_guard_survives_when_its_routes_do_not_fit_on_disk(held: Held) -> None:
+def test_edge_guard_survives_when_its_routes_do_not_fit_on_disk(held: EdgeGuardService) -> None:
     disk = held.data_dir / "edge"
     disk.parent.mkdir()
     with mounted(disk):
@@ -216,7 +218,7 @@ def nice_values(pid: int) -> set[int]:
 
 
 @pytest.mark.parametrize("nice", [-4, 7])
-def test_every_thread_has_the_configured_nice_value(held: Held, nice: int) -> None:
+def test_every_thread_has_the_configured_nice_value(held: EdgeGuardService, nice: int) -> None:
     if nice < 0 and os.geteuid() != 0:
         pytest.skip("only root goes before others")
     if nice != EdgeSettings().nice:
@@ -248,7 +250,7 @@ def test_edge_guard_serves_without_permission_for_nice(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def bystander() -> Iterator[subprocess.Popen[bytes]]:
+def other_process() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "1000"]) as process:
         yield process
         process.kill()
@@ -261,7 +263,7 @@ def guard_of(data_dir: Path) -> EdgeGuard:
 
 @pytest.mark.anyio
 async def test_only_the_lock_holder_counts_as_edge_guard(
-    tmp_path: Path, bystander: subprocess.Popen[bytes]
+    tmp_path: Path, other_process: subprocess.Popen[bytes]
 ) -> None:
     """The process id in the file may belong to another process by now. A process may hold the lock
     before it writes its id.
@@ -269,13 +271,13 @@ async def test_only_the_lock_holder_counts_as_edge_guard(
     guard = guard_of(tmp_path)
     path = tmp_path / "edge" / "LOCK"
     path.parent.mkdir()
-    path.write_text(f"{bystander.pid}\n")
+    path.write_text(f"{other_process.pid}\n")
     assert guard.pid == 0
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert guard.pid == 0, "it is ours, and not of whom the file tells"
         await guard.end(asyncio.Event())
-        assert bystander.poll() is None
+        assert other_process.poll() is None
         # The lock belongs to the open file, so a child process inherits it, as at a handover.
         holder = subprocess.Popen(["sleep", "1000"], pass_fds=[lock.fileno()])
     try:
@@ -292,12 +294,12 @@ async def test_only_the_lock_holder_counts_as_edge_guard(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="disks are mounted by root")
 def test_lock_with_the_same_inode_on_another_disk_does_not_count(
-    tmp_path: Path, bystander: subprocess.Popen[bytes]
+    tmp_path: Path, other_process: subprocess.Popen[bytes]
 ) -> None:
     guard = guard_of(tmp_path)
     ours, other = tmp_path / "edge", tmp_path / "other"
     with mounted(ours), mounted(other):
-        (ours / "LOCK").write_text(f"{bystander.pid}\n")
+        (ours / "LOCK").write_text(f"{other_process.pid}\n")
         with (other / "file").open("w") as lock:
             assert os.fstat(lock.fileno()).st_ino == (ours / "LOCK").stat().st_ino
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -314,7 +316,7 @@ def mounted(place: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_domain_without_reachable_listener_fails_the_start(held: Held) -> None:
+def test_domain_without_reachable_listener_fails_the_start(held: EdgeGuardService) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         held.settings |= {
@@ -327,7 +329,7 @@ def test_domain_without_reachable_listener_fails_the_start(held: Held) -> None:
 
 
 def test_files_are_served_at_the_cdn_url_without_a_site_domain(
-    held: Held,
+    held: EdgeGuardService,
 ) -> None:
     held.settings |= {
         "domains": {"main": "api.example.com"},

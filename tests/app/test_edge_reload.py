@@ -19,12 +19,12 @@ import pytest
 from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from pyservice.settings import SettingsError, load
 from tests import programs
-from tests.app.test_edge_guard import Held, is_reached, with_server
+from tests.app.test_edge_guard import EdgeGuardService, is_reached, with_server
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.waiting import PATIENCE_S, until
 
 
-class Operated(Held):
+class Operated(EdgeGuardService):
     @property
     def path(self) -> Path:
         return self.folder / "service.toml"
@@ -41,12 +41,12 @@ class Operated(Held):
         super().start("--config", str(self.path), *words)
         return self
 
-    def hang_up(self) -> None:
+    def reload_edge_guard(self) -> None:
         before = len(self.events("settings of edge-guard reloaded"))
         self.signal(signal.SIGHUP)
         until(lambda: len(self.events("settings of edge-guard reloaded")) > before)
 
-    def hang_up_in_vain(self) -> str:
+    def failed_reload(self) -> str:
         before = len(self.events("settings of edge-guard not reloaded"))
         self.signal(signal.SIGHUP)
         until(lambda: len(self.events("settings of edge-guard not reloaded")) > before)
@@ -84,7 +84,7 @@ def operated(tmp_path: Path) -> Iterator[Operated]:
     made.close()
 
 
-def said(player: socket.socket) -> bytes:
+def echo(player: socket.socket) -> bytes:
     try:
         player.sendall(b"hello")
         return player.recv(100)
@@ -92,12 +92,12 @@ def said(player: socket.socket) -> bytes:
         return b""
 
 
-def inside(address: tuple[str, int]) -> socket.socket:
+def connected_player(address: tuple[str, int]) -> socket.socket:
     """Connects a player. Retries while the slots of disconnected players are still taken."""
 
     def entered() -> socket.socket | None:
         player = socket.create_connection(address, PATIENCE_S)
-        if said(player):
+        if echo(player):
             return player
         player.close()
         return None
@@ -107,8 +107,8 @@ def inside(address: tuple[str, int]) -> socket.socket:
     return found
 
 
-def all_hear(*players: socket.socket) -> bool:
-    return [said(player) for player in players] == [b"hello"] * len(players)
+def all_respond(*players: socket.socket) -> bool:
+    return [echo(player) for player in players] == [b"hello"] * len(players)
 
 
 def test_added_certificate_is_loaded_and_survives_a_restart(operated: Operated) -> None:
@@ -119,7 +119,7 @@ def test_added_certificate_is_loaded_and_survives_a_restart(operated: Operated) 
     assert not operated.is_known("two.example")
     pid = operated.edge_pid()
     operated.write(first, second, https="127.0.0.1:0")
-    operated.hang_up()
+    operated.reload_edge_guard()
     until(lambda: operated.is_known("two.example"))
     assert operated.is_known("one.example")
     assert operated.edge_pid() == pid, "it was not replaced"
@@ -132,20 +132,20 @@ def test_new_limits_apply_without_a_restart_or_disconnects(operated: Operated) -
     operated.write(connections_per_address=2)
     address = with_server(operated)
     pid = operated.edge_pid()
-    with inside(address) as first, inside(address) as second:
+    with connected_player(address) as first, connected_player(address) as second:
         assert not is_reached(address), "two are in"
         operated.write(connections_per_address=3, stream_idle_ms=3_600_000)
-        operated.hang_up()
+        operated.reload_edge_guard()
         assert operated.config()["limits"]["connections_per_address"] == 3
         assert operated.config()["timeouts"]["stream_idle_ms"] == 3_600_000
         until(lambda: is_reached(address))
-        assert all_hear(first, second)
+        assert all_respond(first, second)
         operated.kill()
-        assert all_hear(first, second), "edge-guard goes on by itself"
+        assert all_respond(first, second), "edge-guard goes on by itself"
         operated.start()
         until(lambda: operated.events("edge-guard found"))
         assert operated.edge_pid() == pid
-        assert all_hear(first, second)
+        assert all_respond(first, second)
 
 
 def test_invalid_settings_are_logged_and_change_nothing(operated: Operated) -> None:
@@ -156,13 +156,13 @@ def test_invalid_settings_are_logged_and_change_nothing(operated: Operated) -> N
     before = operated.config()
 
     operated.write(good, https="127.0.0.1:0", connections=0)
-    assert "edge.limits.connections: " in operated.hang_up_in_vain()
+    assert "edge.limits.connections: " in operated.failed_reload()
     broken = operated.certificate("two.example")
     Path(broken["cert"]).write_text("no certificate")
     operated.write(good, broken, https="127.0.0.1:0", connections=2_000)
-    assert "two.example/server.pem: has no certificate" in operated.hang_up_in_vain()
+    assert "two.example/server.pem: has no certificate" in operated.failed_reload()
     operated.write(connections=2_000)
-    assert "edge.certificates: " in operated.hang_up_in_vain()
+    assert "edge.certificates: " in operated.failed_reload()
 
     assert operated.config() == before
     assert sorted(path.name for path in (operated.data_dir / "edge").glob("*config*")) == [
@@ -172,7 +172,7 @@ def test_invalid_settings_are_logged_and_change_nothing(operated: Operated) -> N
     os.kill(pid, signal.SIGKILL)
     until(lambda: operated.edge_pid() not in (0, pid) and operated.is_known("one.example"))
     operated.write(good, https="127.0.0.1:0", connections=2_000)
-    operated.hang_up()
+    operated.reload_edge_guard()
     assert operated.config()["limits"]["connections"] == 2_000
 
 

@@ -12,23 +12,23 @@ import pytest
 
 from tests import programs
 from tests.app.supervised_service import is_gone
-from tests.app.test_edge_guard import Held, is_reached, made_server, with_server
+from tests.app.test_edge_guard import EdgeGuardService, is_reached, made_server, with_server
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.waiting import PATIENCE_S, until
 
 RUNTIME = {**UNLIMITED, "runtime": programs.SETTINGS}
 API = "api.example.com"
-RoleOf = Callable[[str], Held]
+RoleOf = Callable[[str], EdgeGuardService]
 
 
 @pytest.fixture
 def role_of(tmp_path: Path) -> Iterator[RoleOf]:
-    made = list[Held]()
+    made = list[EdgeGuardService]()
 
-    def make(role: str) -> Held:
+    def make(role: str) -> EdgeGuardService:
         folder = tmp_path / role
         folder.mkdir()
-        made.append(one := Held(folder, settings=RUNTIME))
+        made.append(one := EdgeGuardService(folder, settings=RUNTIME))
         one.data_dir = tmp_path / "data"
         one.role = ("--role", role) if role != "all" else ()
         if role == "edge-guard":
@@ -127,19 +127,19 @@ def status_at(listener: socket.socket) -> int:
 
 
 @pytest.fixture
-def named(role_of: RoleOf) -> Held:
+def named(role_of: RoleOf) -> EdgeGuardService:
     service = role_of("all")
     service.settings["domains"] = {"main": API}
     return service
 
 
-def hand_over(service: Held, listener: socket.socket) -> None:
+def hand_over(service: EdgeGuardService, listener: socket.socket) -> None:
     service.passed = (listener.fileno(),)
     service.settings["edge"] = {"http": f"fd:{listener.fileno()}"}
 
 
 def test_inherited_socket_keeps_clients_over_a_restart(
-    named: Held,
+    named: EdgeGuardService,
 ) -> None:
     """The parent keeps the socket open, as systemd does, so no connection is refused while edge-
     guard restarts.
@@ -160,7 +160,7 @@ def test_inherited_socket_keeps_clients_over_a_restart(
 
 
 def test_new_socket_under_the_same_descriptor_replaces_the_old(
-    named: Held,
+    named: EdgeGuardService,
 ) -> None:
     number = 500
     with socket.create_server(("127.0.0.1", 0)) as first:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests import programs
-from tests.app.test_isolation_as_user import goals_of, reaches_nothing, told_of_runtime
+from tests.app.test_isolation_as_user import goals_of, reaches_nothing, runtime_status
 from tests.control.test_servers import Servers, back_end, process_of, reached
 from tests.support.full_service import FullService, running
 from tests.support.waiting import eventually
@@ -41,7 +41,7 @@ def python() -> str:
     pytest.skip("Python is where only root is let in")
 
 
-class StrictHouse(FullService):
+class PrivateService(FullService):
     interpreter = ("/bin/sh", "-c", 'umask 077; exec "$0" "$@"', sys.executable)
 
 
@@ -78,7 +78,7 @@ async def test_game_server_runs_and_reads_no_foreign_files(
     full_service: FullService, back: Servers
 ) -> None:
     isolation = full_service.settings["runtime"]["isolation"]
-    runs, _ = await told_of_runtime(full_service)
+    runs, _ = await runtime_status(full_service)
     assert runs == f"runs archive, isolation {isolation}", full_service.log()
     other = await back.running()
     await eventually(lambda: reached(other))
@@ -111,7 +111,7 @@ def goals_of_root(full_service: FullService) -> Any:
 async def test_service_umask_does_not_affect_game_servers(
     isolation: str,
 ) -> None:
-    with serving(isolation, StrictHouse) as strict:
+    with serving(isolation, PrivateService) as strict:
         async with back_end(strict, "http", python(), "-S", "server.py") as back:
             record = await back.running()
             await eventually(lambda: reached(record))

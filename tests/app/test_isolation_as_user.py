@@ -73,7 +73,7 @@ def full_service() -> Iterator[FullService]:
         yield made
 
 
-async def told_of_runtime(full_service: FullService) -> tuple[str, set[str]]:
+async def runtime_status(full_service: FullService) -> tuple[str, set[str]]:
     """Returns the runtime line of `/readyz?verbose` without the reasons: the isolation and the
     limits that are not enforced.
     """
@@ -102,7 +102,7 @@ async def back(full_service: FullService) -> AsyncIterator[Servers]:
 async def test_game_server_of_the_same_user_reaches_no_service_files(
     full_service: FullService, back: Servers
 ) -> None:
-    runs, unenforced = await told_of_runtime(full_service)
+    runs, unenforced = await runtime_status(full_service)
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
     other = await back.running()
@@ -156,7 +156,7 @@ def planes(root: Path) -> list[int]:
 
 
 async def test_unenforced_limits_are_reported(full_service: FullService) -> None:
-    runs, unenforced = await told_of_runtime(full_service)
+    runs, unenforced = await runtime_status(full_service)
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
     assert runs == "runs archive, isolation landlock"
@@ -165,7 +165,7 @@ async def test_unenforced_limits_are_reported(full_service: FullService) -> None
 
 async def test_allowed_signals_are_reported_for_explicit_landlock() -> None:
     with serving("landlock", landlock=NOT_SCOPED) as full_service:
-        runs, unenforced = await told_of_runtime(full_service)
+        runs, unenforced = await runtime_status(full_service)
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
     assert unenforced == {*UNLIMITED, SIGNALS}
@@ -173,6 +173,6 @@ async def test_allowed_signals_are_reported_for_explicit_landlock() -> None:
 
 async def test_no_game_server_runs_without_isolation() -> None:
     with serving("auto", landlock=NOT_SCOPED) as full_service:
-        runs, unenforced = await told_of_runtime(full_service)
+        runs, unenforced = await runtime_status(full_service)
     assert runs.startswith("runs nothing")
     assert unenforced == {*UNLIMITED, "archive is not run"}

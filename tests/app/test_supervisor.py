@@ -18,20 +18,20 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.supervised_service import Household, is_gone, processes_of, until
+from tests.app.supervised_service import SupervisedService, is_gone, processes_of, until
 from tests.support.waiting import PATIENCE_S, is_ready
 
-MakeHousehold = Callable[..., Household]
+MakeHousehold = Callable[..., SupervisedService]
 
 
 @pytest.fixture
 def make_household(tmp_path: Path) -> Iterator[MakeHousehold]:
-    made: list[Household] = []
+    made: list[SupervisedService] = []
 
-    def make(**given: Any) -> Household:
+    def make(**given: Any) -> SupervisedService:
         folder = tmp_path / f"h{len(made)}"
         folder.mkdir()
-        made.append(Household(folder, **given))
+        made.append(SupervisedService(folder, **given))
         return made[-1]
 
     yield make
@@ -41,21 +41,21 @@ def make_household(tmp_path: Path) -> Iterator[MakeHousehold]:
 
 
 @pytest.fixture
-def household(make_household: MakeHousehold, request: pytest.FixtureRequest) -> Household:
+def household(make_household: MakeHousehold, request: pytest.FixtureRequest) -> SupervisedService:
     started = make_household(**getattr(request, "param", {}))
     started.start()
     return started
 
 
 @pytest.fixture(scope="module")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
-    household = Household(tmp_path_factory.mktemp("quiet"))
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedService]:
+    household = SupervisedService(tmp_path_factory.mktemp("quiet"))
     household.start()
     yield household
     household.close()
 
 
-def _without_control(household: Household) -> Path:
+def _without_control(household: SupervisedService) -> Path:
     """Makes the control plane unable to start: its folder cannot be created."""
     folder = household.data_dir / "control"
     shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +72,7 @@ def test_supervisor_imports_no_transport_and_no_database() -> None:
     assert not heavy & set(done.stdout.split())
 
 
-def test_service_is_ready_with_both_planes(quiet: Household) -> None:
+def test_service_is_ready_with_both_planes(quiet: SupervisedService) -> None:
     said = quiet.ready()
     for name in ("http", "grpc", "cdn", "metrics"):
         host, port = said[name].rsplit(":", 1)
@@ -90,7 +90,7 @@ def test_service_is_ready_with_both_planes(quiet: Household) -> None:
 @pytest.mark.skipif(
     not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus"
 )
-def test_one_scrape_shows_both_planes(quiet: Household) -> None:
+def test_one_scrape_shows_both_planes(quiet: SupervisedService) -> None:
     def scraped() -> str:
         text = quiet.probe("/metrics").text
         return text if "\nhosting_control_plane_up 1\n" in text else ""
@@ -106,7 +106,7 @@ def test_one_scrape_shows_both_planes(quiet: Household) -> None:
     assert len(series) == len(set(series))
 
 
-def test_killed_data_plane_restarts_on_the_same_ports(household: Household) -> None:
+def test_killed_data_plane_restarts_on_the_same_ports(household: SupervisedService) -> None:
     public = household.public_token()
     lobby_id, _ = household.attach("party")
     data, control = household.pid("data"), household.pid("control")
@@ -132,7 +132,7 @@ def _answer(ask: Callable[[], httpx.Response]) -> httpx.Response | None:
     return answer if answer.status_code == 200 else None
 
 
-def test_killed_control_plane_restarts_without_player_impact(household: Household) -> None:
+def test_killed_control_plane_restarts_without_player_impact(household: SupervisedService) -> None:
     public = household.public_token()
     household.attach("party")
     until(lambda: household.up() == 1)
@@ -163,7 +163,7 @@ def test_killed_control_plane_restarts_without_player_impact(household: Househol
     socket.create_connection((host, int(port)), 5).close()
 
 
-def test_death_of_the_supervisor_ends_both_planes(household: Household) -> None:
+def test_death_of_the_supervisor_ends_both_planes(household: SupervisedService) -> None:
     data, control = household.pid("data"), household.pid("control")
     household.kill()
     household.start()
@@ -174,7 +174,7 @@ def test_death_of_the_supervisor_ends_both_planes(household: Household) -> None:
 
 @pytest.mark.parametrize("household", [{"settings": {"lame_duck_ms": 3_000}}], indirect=True)
 def test_start_waits_for_planes_of_a_killed_supervisor(
-    household: Household,
+    household: SupervisedService,
 ) -> None:
     data, control = household.pid("data"), household.pid("control")
     household.kill()
@@ -204,7 +204,7 @@ def test_control_plane_stops_after_the_data_plane(make_household: MakeHousehold)
 
 
 @pytest.mark.parametrize("household", [{"settings": {"lame_duck_ms": 60_000}}], indirect=True)
-def test_second_signal_forces_both_planes_to_stop(household: Household) -> None:
+def test_second_signal_forces_both_planes_to_stop(household: SupervisedService) -> None:
     household.signal(signal.SIGTERM)
     until(lambda: household.probe("/readyz").status_code == 503)
     household.signal(signal.SIGTERM)
@@ -212,7 +212,7 @@ def test_second_signal_forces_both_planes_to_stop(household: Household) -> None:
     assert household.process.wait(PATIENCE_S) == 0
 
 
-def test_forced_shutdown_kills_a_suspended_plane(household: Household) -> None:
+def test_forced_shutdown_kills_a_suspended_plane(household: SupervisedService) -> None:
     os.kill(household.pid("data"), signal.SIGSTOP)
     household.signal(signal.SIGTERM)
     household.signal(signal.SIGINT)
@@ -234,13 +234,13 @@ def test_ctrl_c_sends_one_signal_to_each_plane(make_household: MakeHousehold) ->
     assert time.monotonic() - began > 0.4
 
 
-def test_sighup_reaches_both_planes(quiet: Household) -> None:
+def test_sighup_reaches_both_planes(quiet: SupervisedService) -> None:
     quiet.signal(signal.SIGHUP)
     until(lambda: len(quiet.events("reloaded")) == 2)
     assert is_ready(quiet.probe("/readyz"))
 
 
-def test_players_are_served_without_a_control_plane(household: Household) -> None:
+def test_players_are_served_without_a_control_plane(household: SupervisedService) -> None:
     public = household.public_token()
     household.attach("party")
     assert household.stop() == 0
@@ -284,7 +284,7 @@ def test_failed_data_plane_fails_the_start(make_household: MakeHousehold) -> Non
     until(lambda: not processes_of(household.data_dir))
 
 
-def test_second_supervisor_fails_with_the_pid_of_the_first(quiet: Household) -> None:
+def test_second_supervisor_fails_with_the_pid_of_the_first(quiet: SupervisedService) -> None:
     assert quiet.process is not None
     done = quiet.command("serve", "--http", "127.0.0.1:0")
     assert done.returncode == 1
@@ -292,7 +292,7 @@ def test_second_supervisor_fails_with_the_pid_of_the_first(quiet: Household) -> 
     assert is_ready(quiet.probe("/readyz"))
 
 
-def test_single_role_is_rejected_beside_a_supervisor(quiet: Household) -> None:
+def test_single_role_is_rejected_beside_a_supervisor(quiet: SupervisedService) -> None:
     for role in ("data", "control"):
         done = quiet.command(
             "serve", "--role", role, "--http", "127.0.0.1:0", "--cdn", "127.0.0.1:0"

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.anyio
 BOUNDS = FairQueueLimits(per_host=4, per_tenant_at_host=3, per_tenant=5, waiting_per_tenant=12)
 
 
-class Crowd:
+class HeldRequests:
     def __init__(self, bounds: FairQueueLimits = BOUNDS) -> None:
-        self.turns = FairQueue(bounds)
+        self.queue = FairQueue(bounds)
         self.order: list[tuple[bytes, str]] = []
         self.running: dict[asyncio.Event, tuple[bytes, str]] = {}
 
     async def _ask(self, tenant: bytes, host: str) -> None:
-        async with self.turns.permit(tenant, host):
+        async with self.queue.permit(tenant, host):
             done = asyncio.Event()
             self.order.append((tenant, host))
             self.running[done] = (tenant, host)
@@ -29,17 +29,19 @@ class Crowd:
             finally:
                 del self.running[done]
 
-    async def come(self, tenant: bytes, host: str, count: int = 1) -> list[asyncio.Task[None]]:
+    async def arrive(self, tenant: bytes, host: str, count: int = 1) -> list[asyncio.Task[None]]:
         tasks = [asyncio.create_task(self._ask(tenant, host)) for _ in range(count)]
         await settled()
         return tasks
 
-    async def go(self, tenant: bytes) -> None:
-        next(done for done, (who, _) in self.running.items() if who == tenant).set()
+    async def finish_longest(self, tenant: bytes) -> None:
+        next(done for done, (name, _) in self.running.items() if name == tenant).set()
         await settled()
 
     def count(self, tenant: bytes, host: str | None = None) -> int:
-        return sum(who == tenant and host in (None, where) for who, where in self.running.values())
+        return sum(
+            name == tenant and host in (None, where) for name, where in self.running.values()
+        )
 
 
 async def settled() -> None:
@@ -48,99 +50,99 @@ async def settled() -> None:
 
 
 async def test_one_tenant_never_takes_the_last_permits_of_a_host() -> None:
-    crowd = Crowd()
-    slow = await crowd.come(b"slow", "host", 10)
-    assert crowd.count(b"slow") == 3
-    good = await crowd.come(b"good", "host")
-    assert crowd.count(b"good") == 1
+    held = HeldRequests()
+    slow = await held.arrive(b"slow", "host", 10)
+    assert held.count(b"slow") == 3
+    good = await held.arrive(b"good", "host")
+    assert held.count(b"good") == 1
     await cancel(slow + good)
 
 
 async def test_tenant_limit_applies_across_hosts() -> None:
-    crowd = Crowd()
-    tasks = [task for host in "abcd" for task in await crowd.come(b"slow", host, 2)]
-    assert crowd.count(b"slow") == 5
-    assert crowd.count(b"slow", "c") == 1
-    tasks += await crowd.come(b"good", "d", 3)
-    assert crowd.count(b"good", "d") == 3
+    held = HeldRequests()
+    tasks = [task for host in "abcd" for task in await held.arrive(b"slow", host, 2)]
+    assert held.count(b"slow") == 5
+    assert held.count(b"slow", "c") == 1
+    tasks += await held.arrive(b"good", "d", 3)
+    assert held.count(b"good", "d") == 3
     # A released permit at one host lets the tenant start a request at another host.
-    await crowd.go(b"slow")
-    assert crowd.count(b"slow", "a") == 1
-    assert crowd.count(b"slow", "c") == 2
+    await held.finish_longest(b"slow")
+    assert held.count(b"slow", "a") == 1
+    assert held.count(b"slow", "c") == 2
     await cancel(tasks)
 
 
 async def test_waiting_tenants_are_served_in_rotation() -> None:
-    crowd = Crowd(
+    held = HeldRequests(
         FairQueueLimits(per_host=1, per_tenant_at_host=1, per_tenant=9, waiting_per_tenant=99)
     )
-    tasks = await crowd.come(b"many", "host", 4)
-    tasks += await crowd.come(b"few", "host", 2)
-    tasks += await crowd.come(b"one", "host", 1)
+    tasks = await held.arrive(b"many", "host", 4)
+    tasks += await held.arrive(b"few", "host", 2)
+    tasks += await held.arrive(b"one", "host", 1)
     for _ in range(7):
-        await crowd.go(crowd.order[-1][0])
-    names = [tenant for tenant, _ in crowd.order]
+        await held.finish_longest(held.order[-1][0])
+    names = [tenant for tenant, _ in held.order]
     assert names == [b"many", b"many", b"few", b"one", b"many", b"few", b"many"]
     assert all(task.done() and task.exception() is None for task in tasks)
-    assert len(crowd.turns) == 0
+    assert len(held.queue) == 0
 
 
 async def test_requests_over_the_queue_limit_of_a_tenant_are_rejected() -> None:
-    crowd = Crowd()
-    tasks = await crowd.come(b"slow", "host", 14)
+    held = HeldRequests()
+    tasks = await held.arrive(b"slow", "host", 14)
     refused = [task for task in tasks if task.done()]
     assert [type(task.exception()) for task in refused] == [QueueFull, QueueFull]
-    tasks += await crowd.come(b"good", "host", 5)
+    tasks += await held.arrive(b"good", "host", 5)
     assert len([task for task in tasks if task.done()]) == 2
     await cancel(tasks)
 
 
 async def test_cancelled_request_takes_no_permit() -> None:
-    crowd = Crowd(
+    held = HeldRequests(
         FairQueueLimits(per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=99)
     )
-    tasks = await crowd.come(b"a", "host", 3)
+    tasks = await held.arrive(b"a", "host", 3)
     # The first request passes its permit to the second while the second is cancelled.
-    next(iter(crowd.running)).set()
+    next(iter(held.running)).set()
     await asyncio.sleep(0)
     tasks[1].cancel()
     await settled()
-    assert crowd.count(b"a") == 1
+    assert held.count(b"a") == 1
     await cancel(tasks)
-    assert len(crowd.turns) == 0
+    assert len(held.queue) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_limits_and_fairness_hold_in_any_order_of_events(seed: int) -> None:
     chance = random.Random(seed)
-    crowd = Crowd()
+    held = HeldRequests()
     tasks: list[asyncio.Task[None]] = []
     for _ in range(300):
         match chance.randrange(5):
             case 0 | 1:
                 tenant, host = chance.choice([b"a", b"b", b"c"]), chance.choice("xyz")
-                tasks.append(asyncio.create_task(crowd._ask(tenant, host)))
-            case 2 | 3 if crowd.running:
-                chance.choice(list(crowd.running)).set()
+                tasks.append(asyncio.create_task(held._ask(tenant, host)))
+            case 2 | 3 if held.running:
+                chance.choice(list(held.running)).set()
             case _ if tasks:
                 chance.choice(tasks).cancel()
         for _ in range(chance.randrange(3)):
             await asyncio.sleep(0)
-        places = list(crowd.running.values())
+        permits = list(held.running.values())
         for host in "xyz":
-            assert sum(where == host for _, where in places) <= 4
-            assert all(crowd.count(tenant, host) <= 3 for tenant in (b"a", b"b", b"c"))
-        assert all(crowd.count(tenant) <= 5 for tenant in (b"a", b"b", b"c"))
+            assert sum(where == host for _, where in permits) <= 4
+            assert all(held.count(tenant, host) <= 3 for tenant in (b"a", b"b", b"c"))
+        assert all(held.count(tenant) <= 5 for tenant in (b"a", b"b", b"c"))
     async with asyncio.timeout(PATIENCE_S):
         while not all(task.done() for task in tasks):
-            for done in tuple(crowd.running):
+            for done in tuple(held.running):
                 done.set()
             await asyncio.sleep(0)
     await settled()
     assert {
         type(error) for task in tasks if not task.cancelled() and (error := task.exception())
     } <= {QueueFull}
-    assert len(crowd.turns) == 0
+    assert len(held.queue) == 0
 
 
 async def cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -19,7 +19,7 @@ import httpx
 from pyservice.openapi.examples import FilledExample, fill_example
 from pyservice.schema.methods import METHODS, Method
 from tests import programs
-from tests.app.supervised_service import Household
+from tests.app.supervised_service import SupervisedService
 from tests.contract.admission_servers import AdmissionServers, open_admission_servers
 from tests.support.data_plane_service import GAME, UNLIMITED, document
 
@@ -85,7 +85,7 @@ class World:
     `database_url` None means a SQLite file.
     """
 
-    service: Household
+    service: SupervisedService
     admission_servers: AdmissionServers
     cloud_token: str
     group_id: str
@@ -114,7 +114,7 @@ class World:
 def open_world(
     folder: Path,
     changes: Mapping[str, Any] | None = None,
-    make: Callable[..., Household] = Household,
+    make: Callable[..., SupervisedService] = SupervisedService,
     limits: Mapping[str, Any] | None = None,
     database_url: str | None = None,
 ) -> Iterator[World]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.app.supervised_service import Household, until
+from tests.app.supervised_service import SupervisedService, until
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
 from tests.contract.scenario import BY_SLUG, Scenario, World, open_world
@@ -28,7 +28,7 @@ SETTINGS: Final = {"journal": {"segment_bytes": 1 << 20}, "storage_reserve_bytes
 STATE: Final = "." * 60_000
 
 
-class OnDisk(Household):
+class OnDisk(SupervisedService):
     def __init__(self, folder: Path, disk: SmallDisk, settings: Any) -> None:
         super().__init__(folder, settings=settings)
         self.data_dir = disk.mount_point / "data"

@@ -20,7 +20,7 @@ import pytest
 from pyservice.edge.forwarding import AT_ONCE
 from pyservice.openapi.examples import fill_example
 from pyservice.transport.server_budgets import SMALL_BYTES
-from tests.app.supervised_service import Household, until
+from tests.app.supervised_service import SupervisedService, until
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
 from tests.contract.scenario import BY_SLUG, Scenario, World, open_world
@@ -56,7 +56,7 @@ def _no_left_over() -> None:
 class RestartableWorld:
     def __init__(self, world: World) -> None:
         self.world = world
-        self.service: Household = world.service
+        self.service: SupervisedService = world.service
         self._words: tuple[str, ...] = ()
 
     def run(self, *words: str) -> None:
@@ -189,7 +189,9 @@ def test_hanging_control_plane_ends_in_deadline_exceeded(
     _while_it_hangs(restartable.service, story)
 
 
-def _while_it_hangs(service: Household, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def _while_it_hangs(
+    service: SupervisedService, story: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
     pid = service.pid("control")
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -285,7 +287,7 @@ Send = Callable[[bytes], Awaitable[HttpConnection]]
 
 
 @asynccontextmanager
-async def _connections(service: Household) -> AsyncIterator[Send]:
+async def _connections(service: SupervisedService) -> AsyncIterator[Send]:
     host, _, port = service.addresses["http"].rpartition(":")
     created: list[HttpConnection] = []
 
@@ -315,7 +317,7 @@ async def _codes(
     return found
 
 
-async def _until(service: Household, metric: str, at_least: int) -> None:
+async def _until(service: SupervisedService, metric: str, at_least: int) -> None:
     begin = f'{metric}{{door="http"}} '
     end = time.monotonic() + WAIT_S
     while True:

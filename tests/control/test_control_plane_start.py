@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import programs
-from tests.app.test_background_tasks import FrailHouse
+from tests.app.test_background_tasks import BreakableService
 from tests.control.test_lobby_processes import Game
 from tests.control.test_servers import back_end
 from tests.faults.control.test_static_stability import control_pid
@@ -109,7 +109,7 @@ async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
 async def test_links_are_right_before_the_first_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = FrailHouse(tmp_path / "full_service", SLOW)
+    service = BreakableService(tmp_path / "full_service", SLOW)
     monkeypatch.setenv("PYTHONPATH", str(service.code))
     with running(service) as full_service:
         async with full_service.opened("http") as client:
@@ -122,7 +122,7 @@ async def test_links_are_right_before_the_first_feed(
 async def test_lobbies_start_as_soon_as_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_service = FrailHouse(tmp_path / "full_service", LATE, runtime=programs.SETTINGS)
+    full_service = BreakableService(tmp_path / "full_service", LATE, runtime=programs.SETTINGS)
     with running(full_service):
         async with full_service.opened("http") as client:
             developer = Developer(full_service, client)

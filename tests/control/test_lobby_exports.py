@@ -24,7 +24,7 @@ from pyservice.storage.tables import versions
 from tests.control.test_uploads import IDS, NOW_MS, BuildUploads
 from tests.control.test_uploads import builds as builds
 from tests.storage.blob_stores import put_whole
-from tests.storage.test_batched_deletion import Nobody
+from tests.storage.test_batched_deletion import UnusedDataPlane
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
@@ -39,8 +39,8 @@ class ExportScenario:
         self._folder = folder
         self._places: dict[str, tuple[str, str]] = {}
         self._groups: tuple[str, ...] = ()
-        history = LobbyFactReader(builds.database, Nobody(), lambda: None)
-        recorded = LobbyRecordLookup(builds.database, Nobody(), history)
+        history = LobbyFactReader(builds.database, UnusedDataPlane(), lambda: None)
+        recorded = LobbyRecordLookup(builds.database, UnusedDataPlane(), history)
         self.exports = LobbyExportOperations(
             builds.database, builds.objects, IDS, recorded, self, lambda: builds.now_ms
         )

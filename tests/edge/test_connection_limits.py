@@ -61,32 +61,32 @@ async def fill(
     return connections
 
 
-async def has_place(connect: Connect, client: str, header: bytes = b"") -> bool:
+async def is_accepted(connect: Connect, client: str, header: bytes = b"") -> bool:
     return await is_served(await connect(client, header))
 
 
-async def until_there_is_a_place(connect: Connect, client: str, header: bytes = b"") -> None:
+async def wait_until_accepted(connect: Connect, client: str, header: bytes = b"") -> None:
     """Waits until the server has noticed a closed connection."""
     async with asyncio.timeout(PATIENCE_S):
-        while not await has_place(connect, client, header):
+        while not await is_accepted(connect, client, header):
             await asyncio.sleep(0.01)
 
 
 async def test_one_address_has_at_most_half_of_the_connections(connect: Connect) -> None:
     mine = await fill(connect, MOST // 2, HERE)
     for _ in range(3):
-        assert not await has_place(connect, HERE)
+        assert not await is_accepted(connect, HERE)
     await fill(connect, MOST // 2, ELSEWHERE)
-    assert not await has_place(connect, NOBODY)
+    assert not await is_accepted(connect, NOBODY)
     assert [await is_served(connection) for connection in mine] == [True] * len(mine)
     await mine.pop().close()
-    await until_there_is_a_place(connect, HERE)
-    assert not await has_place(connect, NOBODY)
+    await wait_until_accepted(connect, HERE)
+    assert not await is_accepted(connect, NOBODY)
 
 
 async def test_trusted_proxy_may_exceed_the_share_of_an_address(connect: Connect) -> None:
     await fill(connect, MOST, PROXY)
-    assert not await has_place(connect, PROXY)
+    assert not await is_accepted(connect, PROXY)
 
 
 def introducing(client: str, command: int = 0x21) -> bytes:
@@ -98,13 +98,13 @@ def introducing(client: str, command: int = 0x21) -> bytes:
 async def test_client_behind_a_proxy_has_its_own_share(connect: Connect) -> None:
     one, other = introducing("192.0.2.1"), introducing("192.0.2.2")
     first = await fill(connect, MOST // 2, PROXY, one)
-    assert not await has_place(connect, PROXY, one)
+    assert not await is_accepted(connect, PROXY, one)
     await fill(connect, MOST // 2 - 1, PROXY, other)
     await first.pop().close()
-    await until_there_is_a_place(connect, PROXY, one)
+    await wait_until_accepted(connect, PROXY, one)
     # Until its PROXY header arrives, the connection counts for no client address.
     silent = await connect(PROXY)
-    assert not await has_place(connect, PROXY, other)
+    assert not await is_accepted(connect, PROXY, other)
     silent.writer.write(other)
     assert await is_served(silent)
 
@@ -112,4 +112,4 @@ async def test_client_behind_a_proxy_has_its_own_share(connect: Connect) -> None
 @pytest.mark.parametrize("settings", [INTRODUCED])
 async def test_local_proxy_connection_has_no_share(connect: Connect) -> None:
     await fill(connect, MOST, PROXY, introducing("192.0.2.1", command=0x20))
-    assert not await has_place(connect, PROXY, introducing("192.0.2.1", command=0x20))
+    assert not await is_accepted(connect, PROXY, introducing("192.0.2.1", command=0x20))

@@ -67,7 +67,7 @@ class NotingControl(SmallControl):
         return await super().get_billing(message, caller)
 
 
-class DeafControl(SmallControl):
+class HangingControl(SmallControl):
     async def authorize(self, call: Call) -> Caller:
         self.calls.append(call)
         await asyncio.Event().wait()
@@ -176,7 +176,7 @@ async def test_unknown_path_or_rule_error_is_reported_per_request() -> None:
 
 
 async def test_disconnect_of_the_public_server_cancels_the_batch() -> None:
-    behind = Behind(DeafControl())
+    behind = Behind(HangingControl())
     exchange = behind.open(message("1", "2", "3"))
     finishing = asyncio.create_task(exchange.finish())
     await until(lambda: len(behind.control.calls) == 3)

@@ -14,7 +14,7 @@ import pytest
 
 from pyservice.process import early_spawn
 from pyservice.process.early_spawn import PendingFlags, SpawnedChild
-from tests.app.supervised_service import Household, processes_of, until
+from tests.app.supervised_service import SupervisedService, processes_of, until
 
 WAIT_S = 30.0
 
@@ -109,7 +109,7 @@ def test_parent_that_exits_at_once_leaves_no_child(tmp_path: Path, number: signa
 
 
 def test_rejected_start_leaves_no_child(tmp_path: Path) -> None:
-    household = Household(tmp_path)
+    household = SupervisedService(tmp_path)
     assert household.spawn("--set", "nonsense=1").wait(WAIT_S) == 1
     assert not processes_of(household.data_dir)
     assert not household.data_dir.exists()

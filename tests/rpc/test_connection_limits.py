@@ -27,7 +27,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
 
 
-class Line:
+class RawConnection:
     """Connection that sends no HTTP/2, or only the connection preface."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,8 +70,8 @@ async def client_of(server: RpcServer, port: int) -> AsyncIterator[GrpcDoor]:
         yield GrpcDoor(channel, server, port)
 
 
-async def connect(stack: AsyncExitStack, port: int, host: str = "127.0.0.1") -> Line:
-    line = Line(*await asyncio.open_connection(host, port))
+async def connect(stack: AsyncExitStack, port: int, host: str = "127.0.0.1") -> RawConnection:
+    line = RawConnection(*await asyncio.open_connection(host, port))
     stack.callback(line.close)
     return line
 

@@ -117,7 +117,7 @@ async def test_start_ended_by_its_deadline_is_not_repeated_after_a_restart(
     await until(lambda: not place.of(order).path.exists())
 
 
-async def asked_of_the_deaf(place: Place) -> tuple[RunRequest, int]:
+async def start_with_suspended_launcher(place: Place) -> tuple[RunRequest, int]:
     deaf = nursery_of(place)
     os.kill(deaf, signal.SIGSTOP)
     order = place.want()
@@ -127,7 +127,7 @@ async def asked_of_the_deaf(place: Place) -> tuple[RunRequest, int]:
 
 
 async def test_stop_works_while_the_keeper_launcher_is_suspended(place: Place) -> None:
-    order, deaf = await asked_of_the_deaf(place)
+    order, deaf = await start_with_suspended_launcher(place)
     place.supervisor.end(order.id, 0)
     assert await place.ear.end(order.id) == RunEnd("stopped")
     await until(lambda: not place.of(order).path.exists())
@@ -141,7 +141,7 @@ async def test_unresponsive_keeper_launcher_is_replaced(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_launcher, "ANSWER_TIMEOUT_S", 0.1)
-    order, deaf = await asked_of_the_deaf(place)
+    order, deaf = await start_with_suspended_launcher(place)
     other = place.want()
     await until(lambda: "placed" in place.ear.of(other.id))
     place.supervisor.end(order.id, 0)

@@ -31,9 +31,9 @@ LOST: Final = "its keeper died without recording how it ended"
 WAITS: Final = "sleep 3600 & echo $!; wait"
 DAEMON: Final = "setsid sh -c 'echo $$; exec sleep 3600' & wait"
 """Runs in a session of its own and keeps the environment of the run."""
-FORGETFUL: Final = "env -i /bin/sleep 3600 & echo $!; sleep 3600 & echo $!; wait"
+CLEARED: Final = "env -i /bin/sleep 3600 & echo $!; sleep 3600 & echo $!; wait"
 FORKS: Final = "sh -c 'echo $$; while :; do sleep 0.01 & wait; done' & wait"
-STRANGER: Final = "setsid env -i /bin/sh -c 'echo $$; exec sleep 3600' & wait"
+UNMARKED: Final = "setsid env -i /bin/sh -c 'echo $$; exec sleep 3600' & wait"
 """Has no trace of the run in its environment, session or working folder."""
 
 
@@ -46,7 +46,7 @@ async def place() -> AsyncIterator[Place]:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left(place: Place) -> AsyncIterator[None]:
+async def end_all_runs(place: Place) -> AsyncIterator[None]:
     """Ends all processes below the test process after the test."""
     yield
     for run_id in list(place.supervisor.runs):
@@ -76,39 +76,39 @@ def groups(tmp_path: Path) -> Iterator[ControlGroups]:
     found.remove_others(())
 
 
-async def begun(place: Place, script: str, count: int = 1) -> tuple[RunRequest, list[int]]:
+async def started_run(place: Place, script: str, count: int = 1) -> tuple[RunRequest, list[int]]:
     order = await place.running(script)
     return order, [int(line) for line in await place.lines(order, count)]
 
 
-async def told_lost(place: Place, order: RunRequest) -> RunEnd:
+async def reported_lost(place: Place, order: RunRequest) -> RunEnd:
     end = await place.ear.end(order.id)
     assert (end.reason, end.message) == ("lost", LOST)
     return end
 
 
-@pytest.mark.parametrize(("script", "count"), [(WAITS, 1), (DAEMON, 1), (FORGETFUL, 2), (FORKS, 1)])
+@pytest.mark.parametrize(("script", "count"), [(WAITS, 1), (DAEMON, 1), (CLEARED, 2), (FORKS, 1)])
 async def test_no_process_of_a_run_is_left_when_its_end_is_reported(
     apart: Place, script: str, count: int
 ) -> None:
-    order, below = await begun(apart, script, count)
-    other, others = await begun(apart, script, count)
+    order, below = await started_run(apart, script, count)
+    other, others = await started_run(apart, script, count)
     assert all(map(is_alive, [*below, *others]))
     os.kill(apart.keeper_of(order), signal.SIGKILL)
-    await told_lost(apart, order)
+    await reported_lost(apart, order)
     assert not any(map(is_alive, below))
     assert all(map(is_alive, [apart.pid_of(other), *others])), "another one's"
 
 
 async def test_new_service_ends_processes_of_runs_that_ended_meanwhile(apart: Place) -> None:
-    order, below = await begun(apart, WAITS)
+    order, below = await started_run(apart, WAITS)
     await apart.drop()
     pid = apart.pid_of(order)
     os.kill(apart.keeper_of(order), signal.SIGKILL)
     await until(lambda: not is_alive(pid))
     assert all(map(is_alive, below)), "the kernel ends no more than the first"
     await apart.start()
-    await told_lost(apart, order)
+    await reported_lost(apart, order)
     assert not any(map(is_alive, below))
 
 
@@ -116,10 +116,10 @@ async def test_killed_keeper_leaves_no_processes(
     apart: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyservice.runtime.run_lifecycle.KEEPER_GRACE_S", 0.1)
-    order, below = await begun(apart, WAITS)
+    order, below = await started_run(apart, WAITS)
     os.kill(apart.keeper_of(order), signal.SIGSTOP)
     apart.supervisor.end(order.id, 50)
-    await told_lost(apart, order)
+    await reported_lost(apart, order)
     assert not any(map(is_alive, below))
 
 
@@ -128,9 +128,9 @@ async def test_process_with_only_a_control_group_mark_is_found(
 ) -> None:
     apart.node = replace(apart.node, groups=groups)
     await apart.anew()
-    order, below = await begun(apart, STRANGER)
+    order, below = await started_run(apart, UNMARKED)
     os.kill(apart.keeper_of(order), signal.SIGKILL)
-    await told_lost(apart, order)
+    await reported_lost(apart, order)
     assert not any(map(is_alive, below))
     await until(lambda: not apart.supervisor.runs)
     parents = [parent for parent in (groups.memory, groups.cpu) if parent is not None]
@@ -139,7 +139,7 @@ async def test_process_with_only_a_control_group_mark_is_found(
 
 async def test_process_with_only_a_reused_session_number_stays(place: Place) -> None:
     """Session numbers are reused, so a process with the same number may be foreign."""
-    order, below = await begun(place, WAITS)
+    order, below = await started_run(place, WAITS)
     await place.drop()
     os.kill(place.keeper_of(order), signal.SIGKILL)
     for pid in below:
@@ -152,7 +152,7 @@ async def test_process_with_only_a_reused_session_number_stays(place: Place) -> 
             run_cleanup.end_leftover_processes, place.of(order), place.node.groups
         )
         await place.start()
-        await told_lost(place, order)
+        await reported_lost(place, order)
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -166,7 +166,7 @@ def _pretend(place: Place, order: RunRequest, pid: int) -> None:
 
 
 async def test_processes_of_running_or_reported_runs_stay(place: Place) -> None:
-    goes_on, below = await begun(place, WAITS)
+    goes_on, below = await started_run(place, WAITS)
     over = place.want("exit 0")
     await place.ear.end(over.id)
     # This process has every mark of the run.
@@ -190,5 +190,5 @@ async def test_process_is_found_by_its_variables_despite_its_own_home(place: Pla
     place.supervisor.ensure_running(order)
     [below] = map(int, await place.lines(order, 1))
     os.kill(place.keeper_of(order), signal.SIGKILL)
-    await told_lost(place, order)
+    await reported_lost(place, order)
     assert not is_alive(below)

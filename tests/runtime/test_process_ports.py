@@ -59,7 +59,7 @@ def foreigner(kind: socket.SocketKind) -> Iterator[Foreigner]:
 
 
 @pytest.fixture
-async def crowded(place: Place, foreigner: Foreigner) -> Place:
+async def limited_node(place: Place, foreigner: Foreigner) -> Place:
     place.node = replace(place.node, process_ports=NUMBERS)
     await place.anew()
     return place
@@ -85,34 +85,36 @@ async def bound(place: Place, order: RunRequest) -> int:
 
 @pytest.mark.parametrize("everywhere", EVERYWHERE)
 async def test_port_of_a_foreign_program_is_skipped(
-    crowded: Place, foreigner: Foreigner, kind: socket.SocketKind, everywhere: str
+    limited_node: Place, foreigner: Foreigner, kind: socket.SocketKind, everywhere: str
 ) -> None:
-    fitting = [want(crowded, kind, everywhere) for _ in range(FREE)]
-    assert {await bound(crowded, order) for order in fitting} == foreigner.free
-    late = await crowded.ear.end(want(crowded, kind, everywhere).id)
+    fitting = [want(limited_node, kind, everywhere) for _ in range(FREE)]
+    assert {await bound(limited_node, order) for order in fitting} == foreigner.free
+    late = await limited_node.ear.end(want(limited_node, kind, everywhere).id)
     assert late == RunEnd("no_ports", message="no port of this node is free for it")
     number = foreigner.let_go()
-    assert await bound(crowded, want(crowded, kind, everywhere)) == number
-    assert (await crowded.ear.end(want(crowded, kind, everywhere).id)).reason == "no_ports"
+    assert await bound(limited_node, want(limited_node, kind, everywhere)) == number
+    assert (
+        await limited_node.ear.end(want(limited_node, kind, everywhere).id)
+    ).reason == "no_ports"
 
 
 async def test_port_of_an_ended_run_is_reused_after_quarantine(
-    crowded: Place, foreigner: Foreigner, kind: socket.SocketKind
+    limited_node: Place, foreigner: Foreigner, kind: socket.SocketKind
 ) -> None:
     now_s = 1_000.0
-    crowded.supervisor.placements = node_allocation.PlacementAllocator(
+    limited_node.supervisor.placements = node_allocation.PlacementAllocator(
         has_users=False, numbers=NUMBERS, monotonic_s=lambda: now_s
     )
-    fitting = [want(crowded, kind) for _ in range(FREE)]
-    numbers = [await bound(crowded, order) for order in fitting]
+    fitting = [want(limited_node, kind) for _ in range(FREE)]
+    numbers = [await bound(limited_node, order) for order in fitting]
     for order, number in itertools.islice(zip(fitting, numbers, strict=True), 2):
-        crowded.supervisor.end(order.id, 0)
-        await crowded.ear.end(order.id)
-        await until(lambda: len(crowded.supervisor.runs) < FREE)
-        assert (await crowded.ear.end(want(crowded, kind).id)).reason == "no_ports"
-        await until(lambda: len(crowded.supervisor.runs) < FREE)
+        limited_node.supervisor.end(order.id, 0)
+        await limited_node.ear.end(order.id)
+        await until(lambda: len(limited_node.supervisor.runs) < FREE)
+        assert (await limited_node.ear.end(want(limited_node, kind).id)).reason == "no_ports"
+        await until(lambda: len(limited_node.supervisor.runs) < FREE)
         now_s += node_allocation.PORT_QUARANTINE_S
-        assert await bound(crowded, want(crowded, kind)) == number
+        assert await bound(limited_node, want(limited_node, kind)) == number
 
 
 def draw(kind: socket.SocketKind) -> int | None:

@@ -76,7 +76,7 @@ async def test_unprepared_run_ends_after_a_minute_without_revealing_paths(
     assert end.message == "this node could not lay it out: Not a directory"
 
 
-def _forget_whose(folder: RunFolder) -> None:
+def _remove_owner(folder: RunFolder) -> None:
     spec = folder.path / "spec"
     spec.write_bytes(spec.read_bytes().rpartition(b"note=")[0])
 
@@ -89,7 +89,7 @@ async def test_run_with_an_unreadable_owner_is_ended_unless_requested(
     pids = {order.id: place.pid_of(order) for order in (wanted, stranger, other)}
     await place.drop()
     for order in (wanted, stranger):
-        _forget_whose(place.of(order))
+        _remove_owner(place.of(order))
     await place.start()
     place.supervisor.ensure_running(wanted)
     await until(lambda: (place.of(stranger).path / "told").exists())

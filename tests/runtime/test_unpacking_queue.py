@@ -38,7 +38,7 @@ class Gated:
         self.asked: list[str] = []
         self._gates: dict[str, asyncio.Event] = {}
 
-    def let(self, *build_ids: str) -> None:
+    def release(self, *build_ids: str) -> None:
         for one in build_ids:
             self._gate(one).set()
 
@@ -55,7 +55,7 @@ class Gated:
         yield tar()[512:]
 
 
-class Line:
+class UnpackingQueue:
     def __init__(self, folder: Path) -> None:
         self.store = Gated()
         self.builds = UnpackedBuilds(folder, self.store, 0)
@@ -67,7 +67,7 @@ class Line:
         self._waiting.append(task)
         return task
 
-    async def begun(self, *numbers: int) -> None:
+    async def started(self, *numbers: int) -> None:
         wanted = [build_id(number) for number in numbers]
         await until(lambda: len(self.store.asked) >= len(wanted))
         assert self.store.asked == wanted
@@ -75,90 +75,90 @@ class Line:
     async def close(self) -> None:
         for task in self._waiting:
             task.cancel()
-        self.store.let(*self.store.asked)
+        self.store.release(*self.store.asked)
         await until(lambda: not self.builds._unpacking)
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
 
 @pytest.fixture
-async def line(tmp_path: Path) -> AsyncIterator[Line]:
-    made = Line(tmp_path / "builds")
+async def queue(tmp_path: Path) -> AsyncIterator[UnpackingQueue]:
+    made = UnpackingQueue(tmp_path / "builds")
     try:
         yield made
     finally:
         await made.close()
 
 
-async def test_few_builds_unpack_at_once_in_request_order(line: Line) -> None:
-    tasks = [line.ask(f"game {number}", number) for number in range(5)]
+async def test_few_builds_unpack_at_once_in_request_order(queue: UnpackingQueue) -> None:
+    tasks = [queue.ask(f"game {number}", number) for number in range(5)]
     assert UNPACKING_MAX == 2
-    await line.begun(0, 1)
-    line.store.let(build_id(1))
+    await queue.started(0, 1)
+    queue.store.release(build_id(1))
     assert list((await tasks[1]).command) == ["./run"]
-    await line.begun(0, 1, 2)
-    line.store.let(*(build_id(number) for number in range(5)))
+    await queue.started(0, 1, 2)
+    queue.store.release(*(build_id(number) for number in range(5)))
     assert all(build.root.is_dir() for build in await asyncio.gather(*tasks))
-    assert line.store.asked == [build_id(number) for number in range(5)]
+    assert queue.store.asked == [build_id(number) for number in range(5)]
 
 
 async def test_game_with_many_builds_does_not_delay_other_games(
-    line: Line,
+    queue: UnpackingQueue,
 ) -> None:
-    mine = [line.ask("mine", number) for number in range(6)]
-    await line.begun(0)
-    theirs = line.ask("theirs", 6)
-    await line.begun(0, 6)
-    line.store.let(build_id(6))
+    mine = [queue.ask("mine", number) for number in range(6)]
+    await queue.started(0)
+    theirs = queue.ask("theirs", 6)
+    await queue.started(0, 6)
+    queue.store.release(build_id(6))
     await theirs
     assert not any(task.done() for task in mine)
-    line.store.let(*(build_id(number) for number in range(6)))
+    queue.store.release(*(build_id(number) for number in range(6)))
     await asyncio.gather(*mine)
-    assert line.store.asked == [build_id(number) for number in (0, 6, 1, 2, 3, 4, 5)]
+    assert queue.store.asked == [build_id(number) for number in (0, 6, 1, 2, 3, 4, 5)]
 
 
-async def test_build_without_a_waiting_request_leaves_the_queue(line: Line) -> None:
-    first, second, third = (line.ask("game", number) for number in range(3))
-    beside = line.ask("game", 1)
-    await line.begun(0)
+async def test_build_without_a_waiting_request_leaves_the_queue(queue: UnpackingQueue) -> None:
+    first, second, third = (queue.ask("game", number) for number in range(3))
+    beside = queue.ask("game", 1)
+    await queue.started(0)
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
     beside.cancel()
     await asyncio.gather(beside, return_exceptions=True)
-    line.store.let(build_id(0), build_id(2))
+    queue.store.release(build_id(0), build_id(2))
     await asyncio.gather(first, third)
-    assert line.store.asked == [build_id(0), build_id(2)]
+    assert queue.store.asked == [build_id(0), build_id(2)]
 
 
-async def test_request_after_a_cancelled_one_gets_the_build(line: Line) -> None:
-    first, second = line.ask("game", 0), line.ask("game", 1)
-    await line.begun(0)
+async def test_request_after_a_cancelled_one_gets_the_build(queue: UnpackingQueue) -> None:
+    first, second = queue.ask("game", 0), queue.ask("game", 1)
+    await queue.started(0)
     second.cancel()
-    again = line.ask("game", 1)
-    line.store.let(build_id(0), build_id(1))
+    again = queue.ask("game", 1)
+    queue.store.release(build_id(0), build_id(1))
     assert (await first).root != (await again).root
-    assert line.store.asked == [build_id(0), build_id(1)]
+    assert queue.store.asked == [build_id(0), build_id(1)]
 
 
-async def test_started_unpacking_continues_for_the_next_request(line: Line) -> None:
-    impatient = line.ask("game", 0)
-    await line.begun(0)
+async def test_started_unpacking_continues_for_the_next_request(queue: UnpackingQueue) -> None:
+    impatient = queue.ask("game", 0)
+    await queue.started(0)
     impatient.cancel()
     await asyncio.gather(impatient, return_exceptions=True)
-    patient = line.ask("game", 0)
-    line.store.let(build_id(0))
+    patient = queue.ask("game", 0)
+    queue.store.release(build_id(0))
     assert (await patient).root.is_dir()
-    assert line.store.asked == [build_id(0)]
+    assert queue.store.asked == [build_id(0)]
 
 
 async def test_unpacking_past_its_deadline_frees_its_position(
-    line: Line, monkeypatch: pytest.MonkeyPatch
+    queue: UnpackingQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unpacked_builds, "UNPACKING_TIMEOUT_S", 0.05)
     with pytest.raises(BuildUnusable, match="not unpacked within"):
-        await line.ask("game", 0)
+        await queue.ask("game", 0)
     monkeypatch.undo()
-    line.store.let(build_id(1))
-    assert (await line.ask("game", 1)).root.is_dir()
+    queue.store.release(build_id(1))
+    assert (await queue.ask("game", 1)).root.is_dir()
 
 
 async def test_unpacking_process_past_its_deadline_is_killed(
@@ -191,14 +191,14 @@ def _unpackers(folder: Path) -> set[str]:
     return found
 
 
-async def test_unpacking_uses_no_shared_threads(line: Line) -> None:
+async def test_unpacking_uses_no_shared_threads(queue: UnpackingQueue) -> None:
     common = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(common)
     let_go = threading.Event()
     held = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
     try:
-        line.store.let(build_id(0))
-        assert (await line.ask("game", 0)).root.is_dir()
+        queue.store.release(build_id(0))
+        assert (await queue.ask("game", 0)).root.is_dir()
         assert not held.done()
     finally:
         let_go.set()
@@ -223,7 +223,7 @@ async def test_server_waiting_for_its_build_is_preparing_and_stoppable(
         assert (end.reason, store.asked) == ("stopped", [build_id(0)])
         assert place.supervisor.runs[first.id].state == "preparing"
     finally:
-        store.let(*store.asked)
+        store.release(*store.asked)
         await until(lambda: not place.supervisor.builds._unpacking)
         place.supervisor.end(first.id, 0)
         await place.ear.end(first.id)

@@ -110,7 +110,7 @@ def noted_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[No
     return begun
 
 
-class Nobody:
+class UnusedDataPlane:
     async def read_facts(self, request: Any) -> Any:
         raise AssertionError
 
@@ -142,7 +142,9 @@ async def test_ended_lobbies_are_deleted_in_batches(
 ) -> None:
     await add_lobbies(database, MANY + 1)
     begun = noted_writes(database, monkeypatch)
-    await lobby_records.LobbyFactReader(database, Nobody(), lambda: None, lambda: AFTER_MS)._prune()
+    await lobby_records.LobbyFactReader(
+        database, UnusedDataPlane(), lambda: None, lambda: AFTER_MS
+    )._prune()
     assert len(begun) == 4, "three for them, one for what became of their processes"
     # The last lobby ended in the first retained millisecond.
     left = await names_of(database, tables.lobbies.c.lobby_id)

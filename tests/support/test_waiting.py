@@ -18,7 +18,7 @@ BUSY = "print(flush=True)\nwhile True: pass"
 
 
 @pytest.fixture
-def crowded() -> Iterator[None]:
+def overloaded() -> Iterator[None]:
     if not Path("/proc/pressure/cpu").exists():
         pytest.skip("the kernel does not count who waits for a processor")
     with ExitStack() as stack:
@@ -31,7 +31,7 @@ def crowded() -> Iterator[None]:
         yield
 
 
-async def test_cpu_contention_is_not_counted(crowded: None) -> None:
+async def test_cpu_contention_is_not_counted(overloaded: None) -> None:
     began = FreeTime()
     await asyncio.sleep(1.0)
     assert began.wall_s >= 0.99

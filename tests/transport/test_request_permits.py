@@ -28,7 +28,7 @@ async def refusal(shares: RequestPermits, token: str | None, address: str = "192
     return caught.value.detail
 
 
-def impatient(at_once: int) -> RequestPermits:
+def short_queue(at_once: int) -> RequestPermits:
     return RequestPermits(at_once, wait_ms=10)
 
 
@@ -37,7 +37,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-class Crowd:
+class HeldRequests:
     def __init__(self, shares: RequestPermits) -> None:
         self.shares = shares
         self.order: list[str] = []
@@ -50,20 +50,20 @@ class Crowd:
             self.running.setdefault(token, []).append(done)
             await done.wait()
 
-    async def come(
+    async def arrive(
         self, token: str, count: int = 1, address: str = "192.0.2.1"
     ) -> list[asyncio.Task[None]]:
         tasks = [asyncio.create_task(self._ask(token, address)) for _ in range(count)]
         await settled()
         return tasks
 
-    async def go(self, token: str) -> None:
+    async def finish_longest(self, token: str) -> None:
         self.running[token].pop(0).set()
         await settled()
 
 
 async def test_token_has_a_quarter_and_others_continue() -> None:
-    shares = impatient(8)
+    shares = short_queue(8)
     async with AsyncExitStack() as stack:
         for number in range(2):
             await stack.enter_async_context(place(shares, "cloud_a", f"192.0.2.{number}"))
@@ -79,7 +79,7 @@ async def test_token_has_a_quarter_and_others_continue() -> None:
     "header", ["Bearer cloud_a", "bearer cloud_a", "BEARER   cloud_a ", "bEaReR cloud_a  "]
 )
 async def test_differently_written_header_is_the_same_token(header: str) -> None:
-    shares = impatient(4)
+    shares = short_queue(4)
     async with place(shares, "cloud_a"):
         with pytest.raises(ServiceError):
             async with shares.permit(header, ip_address("192.0.2.2")):
@@ -87,7 +87,7 @@ async def test_differently_written_header_is_the_same_token(header: str) -> None
 
 
 async def test_address_has_half_with_any_number_of_tokens() -> None:
-    shares = impatient(8)
+    shares = short_queue(8)
     async with AsyncExitStack() as stack:
         for number in range(4):
             await stack.enter_async_context(place(shares, f"cloud_{number}"))
@@ -97,7 +97,7 @@ async def test_address_has_half_with_any_number_of_tokens() -> None:
 
 @pytest.mark.parametrize("nothing", [None, "nonsense", "cloud_", ""])
 async def test_request_without_a_token_counts_by_address(nothing: str | None) -> None:
-    shares = impatient(8)
+    shares = short_queue(8)
     async with place(shares, nothing), place(shares, None):
         told = await refusal(shares, nothing)
         assert told.startswith("2 requests without a token from your address are being worked on.")
@@ -106,13 +106,13 @@ async def test_request_without_a_token_counts_by_address(nothing: str | None) ->
 
 
 async def test_addresses_of_one_ipv6_network_count_together() -> None:
-    shares = impatient(4)
+    shares = short_queue(4)
     async with place(shares, None, "2001:db8::1"):
         assert await refusal(shares, None, "2001:db8::ffff:1")
 
 
 async def test_total_number_of_permits_is_limited() -> None:
-    shares = impatient(4)
+    shares = short_queue(4)
     async with AsyncExitStack() as stack:
         for number in range(4):
             await stack.enter_async_context(place(shares, f"cloud_{number}", f"192.0.2.{number}"))
@@ -120,7 +120,7 @@ async def test_total_number_of_permits_is_limited() -> None:
 
 
 async def test_failed_request_returns_its_permit() -> None:
-    shares = impatient(4)
+    shares = short_queue(4)
     with pytest.raises(KeyError):
         async with place(shares, "cloud_a"):
             raise KeyError
@@ -129,11 +129,11 @@ async def test_failed_request_returns_its_permit() -> None:
 
 async def test_requests_over_the_share_queue_and_are_served() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
-    crowd = Crowd(shares)
-    tasks = await crowd.come("cloud_a", 6)
+    held = HeldRequests(shares)
+    tasks = await held.arrive("cloud_a", 6)
     assert (len(shares), shares.waiting) == (2, 4)
     for left in (3, 2, 1, 0, 0, 0):
-        await crowd.go("cloud_a")
+        await held.finish_longest("cloud_a")
         assert shares.waiting == left
     await asyncio.gather(*tasks)
     assert (len(shares), shares.waiting) == (0, 0)
@@ -141,15 +141,15 @@ async def test_requests_over_the_share_queue_and_are_served() -> None:
 
 async def test_queue_of_twice_the_share_rejects_further_requests() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
-    crowd = Crowd(shares)
-    tasks = await crowd.come("cloud_a", 6)
+    held = HeldRequests(shares)
+    tasks = await held.arrive("cloud_a", 6)
     assert "2 requests of this token are" in await refusal(shares, "cloud_a")
     for number in range(20):
-        tasks += await crowd.come(f"cloud_{number}", 3, "192.0.2.2")
+        tasks += await held.arrive(f"cloud_{number}", 3, "192.0.2.2")
     assert shares.waiting == 4 + 8
     assert sum(task.done() for task in tasks) == 60 - 4 - 8
     tasks += [
-        task for number in range(9) for task in await crowd.come("cloud_z", 2, f"10.0.0.{number}")
+        task for number in range(9) for task in await held.arrive("cloud_z", 2, f"10.0.0.{number}")
     ]
     assert shares.waiting <= 16
     for task in tasks:
@@ -160,81 +160,81 @@ async def test_queue_of_twice_the_share_rejects_further_requests() -> None:
 
 async def test_tokens_are_served_in_rotation() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
-    crowd = Crowd(shares)
+    held = HeldRequests(shares)
     tasks = [
         task
         for number in range(4)
-        for task in await crowd.come(f"cloud_x{number}", 1, f"10.0.0.{number}")
+        for task in await held.arrive(f"cloud_x{number}", 1, f"10.0.0.{number}")
     ]
-    tasks += await crowd.come("cloud_a", 2) + await crowd.come("cloud_b", 2)
-    tasks += await crowd.come("cloud_c", 1, "192.0.2.2")
-    crowd.order.clear()
+    tasks += await held.arrive("cloud_a", 2) + await held.arrive("cloud_b", 2)
+    tasks += await held.arrive("cloud_c", 1, "192.0.2.2")
+    held.order.clear()
     for number in range(3):
-        await crowd.go(f"cloud_x{number}")
+        await held.finish_longest(f"cloud_x{number}")
     # The first two tokens share an address, which has half of all permits.
-    assert crowd.order == ["cloud_a", "cloud_b", "cloud_c"]
-    await crowd.go("cloud_x3")
-    assert crowd.order == ["cloud_a", "cloud_b", "cloud_c"]
-    await crowd.go("cloud_b")
-    await crowd.go("cloud_a")
-    assert crowd.order == ["cloud_a", "cloud_b", "cloud_c", "cloud_b", "cloud_a"]
+    assert held.order == ["cloud_a", "cloud_b", "cloud_c"]
+    await held.finish_longest("cloud_x3")
+    assert held.order == ["cloud_a", "cloud_b", "cloud_c"]
+    await held.finish_longest("cloud_b")
+    await held.finish_longest("cloud_a")
+    assert held.order == ["cloud_a", "cloud_b", "cloud_c", "cloud_b", "cloud_a"]
     for token in ("cloud_a", "cloud_b", "cloud_c"):
-        await crowd.go(token)
+        await held.finish_longest(token)
     await asyncio.gather(*tasks)
 
 
 async def test_queued_request_times_out() -> None:
-    shares = impatient(4)
-    crowd = Crowd(shares)
-    [first, *others] = await crowd.come("cloud_a", 3)
+    shares = short_queue(4)
+    held = HeldRequests(shares)
+    [first, *others] = await held.arrive("cloud_a", 3)
     answers = await asyncio.gather(*others, return_exceptions=True)
     assert [getattr(answer, "code", "") for answer in answers] == ["OVERLOADED"] * 2
     assert (len(shares), shares.waiting) == (1, 0)
-    await crowd.go("cloud_a")
+    await held.finish_longest("cloud_a")
     await first
 
 
 async def test_cancelled_request_leaves_the_queue() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
-    crowd = Crowd(shares)
-    [first, second, third] = await crowd.come("cloud_a", 3)
+    held = HeldRequests(shares)
+    [first, second, third] = await held.arrive("cloud_a", 3)
     second.cancel()
     # The permit is free at the same moment, and the next request gets it.
-    crowd.running["cloud_a"].pop(0).set()
+    held.running["cloud_a"].pop(0).set()
     await settled()
-    assert (len(shares), shares.waiting, crowd.order) == (1, 0, ["cloud_a"] * 2)
-    await crowd.go("cloud_a")
+    assert (len(shares), shares.waiting, held.order) == (1, 0, ["cloud_a"] * 2)
+    await held.finish_longest("cloud_a")
     await asyncio.gather(first, third)
     assert second.cancelled()
 
 
 async def test_permit_for_a_cancelled_request_passes_to_the_next() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
-    crowd = Crowd(shares)
+    held = HeldRequests(shares)
     async with place(shares, "cloud_a"):
-        [gone, next_one] = await crowd.come("cloud_a", 2)
-    assert (len(shares), shares.waiting, crowd.order) == (1, 1, [])
+        [gone, next_one] = await held.arrive("cloud_a", 2)
+    assert (len(shares), shares.waiting, held.order) == (1, 1, [])
     gone.cancel()
     await settled()
-    assert (len(shares), shares.waiting, crowd.order) == (1, 0, ["cloud_a"])
-    await crowd.go("cloud_a")
+    assert (len(shares), shares.waiting, held.order) == (1, 0, ["cloud_a"])
+    await held.finish_longest("cloud_a")
     await next_one
     assert (gone.cancelled(), len(shares)) == (True, 0)
 
 
 async def test_returned_permit_may_serve_a_token_and_an_address() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
-    crowd = Crowd(shares)
+    held = HeldRequests(shares)
     # Limit of two for each token and four for each address: both are reached.
-    tasks = await crowd.come("env_a", 2)
-    tasks += await crowd.come("env_b", 2)
-    tasks += await crowd.come("env_c")
-    tasks += await crowd.come("env_a", address="192.0.2.2")
+    tasks = await held.arrive("env_a", 2)
+    tasks += await held.arrive("env_b", 2)
+    tasks += await held.arrive("env_c")
+    tasks += await held.arrive("env_a", address="192.0.2.2")
     assert (len(shares), shares.waiting) == (4, 2)
-    crowd.running["env_a"].pop(0).set()
+    held.running["env_a"].pop(0).set()
     await settled()
     assert (len(shares), shares.waiting) == (5, 0)
-    for events in crowd.running.values():
+    for events in held.running.values():
         for event in events:
             event.set()
     await asyncio.gather(*tasks)

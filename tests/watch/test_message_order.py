@@ -34,7 +34,7 @@ class Request(WaitingRequest):
         self.is_woken = True
 
 
-class World:
+class Simulation:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.plane = Topics(capacity)
@@ -85,7 +85,7 @@ class World:
             (run, after), self.question = self.question, None
             self.news = run, _now(self.plane.changes_after(run, after, 0.0))
 
-    def tell(self, _: None) -> None:
+    def deliver(self, _: None) -> None:
         if self.news is not None:
             (asked, changes), self.news = self.news, None
             self.waiters.take(asked, changes)
@@ -106,10 +106,10 @@ class World:
         """Delivers all messages. After one more poll the server knows every change."""
         while self.parks:
             self.park(0)
-        self.tell(None)
+        self.deliver(None)
         for _ in range(2):
             self.ask(None)
-            self.tell(None)
+            self.deliver(None)
 
     def check(self) -> None:
         """Asserts that each request is held or woken, and that a held request has seen every
@@ -140,7 +140,7 @@ _ACTIONS = (
     *(st.tuples(st.just("again"), st.integers(0, 5)),) * 2,
     st.tuples(st.just("wait"), st.none()),
     *(st.tuples(st.just("ask"), st.none()),) * 3,
-    *(st.tuples(st.just("tell"), st.none()),) * 3,
+    *(st.tuples(st.just("deliver"), st.none()),) * 3,
     st.tuples(st.just("leave"), st.integers(0, 5)),
 )
 Steps = list[tuple[str, Any]]
@@ -161,21 +161,21 @@ def test_no_change_is_missed_in_any_message_order(runs: list[Steps], capacity: i
     """`runs` holds the steps within each run of the plane."""
 
     async def live() -> None:
-        world = World(capacity)
+        simulation = Simulation(capacity)
         for number, steps in enumerate(runs):
             if number:
-                world.restart()
+                simulation.restart()
             for step, argument in steps:
-                getattr(world, step)(argument)
-        world.arrive()
-        world.check()
+                getattr(simulation, step)(argument)
+        simulation.arrive()
+        simulation.check()
         # A request that was woken without a change is held again after few polls.
         for _ in range(3):
-            for request in tuple(world.requests):
+            for request in tuple(simulation.requests):
                 if request.is_woken:
-                    world._send(request)
-            world.arrive()
-            world.check()
-        assert not any(request.is_woken for request in world.requests)
+                    simulation._send(request)
+            simulation.arrive()
+            simulation.check()
+        assert not any(request.is_woken for request in simulation.requests)
 
     asyncio.run(live())

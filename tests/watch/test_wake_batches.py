@@ -30,7 +30,7 @@ class Request(WaitingRequest):
         self._woken.append((self, is_over))
 
 
-class Crowd:
+class ParkedRequests:
     def __init__(self, waiters: LongPolls) -> None:
         self.woken: list[tuple[Request, bool]] = []
         self.requests = [Request(self.woken) for _ in range(COUNT)]
@@ -49,69 +49,69 @@ class Crowd:
 
 async def test_requests_wake_in_small_batches_in_order() -> None:
     waiters = LongPolls()
-    crowd = Crowd(waiters)
+    parked = ParkedRequests(waiters)
     waiters.take("r", NEWS)
-    counts = await crowd.all_woken()
+    counts = await parked.all_woken()
     assert counts == [WOKEN_A_TURN, 2 * WOKEN_A_TURN, 3 * WOKEN_A_TURN, COUNT]
-    assert crowd.woken == [(request, False) for request in crowd.requests]
+    assert parked.woken == [(request, False) for request in parked.requests]
     assert len(waiters) == 0
 
 
 async def test_expired_requests_wake_in_small_batches() -> None:
     waiters = LongPolls(hold_ms=50)
-    crowd = Crowd(waiters)
+    parked = ParkedRequests(waiters)
     before = 0
     async with asyncio.timeout(PATIENCE_S):
         while len(waiters):
             await asyncio.sleep(0)
-            assert len(crowd.woken) - before <= WOKEN_A_TURN
-            before = len(crowd.woken)
-    assert sorted(map(id, crowd.requests)) == sorted(id(request) for request, _ in crowd.woken)
-    assert all(is_over for _, is_over in crowd.woken)
+            assert len(parked.woken) - before <= WOKEN_A_TURN
+            before = len(parked.woken)
+    assert sorted(map(id, parked.requests)) == sorted(id(request) for request, _ in parked.woken)
+    assert all(is_over for _, is_over in parked.woken)
 
 
 async def test_dropped_request_is_not_woken() -> None:
     waiters = LongPolls()
-    crowd = Crowd(waiters)
+    parked = ParkedRequests(waiters)
     waiters.take("r", NEWS)
-    for request in crowd.requests[WOKEN_A_TURN:]:
+    for request in parked.requests[WOKEN_A_TURN:]:
         waiters.drop(request)
-    await crowd.all_woken()
-    assert len(crowd.woken) == WOKEN_A_TURN
+    await parked.all_woken()
+    assert len(parked.woken) == WOKEN_A_TURN
     assert len(waiters) == 0
 
 
 async def test_further_change_wakes_no_request_twice() -> None:
     waiters = LongPolls()
-    crowd = Crowd(waiters)
+    parked = ParkedRequests(waiters)
     waiters.take("r", NEWS)
     waiters.take("r", Changes("r", 3, (Change("a", 3),), is_complete=True))
-    await crowd.all_woken()
-    assert len(crowd.woken) == COUNT
+    await parked.all_woken()
+    assert len(parked.woken) == COUNT
 
 
 async def test_request_parked_again_waits_for_the_next_change() -> None:
     waiters = LongPolls()
-    crowd = Crowd(waiters)
+    parked = ParkedRequests(waiters)
     waiters.take("r", NEWS)
-    again = crowd.woken[0][0]
+    again = parked.woken[0][0]
     waiters.hold(again, WaitForChange(("a",), 2, "r"))
-    await crowd.all_woken()
-    assert len(crowd.woken) == COUNT
+    await parked.all_woken()
+    assert len(parked.woken) == COUNT
     assert len(waiters) == 1
     waiters.take("r", Changes("r", 3, (Change("a", 3),), is_complete=True))
-    assert crowd.woken[-1] == (again, False)
+    assert parked.woken[-1] == (again, False)
 
 
 async def test_new_run_wakes_the_rest_once() -> None:
     waiters = LongPolls()
-    crowd = Crowd(waiters)
+    parked = ParkedRequests(waiters)
     waiters.take("r", NEWS)
-    late = Request(crowd.woken)
+    late = Request(parked.woken)
     other = WaitForChange(("a",), 7, "other")
     waiters.hold(late, other)
-    assert crowd.woken.pop() == (late, False)
+    assert parked.woken.pop() == (late, False)
     waiters.hold(late, other)
-    await crowd.all_woken()
-    assert len(crowd.woken) == COUNT
+    await parked.all_woken()
+    assert len(parked.woken) == COUNT
     assert len(waiters) == 1
