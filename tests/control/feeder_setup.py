@@ -230,24 +230,24 @@ class Fed:
             namespace_id, version_id=version_id, wait_s=PATIENCE_S
         )
 
-    async def checked(self, namespace_id: str, version_id: str) -> None:
+    async def check_version(self, namespace_id: str, version_id: str) -> None:
         """Checks a version with a long timeout. The feeder refuses a check until it is connected."""
-        await self.is_connected()
+        await self.wait_until_connected()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(feeder, "_CHECK_TIMEOUT_S", PATIENCE_S)
             await self.feeder.check_version(namespace_id, version_id)
 
-    async def is_connected(self) -> None:
+    async def wait_until_connected(self) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not self.feeder.is_connected:
                 await asyncio.sleep(0.005)
 
-    async def is_idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while self.feeder.waiting:
                 await asyncio.sleep(0.005)
 
-    async def agrees(self, namespace_id: str, within_s: float = 2.0) -> None:
+    async def wait_until_equal(self, namespace_id: str, within_s: float = 2.0) -> None:
         began = FreeTime()
         while True:
             row, held = await self.source.row(namespace_id), self.plane.holds(namespace_id)

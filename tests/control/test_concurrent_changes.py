@@ -31,11 +31,13 @@ class Builds:
     def __init__(self, developer: Developer, game_id: str, token: str) -> None:
         self.game_id = game_id
         self._developer = developer
-        self._place = {"game_id": game_id, "environment_id": "prod"}
+        self._target = {"game_id": game_id, "environment_id": "prod"}
         self._token = token
 
     async def _good(self, slug: str, **fields: Any) -> Any:
-        answer = await self._developer.door.call(slug, {**self._place, **fields}, token=self._token)
+        answer = await self._developer.door.call(
+            slug, {**self._target, **fields}, token=self._token
+        )
         assert answer.code == "OK", answer
         return answer.body
 
@@ -48,7 +50,7 @@ class Builds:
         fields: dict[str, Any] = {"build_id": build_id, "tags": tags}
         if exclusive:
             fields["exclusive_tags"] = list(exclusive)
-        target = {**self._place, **fields}
+        target = {**self._target, **fields}
         return self._developer.door.call("patch_build_tags", target, token=self._token)
 
     async def tags(self, build_id: str) -> dict[str, str]:

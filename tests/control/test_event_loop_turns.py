@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
 
 TURN_CALLS: Final = 100_000
 """Limit of function calls in one turn: 15 to 20 ms on a small machine."""
-TAKEN: Final = 5_000
+TAKEN_NAME_COUNT: Final = 5_000
 URL: Final = "http://127.0.0.1:8080"
 
 
@@ -98,7 +98,7 @@ class Plane:
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
         self.records = Records(database)
-        self._ids, topics, nobody = RecordIds(), Topics(), cast(Any, DataPlane())
+        self._ids, topics, data_plane = RecordIds(), Topics(), cast(Any, DataPlane())
         signer = UrlSigner(b"k" * 32)
         self.blobs = FolderBlobStore(folder, signer, URL, 0)
         changes = IdempotentChanges(database)
@@ -107,9 +107,9 @@ class Plane:
         )
         self.sites = SiteOperations(database, self._ids, self.uploading)
         context = RecordContext(database, changes, self._ids, topics)
-        self.versions = VersionOperations(context, nobody, nobody)
-        self.games = GameOperations(context, nobody, nobody, nobody, [])
-        self.namespaces = NamespaceOperations(context, nobody, nobody)
+        self.versions = VersionOperations(context, data_plane, data_plane)
+        self.games = GameOperations(context, data_plane, data_plane, data_plane, [])
+        self.namespaces = NamespaceOperations(context, data_plane, data_plane)
 
     async def prepare(self) -> None:
         await migrate(self.database, is_allowed=True)
@@ -151,7 +151,7 @@ async def plane(
     await created.close()
 
 
-def a_site(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCdnSiteRequest:
+def site_request(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCdnSiteRequest:
     files: list[dict[str, Any]] = [
         {"path": f"assets/{number:060}", "content_length": 1, "content_type": "text/plain"}
         for number in range(count)
@@ -161,7 +161,7 @@ def a_site(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCdnSiteR
 
 
 async def test_site_of_many_files_yields_to_others(plane: Plane) -> None:
-    request = a_site(plane.game_id, FILES_MAX)
+    request = site_request(plane.game_id, FILES_MAX)
     with measured(plane.database) as turns:
         created = await plane.sites.create(request, plane.caller)
     assert [one.path for one in created.presigned_requests] == [one.path for one in request.files]
@@ -172,7 +172,7 @@ async def test_site_of_many_files_yields_to_others(plane: Plane) -> None:
 
 
 async def test_invalid_site_yields_to_others(plane: Plane) -> None:
-    request = a_site(plane.game_id, FILES_MAX)
+    request = site_request(plane.game_id, FILES_MAX)
     for file in request.files:
         file.path, file.content_type = "../out", "none"
     with measured(plane.database) as turns, pytest.raises(ServiceError) as refused:
@@ -208,17 +208,17 @@ async def test_name_reservation_needs_few_statements(
     plane: Plane,
 ) -> None:
     await add_versions(
-        plane.records, plane.game_id, [f"0.0.{number}" for number in range(2, TAKEN + 2)]
+        plane.records, plane.game_id, [f"0.0.{number}" for number in range(2, TAKEN_NAME_COUNT + 2)]
     )
     request = versions_pb2.ReserveVersionNameRequest(game_id=plane.game_id)
     with measured(plane.database) as turns:
         created = await plane.versions.reserve_name(request, plane.caller)
-    assert created.version_display_name == f"0.0.{TAKEN + 2}"
-    assert turns.statements < TAKEN / 20
+    assert created.version_display_name == f"0.0.{TAKEN_NAME_COUNT + 2}"
+    assert turns.statements < TAKEN_NAME_COUNT / 20
     assert turns.longest < TURN_CALLS
     with measured(plane.database) as again:
         created = await plane.versions.reserve_name(request, plane.caller)
-    assert created.version_display_name == f"0.0.{TAKEN + 3}"
+    assert created.version_display_name == f"0.0.{TAKEN_NAME_COUNT + 3}"
     assert again.statements < 6
 
 
@@ -246,7 +246,7 @@ async def test_shared_game_name_costs_as_much_as_any(plane: Plane) -> None:
     about = {"display_name": "Same", "group_id": plane.group_id, "create_ms": 1}
     rows = [
         {**about, "game_id": str(uuid4()), "name_id": f"same-{number}"}
-        for number in range(2, TAKEN + 2)
+        for number in range(2, TAKEN_NAME_COUNT + 2)
     ]
     async with plane.database.write() as tx:
         await tx.run(insert(tables.games), rows)

@@ -24,13 +24,13 @@ from tests.support.waiting import PATIENCE_S, FreeTime
 pytestmark = pytest.mark.anyio
 
 NEW_LIMIT = 77
-SAID = "not fed"
+JOB_MESSAGE = "not fed"
 
 
 async def all_fed(fed: Fed, count: int) -> list[str]:
     names = [await fed.source.namespace(f"n{number}") for number in range(count)]
     await asyncio.gather(*(fed.feeder.enqueue_and_confirm(one, wait_s=PATIENCE_S) for one in names))
-    await fed.is_idle()
+    await fed.wait_until_idle()
     return names
 
 
@@ -52,7 +52,7 @@ async def fork(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
     await fed.source.touch(namespace_id, limit)
 
 
-async def is_fed(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
+async def wait_until_fed(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while (held := fed.plane.holds(namespace_id)) is None or (
             held.matchmaker.lobby_count_max != limit
@@ -71,7 +71,7 @@ async def test_unreadable_namespaces_do_not_block_comparison(fed: Fed, count: in
         await fork(fed, one)
     await fed.run_anew()
     for one in (others[0], others[-1]):
-        await is_fed(fed, one)
+        await wait_until_fed(fed, one)
 
 
 async def test_unreadable_namespace_is_logged_once(
@@ -83,14 +83,14 @@ async def test_unreadable_namespace_is_logged_once(
     await fork(fed, last)
     capsys.readouterr()
     await fed.run_anew()
-    await is_fed(fed, last)
+    await wait_until_fed(fed, last)
     output = capsys.readouterr()
     assert (output.out + output.err).count(f"namespace_ids=['{broken}']") == 1
     assert fed.feeder.job.unexpected_errors == 1
     for limit in (5, 6):
         await fork(fed, other, limit)
         fed.feeder.compare_again()
-        await is_fed(fed, other, limit)
+        await wait_until_fed(fed, other, limit)
     output = capsys.readouterr()
     assert broken not in output.out + output.err
     assert fed.feeder.job.unexpected_errors == 1
@@ -106,28 +106,28 @@ async def test_readable_namespace_is_compared_again_unasked(
     for one in (broken, other):
         await fork(fed, one)
     await fed.run_anew()
-    await is_fed(fed, other)
+    await wait_until_fed(fed, other)
     async with asyncio.timeout(PATIENCE_S):
         while not fed.feeder.job.unexpected_errors:
             await asyncio.sleep(0.005)
     await configuration(fed, broken, stored)
-    await is_fed(fed, broken)
+    await wait_until_fed(fed, broken)
 
 
 async def test_database_wait_does_not_lengthen_the_pause() -> None:
     """The pause is a multiple of the comparison time, which must not contain the wait for the database."""
     pause_s, tried, left = 1.5, 0, asyncio.Event()
 
-    async def compose(wishes: Sequence[ComposeRequest]) -> list[Message | None]:
+    async def compose(requests: Sequence[ComposeRequest]) -> list[Message | None]:
         nonlocal tried
         tried += 1
         if tried == 1:
             raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
-        if wishes[-1].namespace_id == "last":
+        if requests[-1].namespace_id == "last":
             left.set()
-        return [None for _ in wishes]
+        return [None for _ in requests]
 
-    job = RetryingJob("feeder", SAID, pauses_s=(pause_s, pause_s))
+    job = RetryingJob("feeder", JOB_MESSAGE, pauses_s=(pause_s, pause_s))
     contents = ContentComparison(compose, lambda namespace_id: None, job)
     names = [f"n{number}" for number in range(20)]
     contents.compare(feed_pb2.HeldConfiguration(namespace_id=one) for one in [*names, "last"])

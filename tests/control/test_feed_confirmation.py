@@ -54,10 +54,10 @@ async def code_of(fed: Fed, namespace_id: str, version_id: str | None = None) ->
     return "OK"
 
 
-async def is_running(fed: Fed, namespace_id: str, version_id: str) -> None:
-    await fed.agrees(namespace_id)
+async def wait_until_running(fed: Fed, namespace_id: str, version_id: str) -> None:
+    await fed.wait_until_equal(namespace_id)
     assert (await fed.source.row(namespace_id)).version_id == version_id
-    await fed.is_idle()
+    await fed.wait_until_idle()
 
 
 # A refused version --------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ async def test_refused_version_fails_only_its_caller(fed: Fed) -> None:
     fed.plane.go_on.set()
     assert await setting == "VALIDATION_FAILED"
     assert await asyncio.gather(*others) == ["OK", "OK"]
-    await is_running(fed, namespace_id, runs)
+    await wait_until_running(fed, namespace_id, runs)
     held = fed.plane.holds(namespace_id)
     assert held is not None
     assert held.matchmaker.lobby_count_max == 7
@@ -92,8 +92,8 @@ async def test_refused_version_is_reported_to_a_late_caller(fed: Fed) -> None:
     refused = await fed.source.version(TOO_MANY)
     await fed.source.set_version(namespace_id, refused)
     fed.feeder.enqueue(namespace_id)
-    await fed.is_idle()
-    await is_running(fed, namespace_id, runs)
+    await fed.wait_until_idle()
+    await wait_until_running(fed, namespace_id, runs)
     for _ in range(2):
         assert await code_of(fed, namespace_id, refused) == "VALIDATION_FAILED"
     assert await code_of(fed, namespace_id, runs) == "OK"
@@ -121,7 +121,7 @@ async def test_refused_version_is_replaced_by_the_previous_one(fed: Fed) -> None
     await asyncio.sleep(0)
     fed.plane.go_on.set()
     assert await asyncio.gather(*setting) == ["OK", "VALIDATION_FAILED"]
-    await is_running(fed, namespace_id, good)
+    await wait_until_running(fed, namespace_id, good)
     assert await fed.source.history(namespace_id) == [good, runs]
 
 
@@ -138,7 +138,7 @@ async def test_two_refused_versions_are_both_reverted(fed: Fed) -> None:
     await asyncio.sleep(0)
     fed.plane.go_on.set()
     assert await asyncio.gather(*setting) == ["VALIDATION_FAILED"] * 2
-    await is_running(fed, namespace_id, runs)
+    await wait_until_running(fed, namespace_id, runs)
     assert await fed.source.history(namespace_id) == [runs]
 
 
@@ -159,7 +159,7 @@ async def test_too_large_namespace_is_refused_alone(
     )
     assert codes == ["VALIDATION_FAILED", "OK"]
     assert fed.feeder.is_connected
-    await is_running(fed, large, before)
+    await wait_until_running(fed, large, before)
     # A running version does not change the refusal: the namespace stays refused, and the feeder
     # retries it.
     monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 50)
@@ -174,7 +174,7 @@ async def all_but_one_are_fed(fed: Fed, names: list[str], broken: str) -> None:
     fed.feeder.enqueue(*names)
     for name in names:
         if name != broken:
-            await fed.agrees(name, within_s=20)
+            await fed.wait_until_equal(name, within_s=20)
     assert fed.plane.holds(broken) is None
     async with asyncio.timeout(PATIENCE_S):
         while fed.feeder.waiting > 1:
@@ -196,7 +196,7 @@ async def test_slow_namespace_does_not_block_others(
     slow = await fed.source.namespace("slow")
     names = [await fed.source.namespace(f"n{number}") for number in range(20)]
     await asyncio.gather(*map(fed.enqueue_and_confirm, [slow, *names]))
-    await fed.is_idle()
+    await fed.wait_until_idle()
     refused = await fed.source.version(TOO_MANY)
     await fed.source.set_version(slow, refused)
     for name in names:
@@ -214,7 +214,7 @@ async def test_slow_namespace_does_not_block_others(
         # PostgreSQL ends a lock wait after 10 s. The other callers must get their results before.
         assert 0 not in earlier
     assert await waiting == "VALIDATION_FAILED"
-    await fed.agrees(slow, within_s=20)
+    await fed.wait_until_equal(slow, within_s=20)
 
 
 async def test_failing_namespace_does_not_block_others(fed: Fed) -> None:
@@ -222,7 +222,7 @@ async def test_failing_namespace_does_not_block_others(fed: Fed) -> None:
     fed.plane.breaks_on = names[2]
     await all_but_one_are_fed(fed, names, names[2])
     fed.plane.breaks_on = ""
-    await fed.agrees(names[2], within_s=20)
+    await fed.wait_until_equal(names[2], within_s=20)
 
 
 async def test_unreadable_record_does_not_block_others(fed: Fed) -> None:
@@ -261,11 +261,11 @@ async def test_unannounced_change_is_fed(fed: Fed, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(feeder, "_RECORDS_INTERVAL_S", 0.2)
     namespace_id = await fed.source.namespace()
     await fed.run_anew()
-    await fed.agrees(namespace_id, within_s=5)
+    await fed.wait_until_equal(namespace_id, within_s=5)
     for number in (3, 4):
         await fed.source.touch(namespace_id, number)
-        await fed.agrees(namespace_id, within_s=10)
-    await fed.agrees(await fed.source.namespace("new"), within_s=10)
+        await fed.wait_until_equal(namespace_id, within_s=10)
+    await fed.wait_until_equal(await fed.source.namespace("new"), within_s=10)
 
 
 # Rays ---------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ async def test_ray_has_the_whole_wait(fed: Fed) -> None:
     trace = Trace("1" * 32, perf_counter())
     let_go: list[float] = []
 
-    def let_it_go() -> None:
+    def release() -> None:
         let_go.append(perf_counter())
         fed.plane.go_on.set()
 
@@ -288,7 +288,7 @@ async def test_ray_has_the_whole_wait(fed: Fed) -> None:
 
     fed.plane.go_on.clear()
     changing = asyncio.create_task(change())
-    asyncio.get_running_loop().call_later(0.1, let_it_go)
+    asyncio.get_running_loop().call_later(0.1, release)
     await changing
     ((label, _, begin, end),) = trace.spans
     assert label == "feed wait"
@@ -311,4 +311,4 @@ async def test_ray_has_a_wait_that_failed(fed: Fed) -> None:
     ((label, _, begin, end),) = trace.spans
     assert label == "feed wait"
     assert end - begin >= wait_s * 0.9
-    await fed.is_idle()
+    await fed.wait_until_idle()

@@ -64,7 +64,7 @@ async def test_confirmation_means_stored_on_disk(fed: Fed) -> None:
     held = fed.plane.holds(namespace_id)
     assert held is not None
     assert (held.source_epoch, held.revision) == (EPOCH, 1)
-    await fed.is_idle()
+    await fed.wait_until_idle()
 
 
 async def test_changes_are_ordered_and_the_last_wins(fed: Fed) -> None:
@@ -140,7 +140,7 @@ async def test_changes_during_downtime_are_fed_within_a_second(
     # After 3 s of failures, the pause between two retries is at its maximum.
     await asyncio.sleep(3)
     await fed.plane.start()
-    await fed.agrees(first)
+    await fed.wait_until_equal(first)
     await fed.enqueue_and_confirm(first)
 
 
@@ -152,7 +152,7 @@ async def test_data_plane_without_its_disk_is_fed_again(fed: Fed) -> None:
         fed.plane.lose_its_disk()
         await fed.plane.start()
         for name in names:
-            await fed.agrees(name)
+            await fed.wait_until_equal(name)
 
 
 async def test_polling_an_idle_data_plane_is_cheap(fed: Fed) -> None:
@@ -169,7 +169,7 @@ async def test_polling_an_idle_data_plane_is_cheap(fed: Fed) -> None:
 async def test_change_acknowledged_during_comparison_is_not_resent(
     fed: Fed,
 ) -> None:
-    await fed.is_connected()
+    await fed.wait_until_connected()
     fed.plane.may_return_held.clear()
     await fed.run_anew()
     held_requests = fed.plane.held_requests
@@ -179,22 +179,22 @@ async def test_change_acknowledged_during_comparison_is_not_resent(
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
     await asyncio.gather(*map(fed.enqueue_and_confirm, names))
     fed.plane.may_return_held.set()
-    await fed.is_connected()
-    await fed.is_idle()
+    await fed.wait_until_connected()
+    await fed.wait_until_idle()
     assert sorted(fed.plane.acknowledged) == sorted((name, 1) for name in names)
 
 
 async def test_new_control_plane_sends_only_differences(fed: Fed) -> None:
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
     await asyncio.gather(*map(fed.enqueue_and_confirm, names))
-    await fed.is_connected()
-    await fed.is_idle()
+    await fed.wait_until_connected()
+    await fed.wait_until_idle()
     await fed.end()
     await fed.source.touch(names[1], 9)
     fed.plane.acknowledged.clear()
     await fed.run_anew()
-    await fed.agrees(names[1])
-    await fed.is_idle()
+    await fed.wait_until_equal(names[1])
+    await fed.wait_until_idle()
     assert fed.plane.acknowledged == [(names[1], 2)]
 
 
@@ -212,7 +212,7 @@ async def test_refused_version_is_reverted_with_its_history(fed: Fed) -> None:
     assert [list(problem.path) for problem in error.errors] == [
         ["config", "matchmaker", "max_players", "not-allowed"]
     ]
-    await fed.agrees(namespace_id)
+    await fed.wait_until_equal(namespace_id)
     assert (await fed.source.row(namespace_id)).version_id == before.version_id
     assert await fed.source.history(namespace_id) == [before.version_id]
     good = await fed.source.version(16)
@@ -224,12 +224,12 @@ async def test_refused_version_is_reverted_with_its_history(fed: Fed) -> None:
 async def test_check_reports_the_refusal_before_a_change(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
-    error = await error_of(fed.checked(namespace_id, await fed.source.version(TOO_MANY)))
+    error = await error_of(fed.check_version(namespace_id, await fed.source.version(TOO_MANY)))
     assert error.code == "VALIDATION_FAILED"
     assert [list(problem.path) for problem in error.errors] == [
         ["config", "matchmaker", "max_players", "not-allowed"]
     ]
-    await fed.checked(namespace_id, await fed.source.version(16))
+    await fed.check_version(namespace_id, await fed.source.version(16))
 
 
 async def test_change_after_a_refusal_is_sent_at_once(
@@ -246,7 +246,7 @@ async def test_change_after_a_refusal_is_sent_at_once(
     await fed.source.set_version(namespace_id, await fed.source.version(16))
     await fed.enqueue_and_confirm(namespace_id)
     assert fed.feeder.refused_reasons() == {}
-    await fed.is_idle()
+    await fed.wait_until_idle()
 
 
 async def test_lowered_limit_does_not_block_other_changes(fed: Fed) -> None:
@@ -266,8 +266,8 @@ async def test_lowered_limit_does_not_block_other_changes(fed: Fed) -> None:
     error = await error_of(fed.enqueue_and_confirm(namespace_id, version_id=refused))
     assert error.code == "VALIDATION_FAILED"
     assert "runs the one that it ran" in error.detail
-    await fed.agrees(namespace_id)
-    await fed.is_idle()
+    await fed.wait_until_equal(namespace_id)
+    await fed.wait_until_idle()
 
 
 async def test_refused_change_is_reported_as_stored(fed: Fed) -> None:
@@ -310,7 +310,7 @@ async def test_restored_backup_catches_up_with_the_data_plane(fed: Fed) -> None:
     await fed.source.set_revision(namespace_id, 2)
     await fed.source.touch(namespace_id, 77)
     await fed.run_anew()
-    await fed.agrees(namespace_id)
+    await fed.wait_until_equal(namespace_id)
     held = fed.plane.holds(namespace_id)
     assert held is not None
     assert held.revision > 6
@@ -322,7 +322,7 @@ async def forked(fed: Fed) -> str:
     namespace_id = await fed.source.namespace()
     await fed.source.touch(namespace_id, 5)
     await fed.enqueue_and_confirm(namespace_id)
-    await fed.is_idle()
+    await fed.wait_until_idle()
     await fed.end()
     await fed.source.set_revision(namespace_id, 1)
     await fed.source.touch(namespace_id, 77)
@@ -342,7 +342,7 @@ async def test_change_after_a_restore_wins_at_an_equal_revision(
     held = fed.plane.holds(namespace_id)
     assert held is not None
     assert held.matchmaker.lobby_count_max == 77
-    await fed.agrees(namespace_id)
+    await fed.wait_until_equal(namespace_id)
 
 
 async def test_restored_records_are_compared_by_content(
@@ -358,8 +358,8 @@ async def test_restored_records_are_compared_by_content(
             held.matchmaker.lobby_count_max != 77
         ):
             await asyncio.sleep(0.005)
-    await fed.agrees(namespace_id)
-    await fed.is_idle()
+    await fed.wait_until_equal(namespace_id)
+    await fed.wait_until_idle()
     assert {name for name, _ in fed.plane.acknowledged} == {namespace_id}
 
 
@@ -390,7 +390,7 @@ async def test_new_database_replaces_the_old_one(fed: Fed) -> None:
     await fed.enqueue_and_confirm(namespace_id)
     await fed.source.set_revision(namespace_id, 1)
     await fed.run_anew(epoch=EPOCH + 1)
-    await fed.agrees(namespace_id)
+    await fed.wait_until_equal(namespace_id)
 
 
 async def test_feeder_survives_a_missing_database(fed: Fed, tmp_path: Path) -> None:
@@ -409,4 +409,4 @@ async def test_feeder_survives_a_missing_database(fed: Fed, tmp_path: Path) -> N
             await asyncio.sleep(0.005)
     assert fed.plane.holds(namespace_id) is None
     (tmp_path / "away").rename(tmp_path / "records.db")
-    await fed.agrees(namespace_id)
+    await fed.wait_until_equal(namespace_id)

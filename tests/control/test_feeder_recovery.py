@@ -80,7 +80,7 @@ async def test_version_is_kept_while_its_domain_is_moving(
     await fed.plane.start()
     fed.feeder = fed.new_feeder()
     fed.run()
-    await fed.is_connected()
+    await fed.wait_until_connected()
     await fed.enqueue_and_confirm(taking)
     assert (await source.row(taking)).version_id == version_id
     assert version_id in await source.history(taking)
@@ -118,14 +118,14 @@ async def test_refused_version_is_set_again_under_its_key(
     plane.go_on.clear()
     assert await code() == "CONTROL_PLANE_UNAVAILABLE"
     plane.go_on.set()
-    await fed.is_idle()
+    await fed.wait_until_idle()
     assert (await source.row(namespace_id)).version_id == ran
     assert await code() == "VALIDATION_FAILED"
     await plane.stop()
     plane.limit = TOO_MANY
     await plane.start()
     fed.feeder.compare_again()
-    await fed.is_connected()
+    await fed.wait_until_connected()
     async with asyncio.timeout(30):
         while (output := await code()) == "CONTROL_PLANE_UNAVAILABLE":
             pass

@@ -26,7 +26,7 @@ from tests.support.full_service import Developer, FullService
 pytestmark = pytest.mark.anyio
 
 
-def a_key() -> str:
+def new_key() -> str:
     return uuid4().hex
 
 
@@ -40,15 +40,15 @@ def new_game(developer: Developer) -> dict[str, Any]:
 
 
 async def test_same_key_replays_the_response(developer: Developer) -> None:
-    key, fields = a_key(), new_game(developer)
+    key, fields = new_key(), new_game(developer)
     first = await developer.good("create_game", key, **fields)
     assert await developer.good("create_game", key, **fields) == first
-    assert await developer.good("create_game", a_key(), **fields) != first
+    assert await developer.good("create_game", new_key(), **fields) != first
     assert len(await games_named(developer, fields["display_name"])) == 2
 
 
 async def test_same_key_with_another_message_is_refused(developer: Developer) -> None:
-    key, fields = a_key(), new_game(developer)
+    key, fields = new_key(), new_game(developer)
     await developer.good("create_game", key, **fields)
     other = {**fields, "display_name": unique()}
     assert await developer.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
@@ -56,29 +56,29 @@ async def test_same_key_with_another_message_is_refused(developer: Developer) ->
 
 
 async def test_same_key_with_another_operation_is_refused(developer: Developer) -> None:
-    key, name = a_key(), unique("Group")
+    key, name = new_key(), unique("Group")
     await developer.good("create_group", key, display_name=name)
     fields = new_game(developer)
     assert await developer.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
 
 
 async def test_keys_are_shared_by_both_transports(full_service: FullService) -> None:
-    key = a_key()
-    doors = [full_service.door("http"), full_service.door("grpc")]
+    key = new_key()
+    clients = [full_service.door("http"), full_service.door("grpc")]
     try:
-        first, second = [Developer(full_service, client) for client in doors]
+        first, second = [Developer(full_service, client) for client in clients]
         fields = new_game(first)
         created = await first.good("create_game", key, **fields)
         assert await second.good("create_game", key, **fields) == created
         other = {**fields, "display_name": unique()}
         assert await second.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
     finally:
-        for client in doors:
+        for client in clients:
             await client.close()
 
 
 async def test_concurrent_duplicates_share_one_change(developer: Developer) -> None:
-    key, fields = a_key(), new_game(developer)
+    key, fields = new_key(), new_game(developer)
     answers = await asyncio.gather(
         *(developer.good("create_game", key, **fields) for _ in range(16))
     )
@@ -87,7 +87,7 @@ async def test_concurrent_duplicates_share_one_change(developer: Developer) -> N
 
 
 async def test_different_concurrent_message_is_refused(developer: Developer) -> None:
-    key = a_key()
+    key = new_key()
     requests = [new_game(developer) for _ in range(8)]
     answers = await asyncio.gather(
         *(developer.call("create_game", key, **fields) for fields in requests)
@@ -96,7 +96,7 @@ async def test_different_concurrent_message_is_refused(developer: Developer) -> 
 
 
 async def test_failure_is_retried(developer: Developer) -> None:
-    key, game_id = a_key(), await developer.game()
+    key, game_id = new_key(), await developer.game()
     namespace = await developer.good("get_namespace", game_id=game_id, namespace_id="prod")
     version_id = namespace["namespace"]["version_id"]
     fields = {"game_id": game_id, "name_id": "late", "display_name": "Late"}
@@ -112,7 +112,7 @@ async def test_name_that_became_free_is_accepted_under_the_same_key(
 ) -> None:
     """The refusal of a taken name is not stored, because the name can become free."""
     game_id, other_id = await developer.arena(), await developer.arena()
-    domain, key = f"{uuid4().hex[:16]}.example", a_key()
+    domain, key = f"{uuid4().hex[:16]}.example", new_key()
     here = {"game_id": game_id, "namespace_id": "prod", "domain": domain}
     there = {**here, "game_id": other_id}
     await developer.good("add_domain", **there)
@@ -122,7 +122,7 @@ async def test_name_that_became_free_is_accepted_under_the_same_key(
 
 
 async def test_callers_have_separate_keys(developer: Developer, records: Records) -> None:
-    key, name = a_key(), unique("Group")
+    key, name = new_key(), unique("Group")
     me, _ = await new_developer(developer, records)
     first = await developer.good("create_group", key, display_name=name)
     assert await me.good("create_group", key, display_name=name) != first
@@ -131,7 +131,7 @@ async def test_callers_have_separate_keys(developer: Developer, records: Records
 async def test_reverted_change_is_not_repeated(
     developer: Developer,
 ) -> None:
-    game_id, key = await developer.arena(), a_key()
+    game_id, key = await developer.arena(), new_key()
     target = {"game_id": game_id, "namespace_id": "prod"}
     fields: dict[str, Any] = {**target, "lobby_count_max": 7, "max_players": 7}
     await developer.good("set_mm_config", key, **fields)
@@ -144,14 +144,14 @@ async def test_reverted_change_is_not_repeated(
 @pytest.mark.parametrize("slug", ["create_public_token", "create_development_token"])
 async def test_signed_token_is_the_same_under_its_key(developer: Developer, slug: str) -> None:
     fields = {"game_id": await developer.game(), "namespace_id": "prod"}
-    key = a_key()
+    key = new_key()
     created = await developer.good(slug, key, **fields)
     assert await developer.good(slug, key, **fields) == created
-    assert (await developer.good(slug, a_key(), **fields))["token"] != created["token"]
+    assert (await developer.good(slug, new_key(), **fields))["token"] != created["token"]
 
 
 async def test_key_is_ignored_where_a_secret_is_returned(developer: Developer) -> None:
-    game_id, key = await developer.game(), a_key()
+    game_id, key = await developer.game(), new_key()
     for slug, fields in (
         ("create_service_token", {"game_id": game_id, "environment_id": "prod"}),
         ("create_game_token", {"game_id": game_id}),
@@ -174,7 +174,7 @@ async def test_malformed_key_is_refused(owner: Developer, key: str) -> None:
     assert answer.status_code == 400, answer.text
     assert answer.json()["code"] == "HEADER_INVALID"
     assert await games_named(owner, fields["display_name"]) == []
-    created = await owner.good("create_game", a_key().ljust(255, "x"), **fields)
+    created = await owner.good("create_game", new_key().ljust(255, "x"), **fields)
     assert await games_named(owner, fields["display_name"]) == [created["game_id"]]
 
 
@@ -199,7 +199,7 @@ async def remembered_by(changes: IdempotentChanges, caller: Caller) -> str:
 
 
 def caller_with_a_key() -> Caller:
-    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", idempotency_key=a_key())
+    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", idempotency_key=new_key())
     return Caller(TokenKind.CLOUD, uuid4().bytes, b"", call.address, call)
 
 
@@ -259,7 +259,7 @@ async def own_developer(own_service: FullService) -> AsyncIterator[Developer]:
 async def test_responses_survive_a_restart_and_a_kill(
     own_service: FullService, own_developer: Developer
 ) -> None:
-    key, fields = a_key(), new_game(own_developer)
+    key, fields = new_key(), new_game(own_developer)
     created = await own_developer.good("create_game", key, **fields)
     assert own_service.stop() == 0
     own_service.start()
@@ -278,14 +278,14 @@ async def test_lost_key_file_prevents_replay_and_duplicates(
     own_service: FullService, own_developer: Developer
 ) -> None:
     """The key file is missing, as after a restore of the database alone."""
-    key, fields = a_key(), new_game(own_developer)
+    key, fields = new_key(), new_game(own_developer)
     created = await own_developer.good("create_game", key, **fields)
     assert own_service.stop() == 0
     (own_service.data_dir / "control" / "keys.json").unlink()
     own_service.start()
     assert await own_developer.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
     assert await games_named(own_developer, fields["display_name"]) == [created["game_id"]]
-    assert await own_developer.good("create_game", a_key(), **fields) != created
+    assert await own_developer.good("create_game", new_key(), **fields) != created
 
 
 # Changes that need a resource ---------------------------------------------------------------------

@@ -35,9 +35,9 @@ LINES = 400_000
 
 class ExportScenario:
     def __init__(self, builds: BuildUploads, folder: Path) -> None:
-        self.desk = builds
+        self.builds = builds
         self._folder = folder
-        self._places: dict[str, tuple[str, str]] = {}
+        self._versions: dict[str, tuple[str, str]] = {}
         self._groups: tuple[str, ...] = ()
         history = LobbyFactReader(builds.database, UnusedDataPlane(), lambda: None)
         recorded = LobbyRecordLookup(builds.database, UnusedDataPlane(), history)
@@ -53,7 +53,7 @@ class ExportScenario:
 
     async def game(self) -> str:
         group_id, game_id, version_id, namespace_id = (IDS.new() for _ in range(4))
-        identity_id = self.desk.scope.identity_id
+        identity_id = self.builds.scope.identity_id
         version = {
             "version_id": version_id,
             "game_id": game_id,
@@ -63,22 +63,22 @@ class ExportScenario:
             "config_json": b"{}",
         }
         namespace = namespaces.NewNamespace(namespace_id, "prod", "Prod", IDS.new())
-        async with self.desk.database.write() as tx:
+        async with self.builds.database.write() as tx:
             await groups.add(tx, group_id, "Group", identity_id, NOW_MS)
             await games.add(tx, game_id, f"g{game_id[-12:]}", "Game", group_id, NOW_MS)
             await tx.run(insert(versions), version)
             await namespaces.add(tx, game_id, version_id, [namespace], (10, 10), NOW_MS)
-        self._places[game_id] = namespace_id, version_id
+        self._versions[game_id] = namespace_id, version_id
         self._groups += (group_id,)
         return game_id
 
     @property
     def caller(self) -> Caller:
-        scope = GrantedScope(self.desk.scope.identity_id, IDS.new(), None, None, self._groups)
+        scope = GrantedScope(self.builds.scope.identity_id, IDS.new(), None, None, self._groups)
         return Caller(TokenKind.CLOUD, b"", b"", b"token", Call("0" * 32, b"\x7f\0\0\1"), scope)
 
     async def ended(self, game_id: str, count: int = 1) -> list[str]:
-        namespace_id, version_id = self._places[game_id]
+        namespace_id, version_id = self._versions[game_id]
         ids = [IDS.new() for _ in range(count)]
         about = {
             "namespace_id": namespace_id,
@@ -91,7 +91,7 @@ class ExportScenario:
             "create_ms": NOW_MS,
             "stop_ms": NOW_MS + 1,
         }
-        async with self.desk.database.write() as tx:
+        async with self.builds.database.write() as tx:
             await lobbies.add_many(tx, [{**about, "lobby_id": lobby_id} for lobby_id in ids])
         return ids
 
@@ -112,7 +112,7 @@ class ExportScenario:
         return asyncio.create_task(self.logs(game_id, lobby_id))
 
     async def table(self, key: str) -> list[dict[str, str]]:
-        content = b"".join([block async for block in self.desk.objects.read(key)])
+        content = b"".join([block async for block in self.builds.objects.read(key)])
         return list(csv.DictReader(io.StringIO(content.decode())))
 
     async def first_pieces(self) -> Any:
@@ -122,7 +122,7 @@ class ExportScenario:
         return await eventually(some)
 
     async def pieces(self) -> list[str]:
-        return await self.desk.blobs.names("kept/exports")
+        return await self.builds.blobs.names("kept/exports")
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ async def test_cancelled_export_stops(export_scenario: ExportScenario) -> None:
         key = await export_scenario.logs(game_id, short_id)
     folder = key.rpartition("/")[0]
     assert all(name.startswith(f"kept/{folder}/") for name in await export_scenario.pieces())
-    export_scenario.desk.now_ms += 3 * EXPORT_URL_EXPIRES_S * 1000
+    export_scenario.builds.now_ms += 3 * EXPORT_URL_EXPIRES_S * 1000
     assert await export_scenario.exports.delete_expired() == 2
     assert await export_scenario.pieces() == []
 
@@ -185,17 +185,17 @@ async def test_failed_export_leaves_nothing(export_scenario: ExportScenario) -> 
     game_id = await export_scenario.game()
     export = export_scenario.start_export(game_id, await export_scenario.lobby(game_id, LINES))
     await export_scenario.first_pieces()
-    export_scenario.desk.blobs._disk_reserve = DiskReserve(export_scenario.desk.folder, 1 << 60)
+    export_scenario.builds.blobs._disk_reserve = DiskReserve(export_scenario.builds.folder, 1 << 60)
     with pytest.raises(ServiceError, match="STORAGE_FULL"):
         await export
     assert await export_scenario.pieces() == []
 
 
 async def test_exports_of_an_earlier_version_are_removed(export_scenario: ExportScenario) -> None:
-    async with export_scenario.desk.database.write() as tx:
+    async with export_scenario.builds.database.write() as tx:
         await uploads.add_export(tx, "of-before", NOW_MS)
-    await put_whole(export_scenario.desk.objects, "exports/of-before", b"timestamp")
-    export_scenario.desk.now_ms += 1
+    await put_whole(export_scenario.builds.objects, "exports/of-before", b"timestamp")
+    export_scenario.builds.now_ms += 1
     assert await export_scenario.exports.delete_expired() == 1
     assert await export_scenario.pieces() == []
 

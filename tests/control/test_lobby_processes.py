@@ -32,7 +32,7 @@ ALIASES = {
     "HOSTING_REGION_ID": "HOSTING_LOBBY_ID",
 }
 """The last two aliases have no effect: a lobby has no server id and keeps its region."""
-TELL = b"""
+REPORT_SCRIPT = b"""
 import json, os, sys
 names = [name for name in os.environ if name.startswith(("HOSTING_", "PORT", "THEIR_"))]
 print(json.dumps({name: os.environ[name] for name in names if "TOKEN" not in name}), flush=True)
@@ -71,7 +71,7 @@ class Game:
     ) -> str:
         token = await self.developer.service_token(self.game_id)
         back_end_client = Back(self.developer, self.game_id, token)
-        archive = programs.server_archive(*command, **{"tell.py": TELL})
+        archive = programs.server_archive(*command, **{"tell.py": REPORT_SCRIPT})
         build_id = await back_end_client.build(archive)
         docker = {"image_id": build_id, "ports": {"game": {"protocol": "tcp"}}}
         entries = {
@@ -107,11 +107,11 @@ class Game:
         return answer.body["lobby"] if answer.code == "OK" else None
 
     async def over(self, lobby_id: str) -> Any:
-        async def looked() -> Any:
+        async def ended_record() -> Any:
             record = await self.record(lobby_id)
             return record if record and "stopped" in record["status"] else None
 
-        return await eventually(looked)
+        return await eventually(ended_record)
 
     async def first(self) -> str:
         async def listed() -> Any:

@@ -37,18 +37,18 @@ PORTS = {"game": {"address": "127.0.0.1", "port": 4000}}
 class Arena:
     def __init__(self, developer: Developer, game_id: str) -> None:
         self.developer = developer
-        self.place = {"game_id": game_id, "namespace_id": "prod"}
+        self.target = {"game_id": game_id, "namespace_id": "prod"}
         self.game_id = game_id
 
     async def attach(self) -> Any:
-        return await self.developer.good("attach", **self.place, game_mode="arena", ports=PORTS)
+        return await self.developer.good("attach", **self.target, game_mode="arena", ports=PORTS)
 
     async def lobby(self) -> Any:
         return await self.developer.lobby(self.game_id, self.developer.token)
 
     async def record(self, lobby: Any) -> Answer:
         return await self.developer.call(
-            "get_lobby_record", **self.place, lobby_id=lobby["lobby_id"]
+            "get_lobby_record", **self.target, lobby_id=lobby["lobby_id"]
         )
 
     async def until(self, lobby: Any, **fields: Any) -> Any:
@@ -143,9 +143,9 @@ async def test_lobby_of_another_version_drains(arena: Arena) -> None:
     lobby, developer = await arena.lobby(), arena.developer
     before = await arena.until(lobby, is_draining=False)
     other = await developer.version(arena.game_id, name="2.0.0")
-    await developer.good("set_version", **arena.place, version_id=other)
+    await developer.good("set_version", **arena.target, version_id=other)
     assert (await arena.record(lobby)).body["lobby"]["is_draining"]
-    await developer.good("set_version", **arena.place, version_id=before["version_id"])
+    await developer.good("set_version", **arena.target, version_id=before["version_id"])
     assert not (await arena.record(lobby)).body["lobby"]["is_draining"]
 
 
@@ -155,7 +155,7 @@ async def test_silent_lobby_fails(developer: Developer) -> None:
     config = {"matchmaker": {"game_modes": {"arena": mode}}}
     version_id = await developer.version(game_id, config)
     arena = Arena(developer, game_id)
-    await developer.good("set_version", **arena.place, version_id=version_id)
+    await developer.good("set_version", **arena.target, version_id=version_id)
     record = await arena.until(await arena.lobby(), failure="SILENT")
     assert record["status"]["stopped"]["failed"]
 
@@ -164,11 +164,11 @@ async def test_lists_are_newest_first_without_gaps(owner: Developer) -> None:
     arena = Arena(owner, await owner.arena())
     created = [await arena.attach() for _ in range(70)]
     await arena.until(created[-1])
-    first = (await owner.good("list_lobby_records", **arena.place))["lobbies"]
+    first = (await owner.good("list_lobby_records", **arena.target))["lobbies"]
     assert len(first) >= 64
     second = (
         await owner.good(
-            "list_lobby_records", **arena.place, before_create_ts=first[-1]["create_ts"]
+            "list_lobby_records", **arena.target, before_create_ts=first[-1]["create_ts"]
         )
     )["lobbies"]
     listed = [one["lobby_id"] for one in (*first, *second)]
@@ -176,14 +176,14 @@ async def test_lists_are_newest_first_without_gaps(owner: Developer) -> None:
     assert set(listed) == {one["lobby_id"] for one in created}
     times = [one["create_ts"] for one in (*first, *second)]
     assert times == sorted(times, reverse=True)
-    fields = {**arena.place, "before_create_ts": second[-1]["create_ts"]}
+    fields = {**arena.target, "before_create_ts": second[-1]["create_ts"]}
     assert await owner.good("list_lobby_records", **fields) == {"lobbies": []}
 
 
 async def test_impossible_time_is_refused(developer: Developer) -> None:
     arena = Arena(developer, await developer.game())
     for text in ("yesterday", "2030-02-30T00:00:00.000Z", "2030-01-01T00:00:00Z"):
-        answer = await developer.call("list_lobby_records", **arena.place, before_create_ts=text)
+        answer = await developer.call("list_lobby_records", **arena.target, before_create_ts=text)
         expected = ("QUERY_INVALID", (("before_create_ts", "invalid"),))
         assert (answer.code, answer.errors) == expected
 
@@ -191,7 +191,7 @@ async def test_impossible_time_is_refused(developer: Developer) -> None:
 async def test_lobby_of_another_namespace_is_not_found(arena: Arena) -> None:
     lobby = await arena.lobby()
     await arena.until(lobby)
-    fields = {**arena.place, "lobby_id": lobby["lobby_id"]}
+    fields = {**arena.target, "lobby_id": lobby["lobby_id"]}
     developer = arena.developer
     assert await developer.code("get_lobby_record", **{**fields, "namespace_id": "staging"}) == (
         "MATCHMAKER_LOBBY_NOT_FOUND"

@@ -51,7 +51,7 @@ async def test_records_and_counts_are_right_after_a_kill(
             )
             assert "stopped" in over["status"]
             assert (record["connected_count"], record["status"]) == (1, {"running": {}})
-        listed = (await arena.developer.good("list_lobby_records", **arena.place))["lobbies"]
+        listed = (await arena.developer.good("list_lobby_records", **arena.target))["lobbies"]
         assert len(listed) == len({one["lobby_id"] for one in listed}) == 4
 
         async def is_counted() -> bool:

@@ -26,7 +26,7 @@ IN_REMOVED_REGION: dict[str, Any] = {"regions": {REMOVED_REGION: {}}, "player_to
 class Operator:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "settings.toml"
-        self.doors: list[Door] = []
+        self.clients: list[Door] = []
         self.full_service = FullService(
             folder / "full_service", runtime=programs.SETTINGS, empty_lobby_grace_ms=200
         )
@@ -38,8 +38,8 @@ class Operator:
         )
         self.path.write_text("".join(tables))
         await asyncio.to_thread(self.full_service.start, "--config", str(self.path))
-        self.doors.append(self.full_service.door("http"))
-        return self.doors[-1]
+        self.clients.append(self.full_service.door("http"))
+        return self.clients[-1]
 
     async def remove_region(self, *games: Game) -> None:
         await asyncio.to_thread(self.full_service.stop)
@@ -48,7 +48,7 @@ class Operator:
             game.developer.door = client
 
     async def game(self, **modes: Any) -> Game:
-        developer = Developer(self.full_service, self.doors[-1])
+        developer = Developer(self.full_service, self.clients[-1])
         created = Game(developer, await developer.game())
         await created.deploy(**modes)
         return created
@@ -61,7 +61,7 @@ async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
         await created.start(KEPT_REGION, REMOVED_REGION)
         yield created
     finally:
-        for client in created.doors:
+        for client in created.clients:
             await client.close()
         await asyncio.to_thread(created.full_service.close)
 

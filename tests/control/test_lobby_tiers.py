@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 class Operator:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "settings.toml"
-        self.doors: list[Door] = []
+        self.clients: list[Door] = []
         self.full_service = FullService(
             folder / "full_service", runtime=programs.SETTINGS, empty_lobby_grace_ms=200
         )
@@ -47,8 +47,8 @@ class Operator:
         return (self.full_service.folder / "log").read_text().count('"reloaded"')
 
     def door(self) -> Door:
-        self.doors.append(self.full_service.door("http"))
-        return self.doors[-1]
+        self.clients.append(self.full_service.door("http"))
+        return self.clients[-1]
 
     async def game(self) -> Game:
         developer = Developer(self.full_service, self.door())
@@ -70,7 +70,7 @@ async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
         await asyncio.to_thread(created.full_service.start, *created.words)
         yield created
     finally:
-        for client in created.doors:
+        for client in created.clients:
             await client.close()
         await asyncio.to_thread(created.full_service.close)
 

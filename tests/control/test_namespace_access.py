@@ -30,7 +30,7 @@ DOMAIN = {
 }
 
 
-def a_domain() -> str:
+def new_domain() -> str:
     return f"{uuid4().hex[:16]}.example"
 
 
@@ -55,7 +55,7 @@ async def code_of_page(developer: Developer, origin: str) -> str:
 async def test_page_of_a_domain_needs_no_token(
     developer: Developer, target: dict[str, str]
 ) -> None:
-    domain = a_domain()
+    domain = new_domain()
     assert await code_of_page(developer, f"https://{domain}") == "TOKEN_MISSING"
     assert await developer.good("add_domain", **target, domain=domain) == {}
     cdn = await cdn_of(developer, target)
@@ -72,7 +72,7 @@ async def test_page_of_a_domain_needs_no_token(
 
 
 async def test_public_auth_switch(developer: Developer, target: dict[str, str]) -> None:
-    domain = a_domain()
+    domain = new_domain()
     await developer.good("add_domain", **target, domain=domain)
     for enabled, code in ((False, "TOKEN_MISSING"), (True, "OK")):
         assert await developer.good("set_domain_public_auth", **target, enabled=enabled) == {}
@@ -83,7 +83,7 @@ async def test_public_auth_switch(developer: Developer, target: dict[str, str]) 
 async def test_adding_and_removing_a_domain_are_idempotent(
     developer: Developer, target: dict[str, str]
 ) -> None:
-    domain = a_domain()
+    domain = new_domain()
     for _ in range(2):
         assert await developer.good("add_domain", **target, domain=domain) == {}
     assert len((await cdn_of(developer, target))["domains"]) == 1
@@ -94,7 +94,7 @@ async def test_adding_and_removing_a_domain_are_idempotent(
 async def test_domain_belongs_to_one_namespace(
     developer: Developer, target: dict[str, str]
 ) -> None:
-    domain = a_domain()
+    domain = new_domain()
     staging = {**target, "namespace_id": "staging"}
     await developer.good("add_domain", **target, domain=domain)
     answer = await developer.call("add_domain", **staging, domain=domain.upper())
@@ -115,7 +115,7 @@ async def test_domain_spellings_match_origins(developer: Developer, target: dict
 async def test_letter_case_and_last_dot_are_ignored(
     developer: Developer, target: dict[str, str]
 ) -> None:
-    domain = a_domain()
+    domain = new_domain()
     await developer.good("add_domain", **target, domain=f"{domain.upper()}.")
     (domain_entry,) = (await cdn_of(developer, target))["domains"]
     assert domain_entry["domain"] == domain
@@ -166,14 +166,14 @@ async def test_domain_count_limit(
 ) -> None:
     got = await developer.good("get_namespace", **target)
     await add_domains(records, got["namespace"]["namespace_id"], 1_023)
-    last = a_domain()
+    last = new_domain()
     await developer.good("add_domain", **target, domain=last)
     assert await code_of_page(developer, f"https://{last}") == "OK"
-    answer = await developer.call("add_domain", **target, domain=a_domain())
+    answer = await developer.call("add_domain", **target, domain=new_domain())
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "too-many"),))
     await developer.good("add_domain", **target, domain=last)
     await developer.good("remove_domain", **target, domain=last)
-    await developer.good("add_domain", **target, domain=a_domain())
+    await developer.good("add_domain", **target, domain=new_domain())
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ async def test_service_domains_are_reserved(named_service: FullService, of_servi
             answer = await owner.call("add_domain", **target, domain=domain)
             expected = ("VALIDATION_FAILED", (("domain", "not-allowed"),))
             assert (answer.code, answer.errors) == expected, domain
-        for domain in (f"not-{of_service}", f"{of_service}.net", a_domain()):
+        for domain in (f"not-{of_service}", f"{of_service}.net", new_domain()):
             await owner.good("add_domain", **target, domain=domain)
             await owner.good("remove_domain", **target, domain=domain)
     finally:

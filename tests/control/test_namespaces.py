@@ -43,7 +43,7 @@ NAMESPACE = {
 }
 
 
-async def a_game(developer: Developer) -> tuple[str, str]:
+async def new_game(developer: Developer) -> tuple[str, str]:
     game_id = await developer.game()
     versions = (await developer.good("list_versions", game_id=game_id))["versions"]
     return game_id, versions[0]["version_id"]
@@ -59,7 +59,7 @@ async def limits_of(developer: Developer, game_id: str, name: str = "prod") -> d
 
 
 async def test_new_namespace_has_the_defaults(developer: Developer) -> None:
-    game_id, version_id = await a_game(developer)
+    game_id, version_id = await new_game(developer)
     fields = {"display_name": "Nightly", "name_id": "nightly", "version_id": version_id}
     created = await developer.good("create_namespace", game_id=game_id, **fields)
     assert shape(created) == {"namespace_id": ID}
@@ -80,7 +80,7 @@ async def test_new_namespace_has_the_defaults(developer: Developer) -> None:
 
 
 async def test_namespaces_are_listed_oldest_first(developer: Developer) -> None:
-    game_id, version_id = await a_game(developer)
+    game_id, version_id = await new_game(developer)
     for name in ("b", "a"):
         await developer.good(
             "create_namespace",
@@ -122,7 +122,7 @@ async def test_namespaces_are_listed_oldest_first(developer: Developer) -> None:
 async def test_validate_and_create_refuse_the_same(
     owner: Developer, fields: dict[str, str], path: tuple[str, ...]
 ) -> None:
-    game_id, version_id = await a_game(owner)
+    game_id, version_id = await new_game(owner)
     response = await owner.good("validate_namespace", game_id=game_id, **fields)
     assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
     assert [tuple(one["path"]) for one in response["errors"]] == [path]
@@ -133,13 +133,13 @@ async def test_validate_and_create_refuse_the_same(
 
 
 async def test_name_of_another_game_is_free(developer: Developer) -> None:
-    game_id, _ = await a_game(developer)
+    game_id, _ = await new_game(developer)
     fields = {"game_id": game_id, "display_name": "x", "name_id": "x" * 20}
     assert await developer.good("validate_namespace", **fields) == {"errors": []}
 
 
 async def test_concurrent_creations_of_one_name_create_one(developer: Developer) -> None:
-    game_id, version_id = await a_game(developer)
+    game_id, version_id = await new_game(developer)
     fields = {
         "game_id": game_id,
         "display_name": "x",
@@ -154,8 +154,8 @@ async def test_concurrent_creations_of_one_name_create_one(developer: Developer)
 
 
 async def test_first_missing_path_part_is_reported(developer: Developer) -> None:
-    game_id, version_id = await a_game(developer)
-    other_id, _ = await a_game(developer)
+    game_id, version_id = await new_game(developer)
+    other_id, _ = await new_game(developer)
     unknown = str(uuid4())
     listed = await developer.good("list_namespaces", game_id=other_id)
     others = listed["namespaces"][0]["namespace_id"]
@@ -177,8 +177,8 @@ async def test_first_missing_path_part_is_reported(developer: Developer) -> None
 
 
 async def test_version_of_another_game_is_not_found(developer: Developer) -> None:
-    game_id, _ = await a_game(developer)
-    _, others = await a_game(developer)
+    game_id, _ = await new_game(developer)
+    _, others = await new_game(developer)
     for version_id in (others, str(uuid4())):
         fields = {"game_id": game_id, "version_id": version_id}
         created = await developer.code("create_namespace", **fields, display_name="x", name_id="x")
@@ -210,7 +210,7 @@ async def test_set_version_is_fed_to_players(developer: Developer) -> None:
 
 
 async def test_history_has_each_change_once_newest_first(developer: Developer) -> None:
-    game_id, first = await a_game(developer)
+    game_id, first = await new_game(developer)
     second = await developer.version(game_id, {})
     target = {"game_id": game_id, "namespace_id": "prod"}
     for version_id in (second, second, first):
@@ -224,7 +224,7 @@ async def test_history_has_each_change_once_newest_first(developer: Developer) -
 
 
 async def test_history_has_pages(owner: Developer) -> None:
-    game_id, first = await a_game(owner)
+    game_id, first = await new_game(owner)
     second = await owner.version(game_id, {})
     target = {"game_id": game_id, "namespace_id": "prod"}
     for number in range(64):
@@ -260,7 +260,7 @@ async def test_history_has_pages(owner: Developer) -> None:
 async def test_invalid_page_is_refused(
     owner: Developer, fields: dict[str, Any], path: tuple[str, ...]
 ) -> None:
-    game_id, _ = await a_game(owner)
+    game_id, _ = await new_game(owner)
     answer = await owner.call("version_history", game_id=game_id, namespace_id="prod", **fields)
     assert (answer.code, answer.errors) == ("QUERY_INVALID", (path,))
 
@@ -293,7 +293,7 @@ async def test_set_limits_apply_to_players(developer: Developer) -> None:
 
 
 async def test_limits_reach_32_bits(developer: Developer) -> None:
-    game_id, _ = await a_game(developer)
+    game_id, _ = await new_game(developer)
     fields = {"game_id": game_id, "namespace_id": "prod"}
     most: dict[str, Any] = {"lobby_count_max": 0xFFFF_FFFF, "max_players": 0xFFFF_FFFF}
     assert await developer.good("validate_mm_config", **fields, **most) == {"errors": []}
@@ -302,7 +302,7 @@ async def test_limits_reach_32_bits(developer: Developer) -> None:
 
 
 async def test_zero_limits_are_all_refused(developer: Developer) -> None:
-    game_id, _ = await a_game(developer)
+    game_id, _ = await new_game(developer)
     fields: dict[str, Any] = {
         "game_id": game_id,
         "namespace_id": "prod",

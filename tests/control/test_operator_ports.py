@@ -32,7 +32,7 @@ def on_host(number: int) -> Any:
     return {"mode": "host", "ports": {"game": port}}
 
 
-def a_free_one() -> int:
+def free_port() -> int:
     with socket.socket() as tried:
         return next(n for n in HOST_PORTS if tried.connect_ex(("127.0.0.1", n)))
 
@@ -54,7 +54,7 @@ async def test_process_range_and_public_quarantine_apply(
                 refused = await back.try_create(network=on_host(number))
                 assert refused.errors[0][-2:] == ("internal_port", "not-allowed")
                 assert "must be 20500 to 20599 with routing.host" in str(refused.body)
-            await eventually_reached(await back.running(network=on_host(a_free_one())))
+            await eventually_reached(await back.running(network=on_host(free_port())))
             record = await back.running()
             await eventually_reached(record)
             placed = StoredRun(full_service.data_dir / "servers" / record["id"]).placed()

@@ -120,14 +120,14 @@ async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, ep
     ]
     assert [one.namespace_id for one in await orphans.remove([left[0]])] == [left[0]]
     assert replaced.plane.holds(left[0]) is None
-    await new.agrees(blocked)
+    await new.wait_until_equal(blocked)
     await counts(new, 1)
     assert [one.namespace_id for one in await orphans.remove()] == [left[1]]
     assert await orphans.all() == []
     assert await orphans.remove() == []
     await replaced.plane.stop()
     await replaced.plane.start()
-    await new.agrees(blocked)
+    await new.wait_until_equal(blocked)
     assert all(replaced.plane.holds(one) is None for one in left)
 
 
@@ -160,7 +160,7 @@ async def test_orphan_is_fed_after_its_record_is_restored(
     await compare(other)
     assert len(await orphans_beside(other, EPOCH + 1).remove()) == 1
     await fed.run_anew(EPOCH + 1)
-    await fed.agrees(namespace_id)
+    await fed.wait_until_equal(namespace_id)
 
 
 async def test_orphans_are_unknown_without_a_data_plane(replaced: ReplacedDatabase) -> None:

@@ -143,10 +143,10 @@ async def test_transport_span_is_shown_with_its_request_only(
     store = RayStore(database, 100, Clock())
     client = span_set(0, is_passed=True)
     client.ClearField("asker")
-    other_door = span_set(1, is_passed=True)
-    other_door.ClearField("asker")
+    other_transport = span_set(1, is_passed=True)
+    other_transport.ClearField("asker")
     behind = span_set(2, parent_span_id=client.span_id, service="control-plane")
-    await store.store([client, other_door, behind])
+    await store.store([client, other_transport, behind])
     assert [one.req_id for one in await shown(store, caller())] == [client.span_id, behind.span_id]
 
 

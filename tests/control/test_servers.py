@@ -89,11 +89,11 @@ class Servers(Back):
         return (await self.good("get_server", server_id=server_id))["server"]
 
     async def until(self, server_id: str, *statuses: str) -> Any:
-        async def looked() -> Any:
+        async def matching_record() -> Any:
             record = await self.get(server_id)
             return record if record["status"] in statuses else None
 
-        return await eventually(looked)
+        return await eventually(matching_record)
 
     async def running(self, **fields: Any) -> Any:
         created = await self.create(**fields)

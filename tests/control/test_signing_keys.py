@@ -40,10 +40,10 @@ async def own_developer(
         full_service.close()
 
 
-BOTH = [(kind, door) for kind in KINDS for door in ("http", "grpc")]
+KINDS_AND_TRANSPORTS = [(kind, transport) for kind in KINDS for transport in ("http", "grpc")]
 
 
-@pytest.mark.parametrize("own_developer", BOTH, indirect=True, ids="-".join)
+@pytest.mark.parametrize("own_developer", KINDS_AND_TRANSPORTS, indirect=True, ids="-".join)
 async def test_signatures_survive_rotation_and_restart(
     own_developer: Developer,
 ) -> None:

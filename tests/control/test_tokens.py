@@ -22,14 +22,14 @@ KINDS = {
 }
 
 
-def place_of(game_id: str, slug: str = "") -> dict[str, Any]:
+def target_of(game_id: str, slug: str = "") -> dict[str, Any]:
     name = "environment_id" if slug == "create_service_token" else "namespace_id"
     return {"game_id": game_id, name: "prod"}
 
 
 async def make(developer: Developer, kind: str, game_id: str, **fields: Any) -> dict[str, str]:
     slug = KINDS[kind]
-    created: dict[str, str] = await developer.good(slug, **place_of(game_id, slug), **fields)
+    created: dict[str, str] = await developer.good(slug, **target_of(game_id, slug), **fields)
     return created
 
 
@@ -53,7 +53,7 @@ async def test_new_token_works_at_once_and_is_shown_once(developer: Developer, k
     assert created["token"].startswith(f"{kind}_")
     assert len(created["token"]) <= 160
     assert await code_in_data_plane(developer, created["token"]) == "OK"
-    listed = await developer.good("list_namespace_tokens", **place_of(game_id))
+    listed = await developer.good("list_namespace_tokens", **target_of(game_id))
     (record,) = listed["tokens"]
     assert shape(record) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, **ends}
     assert (record["token_id"], record["kind"]) == (created["token_id"], kind)
@@ -70,13 +70,13 @@ async def test_development_token_lives_30_days(developer: Developer) -> None:
 async def test_list_is_newest_first_and_has_ended_tokens(developer: Developer) -> None:
     game_id = await developer.arena()
     created = [(await make(developer, kind, game_id))["token_id"] for kind in KINDS]
-    revoke = {**place_of(game_id), "token_id": created[1]}
+    revoke = {**target_of(game_id), "token_id": created[1]}
     for _ in range(2):
         assert await developer.good("revoke_namespace_token", **revoke) == {}
-    listed = (await developer.good("list_namespace_tokens", **place_of(game_id)))["tokens"]
+    listed = (await developer.good("list_namespace_tokens", **target_of(game_id)))["tokens"]
     assert [one["token_id"] for one in listed] == created[::-1]
     assert [shape(one.get("revoke_ts")) for one in listed] == [None, TIME, None]
-    staging = {**place_of(game_id), "namespace_id": "staging"}
+    staging = {**target_of(game_id), "namespace_id": "staging"}
     assert await developer.good("list_namespace_tokens", **staging) == {"tokens": []}
 
 
@@ -85,7 +85,7 @@ async def test_revoking_one_token_keeps_the_other(developer: Developer, kind: st
     game_id = await developer.arena()
     first, second = [await make(developer, kind, game_id) for _ in range(2)]
     assert first["token"] != second["token"]
-    fields = {**place_of(game_id), "token_id": first["token_id"]}
+    fields = {**target_of(game_id), "token_id": first["token_id"]}
     assert await developer.good("revoke_namespace_token", **fields) == {}
     assert await code_in_data_plane(developer, first["token"]) == "TOKEN_REVOKED"
     assert await code_in_data_plane(developer, second["token"]) == "OK"
@@ -96,10 +96,10 @@ async def test_token_of_another_namespace_is_not_found(
 ) -> None:
     game_id = await developer.arena()
     created = await make(developer, "pub", game_id)
-    staging = {**place_of(game_id), "namespace_id": "staging"}
+    staging = {**target_of(game_id), "namespace_id": "staging"}
     for target, token_id, code in (
         (staging, created["token_id"], "TOKEN_NOT_FOUND"),
-        (place_of(game_id), str(uuid4()), "TOKEN_NOT_FOUND"),
+        (target_of(game_id), str(uuid4()), "TOKEN_NOT_FOUND"),
         ({**staging, "namespace_id": "nowhere"}, created["token_id"], "NAMESPACE_NOT_FOUND"),
         ({**staging, "game_id": "no-such-game"}, created["token_id"], "GAME_NOT_FOUND"),
     ):
@@ -111,8 +111,8 @@ async def test_token_of_another_namespace_is_not_found(
 @pytest.mark.parametrize("slug", [*KINDS.values(), "list_namespace_tokens"])
 async def test_first_missing_path_part_is_reported(developer: Developer, slug: str) -> None:
     game_id = await developer.game()
-    unknown = place_of(str(uuid4()), slug)
-    nowhere = {**dict.fromkeys(place_of(game_id, slug), "nowhere"), "game_id": game_id}
+    unknown = target_of(str(uuid4()), slug)
+    nowhere = {**dict.fromkeys(target_of(game_id, slug), "nowhere"), "game_id": game_id}
     assert await developer.code(slug, **unknown) == "GAME_NOT_FOUND"
     assert await developer.code(slug, **nowhere) == "NAMESPACE_NOT_FOUND"
 
@@ -121,7 +121,7 @@ async def test_expired_environment_token_is_reported(
     developer: Developer, records: Records
 ) -> None:
     game_id = await developer.arena()
-    got = await developer.good("get_namespace", **place_of(game_id))
+    got = await developer.good("get_namespace", **target_of(game_id))
     token = await records.environment_token(got["namespace"]["namespace_id"], now_ms() - 1)
     await make(developer, "env", game_id)
     assert await code_in_data_plane(developer, token) == "TOKEN_EXPIRED"
@@ -170,9 +170,9 @@ async def test_invalid_development_token_is_not_created(
     developer: Developer, fields: dict[str, Any], code: str, paths: list[tuple[str, ...]]
 ) -> None:
     game_id = await developer.game()
-    answer = await developer.call("create_development_token", **place_of(game_id), **fields)
+    answer = await developer.call("create_development_token", **target_of(game_id), **fields)
     assert (answer.code, list(answer.errors)) == (code, paths)
-    listed = await developer.good("list_namespace_tokens", **place_of(game_id))
+    listed = await developer.good("list_namespace_tokens", **target_of(game_id))
     assert listed == {"tokens": []}
 
 
@@ -181,7 +181,7 @@ async def test_accepted_host_does_not_block_the_feed(developer: Developer, hostn
     game_id = await developer.arena()
     token = (await make(developer, "dev", game_id, hostname=hostname))["token"]
     assert await code_in_data_plane(developer, token) == "OK"
-    fields = {**place_of(game_id), "lobby_count_max": 3, "max_players": 3}
+    fields = {**target_of(game_id), "lobby_count_max": 3, "max_players": 3}
     await developer.good("set_mm_config", **fields)
 
 
@@ -201,7 +201,7 @@ async def test_ports_at_their_limits_do_not_block_the_feed(developer: Developer)
 
 
 async def namespace_of(developer: Developer, game_id: str) -> str:
-    got = await developer.good("get_namespace", **place_of(game_id))
+    got = await developer.good("get_namespace", **target_of(game_id))
     namespace_id: str = got["namespace"]["namespace_id"]
     return namespace_id
 
@@ -218,11 +218,11 @@ async def test_namespace_token_limit_is_a_thousand_per_kind(
     await add_tokens(records, await namespace_of(developer, game_id), kind, 998)
     last = await make(developer, kind, game_id)
     slug = KINDS[kind]
-    answer = await developer.call(slug, **place_of(game_id, slug))
+    answer = await developer.call(slug, **target_of(game_id, slug))
     assert (answer.code, answer.errors) == TOO_MANY
     # Each kind of token has its own limit, and revoked tokens do not count.
     await make(developer, "dev" if kind == "pub" else "pub", game_id)
-    revoke = {**place_of(game_id), "token_id": created["token_id"]}
+    revoke = {**target_of(game_id), "token_id": created["token_id"]}
     await developer.good("revoke_namespace_token", **revoke)
     assert await code_in_data_plane(developer, created["token"]) == "TOKEN_REVOKED"
     assert await code_in_data_plane(developer, last["token"]) == "OK"
@@ -237,10 +237,10 @@ async def test_revoked_token_limit(
     created = await make(owner, kind, game_id)
     await add_tokens(records, await namespace_of(owner, game_id), kind, 10_001, is_revoked=True)
     slug = KINDS[kind]
-    answer = await owner.call(slug, **place_of(game_id, slug))
+    answer = await owner.call(slug, **target_of(game_id, slug))
     assert (answer.code, answer.errors) == (TOO_MANY if is_refused else ("OK", ()))
     # The data plane still receives changes: a new revocation takes effect.
-    await owner.good("revoke_namespace_token", **place_of(game_id), token_id=created["token_id"])
+    await owner.good("revoke_namespace_token", **target_of(game_id), token_id=created["token_id"])
     assert await code_in_data_plane(owner, created["token"]) == "TOKEN_REVOKED"
 
 
@@ -256,7 +256,7 @@ async def test_expired_development_tokens_do_not_count(owner: Developer, records
 
 
 async def test_development_token_port_limit(owner: Developer) -> None:
-    target = place_of(await owner.game())
+    target = target_of(await owner.game())
     ports = {f"p{number}": PORT for number in range(17)}
     answer = await owner.call("create_development_token", **target, ports=ports)
     assert (answer.code, answer.errors) == ("BODY_INVALID", (("ports", "too-many"),))

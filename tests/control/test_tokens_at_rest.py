@@ -140,7 +140,7 @@ async def test_no_column_has_a_token(
     database = open_database(full_service.database_url, full_service.data_dir / "control")
     records = Records(database)
 
-    async def are_all_there() -> bool:
+    async def are_all_stored() -> bool:
         found = await rows(records)
         expected_tables = {
             "cloud_tokens",
@@ -151,7 +151,7 @@ async def test_no_column_has_a_token(
         }
         return all(found[one] for one in expected_tables | {"device_links"})
 
-    await eventually(are_all_there)
+    await eventually(are_all_stored)
     assert traces(await rows(records), tokens) == []
     if full_service.database_url is None:
         # Free pages of the database file and the write-ahead log can contain earlier rows.

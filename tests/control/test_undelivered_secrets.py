@@ -182,7 +182,7 @@ async def token_scenario(
         fed = Fed(source, plane)
         stack.push_async_callback(fed.close)
         fed.run()
-        await fed.is_connected()
+        await fed.wait_until_connected()
         created = await TokenScenario(fed, tmp_path, way).open()
         yield created
         await created.tasks.stop()

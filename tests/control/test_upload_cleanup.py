@@ -41,7 +41,7 @@ def pending_without_record(folder: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def tidied(builds: BuildUploads) -> AsyncIterator[None]:
+async def cleanup_running(builds: BuildUploads) -> AsyncIterator[None]:
     task = asyncio.create_task(builds.uploading.run_cleanup())
     try:
         yield
@@ -77,7 +77,7 @@ async def test_failed_removal_does_not_block_the_sweep(builds: BuildUploads) -> 
     async def is_swept() -> bool:
         return not path.exists()
 
-    async with tidied(builds):
+    async with cleanup_running(builds):
         await eventually(is_swept)
 
 
@@ -95,7 +95,7 @@ async def test_unreadable_records_do_not_block_the_sweep(
         return not path.exists()
 
     await run("ALTER TABLE uploads RENAME TO uploads_away")
-    async with tidied(builds):
+    async with cleanup_running(builds):
         await eventually(is_swept)
     await run("ALTER TABLE uploads_away RENAME TO uploads")
     assert await left_behind(builds) == [created.upload_id]
@@ -119,6 +119,6 @@ async def test_unsweepable_objects_do_not_block_removal(
     async def is_removed() -> bool:
         return not await left_behind(builds)
 
-    async with tidied(builds):
+    async with cleanup_running(builds):
         await eventually(is_removed)
         await asyncio.wait_for(met.wait(), PATIENCE_S)

@@ -49,7 +49,7 @@ async def body(length: int) -> AsyncIterator[bytes]:
         yield BLOCK
 
 
-async def goes_through(developer: Developer, length: int) -> None:
+async def transfer(developer: Developer, length: int) -> None:
     game_id = await developer.game()
     site = await developer.good(
         "create_site",
@@ -84,14 +84,14 @@ async def test_body_of_64_mib_is_never_held_whole(full_service: FullService) -> 
     client = full_service.door("http")
     developer = Developer(full_service, client)
     # The first request loads modules, so it is not measured.
-    await goes_through(developer, MIB)
+    await transfer(developer, MIB)
     pids = {
         name: lock_holder_pid(full_service.data_dir / folder)
         for name, folder in (("data", "."), ("control", "control"))
     }
     before = {name: begin(pid) for name, pid in pids.items() if pid is not None}
     assert len(before) == 2
-    await goes_through(developer, BODY_BYTES)
+    await transfer(developer, BODY_BYTES)
     for name, pid in pids.items():
         assert pid is not None
         held = measured(pid, "VmHWM") - before[name]

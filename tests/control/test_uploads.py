@@ -85,10 +85,10 @@ class BuildUploads:
             await groups.add(tx, group_id, "Group", identity_id, NOW_MS)
             await games.add(tx, self.game_id, "game", "Game", group_id, NOW_MS)
         self.scope = GrantedScope(identity_id, IDS.new(), None, None, (group_id,))
-        self.caller = self.calling()
+        self.caller = self.new_caller()
         return self
 
-    def calling(self, key: str | None = None) -> Caller:
+    def new_caller(self, key: str | None = None) -> Caller:
         call = Call("0" * 32, b"\x7f\0\0\1", idempotency_key=key)
         return Caller(TokenKind.CLOUD, b"", b"", b"token", call, self.scope)
 
@@ -137,13 +137,13 @@ async def builds(
 async def test_replayed_preparation_ignores_later_settings(
     builds: BuildUploads,
 ) -> None:
-    builds.caller = builds.calling("key")
+    builds.caller = builds.new_caller("key")
     first = await builds.prepare()
     builds.builds = BuildOperations(
         builds.database, builds.changes, IDS, builds.uploading, AcceptedKinds("oci_bundle")
     )
     assert (await builds.prepare()).upload_id == first.upload_id
-    builds.caller = builds.calling("another")
+    builds.caller = builds.new_caller("another")
     with pytest.raises(ServiceError) as refused:
         await builds.prepare()
     assert refused.value.code == "VALIDATION_FAILED"
