@@ -24,7 +24,7 @@ async def connected(request: Any, _context: Any) -> Any:
 
 
 async def serve(say_address: Callable[[str], object]) -> None:
-    """Serves until SIGTERM."""
+    """Runs the gRPC server until SIGTERM."""
     server = grpc.aio.server()
     handler = grpc.unary_unary_rpc_method_handler(
         connected,

@@ -21,7 +21,7 @@ const CHUNK: u64 = 1_000;
 pub struct Scene {
     pub lobbies: usize,
     pub places: u32,
-    /// Unmeasured cycles at the start.
+    /// Cycles before the measurement begins.
     pub warm_up: u64,
     pub cycles: u64,
     pub seed: u64,

@@ -42,7 +42,7 @@ pub struct Kind<'a> {
 }
 
 impl<'a> Kind<'a> {
-    /// Returns a kind without tags, with reservations that outlive the measurement.
+    /// Returns lobby parameters without tags. The reservations outlive the measurement.
     pub fn of(mode: &'a str, max_players: u32) -> Kind<'a> {
         Kind { mode, max_players, tags: &[], player_token_ttl_ms: 3_600_000 }
     }

@@ -13,7 +13,6 @@ use hosting_journal::{Lsn, Options, RealFiles, State};
 
 const RECORD: usize = 64;
 const EVENT: usize = 40;
-/// Events per submission, similar to a batch with 256 outstanding requests.
 const EVENTS_AT_ONCE: u32 = 128;
 
 #[derive(Default)]

@@ -38,7 +38,6 @@ pub(crate) struct Header {
     pub clock: ClockRecord,
 }
 
-/// Writes the header and the padding around the payload, which begins at byte `HEADER` of `buffer`.
 pub(crate) fn seal(buffer: &mut Vec<u8>, home: &Home, header: &Header) {
     let payload_crc = crc32fast::hash(&buffer[HEADER..]);
     let mut bytes = [0_u8; HEADER];
@@ -107,7 +106,6 @@ impl Put<'_> {
     }
 }
 
-/// Reader of fields that [`Put`] wrote. The caller checks that enough bytes are left.
 pub(crate) struct Take<'a> {
     pub bytes: &'a [u8],
 }

@@ -21,7 +21,6 @@ pub struct ClockRecord {
 pub struct Clock {
     machine: Arc<dyn Machine>,
     boot_id: [u8; 16],
-    /// Service time when the boot clock showed `base_boot_ms`.
     base_service_ms: u64,
     base_boot_ms: u64,
     /// Highest returned value, so that service time never follows a boot clock that steps back.
@@ -66,7 +65,6 @@ impl Clock {
     }
 }
 
-/// Reads the kernel's boot id, a UUID, from a file.
 pub(crate) fn read_boot_id(path: &Path) -> Result<[u8; 16], OpenError> {
     let refuse = |reason: String| OpenError::BootId { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;

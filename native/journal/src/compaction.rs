@@ -17,7 +17,6 @@ use crate::recovery::{Replay, load_base};
 pub struct Compacted {
     /// Last event of the new image. Without a new image, the last event of the existing image.
     pub lsn: Lsn,
-    /// Number of closed segments in the new image, 0 without a new image.
     pub segments: u64,
     pub batches: u64,
     pub events: u64,

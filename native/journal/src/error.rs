@@ -6,40 +6,93 @@ use std::path::{Path, PathBuf};
 
 use crate::Lsn;
 
-/// Error of opening or compacting a journal.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
     /// A file operation failed.
-    Io { operation: &'static str, path: PathBuf, offset: Option<u64>, source: io::Error },
-    /// Another process has the folder open.
-    Locked { path: PathBuf },
+    Io {
+        operation: &'static str,
+        path: PathBuf,
+        offset: Option<u64>,
+        source: io::Error,
+    },
+    Locked {
+        path: PathBuf,
+    },
     /// An option is invalid.
-    Options { reason: String },
-    /// The boot id cannot be read.
-    BootId { path: PathBuf, reason: String },
+    Options {
+        reason: String,
+    },
+    BootId {
+        path: PathBuf,
+        reason: String,
+    },
     /// A file has a format version that this build cannot read.
-    Version { path: PathBuf, found: u32, known: u32 },
-    /// A file belongs to another shard.
-    Shard { path: PathBuf, found: u16, expected: u16 },
-    /// The header of a segment is damaged.
-    Header { path: PathBuf, reason: String },
+    Version {
+        path: PathBuf,
+        found: u32,
+        known: u32,
+    },
+    Shard {
+        path: PathBuf,
+        found: u16,
+        expected: u16,
+    },
+    Header {
+        path: PathBuf,
+        reason: String,
+    },
     /// A required segment is missing.
-    MissingSegment { segment: u64, path: PathBuf },
+    MissingSegment {
+        segment: u64,
+        path: PathBuf,
+    },
     /// A damaged batch has valid batches after it, so that acknowledged events would be lost.
-    Damaged { segment: u64, offset: u64, next_segment: u64, next_offset: u64 },
+    Damaged {
+        segment: u64,
+        offset: u64,
+        next_segment: u64,
+        next_offset: u64,
+    },
     /// A valid batch does not continue the sequence of the log.
-    Gap { segment: u64, offset: u64, expected: Lsn, found: Lsn, expected_batch: u64, found_batch: u64 },
+    Gap {
+        segment: u64,
+        offset: u64,
+        expected: Lsn,
+        found: Lsn,
+        expected_batch: u64,
+        found_batch: u64,
+    },
     /// The log ends before the last event of an image.
-    EndsEarly { last: Lsn, path: PathBuf },
+    EndsEarly {
+        last: Lsn,
+        path: PathBuf,
+    },
     /// An image is damaged and no older image can replace it, or the state cannot load the image.
-    Image { path: PathBuf, reason: String },
+    Image {
+        path: PathBuf,
+        reason: String,
+    },
     /// The log and this build have different names for an event kind.
-    KindRenamed { path: PathBuf, kind: u8, found: String, expected: &'static str },
+    KindRenamed {
+        path: PathBuf,
+        kind: u8,
+        found: String,
+        expected: &'static str,
+    },
     /// The log contains an event kind that this build does not know.
-    UnknownKind { kind: u8, name: Option<String>, segment: u64, offset: u64 },
-    /// The state could not apply a batch.
-    Apply { segment: u64, offset: u64, first_lsn: Lsn, reason: String },
+    UnknownKind {
+        kind: u8,
+        name: Option<String>,
+        segment: u64,
+        offset: u64,
+    },
+    Apply {
+        segment: u64,
+        offset: u64,
+        first_lsn: Lsn,
+        reason: String,
+    },
 }
 
 impl OpenError {

@@ -10,7 +10,6 @@ use std::path::Path;
 pub enum Access {
     Read,
     Write,
-    /// A new or emptied file for reads and writes.
     Create,
 }
 
@@ -57,7 +56,6 @@ pub(crate) fn write_all_at(file: &dyn FileHandle, mut bytes: &[u8], mut offset: 
     Ok(())
 }
 
-/// Fills the buffer, continuing after short reads. Fails at the end of the file.
 pub(crate) fn read_exact_at(file: &dyn FileHandle, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buffer.is_empty() {
         let read = file.read_at(buffer, offset)?;
@@ -70,7 +68,6 @@ pub(crate) fn read_exact_at(file: &dyn FileHandle, mut buffer: &mut [u8], mut of
     Ok(())
 }
 
-/// Reports whether the disk or the quota is full.
 pub(crate) fn is_no_space(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }

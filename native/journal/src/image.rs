@@ -18,7 +18,6 @@ const FIXED: usize = 128;
 const TRAILER: usize = 20;
 const CHUNK: usize = 1024 * 1024;
 
-/// Last position of the log that an image includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Covered {
     pub lsn: Lsn,
@@ -81,7 +80,6 @@ fn decode_header(path: &Path, buffer: &[u8], options: &Options) -> Result<Covere
     Ok(covered)
 }
 
-/// An image with a valid header. The content is not checked yet.
 struct Opened {
     path: PathBuf,
     file: Box<dyn FileHandle>,
@@ -105,7 +103,6 @@ fn open(folder: &Folder, options: &Options, lsn: Lsn) -> Result<Opened, OpenErro
     Ok(Opened { path, file, header, covered })
 }
 
-/// Reads the header of an image. Returns the covered position and the file length.
 pub(crate) fn read_covered(folder: &Folder, options: &Options, lsn: Lsn) -> Result<(Covered, u64), OpenError> {
     let opened = open(folder, options, lsn)?;
     let length = opened.file.length().map_err(|error| OpenError::io("read", &opened.path, error))?;
@@ -131,7 +128,6 @@ impl Image {
     }
 }
 
-/// Checks the content against the checksum, and copies the content to `keep` if given.
 fn check_content(
     path: &Path,
     file: &dyn FileHandle,

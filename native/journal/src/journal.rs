@@ -17,7 +17,6 @@ use crate::stats::{LastCompaction, Stats};
 use crate::supply::Shelf;
 use crate::writer::{Counters, Writing};
 
-/// Interval after which [`Journal::heartbeat`] records the clocks.
 const HEARTBEAT_MS: u64 = 1_000;
 
 pub(crate) struct Core {
@@ -226,7 +225,6 @@ impl Journal {
         }
     }
 
-    /// Reports whether enough closed segments exist to start a compaction.
     pub fn compaction_due(&self) -> bool {
         lock(&self.core.shared).shelf.is_compaction_due()
     }

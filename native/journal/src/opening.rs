@@ -26,7 +26,6 @@ pub struct Recovered {
     pub events: u64,
     /// Known bytes of a batch that a crash cut short. The events of that batch were never acknowledged.
     pub torn_bytes: u64,
-    /// Epoch of this run: the previous run's epoch plus one.
     pub epoch: u64,
     pub service_ms: u64,
 }

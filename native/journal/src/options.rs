@@ -13,7 +13,6 @@ const SEGMENT_BYTES_MULTIPLE: u64 = 4096;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Folder of the journal's files. [`open`](crate::open) creates a missing folder.
     pub dir: PathBuf,
     pub boot_id_path: PathBuf,
     pub shard: u16,
@@ -65,15 +64,12 @@ pub(crate) fn abort_process(reason: &str) -> ! {
     std::process::abort()
 }
 
-/// State that the log rebuilds during recovery and compaction.
 pub trait State {
-    /// Loads an image that [`State::write_image`] wrote. The state is empty before the call.
     fn load_image(&mut self, bytes: &[u8]) -> Result<(), String>;
 
     /// Applies the events of one batch. `bytes` joins one or more submissions. `service_ms` is the time of the write.
     fn apply(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], service_ms: u64) -> Result<(), String>;
 
-    /// Writes the whole state. The journal adds buffering and a checksum.
     fn write_image(&self, out: &mut dyn io::Write) -> io::Result<()>;
 
     /// Returns the unknown event kind if that was the reason why [`State::apply`] failed.

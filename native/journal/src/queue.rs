@@ -23,7 +23,6 @@ pub struct Credit {
     pub largest: u64,
 }
 
-/// Bytes that a heartbeat can use between a credit check and the submission.
 const HEARTBEAT_SLACK: u64 = SECTOR;
 
 pub(crate) struct Pending {
@@ -155,7 +154,6 @@ impl Queue {
         self.pending.front().map(|first| first.since_ns)
     }
 
-    /// Stores the buffer of a written batch for reuse, unless the buffer is larger than 1 MiB.
     pub fn give_back(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() <= 1024 * 1024 {
             self.spare = buffer;
@@ -212,9 +210,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Submits a share of the credit, in thousandths.
         Submit(u64),
-        /// Submits a number of bytes less than the credit.
         SubmitAllBut(u64),
         Write,
         Supply,
@@ -229,7 +225,6 @@ mod tests {
         ]
     }
 
-    /// Takes all batches. Checks that they are in order, aligned, within their segment and do not overlap.
     fn write_all(queue: &mut Queue, mut placed_to: (u64, u64)) -> Result<(u64, u64), TestCaseError> {
         while let Some(batch) = queue.take() {
             let (segment, offset) = batch.place.expect("taken batches have a place");

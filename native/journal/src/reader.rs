@@ -41,7 +41,6 @@ impl SegmentReader {
         Ok(Self { path, header, offset: HEADER_SPACE, file, buffer, buffer_offset: 0 })
     }
 
-    /// Reads `length` bytes at the file position `offset` into the buffer, and returns their index in the buffer.
     fn fill(&mut self, offset: u64, length: usize) -> Result<usize, OpenError> {
         let buffered = self.buffer_offset..self.buffer_offset + self.buffer.len() as u64;
         if !(buffered.contains(&offset) && offset + length as u64 <= buffered.end) {
@@ -56,7 +55,6 @@ impl SegmentReader {
         Ok((offset - self.buffer_offset) as usize)
     }
 
-    /// Reads the batch at the current offset, and moves the offset behind a valid batch.
     pub fn next(&mut self) -> Result<Found<'_>, OpenError> {
         if self.offset + SECTOR > self.header.bytes {
             return Ok(Found::Nothing);

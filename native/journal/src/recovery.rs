@@ -85,7 +85,6 @@ fn missing(folder: &Folder, segment: u64) -> OpenError {
     OpenError::MissingSegment { segment, path: folder.segment(segment) }
 }
 
-/// End of the log, where the next batch begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tail {
     pub segment: u64,
@@ -122,7 +121,6 @@ impl<'a> Replay<'a> {
         SegmentReader::open(self.folder, self.options, number)
     }
 
-    /// Applies all batches from segment `first` to the end of the log, and returns the end.
     pub fn run_to_end(&mut self, first: u64, last: u64) -> Result<Tail, OpenError> {
         let mut reader = self.open(first)?;
         let mut ended = self.apply_whole_batches(&mut reader, None)?;
@@ -247,7 +245,6 @@ pub(crate) fn is_reusable(folder: &Folder, options: &Options, number: u64) -> Re
     Ok((names_all(&reader.header.kinds, options.kinds), reader.header.bytes == options.segment_bytes))
 }
 
-/// Fails if the log ends before the last event of the newest image.
 pub(crate) fn check_end(folder: &Folder, listing: &Listing, last: Lsn) -> Result<(), OpenError> {
     match listing.images.last() {
         Some(&lsn) if lsn > last => Err(OpenError::EndsEarly { last, path: folder.image(lsn) }),

@@ -64,7 +64,6 @@ pub(crate) fn names_all(table: &[(u8, String)], kinds: &[(u8, &str)]) -> bool {
     kinds.iter().all(|(kind, name)| table.iter().any(|(k, n)| k == kind && n == name))
 }
 
-/// Fails if an event kind has one name in the table and another name in this build.
 pub(crate) fn check_names(path: &Path, table: &[(u8, String)], options: &Options) -> Result<(), OpenError> {
     for (kind, found) in table {
         if let Some((_, expected)) = options.kinds.iter().find(|(k, name)| k == kind && name != found) {
@@ -93,7 +92,6 @@ pub(crate) fn encode_header(home: &Home, epoch: u64, bytes: u64, kinds: &[(u8, &
     buffer
 }
 
-/// Decodes and checks a segment header. `length` is the length of the file.
 pub(crate) fn decode_header(
     path: &Path,
     buffer: &[u8],

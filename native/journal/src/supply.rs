@@ -20,7 +20,6 @@ use crate::stats::LastCompaction;
 /// Prepared segments beside the current segment: one for the reserve and one for other events.
 const READY_WANTED: usize = 2;
 const COMPACTION_DUE: usize = 4;
-/// Number of free files that are kept for reuse. More files are removed.
 const FREE_KEPT: usize = 6;
 const RETRY: Duration = Duration::from_secs(1);
 const ZEROS: usize = 1024 * 1024;
@@ -102,7 +101,6 @@ impl Shelf {
         Ok(())
     }
 
-    /// Records the segment of the next batch. Returns true if the segment changed.
     pub fn write_to(&mut self, number: u64) -> bool {
         if self.active == number {
             return false;

@@ -205,7 +205,7 @@ impl DiskWriter {
         }
     }
 
-    /// Writes until the end of the run is on disk or its folder is removed.
+    /// Runs the disk thread until the end of the run is on disk, or the run folder is removed.
     pub fn run(mut self) {
         loop {
             let deadline = self.next_deadline();

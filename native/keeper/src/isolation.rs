@@ -139,7 +139,7 @@ impl Sandbox {
                 self.enter_root(|| Ok(()))?;
                 become_user(self.uid, self.gid)?;
             }
-            // Not root inside: a program that finds itself root tries calls that fail.
+            // Maps to a user other than root, because programs try calls that fail when they run as root.
             Isolation::Namespace => self.enter_root(|| self.become_unprivileged())?,
             Isolation::Landlock => {
                 self.restrict()?;

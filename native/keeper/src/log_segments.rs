@@ -168,7 +168,7 @@ impl DiskReserve {
         if !is_recent || !self.is_reached && self.unchecked_bytes < bytes {
             self.polled_at = Some(now());
             self.unchecked_bytes = UNCHECKED_BYTES_MAX;
-            // If the call fails, the write itself reports whether there is room.
+            // If the call fails, the write itself reports a full disk.
             self.is_reached =
                 statvfs(&self.folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < self.bytes);
         }

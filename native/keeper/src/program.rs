@@ -45,7 +45,7 @@ impl Program {
         let mut raw = [0; 4];
         match self.exit_report.as_mut().map(|report| report.read_exact(&mut raw)) {
             Some(Ok(())) => ProgramEnd::of(i32::from_ne_bytes(raw)),
-            // No separate first process, or it was killed before its report.
+            // There is no separate first process, or it was killed before its report.
             _ => ProgramEnd::of(status),
         }
     }
@@ -191,12 +191,12 @@ impl ExecPlan {
         };
         *outer_pid = processes::outer_pid(keeper.is_init()).map_err(|error| ExecError(error.to_string()))?;
         self.join(ends)?;
-        // The kernel clears the request when the user changes.
+        // The kernel clears the parent death signal when the user changes.
         die_with_keeper()?;
         self.sandbox.enter()?;
         die_with_keeper()?;
         if self.sandbox.owner().is_some() {
-            // This is still the keeper's memory: other processes of that user must not read it.
+            // The child still uses the keeper's memory, which other processes of the new user must not read.
             set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("memory"))?;
         }
         self.run(&mut || on_exec(*outer_pid))

@@ -36,7 +36,7 @@ impl Default for ActivityTracker {
         Self {
             begun: Instant::now(),
             exchanges: AtomicU32::new(0),
-            // A silent connection counts as one with a started head.
+            // A silent connection has the timeout of a request header.
             head_since: AtomicU64::new(1),
             idle_since: AtomicU64::new(1),
             stuck_since: AtomicU64::new(0),

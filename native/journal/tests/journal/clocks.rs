@@ -48,7 +48,6 @@ fn the_wall_clock_tells_how_long_a_reboot_took() {
     assert_eq!(opened_service_ms(&mut world), service_ms + 90_000);
     world.machine.pass(11);
     assert_eq!(world.journal().clock().service_ms(), service_ms + 90_011);
-    // The second start with the new boot id uses boot time again.
     world.write(1, 100);
     world.drop_journal();
     world.machine.wall_ms.fetch_add(DAY_MS, Ordering::Relaxed);

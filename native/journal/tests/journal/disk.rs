@@ -9,9 +9,7 @@ mod calls;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The machine stops during the call. Later calls fail until the next start.
     Crash,
-    /// The call fails with this error number, possibly after a part of its work.
     Error(i32),
 }
 
@@ -47,7 +45,6 @@ struct Inner {
     log: Vec<&'static str>,
 }
 
-/// An in-memory disk. Clones share the content.
 #[derive(Clone)]
 pub struct Disk(Arc<Mutex<Inner>>);
 
@@ -64,7 +61,6 @@ impl Inner {
         self.next() & 1 == 1
     }
 
-    /// Counts a call. Returns the fault if this call is the planned one.
     fn enter(&mut self, call: &'static str) -> io::Result<Option<Fault>> {
         if self.is_off {
             return Err(io::Error::from_raw_os_error(libc::EIO));
@@ -116,9 +112,7 @@ impl Inner {
         content.platter[start..end].copy_from_slice(&content.cache[start..end]);
     }
 
-    /// Persists some dirty blocks, like a sync that was cut short or a write by the kernel.
     fn persist_some(&mut self, content: usize) {
-        // Sometimes chooses all or none, which independent choices hardly produce.
         let mood = self.next() % 4;
         for block in self.contents[content].dirty.clone() {
             if mood == 1 || (mood > 1 && self.coin()) {
@@ -147,7 +141,6 @@ impl Inner {
         }
     }
 
-    /// Persists some name changes: a prefix, as on journaling file systems, or any selection.
     fn persist_some_names(&mut self) {
         let changes = std::mem::take(&mut self.changes);
         let in_order = self.coin();
@@ -217,7 +210,6 @@ impl Disk {
         self.inner().is_short_writing = is_short_writing;
     }
 
-    /// Ends the process. The page cache survives.
     pub fn kill(&self) {
         let mut inner = self.inner();
         inner.is_off = false;
@@ -225,7 +217,6 @@ impl Disk {
         inner.life += 1;
     }
 
-    /// Cuts the power. Only persisted blocks and names survive.
     pub fn lose_power(&self) {
         let mut inner = self.inner();
         inner.persist_some_names();

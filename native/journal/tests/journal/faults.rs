@@ -12,7 +12,6 @@ enum After {
     PowerLoss,
 }
 
-/// Runs commits with segment changes and two compactions, an orderly stop, a second start and an abrupt end.
 fn whole_life(world: &mut World) -> Result<(), OpenError> {
     world.open()?;
     for round in 0..26_u32 {
@@ -51,7 +50,6 @@ fn after(world: &World, after: After) {
     }
 }
 
-/// Checks that the journal opens, has the acknowledged events, and accepts new events.
 fn check_and_go_on(world: &mut World, kind: After, hint: &str) {
     world.drop_journal();
     after(world, kind);
@@ -66,7 +64,6 @@ fn check_and_go_on(world: &mut World, kind: After, hint: &str) {
     world.drop_journal();
 }
 
-/// Repeats a run with a fault at each of its calls, and returns the number of calls.
 fn at_every_call(
     base: &World,
     fault: Fault,
@@ -177,7 +174,6 @@ fn a_fault_at_every_call_of_a_recovery_loses_nothing() {
     }
 }
 
-/// Lets a compaction fail beside a running journal, then compacts again.
 fn compaction_fails(call: u64, fault: Fault) -> bool {
     let mut world = World::new(Disk::new(call));
     world.open().unwrap();

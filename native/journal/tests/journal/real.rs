@@ -122,7 +122,6 @@ fn segments_have_their_full_length_from_the_start_and_no_other_reader() {
     journal.close();
 }
 
-/// Real files with a gate that delays data syncs.
 struct Gated {
     gate: Arc<Gate>,
 }
@@ -139,7 +138,6 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Waits until a sync is blocked at the gate.
     fn wait_for_a_sync(&self, after: u64) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |(_, syncs)| *syncs <= after).unwrap());
@@ -236,7 +234,6 @@ fn while_a_sync_stalls_nothing_blocks_nothing_is_durable_and_all_who_wait_share_
 
 const ROLE: &str = "HOSTING_JOURNAL_TEST_ROLE";
 
-/// Starts this test program in a role of `plays_a_role`.
 fn start(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "real::plays_a_role", "--nocapture", "--quiet"]).env(ROLE, role).stdin(Stdio::piped());
@@ -256,7 +253,6 @@ fn plays_a_role() {
         if end_with_parent(parent.parse().unwrap()).is_err() {
             std::process::exit(3);
         }
-        // Waits until the test closes standard input, which never happens.
         wait_for_a_word(Some(&mut std::io::stdin()));
     }
     std::process::exit(4);

@@ -114,7 +114,6 @@ fn a_segment_in_another_ones_place_is_refused() {
 #[test]
 fn another_format_version_is_refused_by_number() {
     let mut world = nine_events();
-    // The version follows the magic number.
     world.disk.damage(&first(&world), 8, 1);
     let error = refusal(&mut world);
     assert!(matches!(error, OpenError::Version { known: hosting_journal::FORMAT_VERSION, .. }), "{error}");

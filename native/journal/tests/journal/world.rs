@@ -13,7 +13,6 @@ use crate::disk::Disk;
 pub const KINDS: &[(u8, &str)] = &[(1, "Small"), (2, "Large")];
 pub const SEGMENT: u64 = 256 * 1024;
 
-/// Identity of an event: the run, the event number and the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub run: u32,
@@ -57,7 +56,6 @@ impl Event {
     }
 }
 
-/// State that stores every event. Its image is large enough for several writes.
 #[derive(Clone, Default)]
 pub struct Memory {
     pub events: Vec<Event>,
@@ -147,7 +145,6 @@ impl Machine for StillMachine {
     }
 }
 
-/// Ends a test process after a failed batch, without output of the panic hook.
 struct Died;
 
 fn die(_reason: &str) -> ! {
@@ -239,7 +236,6 @@ impl World {
         assert_eq!(recovered.last_lsn, count as u64);
         assert_eq!(self.journal().durable(), count as u64);
         assert_eq!(self.journal().last(), count as u64);
-        // All recovered events count as acknowledged.
         self.acknowledged = state.events;
         self.submitted.clear();
         Ok(recovered)
@@ -276,14 +272,12 @@ impl World {
     pub fn compact(&self) -> Result<Compacted, OpenError> {
         let mut state = Memory::default();
         let done = compact(self.options.clone(), Arc::new(self.disk.clone()), &mut state)?;
-        // An image contains only acknowledged events.
         assert!(state.events.len() <= self.acknowledged.len());
         assert_eq!(state.events, self.acknowledged[..state.events.len()]);
         Ok(done)
     }
 
     pub fn keep_house(&self) {
-        // A failure is a stall, which shows in the credit.
         let _ = self.journal().step_supply();
         if self.journal().compaction_due() {
             match self.compact() {

@@ -87,7 +87,6 @@ impl Files for Disk {
     fn sync_folder(&self, folder: &Path) -> io::Result<()> {
         let mut inner = self.inner();
         match inner.enter("sync_folder")? {
-            // The parent folder is always durable on this disk.
             None if folder == Path::new("/") => Ok(()),
             None => {
                 for change in std::mem::take(&mut inner.changes) {
@@ -139,7 +138,6 @@ impl FileHandle for Handle {
         let (mut inner, fault) = self.enter("write")?;
         let offset = offset as usize;
         if let Some(fault) = fault {
-            // Any of the blocks may have reached the disk.
             let block = inner.block;
             for (index, piece) in bytes.chunks(block).enumerate() {
                 if inner.coin() {
