@@ -347,7 +347,7 @@ async def test_expired_token_is_refused_by_both_planes(developer: Developer) -> 
             await eventually(lambda slug=slug, fields=fields: is_over(slug, fields))
 
 
-async def test_time_to_live_format_and_public_tokens(owner: Developer) -> None:
+async def test_invalid_time_to_live_is_refused(owner: Developer) -> None:
     data_dir, create = owner.full_service.data_dir, ("token", "create")
     cloud = ("--group", owner.full_service.group_id)
     before = await owner.good("list_group_tokens", group_id=owner.full_service.group_id)

@@ -61,7 +61,7 @@ async def test_batch_ends_at_the_byte_limit() -> None:
 
 
 @pytest.mark.parametrize("is_of_one", [True, False])
-async def test_failure_scope_in_a_batch(is_of_one: bool) -> None:
+async def test_failure_fails_the_batch_or_only_its_item(is_of_one: bool) -> None:
     work = Work()
     batches = Batcher(work, is_of_one=lambda error: is_of_one and isinstance(error, Poisoned))
     adding = (batches.add(number) for number in (1, -1, 2))

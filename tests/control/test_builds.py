@@ -166,7 +166,7 @@ async def test_invalid_or_escaping_archive_is_refused(
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
-async def test_archive_expansion_limit(back: Back, compression: str) -> None:
+async def test_archive_over_the_expansion_limit_is_refused(back: Back, compression: str) -> None:
     refused = await back.refused(bomb(compression), compression=compression)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
     small = bomb(compression, 128 << 20)

@@ -395,7 +395,7 @@ async def test_new_database_replaces_the_old_one(fed: Fed) -> None:
 
 async def test_feeder_survives_a_missing_database(fed: Fed, tmp_path: Path) -> None:
     if fed.source.database.name != "sqlite":
-        pytest.skip("a server that is away is in tests/faults/control")
+        pytest.skip("tests/faults/control tests an unavailable server")
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     (tmp_path / "records.db").rename(tmp_path / "away")

@@ -105,7 +105,7 @@ async def test_billing_returns_recorded_times_only(developer: Developer, records
     assert answer["group"] == {"payment_failed_ts": PAID_TS}
 
 
-async def test_billing_watch_waits_for_its_own_run(
+async def test_billing_watch_returns_at_once_with_a_foreign_index(
     developer: Developer,
 ) -> None:
     group_id = developer.full_service.group_id

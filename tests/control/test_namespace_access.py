@@ -71,7 +71,9 @@ async def test_page_of_a_domain_needs_no_token(
     assert (await cdn_of(developer, target))["domains"] == []
 
 
-async def test_public_auth_switch(developer: Developer, target: dict[str, str]) -> None:
+async def test_public_auth_is_switched_off_and_on(
+    developer: Developer, target: dict[str, str]
+) -> None:
     domain = new_domain()
     await developer.good("add_domain", **target, domain=domain)
     for enabled, code in ((False, "TOKEN_MISSING"), (True, "OK")):
@@ -161,7 +163,7 @@ async def test_invalid_host_is_refused(owner: Developer, text: str) -> None:
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "invalid"),))
 
 
-async def test_domain_count_limit(
+async def test_domains_over_the_limit_are_refused(
     developer: Developer, target: dict[str, str], records: Records
 ) -> None:
     got = await developer.good("get_namespace", **target)

@@ -85,7 +85,7 @@ async def test_start_is_recorded_after_an_early_end(server_records: ServerRecord
     assert (record.status, record.exit_code, record.started_at) == ("destroyed", 7, STARTED_MS)
     assert record.destroyed_at > STARTED_MS
     await server_records.runs.over(server_id, RunEnd("lost"))
-    assert await server_records.record(server_id) == record, "the first that is told counts"
+    assert await server_records.record(server_id) == record, "the first reported end counts"
 
 
 async def test_first_reported_start_is_kept(server_records: ServerRecords) -> None:

@@ -230,7 +230,7 @@ async def test_namespace_token_limit_is_a_thousand_per_kind(
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("pub", True), ("dev", True), ("env", False)])
-async def test_revoked_token_limit(
+async def test_revoked_tokens_count_against_a_limit(
     owner: Developer, records: Records, kind: str, is_refused: bool
 ) -> None:
     game_id = await owner.arena()
@@ -255,7 +255,7 @@ async def test_expired_development_tokens_do_not_count(owner: Developer, records
     assert await code_in_data_plane(owner, created["token"]) == "OK"
 
 
-async def test_development_token_port_limit(owner: Developer) -> None:
+async def test_development_token_ports_over_the_limit_are_refused(owner: Developer) -> None:
     target = target_of(await owner.game())
     ports = {f"p{number}": PORT for number in range(17)}
     answer = await owner.call("create_development_token", **target, ports=ports)

@@ -65,7 +65,7 @@ async def repeat_until_other_is_aborted(
             await others[-1]
         else:
             return
-    pytest.fail("we are always given up")
+    pytest.fail("PostgreSQL always aborted the transaction of the test")
 
 
 @pytest.fixture

@@ -229,7 +229,7 @@ async def test_unsigned_token_is_revoked(token_scenario: TokenScenario, kind: st
 async def test_lost_commit_response_leaves_no_token(token_scenario: TokenScenario) -> None:
     way = token_scenario.way
     if way is None:
-        pytest.skip("a file is not told of its commit over any way")
+        pytest.skip("SQLite has no connection to cut")
     for kind in KINDS_OF_TOKENS:
         way.cut_at = b"COMMIT\0"
         assert await outcome(token_scenario.create_token(kind)) == "CONTROL_PLANE_UNAVAILABLE"
@@ -241,7 +241,7 @@ async def test_lost_commit_response_leaves_no_token(token_scenario: TokenScenari
 @pytest.mark.parametrize("kind", ["env", "cloud"])
 async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, kind: str) -> None:
     if token_scenario.way is None:
-        pytest.skip("writers of a file take turns")
+        pytest.skip("SQLite serialises writers")
     table = "cloud_tokens" if kind == "cloud" else "namespace_tokens"
     await token_scenario.run(
         "CREATE SEQUENCE conflicts",
