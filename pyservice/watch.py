@@ -134,10 +134,11 @@ class Topics:
     def wait_unless_changed(
         self, watch_index: str | None, call: Call, *topics: str
     ) -> WaitForChange | None:
-        """Returns a wait if no topic changed after the index, or None if the request must be
-        answered.
+        """Returns a `WaitForChange` if no topic changed after the index, or None if the operation
+        must respond now.
 
-        It must be answered without an index, with an index of another run, and after the hold time.
+        It must respond to a request without an index or with an index of another run, and after the
+        hold time.
         """
         if not watch_index or call.long_poll_expired:
             return None

@@ -46,7 +46,7 @@ class EdgeGuard:
     def __init__(
         self, settings: Settings, reread: Callable[[], Settings], *, is_alone: bool = False
     ) -> None:
-        """`is_alone`: the process has only the role `edge-guard`."""
+        """`is_alone`: the process runs only edge-guard and no plane."""
         self._folder = settings.data_dir.resolve() / "edge"
         self._lock = EdgeGuardLock(self._folder)
         self._listeners = {"edge.http": settings.edge.http, "edge.https": settings.edge.https}

@@ -52,7 +52,7 @@ class Readiness:
     edge_guard: Callable[[], str]
 
     def conditions(self) -> Conditions:
-        """Returns the conditions, followed by the notes."""
+        """Returns the health conditions of the data plane by name, followed by its notes."""
         stalled_ms = self.journal.stalled_ms
         lag_ms = self.loop.worst_ms
         is_stalled = stalled_ms > _STALL_MS

@@ -32,7 +32,9 @@ _FREE_PART: Final = 4
 
 
 class UploadPace:
-    """Minimum pace of one upload that began at `now_s`. Its URL is valid for `good_s`."""
+    """Minimum pace of an upload that began at `now_s`. The upload's URL is valid for `good_s`
+    seconds.
+    """
 
     def __init__(self, length: int, now_s: float, good_s: float) -> None:
         self._length = length

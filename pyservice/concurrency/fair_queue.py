@@ -23,7 +23,9 @@ class QueueFull(Exception):
 class FairQueueLimits:
     per_host: int
     per_tenant_at_host: int
-    """If less than `per_host`, one tenant cannot take the last permits."""
+    """Limit of a tenant's permits at one host. If it is less than `per_host`, the tenant cannot
+    take the last permits.
+    """
     per_tenant: int
     waiting_per_tenant: int
     """Limit of a tenant's running and waiting requests. A further request is refused."""

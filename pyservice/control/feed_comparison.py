@@ -36,7 +36,9 @@ class HeldConfigurations:
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
 
     def begin_read(self) -> None:
-        """Call it before reading from the data plane."""
+        """Starts a read of the data plane. Messages acknowledged from now on override the read's
+        response.
+        """
         self._news = {}
 
     def take(self, answer: feed_pb2.HeldResponse) -> None:

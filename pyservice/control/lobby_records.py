@@ -34,7 +34,7 @@ STOP_REASONS: Final = {
 }
 UNKNOWN: Final = "unknown"
 
-# For SQLite, this many take a few milliseconds on the event loop.
+# Facts of one transaction. SQLite needs a few milliseconds for them on the event loop.
 _BATCH: Final = 200
 _WAIT_MS: Final = 10_000
 _LOOKED_FOR: Final = 1_000

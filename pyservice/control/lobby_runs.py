@@ -228,7 +228,7 @@ class LobbyRuns:
         await self._report(pb.LobbyReport(lobby_id=run_id, placed=placed))
 
     running: Final = None
-    """None, because lobbies report readiness themselves."""
+    """No report of a running process is needed, because lobbies report readiness themselves."""
 
     async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
         """Frees the slots first, then stores the end for the developer."""

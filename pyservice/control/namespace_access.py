@@ -171,7 +171,7 @@ def _host(text: str) -> str | None:
 
 
 PASSWORD_MAX_BYTES: Final = 72
-"""bcrypt ignores further bytes."""
+"""Longest password in bytes. bcrypt ignores further bytes."""
 BCRYPT_ROUNDS: Final = 10
 """Rounds of a hash. The dummy hash of an unknown user has as many, so that timing reveals nothing.
 """
@@ -187,7 +187,7 @@ class TooManyWaiting(Exception):
 
 
 class PasswordThreadPool:
-    """Fair threads for passwords, limited by group and client address."""
+    """Threads for password hashes. Waiting work is limited by group and client address."""
 
     def __init__(self, threads: int) -> None:
         self._threads = FairThreadPool(threads, "passwords")

@@ -22,8 +22,8 @@ from pyservice.observability.logging import get_logger
 
 KEY_FILE: Final = "keys.json"
 KEY_RETENTION_MS: Final = 6 * 3_600_000 + 60_000
-"""The longest lifetime of a signature with expiry (an upload part), and a minute for a signing in
-progress.
+"""Time that an old key is needed: the longest lifetime of a signature (an upload part), and a
+minute for a signing in progress.
 """
 _FORMAT: Final = 1
 _KEY_BYTES: Final = 32

@@ -23,7 +23,7 @@ _NOT_MADE: Final = (
 )
 _RETRIES_S: Final = (0.05, 1.0)
 _REVOKE_TIMEOUT_S: Final = 60.0
-"""Retries stop after this time, or at shutdown."""
+"""Time limit of revocation retries in seconds. The retries also stop at shutdown."""
 
 _log = get_logger("control")
 

@@ -174,7 +174,7 @@ class ConfigurationFeed:
         self._valid_digests: OrderedDict[str, bytes] = OrderedDict()
         self._held_response: pb.HeldResponse | None = None
         self.live_lobbies: LiveLobbies = NoLiveLobbies()
-        """Must be set before the first message."""
+        """Source of the versions with lobbies. It must be set before the first message."""
         self.on_namespace_changed: Callable[[bytes], None] = lambda namespace_id: None
         self._lock = asyncio.Lock()
 

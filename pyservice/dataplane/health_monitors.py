@@ -22,7 +22,7 @@ _LAG_SAMPLES: Final = 40
 
 
 class DiskReserveMonitor:
-    """Monitor that compares the free bytes of the data directory with the disk reserve."""
+    """Compares the free bytes of the data directory with the disk reserve."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class DiskReserveMonitor:
 
 
 class JournalStallMonitor:
-    """Monitor of the journal: how long events have waited without any progress of durability."""
+    """Measures for how long the journal has made no waiting event durable."""
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
@@ -70,7 +70,7 @@ class JournalStallMonitor:
 
 
 class EventLoopMonitor:
-    """Monitor of the event loop: how late it runs timers. Reports the worst of the last ten
+    """Measures how late the event loop runs timers. Reports the longest delay of the last ten
     seconds.
     """
 

@@ -28,7 +28,9 @@ class PlayerAddress:
 @dataclass(frozen=True, slots=True)
 class PlayerAddresses:
     job_domain: str | None = None
-    """None is local mode: every port has its own number at the advertised address."""
+    """Domain of player host names. None is local mode: every port has its own number at the
+    advertised address.
+    """
     advertised: str = "127.0.0.1"
     node: str = "127.0.0.1"
     has_certificate: bool = False

@@ -62,8 +62,8 @@ class DirectoryLock:
         return lock
 
     def announce_stopping(self) -> None:
-        """Writes into the lock file that this process is stopping. Other processes then keep
-        waiting for the lock.
+        """Writes into the lock file that this process is stopping. Other processes then continue to
+        wait for the lock.
         """
         self._write(f"{os.getpid()} {_STOPPING}")
 

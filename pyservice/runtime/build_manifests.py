@@ -34,7 +34,7 @@ Read = Callable[[str], bytes]
 
 
 class BadManifest(Exception):
-    """Error for the developer: a sentence without its subject."""
+    """The manifest is invalid. The message is for the developer: a sentence without its subject."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ _ZSTD_WINDOW_MAX_BYTES: Final = 128 << 20
 
 
 class BadCompression(Exception):
-    """Error for the developer: the end of a sentence."""
+    """The compressed data is invalid. The message is the end of a sentence for the developer."""
 
 
 class Decompressor(Protocol):

@@ -139,8 +139,8 @@ def _open_socket(kind: socket.SocketKind) -> tuple[socket.socket, str]:
 
 
 PORT_QUARANTINE_S: Final = 60.0
-"""Three times the longest life of an ended route in edge-guard: one request (15 s) and a lost
-response (5 s).
+"""Quarantine of a port in seconds. It is three times the longest life of an ended route in
+edge-guard: one request (15 s) and a lost response (5 s).
 """
 
 _QUARANTINED_MIN: Final = 64

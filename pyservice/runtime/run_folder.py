@@ -21,7 +21,8 @@ from typing import Final, Literal, NamedTuple
 from pyservice.runtime.filesystem import FileChange, apply_changes
 
 Isolation = Literal["none", "user", "namespace", "landlock", "processes"]
-"""`processes` isolates nothing. It is for OCI runtimes, so that containers end with them."""
+"""Isolation of a run. `processes` isolates nothing: it makes a container end with its OCI runtime.
+"""
 RunStatus = Literal["starting", "running", "stopping", "ended"]
 LogStream = Literal["std_out", "std_err"]
 

@@ -43,7 +43,7 @@ class CannotRun(Exception):
 class NodeSettings:
     keeper: Path
     isolation: Isolation | None
-    """None: only containers can run."""
+    """Isolation of programs without a container. None: only containers can run."""
     shared_paths: Sequence[Path]
     log_bytes_max: int
     notify: Path

@@ -25,7 +25,7 @@ _LINE_PATTERNS: Final[Mapping[LogStream, re.Pattern[bytes]]] = {
     "std_out": re.compile(rb"\n(\d+) ([oO]) ([^\n]*)"),
     "std_err": re.compile(rb"\n(\d+) ([eE]) ([^\n]*)"),
 }
-"""The leading newline lets the pattern skip lines of the other stream."""
+"""Patterns of log lines. The leading newline lets a pattern skip lines of the other stream."""
 
 
 class LogSpan(NamedTuple):
@@ -161,7 +161,7 @@ class LogLines(NamedTuple):
     lines: Sequence[LogLine]
     position: int
     is_all: bool = True
-    """False: the read limit was reached."""
+    """False if the read limit was reached before the last line."""
 
 
 class LogReader:

@@ -112,7 +112,7 @@ class RunEnd(NamedTuple):
     """For a signal n, 128 + n. None if the process never ran or its exit code is unknown."""
     message: str = ""
     started_ms: int | None = None
-    """Milliseconds since the Unix epoch. None: the process never ran."""
+    """Start of the process in Unix ms. None: the process never ran."""
 
 
 class ReportUndelivered(Exception):

@@ -61,9 +61,9 @@ class UnpackingQueue:
 
 UNUSED_RETENTION_S: Final = 24 * 3600.0
 UNPACKING_MAX: Final = 2
-"""Each unpacking uses a whole core."""
+"""Limit of concurrent unpackings. Each uses a whole core."""
 UNPACKING_TIMEOUT_S: Final = 30 * 60.0
-"""Without the timeout, a stuck upload would keep its permit forever."""
+"""Timeout of an unpacking in seconds. Without it, a stuck upload would keep its permit forever."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _UNFINISHED: Final = ".unpacking"

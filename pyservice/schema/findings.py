@@ -13,7 +13,7 @@ MAX_PROBLEMS: Final = 256
 """Maximum number of problems in a response. One more entry counts the omitted problems."""
 
 MAX_PROBLEMS_BYTES: Final = 48 * 1024
-"""Maximum size of these problems in a JSON body."""
+"""Maximum size of a response's problems in a JSON body, in bytes."""
 
 MAX_NAME_LENGTH: Final = 256
 """Maximum length of a key or unknown name in a problem, in characters."""

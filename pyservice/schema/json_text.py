@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 LARGE_BYTES: Final = 64 * 1024
-"""Smaller texts create too few objects to pause the garbage collector."""
+"""Size of a text in bytes from which on parsing pauses the garbage collector."""
 
 
 @contextmanager

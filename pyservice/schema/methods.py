@@ -41,14 +41,14 @@ class Method:
     response: type[Message]
     http_method: str
     template: str
-    """Path with `{field}` for fields of the request."""
+    """URL path with `{field}` for fields of the request."""
     path_fields: tuple[str, ...]
     body_field: str
-    """`*`: the body is the request. A name: the body is that field. Empty: no body."""
+    """Field of the request that the JSON body contains. `*`: the whole request. Empty: no body."""
     response_field: str
-    """A name: the response is that field. Empty: it is the whole message."""
+    """Field of the message that is the JSON body of the response. Empty: the whole message."""
     body_limit_bytes: int | None
-    """None: the general limit applies."""
+    """Limit of the body in bytes. None: the general limit applies."""
     ignores_unknown: bool
     needs_token: bool
     """Whether a call needs a token of the service. An `Origin` or an event channel secret is no

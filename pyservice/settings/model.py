@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     ] = (Region(name_id="local", region_display_name="Local"),)
     trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
     proxy_protocol: bool = False
-    """Trusted proxies send a PROXY protocol v2 header at the start of each connection."""
+    """Whether trusted proxies send a PROXY protocol v2 header at the start of each connection."""
     cors_origins: Annotated[tuple[Origin, ...], BeforeValidator(from_text)] = ()
     rate_limits: RateLimits = RateLimits()
     http_limits: HttpLimits = HttpLimits()
@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     empty_lobby_grace_ms: int = Field(default=30_000, ge=0, le=3_600_000)
     """Time until an empty lobby counts as idle."""
     heartbeat_grace_ms: int = Field(default=10_000, ge=0, le=3_600_000)
-    """Heartbeat grace of modes that set none."""
+    """Default heartbeat grace of game modes."""
     port_rest_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)
     """Quarantine of a public port after its lobby or server has ended."""
     player_limit_max: int = Field(default=256, ge=1, le=65_535)
@@ -117,7 +117,7 @@ class Settings(BaseSettings):
     rays: RaySettings = RaySettings()
     s3: S3Settings | None = None
     log_format: Literal["auto", "console", "json"] = "auto"
-    """`auto`: console on a terminal, else JSON lines."""
+    """Format of log lines. `auto`: console on a terminal, else JSON."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property

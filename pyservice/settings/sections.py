@@ -37,7 +37,9 @@ def _listen_address(value: object) -> object:
 
 
 class InheritedSocket(NamedTuple):
-    """A listening socket inherited from the parent process. The number is its descriptor."""
+    """A listening socket inherited from the parent process. The number is the socket's file
+    descriptor.
+    """
 
     number: int
 
@@ -295,15 +297,15 @@ class EdgeLimits(_Section):
     connections: int = Field(default=65_536, ge=1, le=10_000_000)
     """Limit of all TCP connections of clients, including HTTP."""
     connections_per_route: int = Field(default=16_384, ge=1, le=10_000_000)
-    """Limit for each public port."""
+    """Limit of connections for each public port."""
     connections_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
-    """Limit for each client address (IPv6: /64)."""
+    """Limit of connections for each client address (IPv6: /64)."""
     datagram_sessions: int = Field(default=16_384, ge=1, le=10_000_000)
     """Limit of all UDP sessions, shared equally among the threads."""
     datagram_sessions_per_route: int = Field(default=4_096, ge=1, le=10_000_000)
-    """Limit for each port, within the share of its thread."""
+    """Limit of UDP sessions for each port, within the share of its thread."""
     datagram_sessions_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
-    """Limit for each client address (IPv6: /64) and thread."""
+    """Limit of UDP sessions for each client address (IPv6: /64) and thread."""
     stream_idle_ms: int = Field(default=7_200_000, ge=1_000, le=604_800_000)
     """A stream without data is closed after this time."""
     datagram_idle_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)

@@ -266,7 +266,9 @@ def _remedy(state: str, url: str) -> str | None:
 
 
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-"""This level gives one snapshot. At the default level, each statement sees another state."""
+"""Start of a transaction with one snapshot. At the default level, each statement would see another
+state.
+"""
 _WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 

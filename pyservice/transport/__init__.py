@@ -22,7 +22,7 @@ class TransportSettings:
     clients.
     """
     proxy_protocol: bool = False
-    """HTTP connections from trusted proxies begin with a PROXY protocol v2 header."""
+    """Whether HTTP connections from trusted proxies begin with a PROXY protocol v2 header."""
     cors_origins: tuple[str, ...] = ()
     """Origins such as `https://console.example.com`, or `*`. Routes that are open to all ignore
     this list.

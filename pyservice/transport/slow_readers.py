@@ -8,7 +8,7 @@ import struct
 from typing import Final
 
 MIN_BYTES_PER_SECOND: Final = 1024
-"""A client that reads fewer bytes per second is stuck."""
+"""Minimum read rate. A client that reads fewer bytes per second is closed."""
 LINGER_POLL_INTERVAL_S: Final = 2.5
 LINGER_MAX_S: Final = 30.0
 """Time that a client may continue to send after the last byte of the response was written."""
