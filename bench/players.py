@@ -54,7 +54,7 @@ class Players:
         self.namespaces = self._namespaces(count)
         limits = {"lobby_count_max": _ANY_NUMBER, "max_players": _ANY_NUMBER}
         place = {"game_id": self._game_id, "namespace_id": self.namespaces[0].namespace_id}
-        # The whole load has one client address.
+        # All requests have one client address.
         service.call("set_mm_config", place | limits)
 
     def _namespaces(self, count: int) -> Sequence[Namespace]:

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 SLUGS: Final[tuple[str, ...]]
-"""Every possible `Refused.slug`. Each slug is a code of the error table."""
+"""Every `Refused.slug`, an error code of the wire."""
 
 build_profile: Final[str]
 """`release` or `debug`. Only release builds are measured."""
@@ -57,7 +57,7 @@ class Refused(Exception):
     ) -> Self: ...
     @property
     def slug(self) -> str:
-        """Error code, one of `SLUGS`."""
+        """One of `SLUGS`."""
     @property
     def wait(self) -> int:
         """LSN that must be durable before the error may be sent."""
@@ -144,7 +144,7 @@ class Placed:
 
 @final
 class Resolved:
-    """Result of a hold that ended: reserved slots or an error."""
+    """Reserved slots or an error after the end of a hold."""
 
     @property
     def hold(self) -> int: ...
@@ -273,7 +273,7 @@ class Servers:
     def stop(self, lobby: bytes, only_if_idle: bool) -> tuple[bool, int]:
         """Stop a lobby, so that no player can enter. Returns whether it is stopping."""
     def exited(self, lobby: bytes, exit_code: int | None = None) -> tuple[bool, int]:
-        """Report the exit of a lobby's process. Returns whether the exit ended the lobby."""
+        """Report the exit of a process. Returns whether the exit ended the lobby."""
     def lobby_token(self, lobby: bytes) -> str | None:
         """Return the `lobby_` token, or None after the end of the lobby."""
     def wanted_since(self, after: int) -> tuple[int, bool, list[tuple[bytes, bool]], list[bytes]]:
@@ -297,15 +297,15 @@ class Servers:
     ) -> tuple[tuple[LeasedPort, ...], int]:
         """Lease ports for a dynamic server, in the format of `Make`. Repeatable."""
     def set_backends(self, owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:
-        """Set the (port name, address, port) on which the owner's process listens."""
+        """Set the (port name, address, port) of the owner's process."""
     def end_lease(self, owner: bytes) -> tuple[bool, int]:
         """End the lease of a server. Returns whether the lease existed."""
     def replace_port(self, owner: bytes, name: str, refused: int) -> tuple[int | None, int]:
-        """Replace a port number that edge-guard could not bind. Returns the current number of the port."""
+        """Replace a port number that edge-guard could not bind. Returns the new number."""
     def ports_returned(self, owner: bytes) -> tuple[bool, int]:
         """Report that edge-guard closed the owner's sockets. Returns whether the report was expected."""
     def routes_since(self, after: int) -> Routes:
-        """Return the route changes after a version. 0 returns all routes."""
+        """Return the route changes after a version, or all routes for 0."""
     def leased_servers(self) -> list[bytes]: ...
 
 @final
@@ -380,7 +380,7 @@ class Facts:
     def facts(self) -> list[Fact]: ...
     @property
     def oldest(self) -> int:
-        """LSN of the oldest stored fact, or 0 if none is stored."""
+        """LSN of the oldest stored fact, or 0."""
     @property
     def lost(self) -> int:
         """Largest possible number of facts that were removed unread, all before `oldest`."""
@@ -408,7 +408,7 @@ class Engine:
         with ENOSPC.
         """
     def close(self) -> None:
-        """Sync the pending events and stop the threads. A second call does nothing."""
+        """Sync pending events and stop the threads. Repeatable."""
 
     # Waiting
     def wake_fd(self) -> int:
@@ -449,7 +449,7 @@ class Engine:
     def key_ids(self) -> list[int]:
         """Return all key ids in the order of addition."""
     def keys_in_use(self) -> list[int]:
-        """Return the keys of stored lobbies, slots, requests or channels, ascending."""
+        """Return the keys that stored tokens refer to, ascending."""
 
     # Captcha status of client addresses
     def standing(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
@@ -513,7 +513,7 @@ class Engine:
     def channel_events(self, channel: bytes) -> tuple[list[tuple[int, bytes, str]], int]:
         """Return ([(Unix ms, lobby, player token)], LSN), oldest event first."""
     def take_delivered(self) -> list[bytes]:
-        """Return the channels with a durable new event since the last call."""
+        """Return the channels with durable events since the last call."""
 
     # Lobby servers. All return the LSN and raise Refused.
     def connected(
@@ -593,7 +593,7 @@ class Engine:
     # Compaction (see `compact`)
     def is_compaction_due(self) -> bool: ...
     def image_written(self) -> None:
-        """Recycle the journal segments that a new image covers. Raises OpenFailed, or OSError with ENOSPC."""
+        """Recycle the segments that a new image covers. Raises OpenFailed, or OSError with ENOSPC."""
     def image_failed(self, reason: str, is_no_space: bool) -> None:
         """Record a failed compaction. `is_no_space` refuses new slots until an image is written."""
 

@@ -263,7 +263,7 @@ impl Placed {
         Placed { lobby: Some(reservation.lobby), tokens: reservation.tokens, hold: 0, wait }
     }
 
-    /// `lobby` is the starting lobby if the admission is a hold.
+    /// Converts an admission. `lobby` is the starting lobby of a hold.
     pub fn of(placed: core::Admission, lobby: Option<Id>, wait: u64) -> Placed {
         match placed {
             core::Admission::Reserved(reservation) => Placed::reserved(reservation, wait),

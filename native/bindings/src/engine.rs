@@ -32,7 +32,7 @@ pub struct Engine {
     shard_number: u16,
     /// First generation of the counts. Lower generations belong to an earlier process.
     first_generation: u64,
-    /// `None` without a journal.
+    /// Result of the recovery, or `None` without a journal.
     recovered: Option<Recovered>,
     timer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -47,7 +47,7 @@ pub struct Status {
     reserve_bytes: u64,
 }
 
-/// Time in Unix milliseconds, lobby id and player token.
+/// Channel event: time in Unix milliseconds, lobby id and player token.
 type ChannelEvent<'py> = (u64, Bound<'py, PyBytes>, String);
 
 type PortArgument = (String, String, u16, bool);

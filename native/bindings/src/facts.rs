@@ -153,7 +153,7 @@ pub struct Facts {
     lost: u64,
 }
 
-/// Returns facts that are durable. The engine can have later facts.
+/// Returns the durable facts after an LSN. The engine can have later facts.
 pub fn read(py: Python<'_>, shard: &Shard, after: Lsn, limit: usize) -> PyResult<Facts> {
     let durable = shard.durable();
     let facts = shard.read().engine.read_facts(after, durable, limit);

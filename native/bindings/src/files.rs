@@ -12,7 +12,7 @@ use pyo3::pybacked::PyBackedBytes;
 
 type Step = (String, PathBuf, u32, PyBackedBytes);
 
-/// The stub documents the contract.
+/// Runs file changes in order. `pyservice/_native.pyi` documents the contract.
 #[pyfunction]
 pub fn change_files(py: Python<'_>, steps: Vec<Step>) -> PyResult<()> {
     if let Some((what, ..)) = steps.iter().find(|(what, ..)| !KNOWN.contains(&what.as_str())) {

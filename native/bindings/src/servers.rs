@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use crate::shard::Shard;
 use crate::{convert, facts};
 
-/// Name, protocol, kind ("number", "host" or "range"), and first and last number of a range.
+/// Requested port: name, protocol, kind ("number", "host" or "range"), and first and last number of a range.
 type PortWish = (String, String, String, u16, u16);
 type BackendArgument = (String, String, u16);
 type WantedRow<'py> = (Bound<'py, PyBytes>, bool);
@@ -105,7 +105,7 @@ impl Make {
 }
 
 impl Make {
-    /// Calls a function with the core type of the template, under a new id.
+    /// Calls `run` with the template as a core type and with a new lobby id.
     pub fn with<R>(
         &self,
         shard_number: u16,
@@ -143,7 +143,7 @@ impl Make {
     }
 }
 
-/// Permission of find and create to create a lobby.
+/// Template of the lobby that find or create may create.
 #[derive(FromPyObject)]
 pub enum Creation {
     Possible(Py<Make>),
@@ -152,7 +152,7 @@ pub enum Creation {
 }
 
 impl Creation {
-    /// Calls a function with the core type.
+    /// Calls `run` with the core type of this value.
     pub fn with<R>(
         this: Option<&Creation>,
         shard_number: u16,
@@ -177,7 +177,7 @@ impl Creation {
 pub struct LeasedPort {
     name: String,
     protocol: &'static str,
-    /// The public number. 0 means that players use a host name or a port range.
+    /// Public port number. 0 means that players use a host name or a port range.
     number: u16,
     range: Option<(u16, u16)>,
     backend: Option<(String, u16)>,

@@ -14,7 +14,7 @@ pub struct Machine {
 
 pub struct Shard {
     machine: Mutex<Machine>,
-    /// `None` in measurements without a journal.
+    /// Journal of the shard, or `None` in measurements without a journal.
     pub journal: Option<Journal>,
     /// Time at which the timer thread wakes. A command with an earlier deadline notifies the thread.
     pub timer_target: AtomicU64,

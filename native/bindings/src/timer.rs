@@ -27,7 +27,7 @@ pub fn stop(shard: &Shard) {
 fn run(shard: &Shard) {
     let mut heartbeat_at = 0;
     loop {
-        // From here on, every command with a deadline notifies this thread. No deadline is missed before the wait.
+        // From here on, every command with a deadline wakes this thread, so that it misses no deadline before the wait.
         shard.timer_target.store(u64::MAX, Ordering::Release);
         let now = shard.now();
         if now >= heartbeat_at {

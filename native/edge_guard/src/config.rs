@@ -140,7 +140,7 @@ impl Default for Config {
             backends: Vec::new(),
             proxies: Vec::new(),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
-            // Forwarding takes microseconds, so it goes before the computation of game servers.
+            // Forwarding takes microseconds, so it has priority over game servers.
             nice: -4,
             limits: LimitSettings::default(),
             timeouts: Timeouts::default(),

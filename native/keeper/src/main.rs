@@ -1,6 +1,6 @@
 //! `hosting-keeper <folder>`: runs the one game server of a run folder, stores its log, and records its end.
 //!
-//! The folder is the whole interface. `spec` says what to run. `state` says how the run is, and is locked while the
+//! The folder is the only interface. `spec` says what to run. `state` says how the run is, and is locked while the
 //! keeper lives. `control` takes commands, and `log/` has the output. A folder is one run, ever.
 //!
 //! Exit status: 0 when the run has started, or its failure is recorded; 64 wrong usage; 70 the keeper was killed before

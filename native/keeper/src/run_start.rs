@@ -1,7 +1,7 @@
 //! Start of a run: locks the folder, records the start, starts the program, and continues in `run_loop`.
 //!
-//! This order makes a folder one run, ever. The lock comes first, and the record of the start comes before the program.
-//! A keeper that dies in between leaves a folder that no keeper starts again.
+//! This order guarantees that a folder has only one run, ever. The lock is taken first, and the start is recorded before
+//! the program runs. If a keeper dies in between, no keeper starts the folder again.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -159,7 +159,7 @@ pub fn start(mut prepared: PreparedRun, requester: StartRequester) {
         let is_init = processes::is_namespace_init();
         let state = RunState::starting(processes::outer_pid(is_init)?);
         let signals = signal_descriptor(&HANDLED_SIGNALS)?;
-        // Orphans come to the first process of a namespace anyway.
+        // The first process of a namespace adopts orphans anyway.
         if !is_init {
             set_child_subreaper(Some(getpid()))?;
         }

@@ -1,4 +1,4 @@
-//! Handover messages: length, JSON, and descriptors that come with the first byte.
+//! Handover messages: length, JSON, and descriptors attached to the first byte.
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

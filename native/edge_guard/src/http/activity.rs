@@ -81,7 +81,7 @@ impl ActivityTracker {
         if end <= now {
             return Verdict::Cut;
         }
-        // A head may start meanwhile, with a timeout of its own.
+        // A request header, which has its own timeout, may begin before this time.
         Verdict::AskAgain(end.min(now + timeouts.head))
     }
 

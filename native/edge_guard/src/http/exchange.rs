@@ -70,7 +70,7 @@ async fn forward(
             let tunnel = tunnel(front.clone(), of_client, of_backend);
             live.spawn(&front.worker.handle, tunnel);
         }
-        // The player did not ask for another protocol.
+        // The player did not request an upgrade.
         None if response.status() == StatusCode::SWITCHING_PROTOCOLS => return Err(RequestProblem::Unreachable),
         None => {
             headers::strip(response.headers_mut(), false);

@@ -97,7 +97,7 @@ impl EdgeProcess {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: the process is ours and has not been waited for.
+        // SAFETY: the process is a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 

@@ -114,7 +114,7 @@ fn sighup_applies_limits_and_timeouts_without_closing_connections() {
 /// Sets the soft descriptor limit of a process, and returns the hard limit.
 pub fn limit_descriptors(pid: u32, now: Option<u64>) -> u64 {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the process is ours; both limits live through the calls.
+    // SAFETY: the process is a child, and both limits outlive the calls.
     unsafe {
         assert_eq!(libc::prlimit(pid as i32, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut before), 0);
         let after = libc::rlimit { rlim_cur: now.unwrap_or(before.rlim_max), rlim_max: before.rlim_max };

@@ -1,4 +1,4 @@
-//! UDP on a wildcard bind: replies come from the address that the player uses.
+//! UDP on a wildcard bind: replies have the source address that the player uses.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 

@@ -215,7 +215,7 @@ fn assert_isolated(mode: Mode, mut begin: impl FnMut(Run) -> Run) {
     other.wait_ended();
 }
 
-/// A 32-bit program that makes a Unix socket and exits with its descriptor.
+/// Returns a 32-bit program that opens a Unix socket and exits with its descriptor as the status.
 #[cfg(target_arch = "x86_64")]
 fn x86_32_program() -> Vec<u8> {
     let code: [&[u8]; 8] = [

@@ -81,7 +81,7 @@ impl TracedStart {
                     if self.has_begun && is_step(pid) {
                         self.steps += 1;
                         if self.steps == step {
-                            // SAFETY: the process is ours and traced, so its PID is not reused.
+                            // SAFETY: the process is traced by this thread, so its PID is not reused.
                             unsafe { libc::kill(self.keeper.unwrap_or(self.caller), libc::SIGKILL) };
                             return true;
                         }
@@ -118,7 +118,7 @@ fn is_step(pid: i32) -> bool {
 
 /// Sends a ptrace request. Ignores the error of a process that was already killed.
 fn ptrace(request: libc::c_uint, pid: i32, data: usize) {
-    // SAFETY: the requests of this file take a number, or a place for one that is there.
+    // SAFETY: the requests of this file take a number or a valid pointer.
     unsafe { libc::ptrace(request, pid, 0, data) };
 }
 

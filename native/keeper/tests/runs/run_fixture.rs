@@ -214,7 +214,7 @@ impl Run {
         let entries = fs::read_dir(self.path("log")).into_iter().flatten();
         let mut names: Vec<_> = entries.map(|one| one.expect("entry").path()).collect();
         names.sort();
-        // Segments may be removed meanwhile.
+        // The keeper may remove segments during the read.
         let text: String = names.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
         text.lines().map(|line| line.split_once(' ').expect("a stamp").1.to_owned()).collect()
     }
