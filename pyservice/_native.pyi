@@ -301,7 +301,7 @@ class Servers:
     def end_lease(self, owner: bytes) -> tuple[bool, int]:
         """End the lease of a server. Returns whether the lease existed."""
     def replace_port(self, owner: bytes, name: str, refused: int) -> tuple[int | None, int]:
-        """Replace a port number that edge-guard could not bind. Returns the new number."""
+        """Replace a port number that edge-guard could not bind. Returns the current number."""
     def ports_returned(self, owner: bytes) -> tuple[bool, int]:
         """Report that edge-guard closed the owner's sockets. Returns whether the report was expected."""
     def routes_since(self, after: int) -> Routes:
