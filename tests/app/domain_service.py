@@ -131,8 +131,8 @@ class Domain(FullService):
 
 
 class Outside(httpx.AsyncBaseTransport):
-    """HTTP transport from one client address. Each host name gets its own connections to edge-
-    guard.
+    """HTTP transport from one client address. Each host name gets its own connections to
+    edge-guard.
     """
 
     def __init__(self, domain: Domain, address: str) -> None:

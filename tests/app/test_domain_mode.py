@@ -178,7 +178,7 @@ async def test_client_behind_a_front_proxy_counts_by_its_own_address(
         assert await asked("203.0.113.7, 203.0.113.5") == 429, "who is left of another is hearsay"
 
 
-async def test_player_address_comes_from_the_connection(domain: Domain, game: Game) -> None:
+async def test_player_limit_counts_the_client_address(domain: Domain, game: Game) -> None:
     await game.deploy()
     place = {"game_id": game.game_id, "namespace_id": "prod"}
     await game.developer.good("set_mm_config", **place, lobby_count_max=4, max_players=2)

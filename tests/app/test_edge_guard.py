@@ -316,7 +316,7 @@ def mounted(place: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_domain_without_reachable_listener_fails_the_start(held: EdgeGuardService) -> None:
+def test_occupied_edge_listener_fails_the_start_in_domain_mode(held: EdgeGuardService) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         held.settings |= {

@@ -141,8 +141,8 @@ def hand_over(service: EdgeGuardService, listener: socket.socket) -> None:
 def test_inherited_socket_keeps_clients_over_a_restart(
     named: EdgeGuardService,
 ) -> None:
-    """The parent keeps the socket open, as systemd does, so no connection is refused while edge-
-    guard restarts.
+    """The parent keeps the socket open, as systemd does, so no connection is refused while
+    edge-guard restarts.
     """
     with socket.create_server(("127.0.0.1", 0)) as given:
         hand_over(named, given)

@@ -117,7 +117,7 @@ async def test_service_umask_does_not_affect_game_servers(
             await eventually(lambda: reached(record))
 
 
-async def test_folders_that_game_servers_pass_have_mode_711() -> None:
+async def test_only_run_and_build_folders_are_open_to_other_users() -> None:
     with serving("landlock") as full_service:
         async with back_end(full_service, "http", python(), "-S", "server.py") as back:
             made = await back.running()

@@ -46,7 +46,7 @@ UNLIMITED: Final = {
     "memory is watched twice a second, not limited",
     "processors are shared by nice values",
 }
-"""Reported when the service may not create control groups."""
+"""Limits that the service reports as not enforced when it may not create control groups."""
 SIGNALS: Final = "game servers can signal all processes of this user, the service's too"
 
 

@@ -93,7 +93,9 @@ async def test_idle_client_after_an_error_is_disconnected(
 async def test_slow_reader_gets_the_response_before_the_error(
     listener: Listener,
 ) -> None:
-    """The slow response takes many times as long as the closing timeout for the error after it."""
+    """The slow reader gets a large response and then an error. The response takes many times as
+    long as the closing timeout.
+    """
     await put_whole(listener.objects, key("site", "whole.bin"), WHOLE)
     listener.sites.by_name["arena", "prod"] = make_site({"whole.bin": WHOLE})
     loop = asyncio.get_running_loop()

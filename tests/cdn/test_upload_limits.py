@@ -154,7 +154,9 @@ async def test_rejected_newer_upload_keeps_the_older(listener: Listener, sender:
 async def test_permit_is_released_when_the_file_is_on_disk(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the file is synced, its data is in memory."""
+    """An upload keeps its permit until its file is synced, because its data is in memory until
+    then.
+    """
     disk, sync = threading.Event(), os.fsync
 
     def slow_sync(file: int) -> None:

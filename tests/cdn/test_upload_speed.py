@@ -12,7 +12,9 @@ LOOK_S = 5
 def ends_after(
     pace: UploadPace, length: int, rate: float, *, most_s: int = 100 * HOUR_S
 ) -> int | None:
-    """Returns the time at which a client with this speed is too slow, or None."""
+    """Returns the second in which a client with this constant speed is rejected as too slow, or
+    None.
+    """
     for now_s in range(LOOK_S, most_s, LOOK_S):
         missing = length - int(rate * now_s)
         if missing <= 0:

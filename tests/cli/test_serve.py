@@ -34,7 +34,7 @@ WITH_BRAWL: dict[str, Any] = {"brawl": {}, **MODES}
 
 @contextmanager
 def _mounted(disk: SmallDisk) -> Iterator[int]:
-    """Returns the process id that keeps the disk mounted while other processes start and end."""
+    """Yields the id of a process that keeps the disk mounted while other processes start and end."""
     before = disk.mount_point.stat().st_dev
     holder = subprocess.Popen([*disk.command_prefix, "sleep", "600"])
     with holder:

@@ -124,7 +124,7 @@ async def test_pipelined_responses_keep_their_order(service: SlowService) -> Non
         await connection.close()
 
 
-async def test_request_is_dropped_when_its_client_leaves_during_the_check(
+async def test_client_disconnect_cancels_a_slow_token_check(
     service: SlowService,
 ) -> None:
     metrics = RequestMetrics()

@@ -218,7 +218,7 @@ def test_lobby_state_is_returned_unwrapped() -> None:
     assert encode(matchmaker_pb2.GetLobbyStateResponse()) == b"null"
 
 
-def test_absent_events_are_false() -> None:
+def test_detach_response_is_false_when_nothing_was_removed() -> None:
     assert ENCODERS["detach"](matchmaker_pb2.DetachLobbyResponse()) == b'{"did_remove":false}'
 
 

@@ -226,7 +226,7 @@ def schema_of(shape: type[Any], form: SchemaForm) -> dict[str, Any]:
     return schemas
 
 
-def test_response_requires_constant_fields_and_allows_declared_nulls(
+def test_response_schema_has_required_and_nullable_fields(
     shape: type[Any],
 ) -> None:
     schemas = schema_of(shape, SchemaForm.ANSWER)

@@ -37,7 +37,7 @@ JOIN_PATH = "/matchmaker/lobbies/join"
 BODY = b'{"player_token":"some token"}'
 JOIN = b'{"lobby_id":"00000000-0000-4000-8000-000000000001"}'
 HASTY = TransportSettings(receive_timeout_ms=2_000, keep_alive_timeout_ms=2_000)
-"""Long enough for a client on a busy machine to send its next request."""
+"""Short timeouts that still give a client on a busy machine the time to send its next request."""
 SHORTEST = b"GET / HTTP/1.1\r\nhost:\r\n\r\n"
 
 
@@ -197,7 +197,7 @@ async def test_disconnect_discards_unread_data(service: SmallService) -> None:
     ids=["127", "128", "one name 127 times", "one name 128 times", "64 names twice"],
 )
 async def test_head_has_at_most_128_fields(connect: Connect, lines: list[str], status: int) -> None:
-    """The host is one of the fields."""
+    """The limit of 128 header fields includes the host."""
     connection = await connect()
     for _ in range(2 if status == 404 else 1):
         connection.writer.write("\r\n".join(["GET / HTTP/1.1", "host:", *lines, "\r\n"]).encode())

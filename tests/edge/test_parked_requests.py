@@ -33,7 +33,9 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 MANY = 300
-"""More than the limit for concurrent requests. Each request uses two file descriptors."""
+"""Number of parked requests, above the limit of concurrent requests. Each request uses two file
+descriptors.
+"""
 UNLIMITED = Limits(control=Rate(0, 1))
 
 
@@ -171,7 +173,9 @@ async def test_client_may_disconnect_while_its_request_is_repeated(doors: Doors)
 
 @pytest.mark.parametrize("is_parked", [True, False])
 async def test_pipelined_request_ends_the_parked_one_early(doors: Doors, is_parked: bool) -> None:
-    """A server that stops reading would not notice that the client disconnects."""
+    """The server continues to read behind a parked request. Otherwise it would not notice that the
+    client disconnects.
+    """
     index = await read_index(doors)
     connection = await watch(doors, index)
     if is_parked:
@@ -294,8 +298,8 @@ async def test_no_change_is_missed_between_reading_and_watching(doors: Doors) ->
 
 
 async def test_parked_request_needs_no_task_and_little_memory(doors: Doors) -> None:
-    """Counts the memory of both ends and both servers in this process. The benchmark measures the
-    service alone.
+    """The measured memory includes both ends of each connection and both servers. The benchmark
+    measures the service alone.
     """
     index = await read_index(doors)
     watching = await watch_many(doors, index, 100)

@@ -106,7 +106,9 @@ async def test_equal_requests_wait_only_for_their_own_slow_read(
 async def test_slow_watches_in_each_batch_delay_no_other(
     doors: Doors, control: SlowRecords
 ) -> None:
-    """There are more batches than may run at one time, and each begins with a slow request."""
+    """The watches form more batches than may run at one time, and each batch begins with a slow
+    watch.
+    """
     watching = await watch_many(doors, await read_index(doors), 700, tokens=True)
     slow = set(range(7, 700, 50))
     control.slow |= {str(number) for number in slow}

@@ -227,7 +227,9 @@ async def test_connection_close_response_ends_reuse(
 
 
 async def test_disconnect_during_a_response_affects_no_other_request(tmp_path: Path) -> None:
-    """The connection is free by then, and another request may use it."""
+    """When the client disconnects, its connection to the internal server is free already, and
+    another request may use it.
+    """
     path = tmp_path / "answers.sock"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))

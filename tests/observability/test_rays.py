@@ -62,7 +62,7 @@ def end(rays: Rays, trace: Trace, code: str = OK) -> bool:
 
 
 def quiet(rays: Rays) -> Rays:
-    """Prevents the random choice of the next request."""
+    """Makes the random selection of stored rays skip the next request."""
     rays._until_drawn = 1_000_000
     return rays
 

@@ -58,7 +58,7 @@ def test_command_may_be_sent_to_a_dead_child(tmp_path: Path) -> None:
         ["serve", "--data-dir", "x", "-h"],
     ],
 )
-def test_no_child_starts_for_a_command_without_children(words: list[str]) -> None:
+def test_no_child_starts_for_commands_that_need_none(words: list[str]) -> None:
     early_spawn.spawn_early(words)
     assert not early_spawn._early
 

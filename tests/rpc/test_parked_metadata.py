@@ -44,8 +44,8 @@ def control() -> SmallControl:
 async def parking(
     request: pytest.FixtureRequest, tmp_path: Path, control: SmallControl
 ) -> AsyncIterator[tuple[Channel, LongPolls]]:
-    """Returns a server that parks forwarded calls, a server that parks its own calls, and the
-    place where each one parks.
+    """Yields a channel to a server and the object that holds its parked calls. One server forwards
+    its calls, and the other handles them itself.
     """
     if request.param == "passed on":
         async with open_doors(tmp_path, control) as doors:

@@ -1,5 +1,5 @@
-"""Unpacking of builds on a node: whole, once, read-only and in a separate process, or refused
-without leftovers.
+"""Unpacking of builds on a node: once, read-only and in a separate process. A rejected build
+leaves nothing.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ async def test_fork_bomb_in_a_container_ends_with_its_container(
         greedy.stop(0)
 
 
-def test_limit_shared_by_all_containers_is_rejected() -> None:
+def test_process_limit_requires_linux_5_14() -> None:
     assert process_limits("5.13.19-generic") == []
     for release in ("5.14.0", "6.1.0-18-amd64", "10.0"):
         [limit] = process_limits(release)

@@ -79,8 +79,8 @@ async def test_run_and_its_children_are_in_a_group_with_its_limits(
     assert groups.limits(order) == limits
     for controller in groups.parents:
         assert groups.inside(order, controller) == {place.pid_of(order), child}
-    # The keeper is outside the group: it does not count against the limit and survives an out-of-
-    # memory kill.
+    # The keeper is outside the group: it does not count against the limit and survives an
+    # out-of-memory kill.
     assert place.keeper_of(order) not in groups.inside(order, "memory")
     place.supervisor.end(order.id, 0)
     await place.ear.end(order.id)

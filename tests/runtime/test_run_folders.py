@@ -81,7 +81,7 @@ def _remove_owner(folder: RunFolder) -> None:
     spec.write_bytes(spec.read_bytes().rpartition(b"note=")[0])
 
 
-async def test_run_with_an_unreadable_owner_is_ended_unless_requested(
+async def test_run_without_an_owner_record_is_ended_unless_requested(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_cleanup, "UNOWNED_GRACE_S", 0.5)

@@ -1,5 +1,5 @@
-"""File names that no file system accepts: refused at the check of the build. Other errors do not
-reveal the path.
+"""File names that no file system accepts: the validation of the build rejects them. Other errors
+do not reveal the path.
 """
 
 from __future__ import annotations

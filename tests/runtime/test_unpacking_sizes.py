@@ -1,4 +1,4 @@
-"""Small builds of large unpacked size: refused while they are unpacked, before they fill the disk."""
+"""Small builds of large unpacked size: unpacking rejects them before they fill the disk."""
 
 from __future__ import annotations
 

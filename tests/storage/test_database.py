@@ -255,7 +255,7 @@ async def test_transaction_that_continues_after_an_error_is_not_committed(
         assert await number(tx) == 0
 
 
-async def test_concurrent_creations_of_one_name_are_decided_at_commit(
+async def test_one_of_concurrent_creations_of_a_name_wins(
     database: Database,
 ) -> None:
     made, found = [], []

@@ -17,7 +17,9 @@ from typing import Any, Final, TypeVar
 import httpx
 
 PATIENCE_S: Final = 30.0
-"""A watch without changes responds after 40 s by itself, so this must be shorter."""
+"""Maximum wait of a test in seconds. It must be shorter than 40 s, after which a watch without
+changes responds.
+"""
 POLL_S: Final = 0.01
 SLACK: Final = 2.0
 """Factor on promised times, because the test process needs time too."""
@@ -43,7 +45,9 @@ class FreeTime:
         return max(0.0, self.wall_s - max(lost))
 
     def is_within(self, promised_s: float) -> bool:
-        """Returns whether a promise of this many seconds can still be kept."""
+        """Returns whether an event that the product promises within `promised_s` may still arrive
+        in time.
+        """
         is_free = self.passed_s < SLACK * promised_s
         return is_free and self.wall_s < SLACK * promised_s + PATIENCE_S
 

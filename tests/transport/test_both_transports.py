@@ -173,8 +173,8 @@ async def test_trusted_proxy_sets_the_client_coordinates(
 async def slow_door(
     kind: str, service: SmallService, metrics: RequestMetrics
 ) -> AsyncIterator[Door]:
-    """Two requests at once, then one in a thousand seconds, for each address that the trusted
-    proxy forwards.
+    """Server that allows two requests at once and then one in a thousand seconds, for each address
+    that the trusted proxy forwards.
     """
     limits = Limits(Rate(0.001, 2), Rate(0.001, 3))
     async with open_door(kind, service, TRUSTING, metrics, limits) as opened:

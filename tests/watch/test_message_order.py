@@ -41,11 +41,11 @@ class Simulation:
         self.waiters = LongPolls()
         self.requests: list[Request] = []
         self.parks: list[tuple[Request, WaitForChange]] = []
-        """Responses that park a request, on their way to the server."""
+        """Responses of the plane that park a request and have not arrived at the server."""
         self.question: tuple[str, int] | None = None
         """Long poll that waits at the plane for changes."""
         self.news: tuple[str, Changes] | None = None
-        """Response to the long poll, on its way to the server."""
+        """Response to the long poll that has not arrived at the server."""
         self.truth: dict[str, int] = {}
 
     def bump(self, topic: str) -> None:
