@@ -1,4 +1,6 @@
-"""Fixtures of the contract tests: one data plane for all, and each test over each transport."""
+"""Fixtures of the contract tests. All tests share one data plane, and each test runs over HTTP and
+gRPC.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +153,7 @@ async def game(transport: Transport, plane: Plane, public_token: str) -> AsyncIt
 
 @pytest.fixture(autouse=True)
 def _no_left_over(plane: Plane) -> Iterator[None]:
-    """The shared service must survive each test."""
+    """Fails if the shared data plane has ended during a test."""
     yield
     assert plane.process is not None
     assert plane.process.poll() is None, plane.log_tail()

@@ -24,14 +24,14 @@ ROWS: Final[dict[tuple[str, str], Row]] = {}
 
 
 class Elsewhere(NamedTuple):
-    """The test of a code that no request of this folder can provoke, with the reason."""
+    """The test that covers an error code, and the reason why no contract test can provoke the code."""
 
     reason: str
     test: str
 
 
 ELSEWHERE: Final[dict[tuple[str, str], Elsewhere]] = {}
-"""A code in this table must not have a case."""
+"""Codes of operations that a test in another folder covers."""
 
 
 def error_case(slug: str, code: str) -> Callable[[Row], None]:
@@ -167,7 +167,7 @@ def _forged(method: Method) -> list[Row]:
 
 
 def _ended(how: str, code: str) -> Callable[[Method], list[Row]]:
-    """Uses expired or revoked tokens. Their placeholders have names like `expired env`."""
+    """Returns requests with expired or revoked tokens, from placeholders like `expired env`."""
 
     def rows(method: Method) -> list[Row]:
         def row(kind: str) -> Row:
@@ -204,7 +204,7 @@ _GENERAL: Final[dict[str, Callable[[Method], list[Row]]]] = {
     "FORBIDDEN": _other_kinds,
     "RATE_LIMITED": lambda _: [],
 }
-"""RATE_LIMITED needs a service with limits, which `test_schemathesis` starts."""
+"""`test_schemathesis` provokes RATE_LIMITED with a service of its own."""
 
 
 def load_areas() -> None:

@@ -333,7 +333,7 @@ class Scenario:
         return answer.json()
 
     def attach(self, mode: str = "duel", *, is_ready: bool = True, **fields: Any) -> Lobby:
-        """Attaches a new lobby. In taggable modes it has the scenario's name as a tag."""
+        """Attaches a new lobby, tagged with the scenario's name if the mode allows tags."""
         if mode not in MODES or MODES[mode].get("taggable"):
             fields.setdefault("tags", {"scenario": self.name})
         created = self.good("attach", fields={"game_mode": mode, **fields})
@@ -360,7 +360,7 @@ def _(scenario: Scenario) -> str:
 
 @place("namespace_id")
 def _(scenario: Scenario) -> str:
-    """Destructive operations use a namespace without players."""
+    """The example changes the namespace, so it needs a namespace without players."""
     return "lab"
 
 

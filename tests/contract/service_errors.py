@@ -19,12 +19,12 @@ token.
 """
 
 _NEW_SLOTS: Final = frozenset({"find", "create", "join", "attach", "ready", "set_state"})
-"""Operations of the data plane that fail first on a full disk."""
+"""Operations of the data plane that fail as soon as only the disk reserve is left."""
 
 
 class Shown(NamedTuple):
-    """The test of a code, for the operations that `of` accepts. `reason` is set if the test is not
-    a sweep.
+    """The test that covers an error code for the operations that `of` accepts. `reason` is set if
+    the test is not a sweep.
     """
 
     of: Callable[[Method], bool]
@@ -76,7 +76,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
             _any,
             "tests/rpc/test_slow_message_limits.py"
             "::test_slowest_message_of_the_busiest_address_is_dropped",
-            "without a body the data plane answers at once: only the gRPC transport can have too many of them",
+            "a request without a body is answered at once, so only gRPC can have too many of them",
         ),
     ),
     "SHUTTING_DOWN": (
@@ -84,7 +84,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         Shown(
             _any,
             "tests/transport/test_both_transports.py::test_unfinished_request_at_shutdown_gets_an_error",
-            "it waits for the disk alone, or for nothing: what came before the stop is answered",
+            "the operation waits at most for the disk, so a request before the stop is answered",
         ),
     ),
     "DEADLINE_EXCEEDED": (
@@ -95,7 +95,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         Shown(
             _any,
             "tests/rpc/test_grpc_server.py::test_operation_past_its_deadline_is_cancelled",
-            "clients of the gRPC transport alone say how long they wait, and nothing else here waits for long",
+            "only gRPC clients send a deadline, and the operation does not wait for long",
         ),
     ),
     "STORAGE_FULL": (
@@ -104,7 +104,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
             _any,
             "tests/faults/test_full_disk.py"
             "::test_exhausted_disk_reserve_loses_nothing_and_recovers",
-            "players who are there go on, and there is a reserve for it: only all of it makes it full",
+            "connected players use the disk reserve, so the operation fails only without any reserve",
         ),
     ),
     "INTERNAL": (
@@ -112,7 +112,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
             _any,
             "tests/transport/test_both_transports.py"
             "::test_unexpected_exception_is_logged_and_hidden_from_the_client",
-            "no request is known that brings it about; one that is found is a defect",
+            "no known request provokes this error, and such a request would be a defect",
         ),
     ),
 }

@@ -46,7 +46,9 @@ class OnDisk(SupervisedService):
 
 @pytest.fixture
 def _no_left_over() -> None:
-    """Replaces the fixture of the folder, because these tests start a service of their own."""
+    """Replaces the check of the shared data plane, because these tests start a service of their
+    own.
+    """
 
 
 @pytest.fixture

@@ -65,7 +65,9 @@ _PROBLEM: Final = {"content-type": "application/problem+json", "x-ray-id": _RAY_
 
 @pytest.fixture
 def _no_left_over() -> None:
-    """Replaces the fixture of the folder, because these tests start a service of their own."""
+    """Replaces the check of the shared data plane, because these tests start a service of their
+    own.
+    """
 
 
 @pytest.fixture(scope="module")

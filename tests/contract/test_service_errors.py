@@ -37,7 +37,7 @@ another.
 """
 LARGEST_BYTES: Final = 8 << 20
 UNSTARTED: Final = {"create": "CAPACITY_EXHAUSTED"}
-"""Operations that fail without the control plane, because it starts lobbies."""
+"""Error codes of operations that need the control plane to start a lobby."""
 SETTINGS: Final = {
     # Waiting requests end with SHUTTING_DOWN after the service has read the requests that were sent
     # earlier.
@@ -50,7 +50,9 @@ SETTINGS: Final = {
 
 @pytest.fixture
 def _no_left_over() -> None:
-    """Replaces the fixture of the folder, because these tests start a service of their own."""
+    """Replaces the check of the shared data plane, because these tests start a service of their
+    own.
+    """
 
 
 class RestartableWorld:

@@ -31,8 +31,8 @@ def _code_and_test(item: tuple[tuple[str, Shown], set[str]]) -> tuple[str, str]:
 
 
 async def test_shared_tests_cover_only_unreachable_codes() -> None:
-    """Only errors of the data plane, INTERNAL, and STORAGE_FULL for operations that write nothing
-    may be shared.
+    """One test may cover several operations only for errors of the data plane, INTERNAL, and
+    STORAGE_FULL of operations that write nothing.
     """
     slugs_by_code: defaultdict[str, set[str]] = defaultdict(set)
     for (code, one), slugs in sorted(shown_for_all().items(), key=_code_and_test):

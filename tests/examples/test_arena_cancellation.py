@@ -31,5 +31,5 @@ async def test_cancellation_during_a_response_is_not_lost() -> None:
             await asyncio.sleep(random.random() * 0.002)
             calling.cancel()
             done, _ = await asyncio.wait([calling], timeout=10)
-            assert done, "the order to end was swallowed"
+            assert done, "the cancellation was lost"
         hosting.close()

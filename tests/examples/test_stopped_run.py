@@ -63,14 +63,14 @@ def test_next_run_ends_leftovers_of_a_killed_run(
     assert {"hosting-edge-gu", "hosting-keeper"} < programs, "and a game server"
     kill_at_once(first)
     assert set(pids_of(first.data_dir)) == left
-    assert is_served(lobby), "who plays notices nothing"
+    assert is_served(lobby), "connected players must see no effect"
 
     second = start_run()
     second.wait_for(OPEN)
     found = lobby_of(second)
     assert found["lobby"]["lobby_id"] == lobby["lobby"]["lobby_id"]
     assert found["ports"] == lobby["ports"]
-    assert set(pids_of(first.data_dir)) == left, "nothing was started beside it"
+    assert set(pids_of(first.data_dir)) == left, "no other lobby was started"
     second.stop()
     assert second.process.returncode == 0
     assert all(map(is_gone, left))

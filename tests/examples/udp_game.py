@@ -155,7 +155,9 @@ class Stage:
         self.cloud("DELETE", f"/cloud/games/{GAME}/matchmaker/lobbies/{lobby_id}")
 
     def pid(self, lobby_id: str) -> int:
-        """Returns the PID from the keeper. Inside a PID namespace, it is the child of that process."""
+        """Returns the PID of the game server. With a PID namespace, the keeper has the PID of its
+        parent.
+        """
         [state] = self.full_service.data_dir.glob(f"**/{lobby_id}/state")
         noted = RunFolder(state.parent).state()
         assert noted is not None

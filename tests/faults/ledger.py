@@ -71,8 +71,8 @@ class Ledger:
             self.counts["expired"] += 1
             return
         if code == "PLAYER_TOKEN_CONSUMED":
-            assert is_repeat, "a token that was never used is consumed"
-            assert not has_key, "a lost answer, repeated under its key, is not {}"
+            assert is_repeat, "an unused token is consumed"
+            assert not has_key, "a repeat under its key did not replay the response"
             self.counts["consumed by a lost call"] += 1
         else:
             assert code == "OK", f"an answered token is refused: {code}"
@@ -80,13 +80,13 @@ class Ledger:
         self.counts["connected"] += 1
         assert ticket.connect_asked_at is not None
         latest = ticket.answered_at + ticket.ttl_s + SLACK_S
-        assert ticket.connect_asked_at <= latest, "a token lived on after its deadline"
+        assert ticket.connect_asked_at <= latest, "a token was valid after its deadline"
 
     def clear_at(self) -> float:
         return self._clear_at + SLACK_S
 
     def check_limits(self) -> None:
-        """Checks that no lobby ever had more slots certainly taken than its limit."""
+        """Checks that the number of taken slots never exceeded the limit of a lobby."""
         changes: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
         for ticket in self.tickets.values():
             if ticket.surely_until > ticket.answered_at:
@@ -96,7 +96,7 @@ class Ledger:
             taken = itertools.accumulate(change for _, change in sorted(moments))
             most = max(taken)
             limit = self.lobbies[lobby_id].limit
-            assert most <= limit, f"{most} places of {limit} were taken at once"
+            assert most <= limit, f"{most} slots of {limit} were taken at once"
 
     def still_connected(self) -> list[Ticket]:
         return [

@@ -58,7 +58,9 @@ class World:
         await asyncio.sleep(self.random.random() * longest_s)
 
     async def linger(self) -> None:
-        """Waits rarely, so that most players have a pending request at a kill."""
+        """Rarely waits, because most players must have a pending request when the service is
+        killed.
+        """
         if self.random.random() < 0.1:
             await self.pause(0.3)
 

@@ -41,7 +41,9 @@ class ApiSession:
         return lobby
 
     async def join(self, lobby: AttachedLobby, **fields: Any) -> list[str]:
-        """Uses the env_ token, because a limit of players for each address does not apply to it."""
+        """Returns player tokens. The request has an env_ token, which has no limit of players for
+        each address.
+        """
         answer = await self.must(
             "join", {"lobby_id": lobby.id, **fields}, token=self.plane.environment_token
         )

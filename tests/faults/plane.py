@@ -139,7 +139,7 @@ class Plane:
         return self.shim
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """A restart uses the ports of the first start."""
+        """Starts the process without waiting. A restart uses the ports of the first start."""
         config = self.folder / "settings.toml"
         config.write_text(_toml({**self.settings, **self.addresses}))
         self.ready_file = self.folder / "ready.json"

@@ -55,7 +55,7 @@ class PostgresProxy:
         self.cut()
 
     def lose(self) -> None:
-        """Breaks each open connection at its next message."""
+        """Breaks each open connection when its client sends the next message."""
         self._lost |= self._open
 
     def silence(self) -> None:

@@ -24,7 +24,9 @@ async def restart_under_load(
     state_bytes: int = 0,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> World:
-    """Starts the plane and ends it in each given way under load. The last restart stays up."""
+    """Starts the plane, ends and restarts the plane once for each of `endings`, and leaves the
+    plane running.
+    """
     await plane.start()
     transports: list[Transport] = [plane.http_transport(), plane.grpc_transport(channels=2)]
     mode = DEFAULT_MODES["duel"]

@@ -28,8 +28,8 @@ KINDS: Final = (
     "write",
     "ask",
 )
-"""Recorded are the first five kinds. `make` creates a file, `ask` writes the name of a file into
-another file.
+"""The library records calls of the first five kinds. `make` creates a file, `ask` writes the name
+of a file into another file.
 """
 _ACTIONS: Final = ("nothing", "stall", "fail", "kill_before", "kill_after", "tear")
 _RULES, _STEPS, _NAME = 16, 65536, 64
@@ -113,7 +113,7 @@ class Rule:
         return int(self._raw.hits)
 
     def release(self) -> None:
-        """Ends the rule. Stalled calls continue."""
+        """Ends the rule. Calls that the rule stalls continue."""
         self._raw.armed = 0
         _wait_until(lambda: self._raw.waiting == 0, "stalled calls to go on")
 

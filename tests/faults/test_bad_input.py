@@ -61,7 +61,9 @@ def minimal(operation: str, shared: SharedPlane) -> dict[str, Any]:
 
 
 def altered(token: str) -> str:
-    """Changes the character before the last one. The last character may have unused bits."""
+    """Changes the last but one character of a token, because the last character may have unused
+    bits.
+    """
     other = "A" if token[-2] != "A" else "B"
     return token[:-2] + other + token[-1]
 

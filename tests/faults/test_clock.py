@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 DAY_S = 86_400
 TTLS_S = (6, 12, 24, 48)
-"""The test uses the shortest lifetime above `STARTS_OF_TTL` times the start time of the machine."""
+"""Token lifetimes. The test uses the shortest lifetime above `STARTS_OF_TTL` times the start time
+of the machine.
+"""
 STARTS_OF_TTL = 4
 SILENCE_S = 1.0
 MODES = {

@@ -142,7 +142,7 @@ async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
             await check_reads_go_on(session, transport, lobby)
             await check_players_continue(session, transport, lobby, tokens.pop())
             again = await transport.call("join", keyed, token=session.client_token, key="before")
-            assert again.tokens == first.tokens, "a repetition needs no room"
+            assert again.tokens == first.tokens, "a repeat needs no disk space"
         assert (await plane.look("/livez"))[0] == 200
         if round_number == 1:
             await session.must(
@@ -230,7 +230,7 @@ async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
 async def test_failed_segment_allocation_is_storage_full(
     make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
-    """Works without a mount: the shim refuses every way to allocate space, like a disk quota."""
+    """The shim refuses every call that allocates disk space, like a disk quota."""
     plane = make_plane(settings={"journal": {"segment_bytes": 1 << 20}})
     await plane.start()
     transports = open_transports(plane)

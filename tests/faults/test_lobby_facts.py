@@ -25,7 +25,7 @@ KILLS = 4
 
 
 class Reader:
-    """Stores facts together with stream and LSN, as a control plane does in one transaction."""
+    """Stores facts together with their stream and LSN, like the control plane."""
 
     def __init__(self, plane: Plane) -> None:
         self.path = plane.data_dir / "admin.sock"
@@ -42,7 +42,7 @@ class Reader:
         assert not answer.is_restarted
         assert answer.lost == 0
         for fact in answer.facts:
-            assert fact.lsn > self.lsn, "in order, and none again"
+            assert fact.lsn > self.lsn, "in order and without repeats"
             self.lsn = fact.lsn
             self.stored[fact.lobby_id, str(fact.WhichOneof("what"))] += 1
         self.stream = answer.stream

@@ -1,6 +1,4 @@
-"""A disk that stalls or fails syncs: no response is sent before the data that it depends on is
-durable.
-"""
+"""A disk that stalls or fails syncs: no response is sent before its data is durable."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ async def prepare(session: ApiSession) -> PreparedLobbies:
 
 
 def changes(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
-    """Each request writes an event, so that every lobby has one that is not durable."""
+    """Returns requests that write an event to each lobby, which is not durable during the stall."""
     env = session.plane.environment_token
     crowd = cast.crowd.token
     return [
@@ -100,7 +98,7 @@ def changes(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
 
 
 def derived(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
-    """These requests write nothing, but their responses depend on data that is not durable."""
+    """Returns requests that write nothing, but read data that is not durable."""
     env = session.plane.environment_token
     crowd = cast.crowd.token
     return [
@@ -265,7 +263,7 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
         waiting.check_none_was_answered()
         failing = shim.fail(call, "seg-*")
     assert await plane.wait_ended() == -signal.SIGABRT
-    assert failing.hits == 1, "a failed call is never made again"
+    assert failing.hits == 1, "a failed call was repeated"
     assert await waiting.count_answered() == 0
     failing.release()
     await plane.start()
@@ -273,7 +271,7 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
     for (session, prepared), transport in zip(sessions, again, strict=True):
         for token, expected in (
             (prepared.connected, {"PLAYER_TOKEN_CONSUMED"}),
-            # The use was decided but not answered before the kill, so both codes are correct.
+            # The service decided about the token before the kill, so both codes are correct.
             (prepared.reserved, {"OK", "PLAYER_TOKEN_CONSUMED"}),
         ):
             answer = await transport.call(

@@ -54,7 +54,7 @@ class Answer:
     body: Any
     status: str
     errors: tuple[tuple[str, ...], ...] = ()
-    """Paths of field problems. The last part of a path is the problem word."""
+    """Paths of field problems. The last part of a path names the problem."""
     retry_after_s: float | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Transport(Protocol):
         key: str | None = None,
         timeout_s: float = 60.0,
     ) -> Answer:
-        """Sends one request. Raises Lost, or TimeoutError after `timeout_s`."""
+        """Sends one request. Raises Lost without a response, and TimeoutError after `timeout_s`."""
         ...
 
     async def close(self) -> None: ...

@@ -41,7 +41,7 @@ def ask_guarded(scenario: Scenario, slug: str, captcha: Any = None) -> httpx.Res
 def _captcha(slug: str) -> None:
     @error_case(slug, "CAPTCHA_REQUIRED")
     def _(scenario: Scenario) -> httpx.Response:
-        """The same request with a captcha response succeeds, so only the response is missing."""
+        """Only the captcha response is missing: the same request with a captcha response succeeds."""
         assert ask_guarded(scenario, slug, HUMAN).status_code == 200
         answer = ask_guarded(scenario, slug)
         returned = answer.json()["metadata"]
@@ -76,7 +76,7 @@ def _verification(slug: str) -> None:
 
     @error_case(slug, "MATCHMAKER_VERIFICATION_UNAVAILABLE")
     def _(scenario: Scenario) -> httpx.Response:
-        """A broken captcha provider returns the same code."""
+        """A request with a broken captcha provider returns the same code as a failed verification."""
         returned = ask_guarded(scenario, slug, UNJUDGED)
         assert returned.status_code == 502, returned.text
         assert returned.json()["code"] == "MATCHMAKER_VERIFICATION_UNAVAILABLE"

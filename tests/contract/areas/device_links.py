@@ -58,7 +58,6 @@ def _of_caller(
 ) -> None:
     @error_case("complete_device_link", code)
     def _(scenario: Scenario) -> httpx.Response:
-        """The link token and the completing token have the same error codes."""
         refused = scenario.call("complete_device_link", bearer=bearer(scenario))
         assert refused.json()["code"] == code, refused.text
         return _show(scenario, "complete_device_link", link(scenario))
@@ -82,5 +81,5 @@ elsewhere(
     "prepare_device_link",
     "IDEMPOTENCY_KEY_REUSED",
     f"{SWEEPS}::test_tokenless_repeat_after_key_file_restore_is_not_replayed",
-    "its message is empty and it alone changes something without a token: a key meets no other message",
+    "the message is empty, so no other message can reuse the key without a token",
 )

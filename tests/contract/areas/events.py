@@ -15,5 +15,5 @@ def _(scenario: Scenario) -> str:
 
 @error_case("live_events", "TOKEN_INVALID")
 def _(scenario: Scenario) -> httpx.Response:
-    """Every text of valid form is the secret of some channel. This text is too short."""
+    """This text is too short for a channel secret. Every longer text is the secret of some channel."""
     return scenario.call("live_events", bearer="short")

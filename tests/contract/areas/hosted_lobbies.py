@@ -61,7 +61,7 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("create", "CAPACITY_EXHAUSTED")
 def _(scenario: Scenario) -> httpx.Response:
-    """The mode has no image. `test_service_errors` covers a missing control plane."""
+    """The mode has no image, so the service cannot start a lobby."""
     return create(scenario, "empty")
 
 
@@ -72,14 +72,16 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("create", "MATCHMAKER_LOBBY_STOPPED")
 def _(scenario: Scenario) -> httpx.Response:
-    """A repeat under the key returns the same lobby until the lobby has ended."""
+    """A repeated request with the same idempotency key returns the same lobby until the lobby has
+    ended.
+    """
     again = {"headers": {"idempotency-key": scenario.name}}
     created = scenario.good("create", **again)["lobby"]["lobby_id"]
     assert scenario.good("create", **again)["lobby"]["lobby_id"] == created
     detach(scenario, Lobby(created, ""))
     end = time.monotonic() + WAIT_S
     while (answer := scenario.call("create", **again)).status_code == 200:
-        assert time.monotonic() < end, "it does not end"
+        assert time.monotonic() < end, "the lobby does not end"
     return answer
 
 
@@ -98,7 +100,7 @@ def make(scenario: Scenario, slug: str, mode: str, **changes: Any) -> httpx.Resp
 def _making(slug: str) -> None:
     @error_case(slug, "MATCHMAKER_TOO_MANY_LOBBIES")
     def _(scenario: Scenario) -> httpx.Response:
-        """The namespace allows one lobby and has one."""
+        """The namespace is at its limit of one lobby."""
         token = scenario.world.environment_tokens["small"]
         scenario.call("attach", bearer=token, path={"namespace_id": "small"})
         return make(scenario, slug, "hosted", bearer=token)
@@ -114,7 +116,7 @@ def _making(slug: str) -> None:
         slug,
         "PORTS_EXHAUSTED",
         "tests/dataplane/test_edge_routes.py::test_exhausted_ports_create_no_lobby",
-        "there are 6,000 ports of either family, and no setting makes them fewer",
+        "each family has 6,000 ports, and no setting reduces the number",
     )
 
 

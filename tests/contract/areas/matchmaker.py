@@ -140,7 +140,9 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("find", "MATCHMAKER_LOBBY_STOPPED")
 def _(scenario: Scenario) -> httpx.Response:
-    """A repeat under the key returns the same lobby until the lobby has ended."""
+    """A repeated request with the same idempotency key returns the same lobby until the lobby has
+    ended.
+    """
     lobby = scenario.attach("pair")
     again = {
         "fields": {"game_modes": ["pair"], "tags": tagged(scenario)},

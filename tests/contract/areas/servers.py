@@ -77,7 +77,7 @@ elsewhere(
     "create_server",
     "PORTS_EXHAUSTED",
     "tests/dataplane/test_edge_routes.py::test_exhausted_ports_create_no_lobby",
-    "there are 6,000 ports of either family, and no setting makes them fewer",
+    "each family has 6,000 ports, and no setting reduces the number",
 )
 
 

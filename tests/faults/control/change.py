@@ -15,7 +15,7 @@ Ask = Callable[[GameFixture, Fields, str], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. `fields` builds the request from the responses that were read before."""
+    """A change of the records. `fields` builds the request from earlier responses."""
 
     name: str
     operation: str
@@ -23,7 +23,7 @@ class Change:
     fields: Callable[[GameFixture, Fields], Fields]
     prepare: Callable[[GameFixture], Awaitable[Any]] | None = None
     steps: tuple[Step, ...] = ()
-    """Kill steps on files outside of the database."""
+    """Kill steps at calls on files outside of the database."""
     in_records: tuple[Step, ...] = RECORDS
     is_repeatable: bool = True
     """False if a retry creates another record."""

@@ -52,7 +52,7 @@ class GameFixture:
         self.begin()
 
     def begin(self) -> None:
-        """Drops the expectations of earlier changes."""
+        """Forgets the expected records of earlier changes."""
         self.spare_domain = self.upload_id = self.build_id = self.token_id = self.server_id = ""
         self.images: dict[str, str] = {}
         self.passwords: dict[str, list[str]] = {}
@@ -207,7 +207,9 @@ class GameFixture:
             assert self.version_names.setdefault(name, key) == key, name
 
     async def seen(self) -> Fields:
-        """Returns all records and all responses, without values that change by themselves."""
+        """Returns all database rows and all responses, without values that change without a
+        request.
+        """
         returned: Fields = {}
         for slugs, fields in (
             (("get_namespace", "version_history", "list_namespace_tokens"), self.place),

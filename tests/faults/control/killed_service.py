@@ -38,7 +38,7 @@ AGREE_S: Final = 1.0
 UNPACKER: Final = "unpacker"
 """Unpacks builds for the control plane, and ends with the control plane."""
 HALF: Final = 20
-"""Half of a file, in bytes."""
+"""Bytes that a write keeps if the plane is killed in the middle of the write."""
 UP_S: Final = 60.0
 LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
 Result = TypeVar("Result")
@@ -62,7 +62,7 @@ class Step:
     delay_ms: float = 0.0
     is_half: bool = False
     other: str = ""
-    """The process that makes the call, if the killed plane does not."""
+    """The process that makes the call, if the killed plane does not make it."""
 
     def __str__(self) -> str:
         return f"{self.role}: {self.name}"
@@ -80,7 +80,7 @@ ONE_PAGE: Final = (
     Step("the page header is written without its page", "control", "pwrite", LOG, at=2),
     *RECORDS[2:],
 )
-"""Steps of a small change, which never makes the third write of RECORDS."""
+"""Kill steps of a change with fewer than three database writes."""
 KEPT_FILES: Final = "control/objects/kept/*"
 KEPT: Final = (
     Step("the file has not its last name", "control", "rename", KEPT_FILES),
@@ -192,7 +192,7 @@ class KilledService(FullService):
         return found
 
     async def refresh(self) -> None:
-        """A new supervisor restarts planes faster, because its restart delay has not grown."""
+        """Starts a new supervisor, because the restart delay of the old supervisor has grown."""
         if self.kills % 4 == 3:
             await asyncio.to_thread(self.stop)
             await asyncio.to_thread(self._start_again)

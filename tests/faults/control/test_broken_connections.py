@@ -86,7 +86,7 @@ async def test_read_is_retried_only_once(database: Database, proxy: PostgresProx
 async def test_failed_read_on_a_working_connection_is_not_retried(
     database: Database, proxy: PostgresProxy
 ) -> None:
-    """A sequence counts the executions of the query, because a rollback does not reset it."""
+    """A sequence counts the executions of the query, because a rollback does not reset a sequence."""
     async with database.write() as tx:
         await tx.run(text("CREATE SEQUENCE asked"))
     async with database.query() as tx:
@@ -178,7 +178,7 @@ async def test_cancelled_statement_ends_on_the_server(
         assert task.cancelled()
         while await is_asleep():
             await asyncio.sleep(0.01)
-    # The changed row must not stay locked.
+    # The cancelled statement must not leave its row locked.
     async with asyncio.timeout(PATIENCE_S):
         await write_once(database)
     async with database.read() as tx:

@@ -109,7 +109,7 @@ class SignedTokens:
         return str(joined["player"]["token"])
 
     async def unneeded_key(self) -> None:
-        """Adds a key that signs, and that no lobby or player needs."""
+        """Adds a signing key that no lobby or player token needs."""
         assert await self.rotate(False)
         await self.public_token()
 

@@ -34,7 +34,7 @@ from tests.support.waiting import PATIENCE_S, FreeTime
 pytestmark = pytest.mark.anyio
 
 REPORTED_S = 25.0
-"""A query times out after ten seconds and is retried once."""
+"""A query times out after ten seconds, and the service retries a query once."""
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ async def test_full_database_disk_is_reported_and_reads_continue(tmp_path: Path)
         user.stdin.write(f"{word}\n")
         user.stdin.flush()
         while not (line := user.stdout.readline()).startswith("= "):
-            assert line, "the user of the database died"
+            assert line, "the database client process ended"
         return line[2:].strip()
 
     try:

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 ATTEMPTS: Final = 3
 FED: Final = "feed/.*.tmp"
-"""The data plane confirms a namespace only after it has stored this file."""
+"""The data plane confirms a configuration only after the write of this file."""
 _ADMIN: Final = "hosting.internal.v1.ControlAdmin"
 NAMESPACE_KINDS: Final = {
     "env": "create_service_token",

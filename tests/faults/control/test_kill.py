@@ -144,7 +144,7 @@ async def footprint_without_kill(
 
 
 async def settled_responses(fixture: GameFixture) -> Fields:
-    """Reads until two reads agree. The request may still run in the plane that was not killed."""
+    """Returns the responses when two reads agree. The other plane may still execute the request."""
     found = await fixture.seen()
     while (again := await fixture.seen()) != found:
         found = again

@@ -229,7 +229,7 @@ async def fixture(
 
 @contextlib.contextmanager
 def suspended_data_plane(full_service: FullService) -> Iterator[None]:
-    """The process exists and does not respond."""
+    """Stops the data plane by SIGSTOP within the block."""
     pid = int((full_service.data_dir / "LOCK").read_text().split()[0])
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -85,7 +85,7 @@ async def test_idle_lobbies_survive_kills_of_both_planes(game: FailingGame) -> N
     assert {one: processes_of(full_service, one) for one in before} == pids
     assert (await find_idle_lobby(game))["lobby"]["lobby_id"] in before
     after = await standing(game, 3)
-    assert before < after, "one is needed in the place of the one that was found"
+    assert before < after, "the lobby in use must be replaced"
     await only(game, after)
 
 
@@ -108,8 +108,8 @@ async def test_killed_idle_lobby_is_replaced_once(game: FailingGame, roles: list
 async def test_exited_idle_lobbies_are_replaced_with_back_off(
     game: FailingGame,
 ) -> None:
-    """Each lobby has a public port, which is quarantined after its end. Fast restarts could use up
-    all ports.
+    """The port of an ended lobby is quarantined for a minute, so fast restarts could use up all
+    ports.
     """
     await game.deploy(duel=idle(1, 1, docker={"env": {"PLAY": "leaves"}}))
 
@@ -144,7 +144,7 @@ async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: Fail
         await kill(game, "data", "control")
         requested = {"lobby_id": played}
         joined = await game.developer.door.call("join", requested, token=game.public_token)
-        assert joined.code == "OK", "by its id it is joined until its time is over"
+        assert joined.code == "OK", "join by id works until the timeout"
         await game.deploy("3.0.0", duel=idle(0, 0))
         await only(game, {played}, live=True)
         await bystander.check_undisturbed()

@@ -53,8 +53,8 @@ OVER: Final = (
     *MOMENTS,
 )
 AWAY: Final = "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-"""Find starts no lobby if the control plane is silent for three seconds, which a restart on a slow
-machine takes.
+"""Find returns this code if the control plane was silent for three seconds. A restart on a slow
+machine takes longer.
 """
 
 

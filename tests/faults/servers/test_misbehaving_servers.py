@@ -247,7 +247,7 @@ async def test_server_that_ignores_sigterm_is_killed_after_the_timeout(game: Fai
     await game.remove(lobby_id)
     joined = await game.developer.door.call("join", {"lobby_id": lobby_id}, token=game.public_token)
     assert joined.code == "MATCHMAKER_LOBBY_DRAINING"
-    assert await asyncio.to_thread(echoed, address) == b"hello", "until it is killed"
+    assert await asyncio.to_thread(echoed, address) == b"hello", "the server responds until SIGKILL"
     record = await eventually(lambda: game.record(lobby_id))
     assert "stopped" not in record["status"]
 

@@ -99,9 +99,9 @@ async def test_port_of_a_new_server_reaches_that_server(
 
 
 MANY: Final = 16
-"""The maximum number of ports of one lobby."""
+"""The highest number of ports that one lobby can have."""
 LATER: Final = 8
-"""Number of lobbies that use nearly half of the free ports.
+"""Number of lobbies that together use nearly half of the free ports.
 
 Without the quarantine, they would reuse a port of an ended lobby with probability 0.9999.
 """
@@ -178,7 +178,7 @@ async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
             for address in given:
                 assert (await asyncio.to_thread(answered, address)).endswith(b" hello")
             await clients.are_silent()
-            assert clients.answers == answers, "who played in the first lobby reached another"
+            assert clients.answers == answers, "a player of the first lobby reached another lobby"
 
 
 async def heard(clients: OldClients, count: int) -> bool:

@@ -81,7 +81,7 @@ async def test_server_resumed_in_time_keeps_its_lobby(game: FailingGame) -> None
     assert again["lobby"]["lobby_id"] == lobby_id
     assert processes_of(game.developer.full_service, lobby_id) == pids
     assert await asyncio.to_thread(echoed, address_of(again["ports"]["game"])) == b"hello"
-    assert await found_existing(game) is None, "it has no place left"
+    assert await found_existing(game) is None, "the lobby has no free slot"
     assert await places(game) == {lobby_id: LIMIT}
 
 
