@@ -304,6 +304,7 @@ class DataPlane:
         return answer
 
     async def _feed_file(self) -> None:
+        """Loads the feed file. Retries in the background, because the stored feed is valid."""
         if self._static_feed is not None:
             self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())
             await self._static_feed.wait_fed()

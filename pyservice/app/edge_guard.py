@@ -213,6 +213,10 @@ class EdgeGuard:
             return _begin(path, "--replace", log, is_apart=True, given=list(self._given()))
 
     async def _started(self, stop: asyncio.Event) -> bool:
+        """Waits until edge-guard serves. Returns False if `stop` is set first.
+
+        A held lock is not enough, because the new process may still fail.
+        """
         assert self._process is not None
         async with asyncio.timeout(_START_S):
             while not await self._is_serving(self._process.pid):
@@ -229,6 +233,10 @@ class EdgeGuard:
         return self._lock.holder() == pid and bool((await self._told()).get("is_ready"))
 
     async def _leads_somebody(self, hurry: asyncio.Event) -> bool:
+        """Returns whether edge-guard has player connections.
+
+        Asks edge-guard itself, because its route file is out of date on a full disk.
+        """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while self._lock.holder():

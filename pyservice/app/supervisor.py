@@ -134,6 +134,7 @@ class _Supervisor:
         return True
 
     def _is_hopeless(self, child: ChildProcess, status: int) -> bool:
+        """Returns whether a needed child failed before it was ever ready. It would fail again."""
         is_needed = child is self._data or self._needs_control
         return child.said is None and status > 0 and is_needed
 

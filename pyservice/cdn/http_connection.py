@@ -382,6 +382,7 @@ class _Refused(asyncio.Protocol):
 
 
 def _has_path(url: bytes) -> bool:
+    """Returns whether uvicorn can parse the URL. It would treat an invalid URL as its own failure."""
     try:
         path = httptools.parse_url(url).path
     except httptools.HttpParserInvalidURLError:

@@ -100,6 +100,7 @@ class DatabaseHealthCheck:
 
 
 async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]) -> None:
+    """Runs a step as long as other operations complete. Raises TimeoutError if none completes."""
     working = asyncio.ensure_future(step())
     try:
         seen = None

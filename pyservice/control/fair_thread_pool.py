@@ -13,13 +13,13 @@ from typing import Final, TypeVar
 
 THREADS: Final = 2
 PERMITS: Final = 4
-"""Number of threads for uploads. Decompression holds up to 128 MiB in each."""
+"""Limit of build checks in progress. Decompression holds up to 128 MiB for each."""
 
 _Result = TypeVar("_Result")
 
 
 class TenantQueues:
-    """One FIFO queue for each tenant. One step of a tenant holds its turn."""
+    """One FIFO queue for each tenant. At most one caller of a tenant holds its turn."""
 
     def __init__(self) -> None:
         self._turns: dict[str, asyncio.Lock] = {}

@@ -324,6 +324,7 @@ class Feeder:
         self._is_resync_needed.set()
 
     async def _poll_until_disconnected(self) -> None:
+        """Polls held configurations, because a restarted data plane may have lost its disk."""
         pause_s = _POLL_INTERVAL_S
         loop = asyncio.get_running_loop()
         records_s = loop.time() + _RECORDS_INTERVAL_S
@@ -415,6 +416,7 @@ class Feeder:
             del self._wanted[namespace_id]
 
     def _park(self, namespace_id: str) -> None:
+        """Retries a namespace later, because an operator's change may remove the cause."""
         loop = asyncio.get_running_loop()
         wanted = self._wanted[namespace_id]
         wanted.parked = loop.call_later(_REFUSED_RETRY_S, self._unpark, namespace_id)

@@ -327,6 +327,10 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fi
 def _owner(
     configuration: pb.NamespaceConfiguration, held: NamespaceIndex, namespace_id: bytes | None
 ) -> str:
+    """Returns the id of another namespace that has the value, or an empty string.
+
+    Only the log has the name of that namespace, because it may belong to another developer.
+    """
     found = held.configuration(namespace_id) if namespace_id else None
     if found is None or found.namespace_id == configuration.namespace_id:
         return ""

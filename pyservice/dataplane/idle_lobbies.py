@@ -267,6 +267,7 @@ class IdleLobbyScaler:
             await self._processes.stop(lobby, only_if_idle=only_if_idle)
 
     async def _end_attached(self, lobby: Lobby) -> None:
+        """Ends an attached lobby at once, because the service runs no process of it."""
         with _ignore_ended_lobby():
             await self._source.detach([lobby.namespace], lobby.id, None)
 

@@ -220,7 +220,7 @@ class PlacementAllocator:
         now_s = self._monotonic_s()
         while self._resting and self._resting[0][0] <= now_s:
             until_s, number, build_id = heapq.heappop(self._resting)
-            # After the clock was set back, the port may be quarantined again until a later time.
+            # If two runs had the port after a clock was set back, the later quarantine stays.
             if self._rests_until_s.get(number) == until_s:
                 del self._rests_until_s[number]
             self._resting_of[build_id] -= 1

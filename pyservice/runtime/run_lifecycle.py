@@ -236,6 +236,7 @@ class RunLifecycle:
                 step = self._after
 
     async def _after(self) -> RunState:
+        """Returns the state after an unexpected error. The program may still run and must be watched."""
         await asyncio.sleep(_RETRY_DELAYS_S[-1])
         await self._again(self._withdrawn, OSError)
         if self._folder.is_kept():
@@ -285,7 +286,8 @@ class RunLifecycle:
 
     async def _room(self) -> None:
         await self._context.capacity.wait(self.resources)
-        # Set before the check for a stop: a cancelled waiter may have received the capacity.
+        # Set here and not by the caller, because a cancelled wait may already have received the
+        # capacity.
         self._has_room = True
 
     async def _preparing(self) -> RunState:
@@ -333,6 +335,7 @@ class RunLifecycle:
         return self._starting
 
     async def _found_again(self) -> RunState:
+        """Waits for the owner's request, because an earlier service did not start the run."""
         await self._stop.unless_stopped(self._is_wanted.wait())
         if self._refused is not None:
             return self._over(self._refused)
@@ -363,6 +366,7 @@ class RunLifecycle:
         return self._running
 
     async def _given_up(self) -> RunState:
+        """Abandons a start that may hang on a file. Only the lock holder can still start the run."""
         self._folder.withdraw()
         if self._stop.is_requested:
             self._not_begun = RunEnd("stopped")

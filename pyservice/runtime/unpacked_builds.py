@@ -225,6 +225,7 @@ class UnpackedBuilds:
             raise
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        """Runs work in dedicated threads, because unpacking blocks a thread for minutes."""
         """Runs work in dedicated threads, because unpacking would block the shared threads for
         minutes.
         """

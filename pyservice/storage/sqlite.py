@@ -183,6 +183,7 @@ def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connec
 
 
 def _keep_private(path: Path) -> None:
+    """Restricts the database files to their owner, because they contain secrets."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
         return
