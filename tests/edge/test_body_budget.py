@@ -13,7 +13,7 @@ import pytest
 
 from pyservice.transport import KIB, MIB, TransportSettings
 from tests.edge.connections import anyio_backend as anyio_backend
-from tests.support.forwarding_pair import VALIDATE, Doors, open_doors, until
+from tests.support.forwarding_pair import VALIDATE, Servers, open_servers, until
 from tests.support.sample_service import (
     GOOD,
     HttpConnection,
@@ -35,8 +35,8 @@ HALF = 5 * 900 * KIB
 
 
 @pytest.fixture
-async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
-    async with open_doors(tmp_path, settings=BUDGET) as opened:
+async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
+    async with open_servers(tmp_path, settings=BUDGET) as opened:
         yield opened
 
 
@@ -44,12 +44,12 @@ Client = Callable[..., Awaitable[HttpConnection]]
 
 
 @pytest.fixture
-async def client(doors: Doors) -> AsyncIterator[Client]:
+async def client(servers: Servers) -> AsyncIterator[Client]:
     async with AsyncExitStack() as stack:
 
         async def opened(number: int = 1) -> HttpConnection:
             local = (f"127.0.0.{number}", 0)
-            streams = await asyncio.open_connection(*doors.http.address, local_addr=local)
+            streams = await asyncio.open_connection(*servers.http.address, local_addr=local)
             connection = HttpConnection(*streams)
             stack.push_async_callback(cut, connection)
             return connection
@@ -62,8 +62,8 @@ async def cut(connection: HttpConnection) -> None:
     await connection.close()
 
 
-def held(doors: Doors) -> int:
-    return doors.metrics.http.body_bytes
+def held(servers: Servers) -> int:
+    return servers.metrics.http.body_bytes
 
 
 async def begin(connection: HttpConnection, sent: int, of: int) -> None:
@@ -72,10 +72,10 @@ async def begin(connection: HttpConnection, sent: int, of: int) -> None:
     await connection.writer.drain()
 
 
-async def hold_half(doors: Doors, client: Client) -> None:
+async def hold_half(servers: Servers, client: Client) -> None:
     for number in range(200, 205):
         await begin(await client(number), LARGE, MIB)
-    await until(lambda: held(doors) == HALF)
+    await until(lambda: held(servers) == HALF)
 
 
 def body_of(size: int) -> bytes:
@@ -83,7 +83,7 @@ def body_of(size: int) -> bytes:
     return text % (b"x" * (size - len(text) + 2))
 
 
-async def test_unfinished_bodies_stay_within_the_budget(doors: Doors, client: Client) -> None:
+async def test_unfinished_bodies_stay_within_the_budget(servers: Servers, client: Client) -> None:
     peak = 0
 
     async def hostile(number: int) -> asyncio.Future[Response]:
@@ -96,7 +96,7 @@ async def test_unfinished_bodies_stay_within_the_budget(doors: Doors, client: Cl
             for _ in range(LARGE // (20 * KIB)):
                 connection.writer.write(b" " * 20 * KIB)
                 await connection.writer.drain()
-                peak = max(peak, held(doors))
+                peak = max(peak, held(servers))
                 await asyncio.sleep(0)
         return reading
 
@@ -113,91 +113,93 @@ async def test_unfinished_bodies_stay_within_the_budget(doors: Doors, client: Cl
         one.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
     assert 7 * MIB < peak <= 12 * MIB
-    assert held(doors) <= 12 * MIB
+    assert held(servers) <= 12 * MIB
     for number in (2, 99):
         good = await client(number)
         assert (await good.ask("POST", CONNECTED_PATH, b'{"player_token":"x"}', GOOD)).status == 200
 
 
-async def test_address_at_its_share_leaves_space_for_others(doors: Doors, client: Client) -> None:
-    await hold_half(doors, client)
+async def test_address_at_its_share_leaves_space_for_others(
+    servers: Servers, client: Client
+) -> None:
+    await hold_half(servers, client)
     first, second = await client(2), await client(2)
     await begin(first, LARGE, MIB)
-    await until(lambda: held(doors) == HALF + LARGE)
+    await until(lambda: held(servers) == HALF + LARGE)
     await begin(second, LARGE, MIB)
     response = await second.read()
     assert (response.status, code_of(response)) == (503, "OVERLOADED")
     assert (response.headers["retry-after"], response.headers["connection"]) == ("1", "close")
     assert "address" in response.json["detail"]
     assert await is_closed(second)
-    assert held(doors) == HALF + LARGE
+    assert held(servers) == HALF + LARGE
     other = await client(3)
     assert (await other.ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
     first.writer.write(b" " * (MIB - LARGE))
     assert code_of(await first.read()) == "BODY_INVALID"
-    assert held(doors) == HALF
+    assert held(servers) == HALF
 
 
-async def test_many_clients_of_one_address_may_use_half(doors: Doors, client: Client) -> None:
+async def test_many_clients_of_one_address_may_use_half(servers: Servers, client: Client) -> None:
     for number in range(1, 5):
         await begin(await client(2), LARGE, MIB)
-        await until(lambda number=number: held(doors) == number * LARGE)  # type: ignore[misc]
+        await until(lambda number=number: held(servers) == number * LARGE)  # type: ignore[misc]
     refused = await (await client(2)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)
     assert code_of(refused) == "OVERLOADED"
     assert (await (await client(3)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
 
 
-async def test_small_bodies_fit_when_large_ones_do_not(doors: Doors, client: Client) -> None:
+async def test_small_bodies_fit_when_large_ones_do_not(servers: Servers, client: Client) -> None:
     for number in range(2, 11):
         await begin(await client(number), MIB - 1, MIB)
-    await until(lambda: held(doors) >= 8 * (MIB - 1))
+    await until(lambda: held(servers) >= 8 * (MIB - 1))
     refused = await (await client(20)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)
     assert code_of(refused) == "OVERLOADED"
     slow = await client(20)
     body = body_of(60 * KIB)
     slow.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(len(body))})
-    before = held(doors)
+    before = held(servers)
     slow.writer.write(body[:1000])
-    await until(lambda: held(doors) == before + 1000)
+    await until(lambda: held(servers) == before + 1000)
     slow.writer.write(body[1000:])
     assert (await slow.read()).status == 200
-    assert held(doors) == before
+    assert held(servers) == before
 
 
-async def test_unfinished_small_bodies_are_limited(doors: Doors, client: Client) -> None:
-    await hold_half(doors, client)
+async def test_unfinished_small_bodies_are_limited(servers: Servers, client: Client) -> None:
+    await hold_half(servers, client)
     codes = []
     for _ in range(40):
         connection = await client(2)
-        before = held(doors)
+        before = held(servers)
         connection.say("POST", JOIN, None, {**GOOD, "content-length": "60000"})
         connection.writer.write(b" " * 59_999)
-        await until(lambda before=before: held(doors) != before or before > HALF + SHARE)  # type: ignore[misc]
+        await until(lambda before=before: held(servers) != before or before > HALF + SHARE)  # type: ignore[misc]
         if before + 59_999 > HALF + SHARE * 3 // 2:
             codes.append(code_of(await connection.read()))
     assert codes == ["OVERLOADED"] * (40 - SHARE * 3 // 2 // 59_999)
-    assert held(doors) <= HALF + SHARE * 3 // 2
+    assert held(servers) <= HALF + SHARE * 3 // 2
 
 
-async def test_large_body_counts_until_its_response(doors: Doors, client: Client) -> None:
-    doors.control.is_slow = True
+async def test_large_body_counts_until_its_response(servers: Servers, client: Client) -> None:
+    servers.control.is_slow = True
     connection = await client()
     body = body_of(LARGE)
     connection.say("POST", "/cloud/groups", body, TOKEN)
-    await until(doors.control.begun.is_set)
-    assert held(doors) == len(body)
+    await until(servers.control.begun.is_set)
+    assert held(servers) == len(body)
     connection.say("POST", VALIDATE, body_of(100 * KIB), TOKEN)
-    await until(lambda: held(doors) == len(body) + 100 * KIB)
-    doors.control.go_on.set()
+    await until(lambda: held(servers) == len(body) + 100 * KIB)
+    servers.control.go_on.set()
     assert [(await connection.read()).status for _ in range(2)] == [200, 200]
-    assert held(doors) == 0
+    assert held(servers) == 0
 
 
-async def test_metric_reports_the_bytes_held(doors: Doors, client: Client) -> None:
+async def test_metric_reports_the_bytes_held(servers: Servers, client: Client) -> None:
     await begin(await client(), 300 * KIB, MIB)
-    await until(lambda: held(doors) == 300 * KIB)
+    await until(lambda: held(servers) == 300 * KIB)
     line = f'hosting_request_bodies_bytes{{door="http"}} {300.0 * KIB}'
-    assert line.encode() in doors.metrics.render()
+    assert line.encode() in servers.metrics.render()
 
 
 def chunked(*rest: bytes) -> bytes:
@@ -230,7 +232,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_budget_is_released_after_a_client_that(
-    doors: Doors, client: Client, kind: str
+    servers: Servers, client: Client, kind: str
 ) -> None:
     request, code = HOSTILE[kind]
     connection = await client()
@@ -239,43 +241,43 @@ async def test_budget_is_released_after_a_client_that(
         assert code_of(await connection.read()) == code
         if code != "BODY_INVALID":
             # The budget is released before the client has read the error.
-            assert held(doors) == 0
+            assert held(servers) == 0
     else:
-        await until(lambda: held(doors) > 0 or doors.control.calls != [])
+        await until(lambda: held(servers) > 0 or servers.control.calls != [])
     connection.writer.transport.abort()
-    await until(lambda: held(doors) == 0)
+    await until(lambda: held(servers) == 0)
     again = await client()
     assert (await again.ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
-    await until(lambda: held(doors) == 0)
+    await until(lambda: held(servers) == 0)
 
 
 async def test_budget_is_released_after_a_receive_timeout(tmp_path: Path) -> None:
     settings = TransportSettings(receive_timeout_ms=200)
-    async with open_doors(tmp_path, settings=settings) as doors:
-        connection = await HttpConnection.open(doors.http.address)
+    async with open_servers(tmp_path, settings=settings) as servers:
+        connection = await HttpConnection.open(servers.http.address)
         await begin(connection, LARGE, MIB)
         assert code_of(await connection.read()) == "REQUEST_TIMEOUT"
-        assert held(doors) == 0
+        assert held(servers) == 0
         await connection.close()
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
 async def test_budget_is_released_after_a_disconnect_or_shutdown(
-    doors: Doors, client: Client, is_whole: bool
+    servers: Servers, client: Client, is_whole: bool
 ) -> None:
-    doors.control.is_slow = True
-    for end in ("client", "door"):
-        doors.control.begun.clear()
+    servers.control.is_slow = True
+    for end in ("client", "server"):
+        servers.control.begun.clear()
         connection = await client()
         size = str(LARGE if is_whole else MIB)
         connection.say("POST", "/cloud/groups", None, {**TOKEN, "content-length": size})
         connection.writer.write(body_of(LARGE))
-        await until(lambda: held(doors) == LARGE)
+        await until(lambda: held(servers) == LARGE)
         if end == "client":
             connection.writer.transport.abort()
         else:
-            await doors.server.stop(0.0)
-        await until(lambda: held(doors) == 0)
+            await servers.server.stop(0.0)
+        await until(lambda: held(servers) == 0)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ async def test_budget_is_released_after_a_disconnect_or_shutdown(
 )
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_large_body_without_a_token_is_rejected_unread(
-    doors: Doors, client: Client, headers: dict[str, str], code: str, is_chunked: bool
+    servers: Servers, client: Client, headers: dict[str, str], code: str, is_chunked: bool
 ) -> None:
     connection = await client()
     framing = {"transfer-encoding": "chunked"} if is_chunked else {"content-length": str(MIB)}
@@ -300,18 +302,20 @@ async def test_large_body_without_a_token_is_rejected_unread(
     response = await connection.read()
     assert (response.status, code_of(response)) == (401, code)
     assert response.headers["www-authenticate"] == "Bearer"
-    assert held(doors) == 0
+    assert held(servers) == 0
     # A client that continues to send can read the error before the server closes the connection.
     for _ in range(5):
         connection.writer.write(b" " * 20 * KIB)
         await connection.writer.drain()
     assert await is_closed(connection)
-    assert doors.control.calls == []
-    counted = doors.metrics.http.meters["validate_game"].codes
+    assert servers.control.calls == []
+    counted = servers.metrics.http.meters["validate_game"].codes
     assert counted[code] == 1
 
 
-async def test_small_body_is_received_before_the_token_check(doors: Doors, client: Client) -> None:
+async def test_small_body_is_received_before_the_token_check(
+    servers: Servers, client: Client
+) -> None:
     connection = await client()
     for size in (100, 64 * KIB):
         response = await connection.ask("POST", VALIDATE, body_of(size), {})
@@ -319,23 +323,23 @@ async def test_small_body_is_received_before_the_token_check(doors: Doors, clien
         assert "connection" not in response.headers
 
 
-async def test_tokenless_operation_accepts_large_bodies(doors: Doors, client: Client) -> None:
+async def test_tokenless_operation_accepts_large_bodies(servers: Servers, client: Client) -> None:
     # The sample service requires a token. Its error shows that it received the body.
     connection = await client()
     padded = b'{"lobby_id":"x"}' + b" " * LARGE
     connection.say("POST", JOIN, None, {"content-length": str(len(padded) + 1)})
     connection.writer.write(padded)
-    await until(lambda: held(doors) == len(padded))
+    await until(lambda: held(servers) == len(padded))
     connection.writer.write(b" ")
     assert code_of(await connection.read()) == "TOKEN_MISSING"
-    assert held(doors) == 0
+    assert held(servers) == 0
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("POST", "/nowhere", 404), ("DELETE", VALIDATE, 405)]
 )
 async def test_large_body_for_an_unknown_path_is_rejected_unread(
-    doors: Doors, client: Client, method: str, path: str, status: int
+    servers: Servers, client: Client, method: str, path: str, status: int
 ) -> None:
     connection = await client()
     connection.say(method, path, None, {**TOKEN, "content-length": str(LARGE)})
@@ -347,8 +351,8 @@ async def test_share_belongs_to_the_client_behind_a_proxy(tmp_path: Path) -> Non
     settings = TransportSettings(
         bodies_limit_bytes=8 * MIB, trusted_proxies=("127.0.0.0/8",), body_limit_bytes=MIB
     )
-    async with open_doors(tmp_path, settings=settings) as doors:
-        connections = [await HttpConnection.open(doors.http.address) for _ in range(9)]
+    async with open_servers(tmp_path, settings=settings) as servers:
+        connections = [await HttpConnection.open(servers.http.address) for _ in range(9)]
         for number, connection in enumerate(connections, start=-5):
             forwarded = {
                 **TOKEN,
@@ -361,6 +365,6 @@ async def test_share_belongs_to_the_client_behind_a_proxy(tmp_path: Path) -> Non
                 assert code_of(await connection.read()) == "OVERLOADED"
             else:
                 own = number + 6 if number < 0 else 6 + number // 2
-                await until(lambda own=own: held(doors) == LARGE * own)  # type: ignore[misc]
+                await until(lambda own=own: held(servers) == LARGE * own)  # type: ignore[misc]
         for connection in connections:
             await connection.close()

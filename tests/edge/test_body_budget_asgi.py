@@ -11,11 +11,11 @@ from tests.support.forwarding_pair import until
 from tests.support.sample_service import (
     CONNECTED,
     GOOD,
+    HttpApi,
     HttpConnection,
-    HttpDoor,
     SmallService,
     code_of,
-    open_door,
+    open_api,
 )
 
 pytestmark = pytest.mark.anyio
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.anyio
 async def test_budget_applies_under_another_asgi_server() -> None:
     service, metrics = SmallService(), RequestMetrics()
     settings = TransportSettings(bodies_limit_bytes=8 * MIB)
-    async with open_door("asgi", service, settings, metrics) as door:
-        assert isinstance(door, HttpDoor)
+    async with open_api("asgi", service, settings, metrics) as api:
+        assert isinstance(api, HttpApi)
         first, second, *others = [
-            HttpConnection(*await asyncio.open_connection(*door.address, local_addr=local))
+            HttpConnection(*await asyncio.open_connection(*api.address, local_addr=local))
             for local in [("127.0.0.1", 0)] * 2
             + [(f"127.0.0.{number}", 0) for number in range(2, 7)]
         ]
@@ -40,7 +40,7 @@ async def test_budget_applies_under_another_asgi_server() -> None:
         refused = await second.read()
         assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
         assert metrics.http.body_bytes == HALF + LARGE
-        assert (await door.call("PlayerConnected", CONNECTED)).code == "OK"
+        assert (await api.call("PlayerConnected", CONNECTED)).code == "OK"
         for connection in (first, *others):
             await connection.close()
         await until(lambda: metrics.http.body_bytes == 0)
@@ -51,7 +51,7 @@ async def test_budget_applies_under_another_asgi_server() -> None:
             ("/matchmaker/lobbies/ready", b" " * LARGE, {}, "TOKEN_MISSING"),
             ("/nowhere", b" " * LARGE, GOOD, "NOT_FOUND"),
         ):
-            connection = await HttpConnection.open(door.address)
+            connection = await HttpConnection.open(api.address)
             assert code_of(await connection.ask("POST", path, body, headers)) == code
             await until(lambda: metrics.http.body_bytes == 0)
             await connection.close()

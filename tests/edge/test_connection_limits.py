@@ -10,7 +10,7 @@ import pytest
 from pyservice.transport import TransportSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import service as service
-from tests.support.sample_service import GOOD, HttpConnection, HttpDoor, SmallService, open_door
+from tests.support.sample_service import GOOD, HttpApi, HttpConnection, SmallService, open_api
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -31,11 +31,11 @@ def settings() -> TransportSettings:
 @pytest.fixture
 async def connect(service: SmallService, settings: TransportSettings) -> AsyncIterator[Connect]:
     async with AsyncExitStack() as stack:
-        door = await stack.enter_async_context(open_door("http", service, settings))
-        assert isinstance(door, HttpDoor)
+        api = await stack.enter_async_context(open_api("http", service, settings))
+        assert isinstance(api, HttpApi)
 
         async def connect(client: str, header: bytes = b"") -> HttpConnection:
-            streams = await asyncio.open_connection(*door.address, local_addr=(client, 0))
+            streams = await asyncio.open_connection(*api.address, local_addr=(client, 0))
             connection = HttpConnection(*streams)
             stack.push_async_callback(connection.close)
             connection.writer.write(header)

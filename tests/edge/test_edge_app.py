@@ -11,12 +11,12 @@ from tests.edge.connections import service as service
 from tests.support.sample_service import (
     GOOD,
     LOBBY_ID,
+    HttpApi,
     HttpConnection,
-    HttpDoor,
     Response,
     SmallService,
     code_of,
-    open_door,
+    open_api,
 )
 
 pytestmark = pytest.mark.anyio
@@ -36,9 +36,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def connection(kind: str, service: SmallService) -> AsyncIterator[HttpConnection]:
     settings = TransportSettings(cors_origins=(CONSOLE,), body_limit_bytes=1000)
-    async with open_door(kind, service, settings) as door:
-        assert isinstance(door, HttpDoor)
-        opened = await HttpConnection.open(door.address)
+    async with open_api(kind, service, settings) as api:
+        assert isinstance(api, HttpApi)
+        opened = await HttpConnection.open(api.address)
         yield opened
         await opened.close()
 
@@ -252,9 +252,9 @@ async def test_preflight_of_an_unknown_path_is_not_found(
 
 async def test_rate_limit_returns_429_with_retry_after(kind: str, service: SmallService) -> None:
     limits = Limits(Rate(0.5, 1), Rate(0.5, 1))
-    async with open_door(kind, service, limits=limits) as door:
-        assert isinstance(door, HttpDoor)
-        connection = await HttpConnection.open(door.address)
+    async with open_api(kind, service, limits=limits) as api:
+        assert isinstance(api, HttpApi)
+        connection = await HttpConnection.open(api.address)
         first = await connection.ask("GET", "/matchmaker/lobbies/list", None, GOOD)
         second = await connection.ask("GET", "/matchmaker/lobbies/list", None, GOOD)
         await connection.close()

@@ -18,14 +18,14 @@ from pyservice.watch import LongPolls, Topics
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import until
 from tests.support.sample_service import (
-    DOORS,
+    APIS,
     MATCHMAKER,
-    Door,
+    Api,
+    HttpApi,
     HttpConnection,
-    HttpDoor,
     SmallService,
     code_of,
-    open_door,
+    open_api,
     open_http,
 )
 
@@ -72,48 +72,48 @@ def service() -> SlowService:
     return SlowService()
 
 
-@pytest.fixture(params=DOORS)
-async def door(request: pytest.FixtureRequest, service: SlowService) -> AsyncIterator[Door]:
+@pytest.fixture(params=APIS)
+async def api(request: pytest.FixtureRequest, service: SlowService) -> AsyncIterator[Api]:
     limits = Limits(client=Rate(0, 1), control=Rate(0.001, 2))
-    async with open_door(request.param, service, limits=limits) as opened:
+    async with open_api(request.param, service, limits=limits) as opened:
         yield opened
 
 
-async def test_slow_token_check_does_not_block_others(door: Door, service: SlowService) -> None:
-    slow = asyncio.create_task(door.call("PlayerConnected", {"player_token": "x"}, CLOUD))
+async def test_slow_token_check_does_not_block_others(api: Api, service: SlowService) -> None:
+    slow = asyncio.create_task(api.call("PlayerConnected", {"player_token": "x"}, CLOUD))
     await until(lambda: service.asked == 1)
-    assert (await door.call("PlayerConnected", {"player_token": "x"}, GOOD)).code == "OK"
+    assert (await api.call("PlayerConnected", {"player_token": "x"}, GOOD)).code == "OK"
     assert not slow.done()
     service.may_know.set()
     assert (await slow).code == "OK"
 
 
-async def test_result_of_a_slow_token_check_is_returned(door: Door, service: SlowService) -> None:
+async def test_result_of_a_slow_token_check_is_returned(api: Api, service: SlowService) -> None:
     service.may_know.set()
     bad = {"authorization": "Bearer cloud_bad"}
-    assert (await door.call("PlayerConnected", {"player_token": "x"}, bad)).code == "TOKEN_REVOKED"
+    assert (await api.call("PlayerConnected", {"player_token": "x"}, bad)).code == "TOKEN_REVOKED"
     broken = {"authorization": "Bearer cloud_broken"}
-    outcome = await door.call("PlayerConnected", {"player_token": "x"}, broken)
+    outcome = await api.call("PlayerConnected", {"player_token": "x"}, broken)
     assert outcome.code == "INTERNAL"
 
 
 async def test_token_is_checked_before_rate_then_key_and_message(
-    door: Door, service: SlowService
+    api: Api, service: SlowService
 ) -> None:
     service.may_know.set()
     attach = {"game_id": "g", "namespace_id": "n"}
     key = {"idempotency-key": "x" * 300}
     bad = {"authorization": "Bearer cloud_bad", **key}
-    assert (await door.call("AttachLobby", attach, bad)).code == "TOKEN_REVOKED"
-    assert (await door.call("AttachLobby", attach, {**CLOUD, **key})).code == "HEADER_INVALID"
-    assert (await door.call("AttachLobby", attach, CLOUD)).code == "BODY_INVALID"
-    assert (await door.call("AttachLobby", attach, {**CLOUD, **key})).code == "RATE_LIMITED"
+    assert (await api.call("AttachLobby", attach, bad)).code == "TOKEN_REVOKED"
+    assert (await api.call("AttachLobby", attach, {**CLOUD, **key})).code == "HEADER_INVALID"
+    assert (await api.call("AttachLobby", attach, CLOUD)).code == "BODY_INVALID"
+    assert (await api.call("AttachLobby", attach, {**CLOUD, **key})).code == "RATE_LIMITED"
 
 
 async def test_pipelined_responses_keep_their_order(service: SlowService) -> None:
-    async with open_door("http", service) as door:
-        assert isinstance(door, HttpDoor)
-        connection = await HttpConnection.open(door.address)
+    async with open_api("http", service) as api:
+        assert isinstance(api, HttpApi)
+        connection = await HttpConnection.open(api.address)
         connection.say("POST", PATH, BODY, {"authorization": "Bearer cloud_bad"})
         connection.say("POST", PATH, BODY, GOOD)
         await until(lambda: service.asked == 1)
@@ -128,9 +128,9 @@ async def test_client_disconnect_cancels_a_slow_token_check(
     service: SlowService,
 ) -> None:
     metrics = RequestMetrics()
-    async with open_door("http", service, metrics=metrics) as door:
-        assert isinstance(door, HttpDoor)
-        connection = await HttpConnection.open(door.address)
+    async with open_api("http", service, metrics=metrics) as api:
+        assert isinstance(api, HttpApi)
+        connection = await HttpConnection.open(api.address)
         connection.say("POST", PATH, BODY, CLOUD)
         await until(lambda: service.asked == 1)
         await connection.close()
@@ -141,10 +141,10 @@ async def test_client_disconnect_cancels_a_slow_token_check(
 
 async def test_oversized_body_is_reported_after_the_token(service: SlowService) -> None:
     service.may_know.set()
-    async with open_door("http", service, TransportSettings(body_limit_bytes=100)) as door:
-        assert isinstance(door, HttpDoor)
+    async with open_api("http", service, TransportSettings(body_limit_bytes=100)) as api:
+        assert isinstance(api, HttpApi)
         for token, code in (("cloud_bad", "TOKEN_REVOKED"), ("cloud_good", "BODY_TOO_LARGE")):
-            connection = await HttpConnection.open(door.address)
+            connection = await HttpConnection.open(api.address)
             headers = {"authorization": f"Bearer {token}"}
             response = await connection.ask("POST", PATH, b"x" * 200, headers)
             assert code_of(response) == code
@@ -165,8 +165,8 @@ async def test_asynchronous_local_operation_waits() -> None:
     name = f"{MATCHMAKER}.ListLobbies"
     operations = {name: Operation(name, SmallService().authorize, run)}
     app = create_app(operations, TransportSettings(), RequestMetrics(), Limits(), waiters=waiters)
-    async with open_http(app) as door:
-        connection = await HttpConnection.open(door.address)
+    async with open_http(app) as api:
+        connection = await HttpConnection.open(api.address)
         connection.say("GET", "/matchmaker/lobbies/list", None, GOOD)
         await until(lambda: len(waiters) == 1)
         topics.bump("lobbies")

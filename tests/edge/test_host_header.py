@@ -14,11 +14,11 @@ from tests.edge.connections import service as service
 from tests.support.sample_service import (
     GOOD,
     Connect,
+    HttpApi,
     HttpConnection,
-    HttpDoor,
     SmallService,
     code_of,
-    open_door,
+    open_api,
 )
 
 pytestmark = pytest.mark.anyio
@@ -33,9 +33,9 @@ TOKEN = b"authorization: Bearer pub_good\r\n"
 async def connection(
     request: pytest.FixtureRequest, service: SmallService
 ) -> AsyncIterator[HttpConnection]:
-    async with open_door(str(request.param), service) as door:
-        assert isinstance(door, HttpDoor)
-        opened = await HttpConnection.open(door.address)
+    async with open_api(str(request.param), service) as api:
+        assert isinstance(api, HttpApi)
+        opened = await HttpConnection.open(api.address)
         yield opened
         await opened.close()
 

@@ -11,7 +11,7 @@ import pytest
 from pyservice.edge import endpoint
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.rpc import grpc_server
-from tests.support.forwarding_pair import BILLING, GAMES, VALIDATE, open_doors, until
+from tests.support.forwarding_pair import BILLING, GAMES, VALIDATE, open_servers, until
 from tests.support.sample_service import CONNECTED, GOOD, HttpConnection, code_of
 
 pytestmark = pytest.mark.anyio
@@ -43,12 +43,12 @@ async def test_large_body_does_not_block_other_requests(
 ) -> None:
     assert len(UNKNOWN) > 256 * 1024
     stopped = Stopped(monkeypatch, endpoint)
-    async with open_doors(tmp_path) as doors:
-        large = await HttpConnection.open(doors.http.address)
+    async with open_servers(tmp_path) as servers:
+        large = await HttpConnection.open(servers.http.address)
         large.say("POST", VALIDATE, UNKNOWN, CLOUD)
         try:
             await until(lambda: bool(stopped.threads))
-            small = await HttpConnection.open(doors.http.address)
+            small = await HttpConnection.open(servers.http.address)
             assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
             await small.close()
         finally:
@@ -66,12 +66,12 @@ async def test_large_matchmaker_body_does_not_block_players(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = Stopped(monkeypatch, endpoint, "find")
-    async with open_doors(tmp_path) as doors:
-        large = await HttpConnection.open(doors.http.address)
+    async with open_servers(tmp_path) as servers:
+        large = await HttpConnection.open(servers.http.address)
         large.say("POST", "/matchmaker/lobbies/find", UNKNOWN, GOOD)
         try:
             await until(lambda: bool(stopped.threads))
-            assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+            assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
         finally:
             stopped.go_on.set()
         refused = await large.read()
@@ -85,15 +85,15 @@ async def test_large_grpc_message_does_not_block_other_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = Stopped(monkeypatch, grpc_server)
-    async with open_doors(tmp_path) as doors:
+    async with open_servers(tmp_path) as servers:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-        call = doors.grpc.channel.unary_unary(f"/{GAMES}/ValidateGame")
+        call = servers.grpc.channel.unary_unary(f"/{GAMES}/ValidateGame")
         metadata = (("authorization", CLOUD["authorization"]),)
         data = games_pb2.ValidateGameRequest(display_name=LONG).SerializeToString()
         large = asyncio.ensure_future(call(data, metadata=metadata, timeout=30))
         try:
             await until(lambda: bool(stopped.threads))
-            small = await HttpConnection.open(doors.http.address)
+            small = await HttpConnection.open(servers.http.address)
             assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
             await small.close()
         finally:

@@ -22,8 +22,8 @@ def conditions() -> dict[str, str | None]:
 @pytest.fixture
 async def connection(conditions: dict[str, str | None]) -> AsyncIterator[HttpConnection]:
     probes = create_probes(lambda: conditions, RequestMetrics(), lambda: NATIVE)
-    async with open_asgi(probes) as door:
-        opened = await HttpConnection.open(door.address)
+    async with open_asgi(probes) as api:
+        opened = await HttpConnection.open(api.address)
         yield opened
         await opened.close()
 

@@ -20,13 +20,13 @@ from tests.edge.connections import service as service
 from tests.support.sample_service import (
     GOOD,
     Connect,
+    HttpApi,
     HttpConnection,
-    HttpDoor,
     SmallService,
     code_of,
     connections_to,
     is_closed,
-    open_door,
+    open_api,
 )
 from tests.support.waiting import PATIENCE_S
 
@@ -173,15 +173,15 @@ async def test_partial_request_behind_a_waiting_one_does_not_time_out(
 
 
 async def test_disconnect_discards_unread_data(service: SmallService) -> None:
-    async with open_door("http", service) as door:
-        assert isinstance(door, HttpDoor)
-        assert door.server is not None
-        connection = await HttpConnection.open(door.address)
+    async with open_api("http", service) as api:
+        assert isinstance(api, HttpApi)
+        assert api.server is not None
+        connection = await HttpConnection.open(api.address)
         connection.writer.write(SHORTEST * 100_000)
         assert (await connection.read()).status == 404
         connection.writer.transport.abort()
         async with asyncio.timeout(PATIENCE_S):
-            while door.server._connections:
+            while api.server._connections:
                 await asyncio.sleep(0.01)
 
 
@@ -236,16 +236,16 @@ async def test_rejected_client_with_a_full_buffer_is_disconnected(
 
     monkeypatch.setattr(HttpProtocol, "pause_writing", count)
     loop = asyncio.get_running_loop()
-    async with open_door("http", service) as door, asyncio.timeout(PATIENCE_S):
-        assert isinstance(door, HttpDoor)
-        assert door.server is not None
+    async with open_api("http", service) as api, asyncio.timeout(PATIENCE_S):
+        assert isinstance(api, HttpApi)
+        assert api.server is not None
         with socket.socket() as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             slow.setblocking(False)
-            await loop.sock_connect(slow, door.address)
-            while not door.server._connections:
+            await loop.sock_connect(slow, api.address)
+            while not api.server._connections:
                 await asyncio.sleep(0.01)
-            [connection] = door.server._connections
+            [connection] = api.server._connections
             transport = connection.transport
             transport.set_write_buffer_limits(high=20_000_000)
             transport.write(bytes(8_000_000))
@@ -260,5 +260,5 @@ async def test_rejected_client_with_a_full_buffer_is_disconnected(
                 received = received[-4000:] + piece
             assert b"HEADER_INVALID" in received
             # The client keeps its side open, so only the timeout closes the connection.
-            while door.server._connections:
+            while api.server._connections:
                 await asyncio.sleep(0.01)

@@ -22,9 +22,9 @@ from tests.support.forwarding_pair import (
     GROUP,
     OTHER_GROUP,
     VALIDATE,
-    Doors,
+    Servers,
     SmallControl,
-    open_doors,
+    open_servers,
     until,
 )
 from tests.support.sample_service import CONNECTED, HttpConnection, Response, code_of
@@ -40,44 +40,44 @@ UNLIMITED = Limits(control=Rate(0, 1))
 
 
 @pytest.fixture
-async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
-    async with open_doors(tmp_path, limits=UNLIMITED) as opened:
+async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
+    async with open_servers(tmp_path, limits=UNLIMITED) as opened:
         yield opened
 
 
-async def test_watch_waits_for_a_change_and_returns_it(doors: Doors) -> None:
-    index = await read_index(doors)
-    connection = await watch(doors, index)
-    await until(lambda: len(doors.waiters) == 1)
-    doors.control.pay(GROUP, "now")
+async def test_watch_waits_for_a_change_and_returns_it(servers: Servers) -> None:
+    index = await read_index(servers)
+    connection = await watch(servers, index)
+    await until(lambda: len(servers.waiters) == 1)
+    servers.control.pay(GROUP, "now")
     response = await asyncio.wait_for(connection.read(), PATIENCE_S)
     assert response.json["group"] == {"payment_succeeded_ts": "now"}
     assert response.json["watch"]["index"] != index
     assert (await connection.ask("GET", BILLING, None, CLOUD)).status == 200
-    assert doors.metrics.http.in_flight == 0
+    assert servers.metrics.http.in_flight == 0
     await connection.close()
 
 
-async def test_change_of_another_topic_wakes_no_watch(doors: Doors) -> None:
-    connection = await watch(doors, await read_index(doors))
-    await until(lambda: len(doors.waiters) == 1)
-    doors.control.pay(OTHER_GROUP, "now")
-    other = await watch(doors, "another", f"/cloud/groups/{OTHER_GROUP}/billing")
+async def test_change_of_another_topic_wakes_no_watch(servers: Servers) -> None:
+    connection = await watch(servers, await read_index(servers))
+    await until(lambda: len(servers.waiters) == 1)
+    servers.control.pay(OTHER_GROUP, "now")
+    other = await watch(servers, "another", f"/cloud/groups/{OTHER_GROUP}/billing")
     assert (await other.read()).json["group"] == {"payment_succeeded_ts": "now"}
-    assert len(doors.waiters) == 1
-    assert doors.control.parks == 1
+    assert len(servers.waiters) == 1
+    assert servers.control.parks == 1
     await close_all([connection, other])
 
 
 async def test_timeout_returns_the_current_state_with_the_same_index(
     tmp_path: Path,
 ) -> None:
-    async with open_doors(tmp_path, hold_ms=200) as doors:
-        doors.control.pay(GROUP, "before")
-        index = await read_index(doors)
+    async with open_servers(tmp_path, hold_ms=200) as servers:
+        servers.control.pay(GROUP, "before")
+        index = await read_index(servers)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        connection = await watch(doors, index)
+        connection = await watch(servers, index)
         response = await asyncio.wait_for(connection.read(), PATIENCE_S)
         assert loop.time() - began >= 0.19
         assert response.json == {
@@ -87,32 +87,32 @@ async def test_timeout_returns_the_current_state_with_the_same_index(
         await connection.close()
 
 
-async def test_foreign_index_is_answered_at_once(doors: Doors) -> None:
+async def test_foreign_index_is_answered_at_once(servers: Servers) -> None:
     for index in ("x", "0000000000000000.0", "1"):
-        connection = await watch(doors, index)
+        connection = await watch(servers, index)
         assert (await asyncio.wait_for(connection.read(), PATIENCE_S)).status == 200
         await connection.close()
 
 
 async def test_equal_requests_are_read_once_with_separate_ray_ids(
-    doors: Doors,
+    servers: Servers,
 ) -> None:
     """Equal requests are combined if they wake in the same loop iteration."""
-    watching = await watch_many(doors, await read_index(doors), MANY)
-    reads = doors.control.reads
-    doors.control.pay(GROUP, "now")
+    watching = await watch_many(servers, await read_index(servers), MANY)
+    reads = servers.control.reads
+    servers.control.pay(GROUP, "now")
     responses = [await asyncio.wait_for(one.read(), PATIENCE_S) for one in watching]
-    assert reads < doors.control.reads <= reads + MANY // WOKEN_A_TURN
+    assert reads < servers.control.reads <= reads + MANY // WOKEN_A_TURN
     assert len({response.body for response in responses}) == 1
     assert responses[0].json["group"] == {"payment_succeeded_ts": "now"}
     assert len({response.headers["x-ray-id"] for response in responses}) == MANY
     await close_all(watching)
 
 
-async def test_equal_requests_that_fail_have_separate_ray_ids(doors: Doors) -> None:
-    watching = await watch_many(doors, await read_index(doors), 10)
-    doors.control.revoked.add("cloud_c")
-    doors.control.pay(GROUP, "now")
+async def test_equal_requests_that_fail_have_separate_ray_ids(servers: Servers) -> None:
+    watching = await watch_many(servers, await read_index(servers), 10)
+    servers.control.revoked.add("cloud_c")
+    servers.control.pay(GROUP, "now")
     responses = [await asyncio.wait_for(one.read(), PATIENCE_S) for one in watching]
     assert {(response.status, code_of(response)) for response in responses} == {
         (401, "TOKEN_REVOKED")
@@ -121,65 +121,67 @@ async def test_equal_requests_that_fail_have_separate_ray_ids(doors: Doors) -> N
     await close_all(watching)
 
 
-async def test_requests_with_different_tokens_are_read_separately(doors: Doors) -> None:
-    watching = await watch_many(doors, await read_index(doors), MANY, tokens=True)
-    doors.control.revoked.add("7")
-    reads, seen = doors.control.reads, len(doors.control.calls)
-    doors.control.pay(GROUP, "now")
+async def test_requests_with_different_tokens_are_read_separately(servers: Servers) -> None:
+    watching = await watch_many(servers, await read_index(servers), MANY, tokens=True)
+    servers.control.revoked.add("7")
+    reads, seen = servers.control.reads, len(servers.control.calls)
+    servers.control.pay(GROUP, "now")
     responses = [await asyncio.wait_for(one.read(), PATIENCE_S) for one in watching]
     statuses = [response.status for response in responses]
     assert statuses == [200] * 6 + [401] + [200] * (MANY - 7)
-    assert doors.control.reads == reads + MANY - 1
-    tokens = {call.authorization for call in doors.control.calls[seen:]}
+    assert servers.control.reads == reads + MANY - 1
+    tokens = {call.authorization for call in servers.control.calls[seen:]}
     assert tokens == {f"Bearer {number}" for number in range(1, MANY + 1)}
     await close_all(watching)
 
 
 async def test_wake_does_not_count_for_the_rate_limit(tmp_path: Path) -> None:
-    async with open_doors(tmp_path, limits=Limits(control=Rate(0.001, 2))) as doors:
-        connection = await watch(doors, await read_index(doors))
-        await until(lambda: len(doors.waiters) == 1)
-        doors.control.pay(GROUP, "now")
+    async with open_servers(tmp_path, limits=Limits(control=Rate(0.001, 2))) as servers:
+        connection = await watch(servers, await read_index(servers))
+        await until(lambda: len(servers.waiters) == 1)
+        servers.control.pay(GROUP, "now")
         assert (await asyncio.wait_for(connection.read(), PATIENCE_S)).status == 200
         assert code_of(await connection.ask("GET", BILLING, None, CLOUD)) == "RATE_LIMITED"
         await connection.close()
 
 
-async def test_disconnected_client_is_removed(doors: Doors) -> None:
-    watching = await watch_many(doors, await read_index(doors), 20)
+async def test_disconnected_client_is_removed(servers: Servers) -> None:
+    watching = await watch_many(servers, await read_index(servers), 20)
     for connection in watching[:10]:
         connection.writer.transport.abort()
-    await until(lambda: len(doors.waiters) == 10)
-    assert doors.metrics.http.meters["get_billing"].codes["CANCELLED"] == 10
-    doors.control.pay(GROUP, "now")
+    await until(lambda: len(servers.waiters) == 10)
+    assert servers.metrics.http.meters["get_billing"].codes["CANCELLED"] == 10
+    servers.control.pay(GROUP, "now")
     for connection in watching[10:]:
         assert (await asyncio.wait_for(connection.read(), PATIENCE_S)).status == 200
-    assert doors.metrics.http.in_flight == 0
+    assert servers.metrics.http.in_flight == 0
     await close_all(watching)
 
 
-async def test_client_may_disconnect_while_its_request_is_repeated(doors: Doors) -> None:
-    index = await read_index(doors)
+async def test_client_may_disconnect_while_its_request_is_repeated(servers: Servers) -> None:
+    index = await read_index(servers)
     for _ in range(30):
-        watching = await watch_many(doors, index, 2)
-        doors.control.pay(GROUP, "now")
+        watching = await watch_many(servers, index, 2)
+        servers.control.pay(GROUP, "now")
         watching[0].writer.transport.abort()
         response = await asyncio.wait_for(watching[1].read(), PATIENCE_S)
         index = response.json["watch"]["index"]
         await close_all(watching)
-    await until(lambda: doors.metrics.http.in_flight == 0)
-    assert len(doors.waiters) == 0
+    await until(lambda: servers.metrics.http.in_flight == 0)
+    assert len(servers.waiters) == 0
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-async def test_pipelined_request_ends_the_parked_one_early(doors: Doors, is_parked: bool) -> None:
+async def test_pipelined_request_ends_the_parked_one_early(
+    servers: Servers, is_parked: bool
+) -> None:
     """The server continues to read behind a parked request. Otherwise it would not notice that the
     client disconnects.
     """
-    index = await read_index(doors)
-    connection = await watch(doors, index)
+    index = await read_index(servers)
+    connection = await watch(servers, index)
     if is_parked:
-        await until(lambda: len(doors.waiters) == 1)
+        await until(lambda: len(servers.waiters) == 1)
     connection.say("POST", VALIDATE, b" " * 300_000, {"authorization": "Bearer cloud_a"})
     connection.say("GET", "/nowhere")
     first = await asyncio.wait_for(connection.read(), PATIENCE_S)
@@ -189,20 +191,20 @@ async def test_pipelined_request_ends_the_parked_one_early(doors: Doors, is_park
     await connection.close()
 
 
-async def test_disconnect_after_a_pipelined_request_is_noticed(doors: Doors) -> None:
-    connection = await watch(doors, await read_index(doors))
-    await until(lambda: len(doors.waiters) == 1)
+async def test_disconnect_after_a_pipelined_request_is_noticed(servers: Servers) -> None:
+    connection = await watch(servers, await read_index(servers))
+    await until(lambda: len(servers.waiters) == 1)
     connection.say("POST", VALIDATE, b" " * 300_000, {"authorization": "Bearer cloud_a"})
     await connection.writer.drain()
     await connection.close()
-    await until(lambda: doors.metrics.http.in_flight == 0 and not doors.metrics.http.body_bytes)
-    assert len(doors.waiters) == 0
+    await until(lambda: servers.metrics.http.in_flight == 0 and not servers.metrics.http.body_bytes)
+    assert len(servers.waiters) == 0
 
 
-async def test_shutdown_answers_parked_requests_with_the_current_state(doors: Doors) -> None:
-    index = await read_index(doors)
-    watching = await watch_many(doors, index, 10)
-    await asyncio.wait_for(doors.server.stop(4 * PATIENCE_S), PATIENCE_S)
+async def test_shutdown_answers_parked_requests_with_the_current_state(servers: Servers) -> None:
+    index = await read_index(servers)
+    watching = await watch_many(servers, index, 10)
+    await asyncio.wait_for(servers.server.stop(4 * PATIENCE_S), PATIENCE_S)
     responses = [await one.read() for one in watching]
     assert {response.status for response in responses} == {200}
     assert {response.headers["connection"] for response in responses} == {"close"}
@@ -210,19 +212,19 @@ async def test_shutdown_answers_parked_requests_with_the_current_state(doors: Do
     await close_all(watching)
 
 
-async def test_shutdown_without_time_rejects_parked_requests(doors: Doors) -> None:
-    watching = await watch_many(doors, await read_index(doors), 10)
-    await doors.server.stop(0.0)
+async def test_shutdown_without_time_rejects_parked_requests(servers: Servers) -> None:
+    watching = await watch_many(servers, await read_index(servers), 10)
+    await servers.server.stop(0.0)
     for connection in watching:
         assert code_of(await connection.read()) == "SHUTTING_DOWN"
     await close_all(watching)
 
 
-async def test_restarted_control_plane_answers_every_watch(doors: Doors) -> None:
-    watching = await watch_many(doors, await read_index(doors), 10)
-    await doors.behind.stop()
+async def test_restarted_control_plane_answers_every_watch(servers: Servers) -> None:
+    watching = await watch_many(servers, await read_index(servers), 10)
+    await servers.behind.stop()
     anew = SmallControl(paid={GROUP: "anew"})
-    await doors.behind.start(anew)
+    await servers.behind.start(anew)
     responses = [await asyncio.wait_for(one.read(), PATIENCE_S) for one in watching]
     assert {response.json["group"]["payment_succeeded_ts"] for response in responses} == {"anew"}
     assert responses[0].json["watch"]["index"].startswith(anew.topics.run)
@@ -232,11 +234,11 @@ async def test_restarted_control_plane_answers_every_watch(doors: Doors) -> None
 async def test_control_plane_outage_ends_watches_as_unavailable(
     tmp_path: Path,
 ) -> None:
-    async with open_doors(tmp_path, hold_ms=300) as doors:
-        connection = await watch(doors, await read_index(doors))
-        await until(lambda: len(doors.waiters) == 1)
-        await doors.behind.stop()
-        assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+    async with open_servers(tmp_path, hold_ms=300) as servers:
+        connection = await watch(servers, await read_index(servers))
+        await until(lambda: len(servers.waiters) == 1)
+        await servers.behind.stop()
+        assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
         response = await asyncio.wait_for(connection.read(), PATIENCE_S)
         assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
         await connection.close()
@@ -246,11 +248,11 @@ async def test_invalid_park_response_fails_and_others_are_answered(
     tmp_path: Path,
 ) -> None:
     control = WrongParks()
-    async with open_doors(tmp_path, control, limits=UNLIMITED) as doors:
+    async with open_servers(tmp_path, control, limits=UNLIMITED) as servers:
         paths = [f"/cloud/groups/{group}/billing" for group in (GROUP, OTHER_GROUP)]
-        index = await read_index(doors)
-        watching = [await watch(doors, index, path) for path in paths * 2]
-        await until(lambda: len(doors.waiters) == 4)
+        index = await read_index(servers)
+        watching = [await watch(servers, index, path) for path in paths * 2]
+        await until(lambda: len(servers.waiters) == 4)
         control.paid[OTHER_GROUP] = "now"
         control.is_wrong = True
         control.topics.bump(f"group/{GROUP}", f"group/{OTHER_GROUP}")
@@ -260,8 +262,8 @@ async def test_invalid_park_response_fails_and_others_are_answered(
         assert {response.json["group"]["payment_succeeded_ts"] for response in responses[1::2]} == {
             "now"
         }
-        assert doors.metrics.http.meters["get_billing"].codes["INTERNAL"] == 2
-        assert (doors.metrics.http.in_flight, len(doors.waiters)) == (0, 0)
+        assert servers.metrics.http.meters["get_billing"].codes["INTERNAL"] == 2
+        assert (servers.metrics.http.in_flight, len(servers.waiters)) == (0, 0)
         await close_all(watching)
 
 
@@ -278,9 +280,9 @@ class WrongParks(SmallControl):
         return await super().get_billing(message, caller)
 
 
-async def test_no_change_is_missed_between_reading_and_watching(doors: Doors) -> None:
+async def test_no_change_is_missed_between_reading_and_watching(servers: Servers) -> None:
     """Makes a hundred rapid changes. The follower must receive the last one."""
-    follower = await HttpConnection.open(doors.http.address)
+    follower = await HttpConnection.open(servers.http.address)
 
     async def follow() -> None:
         path, told = BILLING, ""
@@ -291,24 +293,24 @@ async def test_no_change_is_missed_between_reading_and_watching(doors: Doors) ->
 
     following = asyncio.create_task(follow())
     for number in range(100):
-        doors.control.pay(GROUP, str(number))
+        servers.control.pay(GROUP, str(number))
         await asyncio.sleep(0.001 * (number % 7))
     await asyncio.wait_for(following, PATIENCE_S)
     await follower.close()
 
 
-async def test_parked_request_needs_no_task_and_little_memory(doors: Doors) -> None:
+async def test_parked_request_needs_no_task_and_little_memory(servers: Servers) -> None:
     """The measured memory includes both ends of each connection and both servers. The benchmark
     measures the service alone.
     """
-    index = await read_index(doors)
-    watching = await watch_many(doors, index, 100)
+    index = await read_index(servers)
+    watching = await watch_many(servers, index, 100)
     tasks, before = len(asyncio.all_tasks()), _resident_bytes()
-    watching += [await watch(doors, index) for _ in range(1000)]
-    await until(lambda: len(doors.waiters) == 1100)
+    watching += [await watch(servers, index) for _ in range(1000)]
+    await until(lambda: len(servers.waiters) == 1100)
     assert len(asyncio.all_tasks()) == tasks
     assert (_resident_bytes() - before) / 1000 < 60_000
-    doors.control.pay(GROUP, "now")
+    servers.control.pay(GROUP, "now")
     for connection in watching:
         assert (await asyncio.wait_for(connection.read(), PATIENCE_S)).status == 200
     await close_all(watching)

@@ -17,9 +17,9 @@ from tests.support.forwarding_pair import (
     BILLING,
     GROUP,
     OTHER_GROUP,
-    Doors,
+    Servers,
     SmallControl,
-    open_doors,
+    open_servers,
     until,
 )
 from tests.support.sample_service import CONNECTED, HttpConnection, Response, code_of
@@ -43,21 +43,21 @@ def control() -> SlowRecords:
 
 
 @pytest.fixture
-async def doors(tmp_path: Path, control: SlowRecords) -> AsyncIterator[Doors]:
-    async with open_doors(tmp_path, control, limits=UNLIMITED) as opened:
+async def servers(tmp_path: Path, control: SlowRecords) -> AsyncIterator[Servers]:
+    async with open_servers(tmp_path, control, limits=UNLIMITED) as opened:
         yield opened
 
 
-async def watch_both(doors: Doors) -> list[HttpConnection]:
-    index = await read_index(doors)
+async def watch_both(servers: Servers) -> list[HttpConnection]:
+    index = await read_index(servers)
     paths = (BILLING, f"/cloud/groups/{OTHER_GROUP}/billing")
-    watching = [await watch(doors, index, path) for path in paths]
-    await until(partial(_are_parked, doors, 2))
+    watching = [await watch(servers, index, path) for path in paths]
+    await until(partial(_are_parked, servers, 2))
     return watching
 
 
-def _are_parked(doors: Doors, number: int) -> bool:
-    return len(doors.waiters) == number
+def _are_parked(servers: Servers, number: int) -> bool:
+    return len(servers.waiters) == number
 
 
 def change_both(control: SmallControl) -> None:
@@ -68,30 +68,30 @@ async def read_soon(connection: HttpConnection) -> Response:
     return await asyncio.wait_for(connection.read(), PATIENCE_S)
 
 
-async def test_watch_is_answered_before_a_slow_one(doors: Doors, control: SlowRecords) -> None:
-    slow, other = await watch_both(doors)
+async def test_watch_is_answered_before_a_slow_one(servers: Servers, control: SlowRecords) -> None:
+    slow, other = await watch_both(servers)
     control.slow.add(GROUP)
     change_both(control)
     assert (await read_soon(other)).status == 200
     assert control.reading == 1
     control.may_end.set()
     assert (await read_soon(slow)).status == 200
-    assert doors.metrics.http.in_flight == 0
-    index = await read_index(doors)
-    again = await watch(doors, index)
-    await until(partial(_are_parked, doors, 1))
-    doors.control.pay(GROUP, "now")
+    assert servers.metrics.http.in_flight == 0
+    index = await read_index(servers)
+    again = await watch(servers, index)
+    await until(partial(_are_parked, servers, 1))
+    servers.control.pay(GROUP, "now")
     assert (await read_soon(again)).json["group"] == {"payment_succeeded_ts": "now"}
     await close_all([slow, other, again])
 
 
 async def test_equal_requests_wait_only_for_their_own_slow_read(
-    doors: Doors, control: SlowRecords
+    servers: Servers, control: SlowRecords
 ) -> None:
-    index = await read_index(doors)
+    index = await read_index(servers)
     other = f"/cloud/groups/{OTHER_GROUP}/billing"
-    watching = [await watch(doors, index, path) for path in (BILLING, other) * 20]
-    await until(partial(_are_parked, doors, 40))
+    watching = [await watch(servers, index, path) for path in (BILLING, other) * 20]
+    await until(partial(_are_parked, servers, 40))
     control.slow.add(GROUP)
     change_both(control)
     for connection in watching[1::2]:
@@ -104,12 +104,12 @@ async def test_equal_requests_wait_only_for_their_own_slow_read(
 
 
 async def test_slow_watches_in_each_batch_delay_no_other(
-    doors: Doors, control: SlowRecords
+    servers: Servers, control: SlowRecords
 ) -> None:
     """The watches form more batches than may run at one time, and each batch begins with a slow
     watch.
     """
-    watching = await watch_many(doors, await read_index(doors), 700, tokens=True)
+    watching = await watch_many(servers, await read_index(servers), 700, tokens=True)
     slow = set(range(7, 700, 50))
     control.slow |= {str(number) for number in slow}
     control.pay(GROUP, "now")
@@ -121,48 +121,48 @@ async def test_slow_watches_in_each_batch_delay_no_other(
     for number in slow:
         answer = await read_soon(watching[number - 1])
         assert answer.json["group"] == {"payment_succeeded_ts": "now"}
-    assert doors.metrics.http.in_flight == 0
-    assert doors.metrics.http.meters["get_billing"].codes["OK"] == 700 + 1
+    assert servers.metrics.http.in_flight == 0
+    assert servers.metrics.http.meters["get_billing"].codes["OK"] == 700 + 1
     await close_all(watching)
 
 
 async def test_disconnect_during_a_slow_read_frees_the_request(
-    doors: Doors, control: SlowRecords
+    servers: Servers, control: SlowRecords
 ) -> None:
-    slow, other = await watch_both(doors)
+    slow, other = await watch_both(servers)
     control.slow.add(GROUP)
     change_both(control)
     assert (await read_soon(other)).status == 200
     slow.writer.transport.abort()
-    await until(lambda: doors.metrics.http.in_flight == 0)
+    await until(lambda: servers.metrics.http.in_flight == 0)
     control.may_end.set()
     await until(lambda: control.reading == 0)
-    assert len(doors.waiters) == 0
-    assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+    assert len(servers.waiters) == 0
+    assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
     await close_all([slow, other])
 
 
 async def test_control_plane_outage_fails_only_the_slow_watch(
-    doors: Doors, control: SlowRecords
+    servers: Servers, control: SlowRecords
 ) -> None:
-    slow, other = await watch_both(doors)
+    slow, other = await watch_both(servers)
     control.slow.add(GROUP)
     change_both(control)
     assert (await read_soon(other)).status == 200
-    await doors.behind.stop()
+    await servers.behind.stop()
     response = await read_soon(slow)
     assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
     assert control.reading == 0
-    assert doors.metrics.http.in_flight == 0
-    assert doors.metrics.http.meters["get_billing"].codes["OK"] == 2
+    assert servers.metrics.http.in_flight == 0
+    assert servers.metrics.http.meters["get_billing"].codes["OK"] == 2
     await close_all([slow, other])
 
 
 async def test_slow_watch_times_out_and_others_are_answered(
     tmp_path: Path, control: SlowRecords
 ) -> None:
-    async with open_doors(tmp_path, control, answer_timeout_ms=2_000) as doors:
-        slow, other = await watch_both(doors)
+    async with open_servers(tmp_path, control, answer_timeout_ms=2_000) as servers:
+        slow, other = await watch_both(servers)
         control.slow.add(GROUP)
         change_both(control)
         assert (await read_soon(other)).status == 200
@@ -172,12 +172,12 @@ async def test_slow_watch_times_out_and_others_are_answered(
         await close_all([slow, other])
 
 
-async def test_shutdown_also_ends_slow_watches(doors: Doors, control: SlowRecords) -> None:
-    slow, other = await watch_both(doors)
+async def test_shutdown_also_ends_slow_watches(servers: Servers, control: SlowRecords) -> None:
+    slow, other = await watch_both(servers)
     control.slow.add(GROUP)
     change_both(control)
     assert (await read_soon(other)).status == 200
-    await doors.server.stop(0.0)
+    await servers.server.stop(0.0)
     assert code_of(await read_soon(slow)) == "SHUTTING_DOWN"
     await close_all([slow, other])
 

@@ -20,7 +20,7 @@ from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import BILLING, CLOUD, VALIDATE, SmallControl, until
-from tests.support.sample_service import HttpConnection, HttpDoor, Response, code_of, open_http
+from tests.support.sample_service import HttpApi, HttpConnection, Response, code_of, open_http
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 @asynccontextmanager
 async def broken(
     folder: Path, serve: Serve, upstreams: list[UnixHttpClient] | None = None
-) -> AsyncIterator[HttpDoor]:
+) -> AsyncIterator[HttpApi]:
     """Public server in front of a broken server. `upstreams` receives the client connections."""
     path = folder / "broken.sock"
 
@@ -55,14 +55,14 @@ async def broken(
     app = create_app(
         {}, TransportSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed
     )
-    async with open_http(app) as door:
-        yield door
+    async with open_http(app) as api:
+        yield api
     await passing.close()
     server.close()
 
 
-async def say_to(door: HttpDoor, method: str, path: str, body: bytes | None = None) -> Response:
-    connection = await HttpConnection.open(door.address)
+async def say_to(api: HttpApi, method: str, path: str, body: bytes | None = None) -> Response:
+    connection = await HttpConnection.open(api.address)
     try:
         return await connection.ask(method, path, body, CLOUD)
     finally:
@@ -81,8 +81,8 @@ async def test_read_is_retried_once_on_a_new_connection(tmp_path: Path) -> None:
             writer.write(OK)
             await writer.drain()
 
-    async with broken(tmp_path, serve) as door:
-        assert (await say_to(door, "GET", BILLING)).body == b"{}"
+    async with broken(tmp_path, serve) as api:
+        assert (await say_to(api, "GET", BILLING)).body == b"{}"
     assert len(heads) == 2
     assert heads[0] == heads[1]
 
@@ -93,8 +93,8 @@ async def test_read_is_not_retried_endlessly(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tries.append(await reader.readuntil(b"\r\n\r\n"))
 
-    async with broken(tmp_path, serve) as door:
-        response = await say_to(door, "GET", BILLING)
+    async with broken(tmp_path, serve) as api:
+        response = await say_to(api, "GET", BILLING)
     assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
     assert "retry-after" in response.headers
     assert len(tries) == 2
@@ -106,8 +106,8 @@ async def test_change_is_sent_once_and_an_unknown_result_is_reported(tmp_path: P
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tries.append(await reader.readexactly(len(NAME)))
 
-    async with broken(tmp_path, serve) as door:
-        response = await say_to(door, "POST", VALIDATE, NAME)
+    async with broken(tmp_path, serve) as api:
+        response = await say_to(api, "POST", VALIDATE, NAME)
     assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
     assert "Idempotency-Key" in response.json["detail"]
     assert len(tries) == 1
@@ -130,8 +130,8 @@ async def test_invalid_response_is_not_forwarded(tmp_path: Path, answer: bytes) 
         writer.write(answer)
         await writer.drain()
 
-    async with broken(tmp_path, serve) as door:
-        assert code_of(await say_to(door, "GET", BILLING)) == "CONTROL_PLANE_UNAVAILABLE"
+    async with broken(tmp_path, serve) as api:
+        assert code_of(await say_to(api, "GET", BILLING)) == "CONTROL_PLANE_UNAVAILABLE"
 
 
 async def test_response_may_arrive_byte_by_byte_chunked_and_after_continue(
@@ -147,8 +147,8 @@ async def test_response_may_arrive_byte_by_byte_chunked_and_after_continue(
             writer.write(bytes((byte,)))
             await writer.drain()
 
-    async with broken(tmp_path, serve) as door:
-        response = await say_to(door, "GET", BILLING)
+    async with broken(tmp_path, serve) as api:
+        response = await say_to(api, "GET", BILLING)
     assert (response.status, response.body) == (200, b"{}")
     assert response.headers["content-length"] == "2"
     assert "transfer-encoding" not in response.headers
@@ -164,9 +164,9 @@ async def test_second_response_to_one_request_is_discarded(tmp_path: Path) -> No
                 writer.write(OK + OK.replace(b"{}", b"no"))
                 await writer.drain()
 
-    async with broken(tmp_path, serve) as door:
+    async with broken(tmp_path, serve) as api:
         for _ in range(10):
-            assert (await say_to(door, "GET", BILLING)).body == b"{}"
+            assert (await say_to(api, "GET", BILLING)).body == b"{}"
     assert len(seen) >= 10
 
 
@@ -182,9 +182,9 @@ async def test_closed_idle_connection_fails_no_request(
         await writer.drain()
 
     upstreams: list[UnixHttpClient] = []
-    async with broken(tmp_path, serve, upstreams) as door:
+    async with broken(tmp_path, serve, upstreams) as api:
         for _ in range(10):
-            assert (await say_to(door, "POST", VALIDATE, NAME)).body == b"{}"
+            assert (await say_to(api, "POST", VALIDATE, NAME)).body == b"{}"
             await until(lambda: not upstreams[0]._all)
     assert len(served) == 10
 
@@ -200,9 +200,9 @@ async def test_connections_are_reused(tmp_path: Path) -> None:
                 writer.write(OK)
                 await writer.drain()
 
-    async with broken(tmp_path, serve) as door:
+    async with broken(tmp_path, serve) as api:
         for _ in range(50):
-            assert (await say_to(door, "GET", BILLING)).body == b"{}"
+            assert (await say_to(api, "GET", BILLING)).body == b"{}"
     assert len(connections) == 1
 
 
@@ -219,9 +219,9 @@ async def test_connection_close_response_ends_reuse(
         # The server closes late, so a request on the connection would be lost.
         await is_over.wait()
 
-    async with broken(tmp_path, serve) as door:
+    async with broken(tmp_path, serve) as api:
         for _ in range(3):
-            assert (await say_to(door, "POST", VALIDATE, NAME)).body == b"{}"
+            assert (await say_to(api, "POST", VALIDATE, NAME)).body == b"{}"
         is_over.set()
     assert len(connections) == 3
 

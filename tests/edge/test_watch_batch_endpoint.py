@@ -23,9 +23,9 @@ from tests.support.forwarding_pair import (
     BILLING,
     CLOUD,
     GROUP,
-    Doors,
+    Servers,
     SmallControl,
-    open_doors,
+    open_servers,
     until,
 )
 from tests.support.sample_service import CONNECTED, GOOD, HttpConnection, Response, code_of
@@ -38,8 +38,8 @@ UNLIMITED = Limits(control=Rate(0, 1))
 
 
 @pytest.fixture
-async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
-    async with open_doors(tmp_path, limits=UNLIMITED) as opened:
+async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
+    async with open_servers(tmp_path, limits=UNLIMITED) as opened:
         yield opened
 
 
@@ -74,9 +74,9 @@ class HangingControl(SmallControl):
         raise AssertionError("nobody sets it")
 
 
-async def test_player_request_is_served_between_batches(doors: Doors) -> None:
-    watching = await watch_many(doors, await read_index(doors), MANY, tokens=True)
-    player = await HttpConnection.open(doors.http.address)
+async def test_player_request_is_served_between_batches(servers: Servers) -> None:
+    watching = await watch_many(servers, await read_index(servers), MANY, tokens=True)
+    player = await HttpConnection.open(servers.http.address)
     order: list[str] = []
 
     async def note(name: str, connection: HttpConnection) -> Response:
@@ -85,7 +85,7 @@ async def test_player_request_is_served_between_batches(doors: Doors) -> None:
         return response
 
     reading = [asyncio.create_task(note("watch", one)) for one in watching]
-    doors.control.pay(GROUP, "now")
+    servers.control.pay(GROUP, "now")
     await until(lambda: len(order) > 0)
     player.say("POST", "/matchmaker/players/connected", b'{"player_token":"t"}', GOOD)
     assert (await note("player", player)).status == 200
@@ -102,8 +102,8 @@ async def test_long_responses_span_several_messages(
 ) -> None:
     """Responses that do not fit into the batch are computed again."""
     control = LargeAnswers(size_bytes)
-    async with open_doors(tmp_path, control, limits=UNLIMITED) as doors:
-        watching = await watch_many(doors, await read_index(doors), 100, tokens=True)
+    async with open_servers(tmp_path, control, limits=UNLIMITED) as servers:
+        watching = await watch_many(servers, await read_index(servers), 100, tokens=True)
         reads = control.reads
         control.pay(GROUP, "now")
         for number, connection in enumerate(watching, 1):
@@ -113,10 +113,10 @@ async def test_long_responses_span_several_messages(
         assert (control.reads == reads + 100) == is_made_once
 
 
-async def test_failed_request_reports_its_error_and_others_are_answered(doors: Doors) -> None:
-    watching = await watch_many(doors, await read_index(doors), 70, tokens=True)
-    doors.control.revoked |= {"1", "33", "70"}
-    doors.control.pay(GROUP, "now")
+async def test_failed_request_reports_its_error_and_others_are_answered(servers: Servers) -> None:
+    watching = await watch_many(servers, await read_index(servers), 70, tokens=True)
+    servers.control.revoked |= {"1", "33", "70"}
+    servers.control.pay(GROUP, "now")
     responses = [await asyncio.wait_for(one.read(), PATIENCE_S) for one in watching]
     refused = {number for number, one in enumerate(responses, 1) if one.status == 401}
     assert refused == {1, 33, 70}
@@ -124,16 +124,16 @@ async def test_failed_request_reports_its_error_and_others_are_answered(doors: D
     assert {one.status for one in responses} == {200, 401}
     rays = {one.headers["x-ray-id"] for one in responses}
     assert len(rays) == 70
-    assert doors.metrics.http.in_flight == 0
+    assert servers.metrics.http.in_flight == 0
     for connection in watching:
         await connection.close()
 
 
-async def test_public_server_does_not_accept_batches(doors: Doors) -> None:
-    connection = await HttpConnection.open(doors.http.address)
+async def test_public_server_does_not_accept_batches(servers: Servers) -> None:
+    connection = await HttpConnection.open(servers.http.address)
     response = await connection.ask("POST", watch_batch_format.PATH.decode(), b"[]", CLOUD)
     assert (response.status, code_of(response)) == (404, "NOT_FOUND")
-    assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+    assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
     await connection.close()
 
 

@@ -13,41 +13,41 @@ from pyservice.edge.watch_batch_format import BatchedRequest
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings, client_address
 from pyservice.transport.rate_limits import Limits
-from tests.support.forwarding_pair import BILLING, CLOUD, Doors, SmallControl, until
+from tests.support.forwarding_pair import BILLING, CLOUD, Servers, SmallControl, until
 from tests.support.sample_service import HttpConnection
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 
 
-async def read_index(doors: Doors, path: str = BILLING) -> str:
-    connection = await HttpConnection.open(doors.http.address)
+async def read_index(servers: Servers, path: str = BILLING) -> str:
+    connection = await HttpConnection.open(servers.http.address)
     response = await connection.ask("GET", path, None, CLOUD)
     await connection.close()
     return str(response.json["watch"]["index"])
 
 
 async def watch(
-    doors: Doors, index: str, path: str = BILLING, headers: dict[str, str] = CLOUD
+    servers: Servers, index: str, path: str = BILLING, headers: dict[str, str] = CLOUD
 ) -> HttpConnection:
-    connection = await HttpConnection.open(doors.http.address)
+    connection = await HttpConnection.open(servers.http.address)
     connection.say("GET", f"{path}?watch_index={index}", None, headers)
     return connection
 
 
 async def watch_many(
-    doors: Doors, index: str, number: int, *, tokens: bool = False
+    servers: Servers, index: str, number: int, *, tokens: bool = False
 ) -> list[HttpConnection]:
     watching = []
     for count in range(1, number + 1):
         headers = {"authorization": f"Bearer {count}"} if tokens else CLOUD
-        watching.append(await watch(doors, index, headers=headers))
+        watching.append(await watch(servers, index, headers=headers))
         if count % 100 == 0 or count == number:
-            await until(partial(_is_parked, doors, count))
+            await until(partial(_is_parked, servers, count))
     return watching
 
 
-def _is_parked(doors: Doors, number: int) -> bool:
-    return len(doors.waiters) == number
+def _is_parked(servers: Servers, number: int) -> bool:
+    return len(servers.waiters) == number
 
 
 async def close_all(connections: list[HttpConnection]) -> None:
@@ -73,8 +73,8 @@ class Behind:
     def __init__(self, control: SmallControl | None = None) -> None:
         self.control = control or SmallControl()
         self.metrics = RequestMetrics()
-        door = TransportSettings(is_internal=True)
-        self.edge = create_app(self.control.operations(), door, self.metrics, Limits())
+        api = TransportSettings(is_internal=True)
+        self.edge = create_app(self.control.operations(), api, self.metrics, Limits())
 
     def open(self, request: Request) -> WatchBatchExchange:
         exchange = self.edge.open(request)

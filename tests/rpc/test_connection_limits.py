@@ -12,7 +12,7 @@ from pyservice.rpc import RpcServer
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from tests.rpc.raw_http2 import RawCalls
-from tests.support.sample_service import CONNECTED, JOIN, GrpcDoor, SmallService
+from tests.support.sample_service import CONNECTED, JOIN, GrpcApi, SmallService
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -64,10 +64,10 @@ async def opened(
 
 
 @asynccontextmanager
-async def client_of(server: RpcServer, port: int) -> AsyncIterator[GrpcDoor]:
+async def client_of(server: RpcServer, port: int) -> AsyncIterator[GrpcApi]:
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
-        yield GrpcDoor(channel, server, port)
+        yield GrpcApi(channel, server, port)
 
 
 async def connect(stack: AsyncExitStack, port: int, host: str = "127.0.0.1") -> RawConnection:

@@ -21,9 +21,9 @@ from tests.support.sample_service import (
     CONNECTED,
     LOBBY_ID,
     MATCHMAKER,
-    GrpcDoor,
+    GrpcApi,
     SmallService,
-    open_door,
+    open_api,
 )
 from tests.support.waiting import PATIENCE_S
 
@@ -49,21 +49,21 @@ def metrics() -> RequestMetrics:
 
 
 @pytest.fixture
-async def door(service: SmallService, metrics: RequestMetrics) -> AsyncIterator[GrpcDoor]:
+async def api(service: SmallService, metrics: RequestMetrics) -> AsyncIterator[GrpcApi]:
     limits = Limits(Rate(0.001, 1), Rate(1, 1))
-    async with open_door("grpc", service, metrics=metrics, limits=limits) as opened:
-        assert isinstance(opened, GrpcDoor)
+    async with open_api("grpc", service, metrics=metrics, limits=limits) as opened:
+        assert isinstance(opened, GrpcApi)
         yield opened
 
 
-def raw_call(door: GrpcDoor, name: str) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:
-    return door.channel.unary_unary(f"/{MATCHMAKER}/{name}")
+def raw_call(api: GrpcApi, name: str) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:
+    return api.channel.unary_unary(f"/{MATCHMAKER}/{name}")
 
 
 async def failure_of(
-    door: GrpcDoor, name: str, data: bytes, metadata: Any = AUTHORIZED, timeout: float | None = None
+    api: GrpcApi, name: str, data: bytes, metadata: Any = AUTHORIZED, timeout: float | None = None
 ) -> grpc.aio.AioRpcError:
-    call = raw_call(door, name)
+    call = raw_call(api, name)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call(data, metadata=metadata, timeout=timeout)
     return raised.value
@@ -86,9 +86,9 @@ def details_of(failure: grpc.aio.AioRpcError) -> dict[str, Any]:
     return found
 
 
-async def test_error_is_a_status_with_its_code_as_reason(door: GrpcDoor) -> None:
+async def test_error_is_a_status_with_its_code_as_reason(api: GrpcApi) -> None:
     data = pb.PlayerConnectedRequest(player_token="used").SerializeToString()
-    failure = await failure_of(door, "PlayerConnected", data)
+    failure = await failure_of(api, "PlayerConnected", data)
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
     info = details_of(failure)["ErrorInfo"]
     assert (info.reason, info.domain) == ("PLAYER_TOKEN_CONSUMED", "hosting")
@@ -96,9 +96,9 @@ async def test_error_is_a_status_with_its_code_as_reason(door: GrpcDoor) -> None
     assert set(details_of(failure)) == {"ErrorInfo"}
 
 
-async def test_every_problem_is_a_field_violation(door: GrpcDoor) -> None:
+async def test_every_problem_is_a_field_violation(api: GrpcApi) -> None:
     data = pb.FindLobbyRequest(max_players=0).SerializeToString()
-    failure = await failure_of(door, "FindLobby", data)
+    failure = await failure_of(api, "FindLobby", data)
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     violations = details_of(failure)["BadRequest"].field_violations
     found = {(violation.field, violation.reason) for violation in violations}
@@ -106,51 +106,51 @@ async def test_every_problem_is_a_field_violation(door: GrpcDoor) -> None:
     assert all(violation.description for violation in violations)
 
 
-async def test_problems_over_the_limit_are_counted(door: GrpcDoor) -> None:
+async def test_problems_over_the_limit_are_counted(api: GrpcApi) -> None:
     modes = [f"mode number {number}!" for number in range(32)]
     regions = [f"Region {number}!" for number in range(64)]
     data = pb.FindLobbyRequest(game_modes=modes, regions=regions).SerializeToString()
-    failure = await failure_of(door, "FindLobby", data)
+    failure = await failure_of(api, "FindLobby", data)
     *_, last = details_of(failure)["BadRequest"].field_violations
     assert last.description.startswith("and ")
     assert last.description.endswith(" more problems")
 
 
-async def test_rate_limit_error_has_a_retry_delay(door: GrpcDoor) -> None:
-    first = await door.call("ListLobbies")
+async def test_rate_limit_error_has_a_retry_delay(api: GrpcApi) -> None:
+    first = await api.call("ListLobbies")
     assert first.code == "OK"
-    failure = await failure_of(door, "ListLobbies", b"")
+    failure = await failure_of(api, "ListLobbies", b"")
     assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert 900 < details_of(failure)["RetryInfo"].retry_delay.seconds <= 1000
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\x0a\x02\xff\xfe"], ids=["framing", "utf-8"])
-async def test_invalid_message_bytes_are_rejected(door: GrpcDoor, data: bytes) -> None:
-    failure = await failure_of(door, "PlayerConnected", data)
+async def test_invalid_message_bytes_are_rejected(api: GrpcApi, data: bytes) -> None:
+    failure = await failure_of(api, "PlayerConnected", data)
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert details_of(failure)["ErrorInfo"].reason == "BODY_INVALID"
 
 
-async def test_token_is_checked_before_the_message(door: GrpcDoor) -> None:
-    failure = await failure_of(door, "PlayerConnected", b"\xff\xff", ())
+async def test_token_is_checked_before_the_message(api: GrpcApi) -> None:
+    failure = await failure_of(api, "PlayerConnected", b"\xff\xff", ())
     assert failure.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_unknown_fields_are_ignored(door: GrpcDoor) -> None:
+async def test_unknown_fields_are_ignored(api: GrpcApi) -> None:
     data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
-    call = raw_call(door, "PlayerConnected")
+    call = raw_call(api, "PlayerConnected")
     assert await call(data + b"\xfa\x3f\x03new", metadata=AUTHORIZED) == b""
 
 
 async def test_message_over_the_limit_is_rejected(service: SmallService) -> None:
     settings = TransportSettings(message_limit_bytes=1000)
-    async with open_door("grpc", service, settings) as door:
-        assert isinstance(door, GrpcDoor)
+    async with open_api("grpc", service, settings) as api:
+        assert isinstance(api, GrpcApi)
         data = pb.PlayerConnectedRequest(player_token="x" * 1000).SerializeToString()
-        failure = await failure_of(door, "PlayerConnected", data)
+        failure = await failure_of(api, "PlayerConnected", data)
         assert details_of(failure)["ErrorInfo"].reason == "BODY_TOO_LARGE"
         # grpcio itself rejects a message that is far over the limit.
-        failure = await failure_of(door, "PlayerConnected", b"x" * 70_000)
+        failure = await failure_of(api, "PlayerConnected", b"x" * 70_000)
         assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert service.calls == []
 
@@ -159,40 +159,40 @@ async def test_metadata_over_the_limit_is_rejected(
     service: SmallService, metrics: RequestMetrics
 ) -> None:
     settings = TransportSettings(headers_limit_bytes=2000)
-    async with open_door("grpc", service, settings, metrics) as door:
-        assert isinstance(door, GrpcDoor)
+    async with open_api("grpc", service, settings, metrics) as api:
+        assert isinstance(api, GrpcApi)
         data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
         for large in ((("x-long", "v" * 2000),), tuple((f"x-{n}", "v" * 50) for n in range(40))):
             # Metadata over the limit is rejected before the token check.
-            failure = await failure_of(door, "PlayerConnected", data, large)
+            failure = await failure_of(api, "PlayerConnected", data, large)
             assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert details_of(failure)["ErrorInfo"].reason == "HEADERS_TOO_LARGE"
             assert len(str(dict(failure.trailing_metadata() or ())["x-ray-id"])) == 32
         fits = (*AUTHORIZED, ("x-long", "v" * 1800), ("x-bytes-bin", b"v" * 50))
-        assert await raw_call(door, "PlayerConnected")(data, metadata=fits) == b""
+        assert await raw_call(api, "PlayerConnected")(data, metadata=fits) == b""
         # grpcio itself rejects metadata that is far over the limit.
-        failure = await failure_of(door, "PlayerConnected", data, (("x-long", "v" * 9000),))
+        failure = await failure_of(api, "PlayerConnected", data, (("x-long", "v" * 9000),))
         assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert len(service.calls) == 1
     assert metrics.grpc.meters["connected"].codes["HEADERS_TOO_LARGE"] == 2
 
 
-async def test_metadata_up_to_32_kib_is_accepted(door: GrpcDoor) -> None:
+async def test_metadata_up_to_32_kib_is_accepted(api: GrpcApi) -> None:
     data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
     fits = (*AUTHORIZED, ("x-long", "v" * 32_000))
-    assert await raw_call(door, "PlayerConnected")(data, metadata=fits) == b""
+    assert await raw_call(api, "PlayerConnected")(data, metadata=fits) == b""
     over = (*AUTHORIZED, ("x-long", "v" * 33_000))
-    failure = await failure_of(door, "PlayerConnected", data, over)
+    failure = await failure_of(api, "PlayerConnected", data, over)
     assert details_of(failure)["ErrorInfo"].reason == "HEADERS_TOO_LARGE"
 
 
-async def test_unknown_method_is_unimplemented(door: GrpcDoor) -> None:
-    failure = await failure_of(door, "Nonsense", b"")
+async def test_unknown_method_is_unimplemented(api: GrpcApi) -> None:
+    failure = await failure_of(api, "Nonsense", b"")
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_deadline_reaches_the_operation(door: GrpcDoor, service: SmallService) -> None:
-    call = raw_call(door, "PlayerConnected")
+async def test_deadline_reaches_the_operation(api: GrpcApi, service: SmallService) -> None:
+    call = raw_call(api, "PlayerConnected")
     data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
     before = asyncio.get_running_loop().time()
     await call(data, metadata=AUTHORIZED, timeout=30)
@@ -204,10 +204,10 @@ async def test_deadline_reaches_the_operation(door: GrpcDoor, service: SmallServ
 
 
 async def test_operation_past_its_deadline_is_cancelled(
-    door: GrpcDoor, service: SmallService, metrics: RequestMetrics
+    api: GrpcApi, service: SmallService, metrics: RequestMetrics
 ) -> None:
     data = pb.JoinLobbyRequest(lobby_id=LOBBY_ID).SerializeToString()
-    failure = await failure_of(door, "JoinLobby", data, timeout=1.0)
+    failure = await failure_of(api, "JoinLobby", data, timeout=1.0)
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await asyncio.wait_for(service.left.wait(), PATIENCE_S)
     codes = metrics.grpc.meters["join"].codes
@@ -229,13 +229,13 @@ async def test_occupied_port_is_named(service: SmallService) -> None:
 
 
 async def test_unix_socket_address_is_accepted(service: SmallService, tmp_path: Path) -> None:
-    address = f"unix:{tmp_path}/door"
+    address = f"unix:{tmp_path}/api"
     server = RpcServer(
         service.operations(), TransportSettings(), RequestMetrics(), Limits(), address
     )
     await server.start()
     async with grpc.aio.insecure_channel(address) as channel:
-        assert (await GrpcDoor(channel, server).call("PlayerConnected", CONNECTED)).code == "OK"
+        assert (await GrpcApi(channel, server).call("PlayerConnected", CONNECTED)).code == "OK"
     await server.stop(0.0)
     assert service.calls[0].address == bytes([127, 0, 0, 1])
 
@@ -244,8 +244,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def test_health_covers_the_server_and_each_service(door: GrpcDoor) -> None:
-    stub = health_pb2_grpc.HealthStub(door.channel)
+async def test_health_covers_the_server_and_each_service(api: GrpcApi) -> None:
+    stub = health_pb2_grpc.HealthStub(api.channel)
     for name in ("", MATCHMAKER):
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
         assert answer.status == SERVING
@@ -254,17 +254,17 @@ async def test_health_covers_the_server_and_each_service(door: GrpcDoor) -> None
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_health_watch_sees_every_change_and_the_end(door: GrpcDoor) -> None:
-    stub = health_pb2_grpc.HealthStub(door.channel)
+async def test_health_watch_sees_every_change_and_the_end(api: GrpcApi) -> None:
+    stub = health_pb2_grpc.HealthStub(api.channel)
     watch = stub.Watch(health_pb2.HealthCheckRequest(service=MATCHMAKER))
     other = stub.Watch(health_pb2.HealthCheckRequest(service="other"))
     assert (await other.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
     assert (await watch.read()).status == SERVING
-    door.server.health.set_serving(False)
+    api.server.health.set_serving(False)
     assert (await watch.read()).status == NOT_SERVING
-    door.server.health.set_serving(True)
+    api.server.health.set_serving(True)
     assert (await watch.read()).status == SERVING
-    stopping = asyncio.create_task(door.stop(60))
+    stopping = asyncio.create_task(api.stop(60))
     assert (await watch.read()).status == NOT_SERVING
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await watch.read()
@@ -273,8 +273,8 @@ async def test_health_watch_sees_every_change_and_the_end(door: GrpcDoor) -> Non
     await asyncio.wait_for(stopping, PATIENCE_S)
 
 
-async def reflect(door: GrpcDoor, **request: str) -> Any:
-    call = door.channel.stream_stream(
+async def reflect(api: GrpcApi, **request: str) -> Any:
+    call = api.channel.stream_stream(
         REFLECTION,
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
         response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
@@ -284,15 +284,15 @@ async def reflect(door: GrpcDoor, **request: str) -> Any:
     return await call.read()
 
 
-async def test_reflection_v1_lists_the_services(door: GrpcDoor) -> None:
-    answer = await reflect(door, list_services="")
+async def test_reflection_v1_lists_the_services(api: GrpcApi) -> None:
+    answer = await reflect(api, list_services="")
     names = {service.name for service in answer.list_services_response.service}
     assert {MATCHMAKER, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} <= names
 
 
 @pytest.mark.parametrize("symbol", [MATCHMAKER, "grpc.reflection.v1.ServerReflection"])
-async def test_reflection_v1_describes_the_listed_services(door: GrpcDoor, symbol: str) -> None:
-    answer = await reflect(door, file_containing_symbol=symbol)
+async def test_reflection_v1_describes_the_listed_services(api: GrpcApi, symbol: str) -> None:
+    answer = await reflect(api, file_containing_symbol=symbol)
     files = [
         descriptor_pb2.FileDescriptorProto.FromString(data)
         for data in answer.file_descriptor_response.file_descriptor_proto

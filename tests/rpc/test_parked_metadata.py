@@ -21,7 +21,7 @@ from pyservice.rpc.error_status import read_error
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls
-from tests.support.forwarding_pair import GROUP, GROUPS, SmallControl, open_doors, until
+from tests.support.forwarding_pair import GROUP, GROUPS, SmallControl, open_servers, until
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -48,8 +48,8 @@ async def parking(
     its calls, and the other handles them itself.
     """
     if request.param == "passed on":
-        async with open_doors(tmp_path, control) as doors:
-            yield doors.grpc.channel, doors.waiters
+        async with open_servers(tmp_path, control) as servers:
+            yield servers.grpc.channel, servers.waiters
     else:
         async with served_here(control) as opened:
             yield opened

@@ -18,9 +18,9 @@ from tests.support.sample_service import (
     CONNECTED,
     GOOD,
     LOBBY_ID,
-    GrpcDoor,
+    GrpcApi,
     SmallService,
-    open_door,
+    open_api,
 )
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ REFLECTION_PATH = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 @dataclass
 class Stage:
-    door: GrpcDoor
+    api: GrpcApi
     port: int
     service: SmallService
     metrics: RequestMetrics
@@ -54,9 +54,9 @@ def settings() -> TransportSettings:
 @pytest.fixture
 async def stage(settings: TransportSettings) -> AsyncIterator[Stage]:
     service, metrics = SmallService(), RequestMetrics()
-    async with open_door("grpc", service, settings, metrics) as door:
-        assert isinstance(door, GrpcDoor)
-        yield Stage(door, door.port, service, metrics)
+    async with open_api("grpc", service, settings, metrics) as api:
+        assert isinstance(api, GrpcApi)
+        yield Stage(api, api.port, service, metrics)
 
 
 Open = Callable[[str], Awaitable[RawCalls]]
@@ -104,7 +104,7 @@ async def test_slowest_message_of_the_busiest_address_is_dropped(stage: Stage, r
     await asyncio.gather(*(begin(calls, 2) for calls in many))
     await greedy.wait_ended(14)
     assert greedy.ended == streams_of(14)
-    assert (await stage.door.call("PlayerConnected", CONNECTED)).code == "OK"
+    assert (await stage.api.call("PlayerConnected", CONNECTED)).code == "OK"
     # A call with a permit may finish its message.
     for calls in many:
         assert calls.ended == set()
@@ -219,7 +219,7 @@ async def test_unknown_method_has_the_same_limits(stage: Stage, raw: Open, path:
 
 
 async def test_stream_holds_no_large_message(stage: Stage) -> None:
-    watching: Any = stage.door.channel.unary_stream("/grpc.health.v1.Health/Watch")
+    watching: Any = stage.api.channel.unary_stream("/grpc.health.v1.Health/Watch")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await watching(message_of(100 * KIB)[5:]).read()
     assert "at most 65536 bytes, not 102400" in (raised.value.details() or "")
@@ -233,13 +233,13 @@ async def test_large_messages_count_until_their_response(stage: Stage) -> None:
     # The server ignores the unknown field, but its bytes count as received.
     coded = [size & 127 | 128, size >> 7 & 127 | 128, size >> 14]
     message = b"\x0a\x24" + LOBBY_ID.encode() + b"\xc2\x3e" + bytes(coded) + padding
-    method: Any = stage.door.channel.unary_unary("/hosting.v1.Matchmaker/JoinLobby")
+    method: Any = stage.api.channel.unary_unary("/hosting.v1.Matchmaker/JoinLobby")
     calls = [method(message, metadata=tuple(GOOD.items())) for _ in range(6)]
     held = 4 * len(message)
     codes = stage.metrics.grpc.meters["join"].codes
     await until(lambda: codes.get("OVERLOADED") == 2)
     assert stage.metrics.grpc.body_bytes == held
-    assert (await stage.door.call("PlayerConnected", CONNECTED)).code == "OK"
+    assert (await stage.api.call("PlayerConnected", CONNECTED)).code == "OK"
     told = [call for call in calls if call.done()]
     [first, second] = [call for call in calls if not call.done()][:2]
     assert [await call.code() for call in told] == [grpc.StatusCode.UNAVAILABLE] * 2

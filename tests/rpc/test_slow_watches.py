@@ -14,7 +14,7 @@ from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.rpc.error_status import read_error
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate
-from tests.support.forwarding_pair import GROUP, GROUPS, Doors, open_doors, until
+from tests.support.forwarding_pair import GROUP, GROUPS, Servers, open_servers, until
 from tests.support.sample_service import CONNECTED
 from tests.support.slow_control import SlowRecords
 from tests.support.waiting import PATIENCE_S
@@ -39,15 +39,15 @@ def control() -> SlowRecords:
 
 
 @pytest.fixture
-async def doors(tmp_path: Path, control: SlowRecords) -> AsyncIterator[Doors]:
-    async with open_doors(tmp_path, control, limits=UNLIMITED, settings=PROXY) as opened:
+async def servers(tmp_path: Path, control: SlowRecords) -> AsyncIterator[Servers]:
+    async with open_servers(tmp_path, control, limits=UNLIMITED, settings=PROXY) as opened:
         yield opened
 
 
 async def ask(
-    doors: Doors, token: str, index: str = "", address: str = "192.0.2.1"
+    servers: Servers, token: str, index: str = "", address: str = "192.0.2.1"
 ) -> groups_pb2.GetGroupBillingResponse:
-    method = doors.grpc.channel.unary_unary(
+    method = servers.grpc.channel.unary_unary(
         f"/{GROUPS}/GetGroupBilling",
         request_serializer=groups_pb2.GetGroupBillingRequest.SerializeToString,
         response_deserializer=groups_pb2.GetGroupBillingResponse.FromString,
@@ -58,18 +58,18 @@ async def ask(
     return answer
 
 
-async def watch(doors: Doors, tokens: list[str]) -> list[Answered]:
-    index = (await ask(doors, "cloud_anybody")).watch.index
-    parked = len(doors.waiters)
+async def watch(servers: Servers, tokens: list[str]) -> list[Answered]:
+    index = (await ask(servers, "cloud_anybody")).watch.index
+    parked = len(servers.waiters)
     watching = []
     for number, token in enumerate(tokens, 1):
-        watching.append(asyncio.create_task(ask(doors, token, index)))
-        await until(partial(_are_parked, doors, parked + number))
+        watching.append(asyncio.create_task(ask(servers, token, index)))
+        await until(partial(_are_parked, servers, parked + number))
     return watching
 
 
-def _are_parked(doors: Doors, number: int) -> bool:
-    return len(doors.waiters) == number
+def _are_parked(servers: Servers, number: int) -> bool:
+    return len(servers.waiters) == number
 
 
 async def read_soon(watching: list[Answered]) -> None:
@@ -78,24 +78,24 @@ async def read_soon(watching: list[Answered]) -> None:
 
 
 async def test_fast_watches_are_answered_before_slow_ones(
-    doors: Doors, control: SlowRecords
+    servers: Servers, control: SlowRecords
 ) -> None:
     slow = [f"cloud_slow{number}" for number in range(3 * AT_ONCE)]
-    watching = await watch(doors, [*slow, *(f"cloud_quick{number}" for number in range(AT_ONCE))])
+    watching = await watch(servers, [*slow, *(f"cloud_quick{number}" for number in range(AT_ONCE))])
     control.slow |= set(slow)
     control.pay(GROUP, "now")
     await read_soon(watching[len(slow) :])
     assert not any(call.done() for call in watching[: len(slow)])
     control.may_end.set()
     await read_soon(watching)
-    await until(lambda: doors.metrics.grpc.in_flight == 0)
-    assert doors.metrics.grpc.meters["get_billing"].codes["OK"] == len(watching) + 1
+    await until(lambda: servers.metrics.grpc.in_flight == 0)
+    assert servers.metrics.grpc.meters["get_billing"].codes["OK"] == len(watching) + 1
 
 
 async def test_slow_reads_of_one_token_do_not_delay_other_tokens(
-    doors: Doors, control: SlowRecords
+    servers: Servers, control: SlowRecords
 ) -> None:
-    watching = await watch(doors, ["cloud_slow"] * (2 * OF_TOKEN) + ["cloud_quick"] * AT_ONCE)
+    watching = await watch(servers, ["cloud_slow"] * (2 * OF_TOKEN) + ["cloud_quick"] * AT_ONCE)
     control.slow.add("cloud_slow")
     slow = watching[: 2 * OF_TOKEN]
     control.pay(GROUP, "now")
@@ -105,30 +105,30 @@ async def test_slow_reads_of_one_token_do_not_delay_other_tokens(
     reads = control.reads
     for call in (slow[-1], slow[0]):
         call.cancel()
-    await until(lambda: doors.metrics.grpc.in_flight == len(slow) - 2)
+    await until(lambda: servers.metrics.grpc.in_flight == len(slow) - 2)
     await until(lambda: (control.reads, control.reading) == (reads + 1, OF_TOKEN))
     control.may_end.set()
     await read_soon(slow[1:-1])
-    await until(lambda: doors.metrics.grpc.in_flight == 0)
+    await until(lambda: servers.metrics.grpc.in_flight == 0)
 
 
 async def test_all_watches_that_wake_together_are_answered(
-    doors: Doors, control: SlowRecords
+    servers: Servers, control: SlowRecords
 ) -> None:
-    watching = await watch(doors, [f"cloud_t{number % 7}" for number in range(500)])
+    watching = await watch(servers, [f"cloud_t{number % 7}" for number in range(500)])
     control.pay(GROUP, "now")
     await read_soon(watching)
 
 
 async def test_control_plane_outage_fails_slow_watches_and_frees_their_permits(
-    doors: Doors, control: SlowRecords
+    servers: Servers, control: SlowRecords
 ) -> None:
     slow = [f"cloud_slow{number}" for number in range(3 * AT_ONCE)]
-    watching = await watch(doors, slow)
+    watching = await watch(servers, slow)
     control.slow |= set(slow)
     control.pay(GROUP, "now")
     await until(lambda: control.reading == len(slow))
-    await doors.behind.stop()
+    await servers.behind.stop()
     for call in watching:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await asyncio.wait_for(call, PATIENCE_S)
@@ -136,21 +136,21 @@ async def test_control_plane_outage_fails_slow_watches_and_frees_their_permits(
         assert error is not None
         assert error.code in ("CONTROL_PLANE_UNAVAILABLE", "SHUTTING_DOWN")
     again = SlowRecords()
-    await doors.behind.start(again)
-    assert (await doors.grpc.call("PlayerConnected", CONNECTED)).code == "OK"
-    await until(partial(_are_parked, doors, 0))
-    watching = await watch_anew(doors)
+    await servers.behind.start(again)
+    assert (await servers.grpc.call("PlayerConnected", CONNECTED)).code == "OK"
+    await until(partial(_are_parked, servers, 0))
+    watching = await watch_anew(servers)
     again.pay(GROUP, "now")
     await read_soon(watching)
 
 
-async def watch_anew(doors: Doors) -> list[Answered]:
+async def watch_anew(servers: Servers) -> list[Answered]:
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
-                await ask(doors, "cloud_anybody")
+                await ask(servers, "cloud_anybody")
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.02)
             else:
                 break
-    return await watch(doors, [f"cloud_new{number}" for number in range(3 * AT_ONCE)])
+    return await watch(servers, [f"cloud_new{number}" for number in range(3 * AT_ONCE)])

@@ -37,7 +37,7 @@ from pyservice.rpc import (
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
-from tests.support.sample_service import GrpcDoor, HttpDoor, SmallService, listener
+from tests.support.sample_service import GrpcApi, HttpApi, SmallService, listener
 from tests.support.waiting import PATIENCE_S
 
 GROUP = "00000000-0000-4000-8000-00000000000a"
@@ -151,14 +151,14 @@ class Behind:
         self._servers: tuple[HttpServer, RpcServer] | None = None
 
     async def start(self, control: SmallControl) -> None:
-        door = TransportSettings(is_internal=True)
+        api = TransportSettings(is_internal=True)
         metrics, limits, table = RequestMetrics(), self._limits, control.operations()
-        app = create_app(table, door, metrics, limits)
+        app = create_app(table, api, metrics, limits)
         http = make_server(app, [listen_unix(self.http_path)])
         await http.start()
         internal = {NEXT_CHANGES: control.next_changes()}
         address = f"unix:{self.grpc_path}"
-        rpc = RpcServer(table, door, metrics, limits, address, internal=internal)
+        rpc = RpcServer(table, api, metrics, limits, address, internal=internal)
         await rpc.start()
         self._servers = (http, rpc)
 
@@ -170,9 +170,9 @@ class Behind:
 
 
 @dataclass
-class Doors:
-    http: HttpDoor
-    grpc: GrpcDoor
+class Servers:
+    http: HttpApi
+    grpc: GrpcApi
     behind: Behind
     control: SmallControl
     waiters: LongPolls
@@ -181,7 +181,7 @@ class Doors:
 
 
 @asynccontextmanager
-async def open_doors(
+async def open_servers(
     folder: Path,
     control: SmallControl | None = None,
     *,
@@ -192,7 +192,7 @@ async def open_doors(
     settings: TransportSettings | None = None,
     limits: Limits | None = None,
     is_started: bool = True,
-) -> AsyncIterator[Doors]:
+) -> AsyncIterator[Servers]:
     control = control or SmallControl()
     settings, metrics = settings or TransportSettings(), RequestMetrics()
     waiters = LongPolls(hold_ms)
@@ -229,8 +229,8 @@ async def open_doors(
             f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
         )
         await stack.enter_async_context(channel)
-        http = HttpDoor(bound.getsockname(), server)
-        yield Doors(http, GrpcDoor(channel, rpc), behind, control, waiters, metrics, server)
+        http = HttpApi(bound.getsockname(), server)
+        yield Servers(http, GrpcApi(channel, rpc), behind, control, waiters, metrics, server)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

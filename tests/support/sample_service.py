@@ -198,7 +198,7 @@ class HttpConnection:
             await self.writer.wait_closed()
 
 
-class HttpDoor:
+class HttpApi:
     def __init__(self, address: tuple[str, int], server: HttpServer | None) -> None:
         self.address = address
         self.server = server
@@ -231,7 +231,7 @@ class HttpDoor:
         await self.server.stop(grace_s)
 
 
-class GrpcDoor:
+class GrpcApi:
     def __init__(self, channel: grpc.aio.Channel, server: RpcServer, port: int = 0) -> None:
         self.port = port
         self.channel = channel
@@ -277,8 +277,8 @@ async def is_closed(connection: HttpConnection) -> bool:
     return await asyncio.wait_for(connection.rest(), PATIENCE_S) == b""
 
 
-Door = HttpDoor | GrpcDoor
-DOORS = ("http", "asgi", "grpc")
+Api = HttpApi | GrpcApi
+APIS = ("http", "asgi", "grpc")
 """The service's own HTTP protocol, the ASGI application under another server, and gRPC."""
 
 
@@ -289,18 +289,18 @@ def listener() -> socket.socket:
 
 
 @asynccontextmanager
-async def open_http(app: Edge) -> AsyncIterator[HttpDoor]:
+async def open_http(app: Edge) -> AsyncIterator[HttpApi]:
     bound = listener()
     server = make_server(app, [bound])
     await server.start()
     try:
-        yield HttpDoor(bound.getsockname(), server)
+        yield HttpApi(bound.getsockname(), server)
     finally:
         await server.stop(0.0)
 
 
 @asynccontextmanager
-async def open_asgi(app: Any) -> AsyncIterator[HttpDoor]:
+async def open_asgi(app: Any) -> AsyncIterator[HttpApi]:
     config = Config(
         app,
         loop="none",
@@ -318,7 +318,7 @@ async def open_asgi(app: Any) -> AsyncIterator[HttpDoor]:
         lambda: HttpToolsProtocol(config, state, {}, loop), sock=bound
     )
     try:
-        yield HttpDoor(bound.getsockname(), None)
+        yield HttpApi(bound.getsockname(), None)
     finally:
         server.close()
         for connection in list(state.connections):
@@ -328,13 +328,13 @@ async def open_asgi(app: Any) -> AsyncIterator[HttpDoor]:
 
 
 @asynccontextmanager
-async def open_door(
+async def open_api(
     kind: str,
     service: SmallService,
     settings: TransportSettings | None = None,
     metrics: RequestMetrics | None = None,
     limits: Limits | None = None,
-) -> AsyncIterator[Door]:
+) -> AsyncIterator[Api]:
     settings, metrics, limits = (
         settings or TransportSettings(),
         metrics or RequestMetrics(),
@@ -349,7 +349,7 @@ async def open_door(
             channel = grpc.aio.insecure_channel(
                 f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
             )
-            yield GrpcDoor(await stack.enter_async_context(channel), server, port)
+            yield GrpcApi(await stack.enter_async_context(channel), server, port)
             return
         app = create_app(operations, settings, metrics, limits)
         serve = open_http if kind == "http" else open_asgi
@@ -364,9 +364,9 @@ async def connections_to(service: SmallService) -> AsyncIterator[Connect]:
     async with AsyncExitStack() as stack:
 
         async def connect(settings: TransportSettings | None = None) -> HttpConnection:
-            door = await stack.enter_async_context(open_door("http", service, settings))
-            assert isinstance(door, HttpDoor)
-            connection = await HttpConnection.open(door.address)
+            api = await stack.enter_async_context(open_api("http", service, settings))
+            assert isinstance(api, HttpApi)
+            connection = await HttpConnection.open(api.address)
             stack.push_async_callback(connection.close)
             return connection
 

@@ -15,15 +15,15 @@ from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.transport.request_headers import check_idempotency_key
 from tests.support.captured_logs import logged
 from tests.support.sample_service import (
+    APIS,
     CONNECTED,
-    DOORS,
     FIND,
     GOOD,
     JOIN,
-    Door,
-    HttpDoor,
+    Api,
+    HttpApi,
     SmallService,
-    open_door,
+    open_api,
 )
 from tests.support.waiting import PATIENCE_S
 
@@ -39,7 +39,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
 
 
-@pytest.fixture(params=DOORS)
+@pytest.fixture(params=APIS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -55,43 +55,43 @@ def metrics() -> RequestMetrics:
 
 
 @pytest.fixture
-async def door(kind: str, service: SmallService, metrics: RequestMetrics) -> AsyncIterator[Door]:
-    async with open_door(kind, service, metrics=metrics) as opened:
+async def api(kind: str, service: SmallService, metrics: RequestMetrics) -> AsyncIterator[Api]:
+    async with open_api(kind, service, metrics=metrics) as opened:
         yield opened
 
 
-async def test_response_has_its_own_ray_id(door: Door) -> None:
-    outcomes = [await door.call("PlayerConnected", CONNECTED) for _ in range(3)]
+async def test_response_has_its_own_ray_id(api: Api) -> None:
+    outcomes = [await api.call("PlayerConnected", CONNECTED) for _ in range(3)]
     assert [outcome.code for outcome in outcomes] == ["OK"] * 3
     assert all(re.fullmatch("[0-9a-f]{32}", outcome.ray_id) for outcome in outcomes)
     assert len({outcome.ray_id for outcome in outcomes}) == 3
 
 
-async def test_incoming_trace_is_continued(door: Door, service: SmallService) -> None:
+async def test_incoming_trace_is_continued(api: Api, service: SmallService) -> None:
     traceparent = f"00-{TRACE}-00f067aa0ba902b7-01"
-    outcome = await door.call("PlayerConnected", CONNECTED, {**GOOD, "traceparent": traceparent})
+    outcome = await api.call("PlayerConnected", CONNECTED, {**GOOD, "traceparent": traceparent})
     assert outcome.ray_id == service.calls[0].ray_id == TRACE
 
 
-async def test_error_has_its_ray_id(door: Door) -> None:
+async def test_error_has_its_ray_id(api: Api) -> None:
     traceparent = f"00-{TRACE}-00f067aa0ba902b7-01"
-    outcome = await door.call("PlayerConnected", CONNECTED, {"traceparent": traceparent})
+    outcome = await api.call("PlayerConnected", CONNECTED, {"traceparent": traceparent})
     assert (outcome.code, outcome.ray_id) == ("TOKEN_MISSING", TRACE)
 
 
-async def test_operation_error_is_returned_with_its_code(door: Door) -> None:
-    outcome = await door.call("PlayerConnected", {"player_token": "used"})
+async def test_operation_error_is_returned_with_its_code(api: Api) -> None:
+    outcome = await api.call("PlayerConnected", {"player_token": "used"})
     assert outcome.code == "PLAYER_TOKEN_CONSUMED"
     assert outcome.detail
 
 
-async def test_token_is_checked_before_the_body(door: Door) -> None:
-    outcome = await door.call("PlayerConnected", {}, {"authorization": "Bearer nonsense"})
+async def test_token_is_checked_before_the_body(api: Api) -> None:
+    outcome = await api.call("PlayerConnected", {}, {"authorization": "Bearer nonsense"})
     assert (outcome.code, outcome.problems) == ("TOKEN_INVALID", ())
 
 
-async def test_all_problems_of_a_body_are_reported(door: Door, service: SmallService) -> None:
-    outcome = await door.call("FindLobby", {"max_players": 0, "regions": ["Nowhere!"]})
+async def test_all_problems_of_a_body_are_reported(api: Api, service: SmallService) -> None:
+    outcome = await api.call("FindLobby", {"max_players": 0, "regions": ["Nowhere!"]})
     assert outcome.code == "BODY_INVALID"
     assert set(outcome.problems) == {
         ("game_modes", "required"),
@@ -103,37 +103,37 @@ async def test_all_problems_of_a_body_are_reported(door: Door, service: SmallSer
 
 @pytest.mark.parametrize("key", ["with space", "", "k" * 256])
 async def test_malformed_idempotency_key_is_rejected(
-    door: Door, service: SmallService, key: str
+    api: Api, service: SmallService, key: str
 ) -> None:
-    outcome = await door.call("PlayerConnected", CONNECTED, {**GOOD, "idempotency-key": key})
+    outcome = await api.call("PlayerConnected", CONNECTED, {**GOOD, "idempotency-key": key})
     assert outcome.code == "HEADER_INVALID"
     assert outcome.problems == (("idempotency-key", "invalid"),)
     assert service.calls == []
 
 
-async def test_idempotency_key_reaches_the_operation(door: Door, service: SmallService) -> None:
-    await door.call("PlayerConnected", CONNECTED, {**GOOD, "idempotency-key": "k" * 255})
+async def test_idempotency_key_reaches_the_operation(api: Api, service: SmallService) -> None:
+    await api.call("PlayerConnected", CONNECTED, {**GOOD, "idempotency-key": "k" * 255})
     assert service.calls[0].idempotency_key == "k" * 255
 
 
-async def test_read_has_no_idempotency_key(door: Door, service: SmallService) -> None:
-    outcome = await door.call("ListLobbies", {}, {**GOOD, "idempotency-key": "not seen"})
+async def test_read_has_no_idempotency_key(api: Api, service: SmallService) -> None:
+    outcome = await api.call("ListLobbies", {}, {**GOOD, "idempotency-key": "not seen"})
     assert outcome.code == "OK"
     assert service.calls[0].idempotency_key is None
 
 
-async def test_state_over_its_limit_is_rejected(door: Door, service: SmallService) -> None:
+async def test_state_over_its_limit_is_rejected(api: Api, service: SmallService) -> None:
     fits = b'"' + b"x" * 65534 + b'"'
-    assert (await door.call("SetLobbyState", {"state": fits})).code == "OK"
-    assert (await door.call("SetLobbyState", {"state": fits + b" "})).code == "BODY_TOO_LARGE"
+    assert (await api.call("SetLobbyState", {"state": fits})).code == "OK"
+    assert (await api.call("SetLobbyState", {"state": fits + b" "})).code == "BODY_TOO_LARGE"
     assert service.state == fits
 
 
 async def test_forwarded_headers_of_untrusted_clients_are_ignored(
-    door: Door, service: SmallService
+    api: Api, service: SmallService
 ) -> None:
     claims = {**GOOD, "x-forwarded-for": "203.0.113.9", "x-coords": "48.1,11.5"}
-    await door.call("PlayerConnected", CONNECTED, claims)
+    await api.call("PlayerConnected", CONNECTED, claims)
     assert service.calls[0].address == bytes([127, 0, 0, 1])
     assert service.calls[0].coords is None
 
@@ -152,8 +152,8 @@ async def test_forwarded_headers_of_untrusted_clients_are_ignored(
 async def test_trusted_proxy_sets_the_client_address(
     kind: str, service: SmallService, forwarded: str, address: bytes
 ) -> None:
-    async with open_door(kind, service, TRUSTING) as door:
-        await door.call("PlayerConnected", CONNECTED, {**GOOD, "x-forwarded-for": forwarded})
+    async with open_api(kind, service, TRUSTING) as api:
+        await api.call("PlayerConnected", CONNECTED, {**GOOD, "x-forwarded-for": forwarded})
     assert service.calls[0].address == address
 
 
@@ -164,20 +164,18 @@ async def test_trusted_proxy_sets_the_client_address(
 async def test_trusted_proxy_sets_the_client_coordinates(
     kind: str, service: SmallService, text: str, coords: tuple[float, float] | None
 ) -> None:
-    async with open_door(kind, service, TRUSTING) as door:
-        await door.call("PlayerConnected", CONNECTED, {**GOOD, "x-coords": text})
+    async with open_api(kind, service, TRUSTING) as api:
+        await api.call("PlayerConnected", CONNECTED, {**GOOD, "x-coords": text})
     assert service.calls[0].coords == coords
 
 
 @pytest.fixture
-async def slow_door(
-    kind: str, service: SmallService, metrics: RequestMetrics
-) -> AsyncIterator[Door]:
+async def slow_api(kind: str, service: SmallService, metrics: RequestMetrics) -> AsyncIterator[Api]:
     """Server that allows two requests at once and then one in a thousand seconds, for each address
     that the trusted proxy forwards.
     """
     limits = Limits(Rate(0.001, 2), Rate(0.001, 3))
-    async with open_door(kind, service, TRUSTING, metrics, limits) as opened:
+    async with open_api(kind, service, TRUSTING, metrics, limits) as opened:
         yield opened
 
 
@@ -186,11 +184,11 @@ def from_address(address: str, token: str = "pub_good") -> dict[str, str]:
 
 
 async def test_rate_limited_client_gets_a_retry_time(
-    slow_door: Door, metrics: RequestMetrics
+    slow_api: Api, metrics: RequestMetrics
 ) -> None:
-    codes = [(await slow_door.call("FindLobby", FIND)).code for _ in range(2)]
+    codes = [(await slow_api.call("FindLobby", FIND)).code for _ in range(2)]
     assert codes == ["MATCHMAKER_NO_AVAILABLE_LOBBIES"] * 2
-    refused = await slow_door.call("ListLobbies")
+    refused = await slow_api.call("ListLobbies")
     assert refused.code == "RATE_LIMITED"
     assert refused.retry_after_s is not None
     assert 900 < refused.retry_after_s <= 1000
@@ -198,39 +196,39 @@ async def test_rate_limited_client_gets_a_retry_time(
     assert sum(m.rate_limited for d in (metrics.http, metrics.grpc) for m in d.meters.values()) == 1
 
 
-async def test_client_addresses_have_separate_rate_limits(slow_door: Door) -> None:
+async def test_client_addresses_have_separate_rate_limits(slow_api: Api) -> None:
     for address in ("203.0.113.1", "203.0.113.2"):
         for _ in range(2):
-            outcome = await slow_door.call("ListLobbies", {}, from_address(address))
+            outcome = await slow_api.call("ListLobbies", {}, from_address(address))
             assert outcome.code == "OK"
-    outcome = await slow_door.call("ListLobbies", {}, from_address("203.0.113.1"))
+    outcome = await slow_api.call("ListLobbies", {}, from_address("203.0.113.1"))
     assert outcome.code == "RATE_LIMITED"
 
 
-async def test_back_end_counts_by_its_token_only(slow_door: Door) -> None:
+async def test_back_end_counts_by_its_token_only(slow_api: Api) -> None:
     addresses = ("203.0.113.1", "203.0.113.2", "203.0.113.3")
     codes = [
-        (await slow_door.call("ListLobbies", {}, from_address(address, "env_1"))).code
+        (await slow_api.call("ListLobbies", {}, from_address(address, "env_1"))).code
         for address in addresses
     ]
     assert codes == ["OK", "OK", "RATE_LIMITED"]
-    other = await slow_door.call("ListLobbies", {}, from_address("203.0.113.1", "env_2"))
+    other = await slow_api.call("ListLobbies", {}, from_address("203.0.113.1", "env_2"))
     assert other.code == "OK"
 
 
-async def test_attach_counts_per_token_and_lobby_operations_do_not(slow_door: Door) -> None:
+async def test_attach_counts_per_token_and_lobby_operations_do_not(slow_api: Api) -> None:
     attach = {"game_id": "arena", "namespace_id": "prod", "game_mode": "duel"}
     env = {"authorization": "Bearer env_1"}
-    codes = [(await slow_door.call("AttachLobby", attach, env)).code for _ in range(4)]
+    codes = [(await slow_api.call("AttachLobby", attach, env)).code for _ in range(4)]
     assert codes == ["OK", "OK", "OK", "RATE_LIMITED"]
-    codes = [(await slow_door.call("PlayerConnected", CONNECTED)).code for _ in range(10)]
+    codes = [(await slow_api.call("PlayerConnected", CONNECTED)).code for _ in range(10)]
     assert set(codes) == {"OK"}
 
 
-async def test_call_without_a_token_does_not_use_the_limit(slow_door: Door) -> None:
+async def test_call_without_a_token_does_not_use_the_limit(slow_api: Api) -> None:
     for _ in range(5):
-        assert (await slow_door.call("ListLobbies", {}, {})).code == "TOKEN_MISSING"
-    assert (await slow_door.call("ListLobbies")).code == "OK"
+        assert (await slow_api.call("ListLobbies", {}, {})).code == "TOKEN_MISSING"
+    assert (await slow_api.call("ListLobbies")).code == "OK"
 
 
 @pytest.fixture
@@ -240,9 +238,9 @@ def log_lines() -> Iterator[Any]:
 
 
 async def test_unexpected_exception_is_logged_and_hidden_from_the_client(
-    door: Door, log_lines: Any
+    api: Api, log_lines: Any
 ) -> None:
-    outcome = await door.call("LobbyReady", {}, GOOD)
+    outcome = await api.call("LobbyReady", {}, GOOD)
     assert outcome.code == "INTERNAL"
     assert "secret" not in repr(outcome)
     (line,) = [line for line in log_lines() if line.get("ray_id") == outcome.ray_id]
@@ -252,13 +250,13 @@ async def test_unexpected_exception_is_logged_and_hidden_from_the_client(
 
 
 async def test_disconnect_releases_the_request_resources(
-    door: Door, service: SmallService, metrics: RequestMetrics
+    api: Api, service: SmallService, metrics: RequestMetrics
 ) -> None:
-    call = asyncio.create_task(door.call("JoinLobby", JOIN))
+    call = asyncio.create_task(api.call("JoinLobby", JOIN))
     await service.waiting.wait()
     call.cancel()
     await asyncio.wait_for(service.left.wait(), PATIENCE_S)
-    counted = metrics.grpc if not isinstance(door, HttpDoor) else metrics.http
+    counted = metrics.grpc if not isinstance(api, HttpApi) else metrics.http
     while not counted.meters["join"].codes.get("CANCELLED"):
         await asyncio.sleep(0)
     assert counted.in_flight == 0
@@ -266,10 +264,10 @@ async def test_disconnect_releases_the_request_resources(
 
 @pytest.mark.parametrize("kind", OUR_SERVERS, indirect=True)
 async def test_shutdown_finishes_running_requests(kind: str, service: SmallService) -> None:
-    async with open_door(kind, service) as door:
-        call = asyncio.create_task(door.call("JoinLobby", JOIN))
+    async with open_api(kind, service) as api:
+        call = asyncio.create_task(api.call("JoinLobby", JOIN))
         await service.waiting.wait()
-        stopping = asyncio.create_task(door.stop(10))
+        stopping = asyncio.create_task(api.stop(10))
         await asyncio.sleep(0)
         service.may_join.set()
         assert (await call).code == "OK"
@@ -280,10 +278,10 @@ async def test_shutdown_finishes_running_requests(kind: str, service: SmallServi
 async def test_unfinished_request_at_shutdown_gets_an_error(
     kind: str, service: SmallService
 ) -> None:
-    async with open_door(kind, service) as door:
-        call = asyncio.create_task(door.call("JoinLobby", JOIN))
+    async with open_api(kind, service) as api:
+        call = asyncio.create_task(api.call("JoinLobby", JOIN))
         await service.waiting.wait()
-        await door.stop(0.01)
+        await api.stop(0.01)
         outcome = await call
         assert outcome.code == "SHUTTING_DOWN"
         assert outcome.retry_after_s is not None
@@ -291,12 +289,12 @@ async def test_unfinished_request_at_shutdown_gets_an_error(
 
 
 async def test_requests_are_counted_by_operation_code_and_transport(
-    door: Door, metrics: RequestMetrics
+    api: Api, metrics: RequestMetrics
 ) -> None:
-    await door.call("PlayerConnected", CONNECTED)
-    await door.call("PlayerConnected", {"player_token": "used"})
-    await door.call("PlayerConnected", CONNECTED, {})
-    name = "http" if isinstance(door, HttpDoor) else "grpc"
+    await api.call("PlayerConnected", CONNECTED)
+    await api.call("PlayerConnected", {"player_token": "used"})
+    await api.call("PlayerConnected", CONNECTED, {})
+    name = "http" if isinstance(api, HttpApi) else "grpc"
     text = metrics.render().decode()
     for code in ("OK", "PLAYER_TOKEN_CONSUMED", "TOKEN_MISSING"):
         line = f'hosting_requests_total{{code="{code}",door="{name}",operation="connected"}} 1.0'

@@ -17,9 +17,9 @@ from tests.support.forwarding_pair import (
     CLOUD,
     GROUP,
     GROUPS,
-    Doors,
+    Servers,
     SmallControl,
-    open_doors,
+    open_servers,
     until,
 )
 from tests.support.waiting import PATIENCE_S
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
+async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
     """Servers that know the previous run of the plane, from a watch that has ended. Their poll has
     arrived, so no poll is on its way.
     """
-    async with open_doors(tmp_path) as opened:
+    async with open_servers(tmp_path) as opened:
         connection = await watch(opened, await read_index(opened))
         await until(lambda: (len(opened.waiters), opened.control.polls) == (1, 1))
         await close_all([connection])
@@ -43,48 +43,50 @@ async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
         yield opened
 
 
-def _are(doors: Doors, waiting: int, parks: int) -> bool:
-    return (len(doors.waiters), doors.control.parks) == (waiting, parks)
+def _are(servers: Servers, waiting: int, parks: int) -> bool:
+    return (len(servers.waiters), servers.control.parks) == (waiting, parks)
 
 
 async def test_first_watch_after_a_restart_is_repeated_once(
-    doors: Doors,
+    servers: Servers,
 ) -> None:
-    index = await read_index(doors)
+    index = await read_index(servers)
     watching = []
     for waiting, parks in ((1, 2), (2, 3)):
-        watching.append(await watch(doors, index))
-        await until(partial(_are, doors, waiting, parks))
-    doors.control.pay(GROUP, "now")
+        watching.append(await watch(servers, index))
+        await until(partial(_are, servers, waiting, parks))
+    servers.control.pay(GROUP, "now")
     for connection in watching:
         answer = await asyncio.wait_for(connection.read(), PATIENCE_S)
         assert answer.json["group"] == {"payment_succeeded_ts": "now"}
-    assert doors.control.parks == 3
+    assert servers.control.parks == 3
     await close_all(watching)
 
 
-async def test_grpc_watch_after_a_restart_is_repeated_once(doors: Doors) -> None:
-    method = doors.grpc.channel.unary_unary(
+async def test_grpc_watch_after_a_restart_is_repeated_once(servers: Servers) -> None:
+    method = servers.grpc.channel.unary_unary(
         f"/{GROUPS}/GetGroupBilling",
         request_serializer=groups_pb2.GetGroupBillingRequest.SerializeToString,
         response_deserializer=groups_pb2.GetGroupBillingResponse.FromString,
     )
-    request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=await read_index(doors))
+    request = groups_pb2.GetGroupBillingRequest(
+        group_id=GROUP, watch_index=await read_index(servers)
+    )
     call = method(request, metadata=tuple(CLOUD.items()))
-    await until(partial(_are, doors, 1, 2))
-    doors.control.pay(GROUP, "now")
+    await until(partial(_are, servers, 1, 2))
+    servers.control.pay(GROUP, "now")
     assert (await asyncio.wait_for(call, PATIENCE_S)).group.payment_succeeded_ts == "now"
-    assert doors.control.parks == 2
+    assert servers.control.parks == 2
 
 
 async def test_watch_ended_during_its_repetition_is_not_parked(
-    doors: Doors,
+    servers: Servers,
 ) -> None:
-    index = await read_index(doors)
-    connection = await watch(doors, index)
+    index = await read_index(servers)
+    connection = await watch(servers, index)
     connection.say("GET", BILLING, None, CLOUD)
     for _ in range(2):
         answer = await asyncio.wait_for(connection.read(), PATIENCE_S)
         assert answer.json["watch"]["index"] == index
-    assert len(doors.waiters) == 0
+    assert len(servers.waiters) == 0
     await close_all([connection])
