@@ -136,7 +136,7 @@ class DeviceLinkOperations:
     async def prepare(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller
     ) -> pb.PrepareDeviceLinkResponse:
-        """Creates a link, without a token of the caller. Therefore evicts the oldest uncompleted
+        """Creates a link. Callers need no token, so each call may evict the oldest uncompleted
         links.
         """
 

@@ -107,7 +107,7 @@ _AT_ONCE: Final = 16
 _ON_LOOP_BYTES_MAX: Final = 16 * 1024
 """Larger messages are hashed in a thread."""
 _REST: Final = 4
-"""Pause after each step, as a multiple of its duration."""
+"""Pause after each comparison step, as a multiple of the step's duration."""
 _AGAIN_S: Final = 30.0
 
 Message = configuration_pb2.NamespaceConfiguration

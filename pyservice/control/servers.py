@@ -46,7 +46,7 @@ class LeaseClient(Protocol):
 
 
 class NodeCapacity(Protocol):
-    """Unreserved capacity of the node. When a run starts, it takes over its reservation."""
+    """Unreserved capacity of the node. A run takes over its reservation when it starts."""
 
     def reserve(self, run_id: str, wanted: Resources) -> bool: ...
     def give_back(self, run_id: str) -> None: ...

@@ -119,7 +119,10 @@ class NamespaceIndex:
         return held.content if held else b""
 
     def size(self, text: str) -> int:
-        """Returns the size of the configuration in bytes, or 0. The id may be malformed."""
+        """Returns the size of a namespace's stored configuration in bytes, or 0 without one.
+
+        `text` is the namespace's id and may be malformed.
+        """
         held = self._held.get(parse_uuid(text) or b"")
         return held.size if held else 0
 

@@ -30,7 +30,7 @@ class AllowedAddresses:
 
 
 def anywhere(_: Address) -> bool:
-    """Allows all addresses. For hosts in the operator's own settings."""
+    """Allows every address. This is the rule for hosts in the operator's own settings."""
     return True
 
 

@@ -53,9 +53,9 @@ def count_findings(found: Findings) -> int:
 
 
 def bounded_findings(found: list[Finding], count: int = 0) -> list[Finding]:
-    """Returns the findings that a response reports, and a finding with the number of omitted ones.
+    """Returns the findings that a response reports. The last finding counts the omitted problems.
 
-    `count` is the number of problems without a finding. They are omitted.
+    `count` is the number of omitted problems without a finding.
     """
     if not count and len(found) <= MAX_PROBLEMS:
         return found

@@ -238,13 +238,13 @@ class RaySettings(_Section):
 class Tier(_Section):
     tier_name_id: str = Field(pattern=_NAME_ID, max_length=64)
     bandwidth: int = Field(ge=0, le=0xFFFF_FFFF)
-    """MB."""
+    """Bandwidth in MB."""
     cpu: int = Field(ge=1, le=0xFFFF_FFFF)
-    """MHz."""
+    """CPU in MHz."""
     disk: int = Field(ge=0, le=0xFFFF_FFFF)
-    """MB."""
+    """Disk space in MB."""
     memory: int = Field(ge=1, le=0xFFFF_FFFF)
-    """MB."""
+    """Memory in MB."""
     service_cores_numerator: int = Field(ge=1, le=0xFFFF)
     service_cores_denominator: int = Field(ge=1, le=0xFFFF)
 

@@ -390,7 +390,7 @@ class _PostgresTransaction(CommitCallbacks):
             said: str = await self.connection.execute(
                 compiled.text, *compiled.argument_values(values)
             )
-        # Examples: INSERT 0 1, UPDATE 3, CREATE TABLE.
+        # Examples of the command tag: INSERT 0 1, UPDATE 3, CREATE TABLE.
         count = said.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
