@@ -25,9 +25,9 @@ async def test_too_large_command_is_requested_separately(
     assert [one.HasField("spec") for one in complete.lobbies] == [True, False, False, False]
     async with run_scenario.following() as runs:
         for lobby in lobbies:
-            await run_scenario.node.ear.told(lobby, "running")
+            await run_scenario.node.reports.wait_for(lobby, "running")
         later = await run_scenario.lobby()
-        await run_scenario.node.ear.told(later, "running")
+        await run_scenario.node.reports.wait_for(later, "running")
         assert runs.job.unexpected_errors == 0
     assert all(run_scenario.is_live(lobby) for lobby in [*lobbies, later])
 
@@ -41,8 +41,8 @@ async def test_ended_lobby_is_not_requested_again(
     assert [one.is_later for one in answer.lobbies] == [False, True]
     await run_scenario.data.engine.processes.exited(raw_id(ended), None)
     async with run_scenario.following() as runs:
-        await run_scenario.node.ear.told(first, "running")
+        await run_scenario.node.reports.wait_for(first, "running")
         last = await run_scenario.lobby()
-        await run_scenario.node.ear.told(last, "running")
+        await run_scenario.node.reports.wait_for(last, "running")
         assert not runs._left
     assert not run_scenario.node.supervisor.is_known(ended)

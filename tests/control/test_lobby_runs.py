@@ -22,8 +22,8 @@ from pyservice.storage.database import Database, Record, open_database
 from pyservice.storage.migrations import migrate
 from tests.dataplane.runtime_scene import BUILD_ID
 from tests.dataplane.runtime_scene import RuntimeScene as DataPlane
-from tests.runtime.node import Place as Node
-from tests.runtime.node import build_of, open_place, until
+from tests.runtime.node import RuntimeHost as Node
+from tests.runtime.node import build_of, open_host, until
 from tests.support.databases import KINDS, Databases
 from tests.support.waiting import eventually
 
@@ -116,7 +116,7 @@ async def run_scenario(engine: Engine, tmp_path: Path) -> AsyncIterator[LobbyRun
     data.runtime.http_address, data.runtime.grpc_address = ADDRESSES
     await data.wanted()
     (tmp_path / "node").mkdir()
-    async with open_place(tmp_path / "node", tmp_path / "builds") as node:
+    async with open_host(tmp_path / "node", tmp_path / "builds") as node:
         yield LobbyRunScenario(data, node, database)
     await database.close()
 
@@ -128,13 +128,13 @@ async def test_untakable_lobby_is_retried_and_blocks_no_other(
     in_the_way = run_scenario.block_run_folder(bad)
     good = await run_scenario.lobby()
     async with run_scenario.following() as runs:
-        await run_scenario.node.ear.told(good, "running")
+        await run_scenario.node.reports.wait_for(good, "running")
         later = await run_scenario.lobby()
-        await run_scenario.node.ear.told(later, "running")
+        await run_scenario.node.reports.wait_for(later, "running")
         assert runs.job.unexpected_errors > 0
         assert not run_scenario.node.supervisor.is_known(bad)
         shutil.rmtree(in_the_way)
-        await run_scenario.node.ear.told(bad, "running")
+        await run_scenario.node.reports.wait_for(bad, "running")
 
 
 async def test_ended_untakable_lobby_is_not_retried(run_scenario: LobbyRunScenario) -> None:
@@ -144,17 +144,17 @@ async def test_ended_untakable_lobby_is_not_retried(run_scenario: LobbyRunScenar
         await until(lambda: runs.job.unexpected_errors > 0)
         await run_scenario.data.engine.processes.exited(raw_id(bad), None)
         good = await run_scenario.lobby()
-        await run_scenario.node.ear.told(good, "running")
+        await run_scenario.node.reports.wait_for(good, "running")
         shutil.rmtree(in_the_way)
         last = await run_scenario.lobby()
-        await run_scenario.node.ear.told(last, "running")
+        await run_scenario.node.reports.wait_for(last, "running")
         assert not run_scenario.node.supervisor.is_known(bad)
 
 
 async def test_unknown_tier_ends_its_lobby_only(run_scenario: LobbyRunScenario) -> None:
     started = await run_scenario.lobby()
     async with run_scenario.following() as runs:
-        await run_scenario.node.ear.told(started, "running")
+        await run_scenario.node.reports.wait_for(started, "running")
         run_scenario.sizes.clear()
         affected = await run_scenario.lobby()
         run = await eventually(lambda: run_scenario.run(affected))
@@ -179,11 +179,11 @@ async def test_start_waits_for_the_data_plane_addresses(
         await until(lambda: early in runs._left)
         assert not run_scenario.node.supervisor.is_known(early)
         runtime.http_address = ADDRESSES[0]
-        await run_scenario.node.ear.told(early, "running")
+        await run_scenario.node.reports.wait_for(early, "running")
         # After a restart, the first commands arrive before the data plane reports its address.
         runtime.http_address = runtime.grpc_address = ""
         later = await run_scenario.lobby()
-        await run_scenario.node.ear.told(later, "running")
+        await run_scenario.node.reports.wait_for(later, "running")
         assert runs.addresses == ADDRESSES
 
 

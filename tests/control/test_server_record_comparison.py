@@ -15,17 +15,17 @@ from pyservice.storage import servers
 from pyservice.storage.database import open_database
 from tests.control.feeder_setup import Source
 from tests.control.test_server_runs import DataPlane, ServerRecords
-from tests.runtime.node import Place, open_place
+from tests.runtime.node import RuntimeHost, open_host
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def opened_node(tmp_path: Path) -> AsyncIterator[Place]:
+async def opened_node(tmp_path: Path) -> AsyncIterator[RuntimeHost]:
     node = tmp_path / "node"
     node.mkdir()
-    async with open_place(node, tmp_path / "builds") as created:
+    async with open_host(node, tmp_path / "builds") as created:
         yield created
 
 
@@ -60,7 +60,7 @@ async def ended(server_records: ServerRecords, server_id: str) -> str:
 
 
 async def test_unreadable_run_folder_does_not_block_other_servers(
-    server_records: ServerRecords, opened_node: Place
+    server_records: ServerRecords, opened_node: RuntimeHost
 ) -> None:
     broken, stopped, lost = [await server_records.server() for _ in range(3)]
     spec = unreadable(opened_node.folder / "servers", broken)
@@ -74,6 +74,6 @@ async def test_unreadable_run_folder_does_not_block_other_servers(
         assert not (await server_records.record(broken)).HasField("destroyed_at")
         assert server_records.runs.job.unexpected_errors > 0
         spec.unlink()
-        assert (await opened_node.ear.end(broken)).reason == "lost"
+        assert (await opened_node.reports.end(broken)).reason == "lost"
     finally:
         await cancel_and_wait(work)

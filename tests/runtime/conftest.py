@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.node import Place, open_place
+from tests.runtime.node import RuntimeHost, open_host
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +14,6 @@ def unpacked_builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def place(tmp_path: Path, unpacked_builds: Path) -> AsyncIterator[Place]:
-    async with open_place(tmp_path, unpacked_builds) as made:
+async def host(tmp_path: Path, unpacked_builds: Path) -> AsyncIterator[RuntimeHost]:
+    async with open_host(tmp_path, unpacked_builds) as made:
         yield made

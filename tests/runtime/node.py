@@ -37,42 +37,42 @@ def build_of(*command: str) -> bytes:
     return tar({"server.json": json.dumps({"command": command}).encode()})
 
 
-class Ear:
+class RunReports:
     def __init__(self) -> None:
-        self.heard: list[tuple[str, str, Any]] = []
+        self.received: list[tuple[str, str, Any]] = []
         self.tries: list[str] = []
-        self.deaf: set[str] = set()
-        self.stuck: set[str] = set()
+        self.rejected: set[str] = set()
+        self.blocked: set[str] = set()
 
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
-        await self._hear("placed", run_id, dict(backends))
+        await self._receive("placed", run_id, dict(backends))
 
     async def running(self, run_id: str) -> None:
-        await self._hear("running", run_id, None)
+        await self._receive("running", run_id, None)
 
     async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
-        await self._hear("over", run_id, end)
+        await self._receive("over", run_id, end)
 
-    async def _hear(self, what: str, run_id: str, about: Any) -> None:
+    async def _receive(self, what: str, run_id: str, about: Any) -> None:
         self.tries.append(what)
-        if what in self.deaf:
+        if what in self.rejected:
             raise ReportUndelivered("nobody is there")
-        if what in self.stuck:
+        if what in self.blocked:
             await asyncio.Event().wait()
-        self.heard.append((what, run_id, about))
+        self.received.append((what, run_id, about))
 
     def of(self, run_id: str) -> list[str]:
-        return [what for what, one, _ in self.heard if one == run_id]
+        return [what for what, one, _ in self.received if one == run_id]
 
-    async def told(self, run_id: str, what: str) -> Any:
+    async def wait_for(self, run_id: str, what: str) -> Any:
         async def found() -> Any:
-            abouts = [about for one, of, about in self.heard if (one, of) == (what, run_id)]
+            abouts = [about for one, of, about in self.received if (one, of) == (what, run_id)]
             return [abouts[-1]] if abouts else None
 
         return (await eventually(found))[0]
 
     async def end(self, run_id: str) -> RunEnd:
-        end = await self.told(run_id, "over")
+        end = await self.wait_for(run_id, "over")
         assert isinstance(end, RunEnd)
         return end
 
@@ -91,10 +91,10 @@ def disk_of(folder: Path, inodes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-class Place:
-    def __init__(self, folder: Path, builds: Path, ear: Ear) -> None:
+class RuntimeHost:
+    def __init__(self, folder: Path, builds: Path, reports: RunReports) -> None:
         self.folder = folder
-        self.ear = ear
+        self.reports = reports
         self.store = Store()
         self.store.archives[SHELL] = build_of("sh", "-c")
         self.noticed: list[str] = []
@@ -113,7 +113,7 @@ class Place:
             UnpackedBuilds(self._builds, self.store, 0),
             self.node,
             self.capacity,
-            {"server": self.ear, "lobby": self.ear},
+            {"server": self.reports, "lobby": self.reports},
             is_disk_full=lambda: self.is_disk_full,
             noticed=self.noticed.append,
         )
@@ -132,8 +132,8 @@ class Place:
 
     async def anew(self) -> RunSupervisor:
         await self.drop()
-        self.ear.deaf.clear()
-        self.ear.stuck.clear()
+        self.reports.rejected.clear()
+        self.reports.blocked.clear()
         return await self.start()
 
     def order(self, script: str = "exec sleep 3600", **more: Any) -> RunRequest:
@@ -159,7 +159,7 @@ class Place:
 
     async def running(self, script: str = "exec sleep 3600", **more: Any) -> RunRequest:
         order = self.want(script, **more)
-        await self.ear.told(order.id, "running")
+        await self.reports.wait_for(order.id, "running")
         return order
 
     def of(self, order: RunRequest) -> RunFolder:
@@ -199,23 +199,23 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def nursery_of(place: Place) -> int:
+def launcher_of(host: RuntimeHost) -> int:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_text().split("\0")
-            if words[1:3] == ["--nursery", str(place.folder / "servers")]:
+            if words[1:3] == ["--nursery", str(host.folder / "servers")]:
                 return int(process.name)
     raise AssertionError("nothing starts keepers")
 
 
 @contextlib.asynccontextmanager
-async def open_place(folder: Path, builds: Path) -> AsyncIterator[Place]:
-    place = Place(folder, builds, Ear())
-    await place.start()
+async def open_host(folder: Path, builds: Path) -> AsyncIterator[RuntimeHost]:
+    host = RuntimeHost(folder, builds, RunReports())
+    await host.start()
     try:
-        yield place
+        yield host
     finally:
-        await place.drop()
+        await host.drop()
         left = [RunFolder(path) for path in (folder / "servers").iterdir() if path.is_dir()]
         pids = [state.pid for one in left if (state := one.state()) and state.status != "ended"]
         end_leftovers(folder)

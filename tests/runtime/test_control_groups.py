@@ -14,7 +14,7 @@ import pytest
 
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.run_requests import Resources, RunRequest
-from tests.runtime.node import Place, until
+from tests.runtime.node import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 
@@ -49,16 +49,16 @@ class Groups:
 
 
 @pytest.fixture
-async def groups(place: Place, tmp_path: Path) -> AsyncIterator[Groups]:
+async def groups(host: RuntimeHost, tmp_path: Path) -> AsyncIterator[Groups]:
     found = ControlGroups.find(tmp_path)
     if found.unenforced:
         pytest.skip("; ".join(found.unenforced))
-    await place.drop()
-    place.node = dataclasses.replace(place.node, groups=found)
-    await place.start()
+    await host.drop()
+    host.node = dataclasses.replace(host.node, groups=found)
+    await host.start()
     made = Groups(found)
     yield made
-    await place.supervisor.stop_all(asyncio.Event())
+    await host.supervisor.stop_all(asyncio.Event())
     assert [path for path in made.parents.values() if path.exists()] == []
 
 
@@ -71,53 +71,53 @@ async def groups(place: Place, tmp_path: Path) -> AsyncIterator[Groups]:
     ],
 )
 async def test_run_and_its_children_are_in_a_group_with_its_limits(
-    place: Place, groups: Groups, resources: Resources, limits: tuple[int, int]
+    host: RuntimeHost, groups: Groups, resources: Resources, limits: tuple[int, int]
 ) -> None:
     script = "sleep 3600 & echo $!; exec sleep 3600"
-    order = await place.running(script, resources=resources)
-    child = int((await place.lines(order, 1))[0])
+    order = await host.running(script, resources=resources)
+    child = int((await host.lines(order, 1))[0])
     assert groups.limits(order) == limits
     for controller in groups.parents:
-        assert groups.inside(order, controller) == {place.pid_of(order), child}
+        assert groups.inside(order, controller) == {host.pid_of(order), child}
     # The keeper is outside the group: it does not count against the limit and survives an
     # out-of-memory kill.
-    assert place.keeper_of(order) not in groups.inside(order, "memory")
-    place.supervisor.end(order.id, 0)
-    await place.ear.end(order.id)
+    assert host.keeper_of(order) not in groups.inside(order, "memory")
+    host.supervisor.end(order.id, 0)
+    await host.reports.end(order.id)
 
 
-async def test_runs_of_two_sizes_have_separate_groups(place: Place, groups: Groups) -> None:
-    small = await place.running(resources=Resources(100, 32))
-    large = await place.running(resources=Resources(1_000, 512))
+async def test_runs_of_two_sizes_have_separate_groups(host: RuntimeHost, groups: Groups) -> None:
+    small = await host.running(resources=Resources(100, 32))
+    large = await host.running(resources=Resources(1_000, 512))
     assert (groups.limits(small), groups.limits(large)) == ((32 << 20, 100), (512 << 20, 1_000))
     assert not groups.inside(small, "memory") & groups.inside(large, "memory")
-    place.supervisor.end(small.id, 0)
-    await place.ear.end(small.id)
+    host.supervisor.end(small.id, 0)
+    await host.reports.end(small.id)
     parent = groups.parents["memory"]
     await until(lambda: [path.name for path in parent.iterdir() if path.is_dir()] == [large.id])
 
 
 async def test_kernel_ends_a_leaking_program_without_memory_polling(
-    place: Place, groups: Groups
+    host: RuntimeHost, groups: Groups
 ) -> None:
     # The group and its counters stay until the end of the run is acknowledged.
-    place.ear.deaf.add("over")
-    order = place.want(LEAKS, resources=Resources(500, 32))
-    await until(lambda: "over" in place.ear.tries)
+    host.reports.rejected.add("over")
+    order = host.want(LEAKS, resources=Resources(500, 32))
+    await until(lambda: "over" in host.reports.tries)
     assert groups.oom_kills(order) == 1
-    spec = (place.of(order).path / "spec").read_bytes().split(b"\0")
+    spec = (host.of(order).path / "spec").read_bytes().split(b"\0")
     watched = [record for record in spec if record.startswith(b"memory_max_bytes=")]
     assert watched in ([], [b"memory_max_bytes=0"])
-    place.ear.deaf.clear()
-    end = await place.ear.end(order.id)
+    host.reports.rejected.clear()
+    end = await host.reports.end(order.id)
     assert (end.reason, end.exit_code) == ("out_of_memory", 128 + 9)
 
 
-async def test_leak_in_one_run_does_not_affect_others(place: Place, groups: Groups) -> None:
-    well = await place.running(resources=Resources(100, 32))
-    leaking = place.want(LEAKS, resources=Resources(100, 32))
-    assert (await place.ear.end(leaking.id)).reason == "out_of_memory"
-    os.kill(place.pid_of(well), 0)
+async def test_leak_in_one_run_does_not_affect_others(host: RuntimeHost, groups: Groups) -> None:
+    well = await host.running(resources=Resources(100, 32))
+    leaking = host.want(LEAKS, resources=Resources(100, 32))
+    assert (await host.reports.end(leaking.id)).reason == "out_of_memory"
+    os.kill(host.pid_of(well), 0)
     assert groups.oom_kills(well) == 0
-    place.supervisor.end(well.id, 0)
-    await place.ear.end(well.id)
+    host.supervisor.end(well.id, 0)
+    await host.reports.end(well.id)

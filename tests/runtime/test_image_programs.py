@@ -35,9 +35,9 @@ def test_image_configuration_gives_command_and_user(tmp_path: Path) -> None:
         "4711:4712": (4711, 4712, [], "/"),
     }
     for number, (user, expected) in enumerate(as_whom.items()):
-        place = tmp_path / str(number)
-        root = unpacked(place, saved(base, config={**config, "User": user}))
-        found = told(place)
+        host = tmp_path / str(number)
+        root = unpacked(host, saved(base, config={**config, "User": user}))
+        found = told(host)
         assert (found["uid"], found["gid"], found["groups"], found["home"]) == expected, user
         assert (found["command"], found["args"]) == (["/run"], ["--fast"])
         assert found["env"] == {"A": "b=c", "EMPTY": ""}
@@ -49,10 +49,10 @@ def test_image_configuration_gives_command_and_user(tmp_path: Path) -> None:
 
 def test_user_file_is_not_read_outside_of_the_image(tmp_path: Path) -> None:
     """In the image, the user file is a link to a file outside of the image or to a missing file."""
-    place = tmp_path / "build"
+    host = tmp_path / "build"
     base = layer(link("etc", "/../../../../etc"), link("passwd", "/etc/passwd"))
     with pytest.raises(BadManifest, match="no user 'root'"):
-        unpacked(place, saved(base, config={"Cmd": ["x"], "User": "root"}))
+        unpacked(host, saved(base, config={"Cmd": ["x"], "User": "root"}))
 
 
 def test_program_paths_resolve_inside_the_image(tmp_path: Path) -> None:

@@ -217,16 +217,16 @@ def test_layers_never_touch_files_outside_of_the_root(
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         outer = Path(name) / "outer"
-        place = outer / "a" / "b"
-        place.mkdir(parents=True)
+        host = outer / "a" / "b"
+        host.mkdir(parents=True)
         witness = outer / "a" / "c"
         witness.write_text("untouched")
         with contextlib.suppress(BadArchive, BadManifest):
-            unpacked(place / "c", image_of(layers))
+            unpacked(host / "c", image_of(layers))
         assert witness.read_text() == "untouched"
         assert witness.stat().st_nlink == 1
         assert {
             str(path.relative_to(outer)) for path in outer.rglob("*") if "b/c" not in str(path)
         } == {*("a", "a/b", "a/c")}
-        for path in (place / "c" / "root").rglob("*"):
+        for path in (host / "c" / "root").rglob("*"):
             assert path.is_symlink() or path.is_dir() or path.is_file()

@@ -12,7 +12,7 @@ from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
 from pyservice.runtime.isolation_trials import choose_isolation
 from pyservice.runtime.run_folder import KeeperNotices, LogLine, LogStream, RunFolder
 from pyservice.runtime.run_logs import LINES_MAX, LogReader
-from tests.runtime.node import Place, until
+from tests.runtime.node import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 
@@ -49,12 +49,12 @@ def logs() -> Iterator[LogReader]:
 
 
 async def test_newest_lines_and_later_pages_span_several_segments(
-    place: Place, logs: LogReader
+    host: RuntimeHost, logs: LogReader
 ) -> None:
-    order = place.want(COUNTS)
-    await place.ear.end(order.id)
-    path = place.of(order).path
-    assert len(place.of(order).segments()) >= 3
+    order = host.want(COUNTS)
+    await host.reports.end(order.id)
+    path = host.of(order).path
+    assert len(host.of(order).segments()) >= 3
     newest = await logs.newest(path, "std_out")
     assert numbers(list(newest.lines)) == [*range(LINES - LINES_MAX + 1, LINES + 1)]
     assert await logs.after(path, "std_out", newest.position) == ([], newest.position, True)
@@ -68,13 +68,15 @@ async def test_newest_lines_and_later_pages_span_several_segments(
     assert times == sorted(times)
 
 
-async def test_oldest_segment_of_an_oversized_log_is_removed(place: Place, logs: LogReader) -> None:
-    place.node = replace(place.node, log_bytes_max=2 << 20)
-    await place.anew()
-    order = place.want(COUNTS)
-    await place.ear.end(order.id)
-    path = place.of(order).path
-    sizes = [one.stat().st_size for _, one in place.of(order).segments()]
+async def test_oldest_segment_of_an_oversized_log_is_removed(
+    host: RuntimeHost, logs: LogReader
+) -> None:
+    host.node = replace(host.node, log_bytes_max=2 << 20)
+    await host.anew()
+    order = host.want(COUNTS)
+    await host.reports.end(order.id)
+    path = host.of(order).path
+    sizes = [one.stat().st_size for _, one in host.of(order).segments()]
     assert sum(sizes) <= 2 << 20
     found = numbers(await followed(logs, path, "std_out"))
     assert found == [*range(found[0], LINES + 1)]
@@ -86,12 +88,12 @@ async def test_oldest_segment_of_an_oversized_log_is_removed(place: Place, logs:
 
 
 async def test_long_lines_are_split_and_invalid_text_is_replaced(
-    place: Place, logs: LogReader
+    host: RuntimeHost, logs: LogReader
 ) -> None:
     script = "head -c 10000 /dev/zero | tr '\\0' y; echo; printf 'a\\377b\\n'; printf end"
-    order = place.want(script)
-    await place.ear.end(order.id)
-    lines = (await logs.newest(place.of(order).path, "std_out")).lines
+    order = host.want(script)
+    await host.reports.end(order.id)
+    lines = (await logs.newest(host.of(order).path, "std_out")).lines
     assert [len(line.text) for line in lines] == [4096, 4096, 10_000 - 2 * 4096, 3, 3]
     assert [line.goes_on for line in lines] == [False, True, True, False, False]
     assert [line.text for line in lines[3:]] == ["a\ufffdb", "end"]
@@ -99,13 +101,13 @@ async def test_long_lines_are_split_and_invalid_text_is_replaced(
 
 @pytest.mark.parametrize("character", ["я", "水", "🐟"])
 async def test_long_line_is_split_between_two_characters(
-    place: Place, logs: LogReader, character: str
+    host: RuntimeHost, logs: LogReader, character: str
 ) -> None:
     text = "x" + character * 5_000
     script = f"printf x; yes {character} | head -n 5000 | tr -d '\n'; echo; echo next"
-    order = place.want(script)
-    await place.ear.end(order.id)
-    *parts, last = (await logs.newest(place.of(order).path, "std_out")).lines
+    order = host.want(script)
+    await host.reports.end(order.id)
+    *parts, last = (await logs.newest(host.of(order).path, "std_out")).lines
     assert last.text == "next"
     assert "".join(part.text for part in parts) == text
     assert [part.goes_on for part in parts] == [False, *[True] * (len(parts) - 1)]
@@ -118,23 +120,23 @@ async def test_missing_folder_has_no_lines(tmp_path: Path, logs: LogReader) -> N
     assert await logs.after(gone, "std_err", 4711) is None
 
 
-async def test_log_follower_is_notified_of_growth(place: Place) -> None:
+async def test_log_follower_is_notified_of_growth(host: RuntimeHost) -> None:
     script = "while :; do [ -e $HOME/say ] && rm $HOME/say && echo said; sleep 0.02; done"
-    order, other = await place.running(script), await place.running(script)
+    order, other = await host.running(script), await host.running(script)
     for one in (order, other):
-        await until(lambda one=one: one.id in place.noticed)  # type: ignore[misc]
-    place.noticed.clear()
-    place.supervisor.follow(order.id, 60_000)
+        await until(lambda one=one: one.id in host.noticed)  # type: ignore[misc]
+    host.noticed.clear()
+    host.supervisor.follow(order.id, 60_000)
     for one in (other, order):
-        (place.of(one).scratch / "say").touch()
-        assert await place.lines(one, 1) == ["said"]
-    await until(lambda: place.noticed)
-    assert set(place.noticed) == {order.id}
+        (host.of(one).scratch / "say").touch()
+        assert await host.lines(one, 1) == ["said"]
+    await until(lambda: host.noticed)
+    assert set(host.noticed) == {order.id}
     # It is not an error to end a run that is over or unknown.
-    place.supervisor.end(order.id, 0)
-    await place.ear.end(order.id)
-    place.supervisor.follow(order.id, 60_000)
-    place.supervisor.follow(place.order().id, 60_000)
+    host.supervisor.end(order.id, 0)
+    await host.reports.end(order.id)
+    host.supervisor.follow(order.id, 60_000)
+    host.supervisor.follow(host.order().id, 60_000)
 
 
 async def test_hints_are_parsed_in_any_chunks(tmp_path: Path) -> None:
@@ -169,28 +171,28 @@ ls /proc/self/fd | wc -l
 
 
 async def test_program_can_only_access_its_build_and_its_own_folder(
-    place: Place, unpacked_builds: Path, monkeypatch: pytest.MonkeyPatch
+    host: RuntimeHost, unpacked_builds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUTSIDE", "ours")
-    isolation = await choose_isolation("auto", KEEPER_BINARY, place.folder, SYSTEM_PATHS)
+    isolation = await choose_isolation("auto", KEEPER_BINARY, host.folder, SYSTEM_PATHS)
     if isolation is None:
         pytest.skip("nothing keeps programs apart here: needs root, user namespaces or Landlock")
-    assert not [path.name for path in place.folder.iterdir() if path.name.startswith(".trial")]
-    place.node = replace(place.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
-    await place.anew()
-    other = await place.running("echo private > $HOME/private; exec sleep 3600")
-    secret = place.folder / "secret"
+    assert not [path.name for path in host.folder.iterdir() if path.name.startswith(".trial")]
+    host.node = replace(host.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
+    await host.anew()
+    other = await host.running("echo private > $HOME/private; exec sleep 3600")
+    secret = host.folder / "secret"
     secret.write_text("of the service")
     secret.chmod(0o600)
-    order = place.order(LOOKS_AROUND)
+    order = host.order(LOOKS_AROUND)
     places = {
         "SECRET": str(secret),
-        "OTHERS": str(place.of(other).scratch / "private"),
+        "OTHERS": str(host.of(other).scratch / "private"),
         "BUILD": str(unpacked_builds / order.build_id / "root"),
     }
-    place.supervisor.ensure_running(replace(order, env=places))
-    await place.ear.end(order.id)
-    said = [line.text for line in place.of(order).lines() if line.stream == "std_out"]
+    host.supervisor.ensure_running(replace(order, env=places))
+    await host.reports.end(order.id)
+    said = [line.text for line in host.of(order).lines() if line.stream == "std_out"]
     # The program has the three standard descriptors and the one that lists the folder.
     assert said == ["wrote what is its own", "read its build", "0", "4"], isolation
 

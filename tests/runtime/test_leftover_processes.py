@@ -23,7 +23,7 @@ from pyservice.runtime import run_cleanup
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import choose_isolation
 from pyservice.runtime.run_requests import RunEnd, RunRequest
-from tests.runtime.node import Place, is_alive, open_place, until
+from tests.runtime.node import RuntimeHost, is_alive, open_host, until
 
 pytestmark = pytest.mark.anyio
 
@@ -38,33 +38,33 @@ UNMARKED: Final = "setsid env -i /bin/sh -c 'echo $$; exec sleep 3600' & wait"
 
 
 @pytest.fixture
-async def place() -> AsyncIterator[Place]:
+async def host() -> AsyncIterator[RuntimeHost]:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
-        async with open_place(Path(name), Path(name) / "builds") as made:
+        async with open_host(Path(name), Path(name) / "builds") as made:
             yield made
 
 
 @pytest.fixture(autouse=True)
-async def end_all_runs(place: Place) -> AsyncIterator[None]:
+async def end_all_runs(host: RuntimeHost) -> AsyncIterator[None]:
     """Ends all processes below the test process after the test."""
     yield
-    for run_id in list(place.supervisor.runs):
-        place.supervisor.end(run_id, 0)
-    await until(lambda: not place.supervisor.runs)
+    for run_id in list(host.supervisor.runs):
+        host.supervisor.end(run_id, 0)
+    await until(lambda: not host.supervisor.runs)
 
 
 @pytest.fixture(params=["none", "landlock"])
-async def apart(place: Place, request: pytest.FixtureRequest) -> Place:
-    isolation = await choose_isolation(request.param, KEEPER_BINARY, place.folder, SYSTEM_PATHS)
+async def apart(host: RuntimeHost, request: pytest.FixtureRequest) -> RuntimeHost:
+    isolation = await choose_isolation(request.param, KEEPER_BINARY, host.folder, SYSTEM_PATHS)
     if isolation is None:
         pytest.skip("no Landlock here")
-    place.node = replace(place.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
-    await place.anew()
+    host.node = replace(host.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
+    await host.anew()
     # Under Landlock, the game server runs as another user and must pass these folders.
     for folder in ("servers", "builds"):
-        os.chmod(place.folder / folder, 0o711)
-    return place
+        os.chmod(host.folder / folder, 0o711)
+    return host
 
 
 @pytest.fixture
@@ -76,20 +76,22 @@ def groups(tmp_path: Path) -> Iterator[ControlGroups]:
     found.remove_others(())
 
 
-async def started_run(place: Place, script: str, count: int = 1) -> tuple[RunRequest, list[int]]:
-    order = await place.running(script)
-    return order, [int(line) for line in await place.lines(order, count)]
+async def started_run(
+    host: RuntimeHost, script: str, count: int = 1
+) -> tuple[RunRequest, list[int]]:
+    order = await host.running(script)
+    return order, [int(line) for line in await host.lines(order, count)]
 
 
-async def reported_lost(place: Place, order: RunRequest) -> RunEnd:
-    end = await place.ear.end(order.id)
+async def reported_lost(host: RuntimeHost, order: RunRequest) -> RunEnd:
+    end = await host.reports.end(order.id)
     assert (end.reason, end.message) == ("lost", LOST)
     return end
 
 
 @pytest.mark.parametrize(("script", "count"), [(WAITS, 1), (DAEMON, 1), (CLEARED, 2), (FORKS, 1)])
 async def test_no_process_of_a_run_is_left_when_its_end_is_reported(
-    apart: Place, script: str, count: int
+    apart: RuntimeHost, script: str, count: int
 ) -> None:
     order, below = await started_run(apart, script, count)
     other, others = await started_run(apart, script, count)
@@ -100,7 +102,7 @@ async def test_no_process_of_a_run_is_left_when_its_end_is_reported(
     assert all(map(is_alive, [apart.pid_of(other), *others])), "another one's"
 
 
-async def test_new_service_ends_processes_of_runs_that_ended_meanwhile(apart: Place) -> None:
+async def test_new_service_ends_processes_of_runs_that_ended_meanwhile(apart: RuntimeHost) -> None:
     order, below = await started_run(apart, WAITS)
     await apart.drop()
     pid = apart.pid_of(order)
@@ -113,7 +115,7 @@ async def test_new_service_ends_processes_of_runs_that_ended_meanwhile(apart: Pl
 
 
 async def test_killed_keeper_leaves_no_processes(
-    apart: Place, monkeypatch: pytest.MonkeyPatch
+    apart: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyservice.runtime.run_lifecycle.KEEPER_GRACE_S", 0.1)
     order, below = await started_run(apart, WAITS)
@@ -124,7 +126,7 @@ async def test_killed_keeper_leaves_no_processes(
 
 
 async def test_process_with_only_a_control_group_mark_is_found(
-    apart: Place, groups: ControlGroups
+    apart: RuntimeHost, groups: ControlGroups
 ) -> None:
     apart.node = replace(apart.node, groups=groups)
     await apart.anew()
@@ -137,45 +139,45 @@ async def test_process_with_only_a_control_group_mark_is_found(
     assert not [parent for parent in parents if (parent / order.id).exists()]
 
 
-async def test_process_with_only_a_reused_session_number_stays(place: Place) -> None:
+async def test_process_with_only_a_reused_session_number_stays(host: RuntimeHost) -> None:
     """Session numbers are reused, so a process with the same number may be foreign."""
-    order, below = await started_run(place, WAITS)
-    await place.drop()
-    os.kill(place.keeper_of(order), signal.SIGKILL)
+    order, below = await started_run(host, WAITS)
+    await host.drop()
+    os.kill(host.keeper_of(order), signal.SIGKILL)
     for pid in below:
         os.kill(pid, signal.SIGKILL)
-    await until(lambda: not any(map(is_alive, [place.pid_of(order), *below])))
+    await until(lambda: not any(map(is_alive, [host.pid_of(order), *below])))
     stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env={})
     try:
-        _pretend(place, order, stranger.pid)
+        _pretend(host, order, stranger.pid)
         await asyncio.to_thread(
-            run_cleanup.end_leftover_processes, place.of(order), place.node.groups
+            run_cleanup.end_leftover_processes, host.of(order), host.node.groups
         )
-        await place.start()
-        await reported_lost(place, order)
+        await host.start()
+        await reported_lost(host, order)
         assert stranger.poll() is None
     finally:
         stranger.kill()
         stranger.wait()
 
 
-def _pretend(place: Place, order: RunRequest, pid: int) -> None:
-    path = place.of(order).path / "state"
-    path.write_text(path.read_text().replace(f"\npid={place.pid_of(order)}\n", f"\npid={pid}\n"))
-    assert place.pid_of(order) == pid
+def _pretend(host: RuntimeHost, order: RunRequest, pid: int) -> None:
+    path = host.of(order).path / "state"
+    path.write_text(path.read_text().replace(f"\npid={host.pid_of(order)}\n", f"\npid={pid}\n"))
+    assert host.pid_of(order) == pid
 
 
-async def test_processes_of_running_or_reported_runs_stay(place: Place) -> None:
-    goes_on, below = await started_run(place, WAITS)
-    over = place.want("exit 0")
-    await place.ear.end(over.id)
+async def test_processes_of_running_or_reported_runs_stay(host: RuntimeHost) -> None:
+    goes_on, below = await started_run(host, WAITS)
+    over = host.want("exit 0")
+    await host.reports.end(over.id)
     # This process has every mark of the run.
-    environment = {"HOME": str(place.of(over).scratch), "HOSTING_SERVER_ID": over.id}
+    environment = {"HOME": str(host.of(over).scratch), "HOSTING_SERVER_ID": over.id}
     stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env=environment)
     try:
         for order in (goes_on, over):
             await asyncio.to_thread(
-                run_cleanup.end_leftover_processes, place.of(order), place.node.groups
+                run_cleanup.end_leftover_processes, host.of(order), host.node.groups
             )
         assert all(map(is_alive, below))
         assert stranger.poll() is None
@@ -184,11 +186,11 @@ async def test_processes_of_running_or_reported_runs_stay(place: Place) -> None:
         stranger.wait()
 
 
-async def test_process_is_found_by_its_variables_despite_its_own_home(place: Place) -> None:
-    order = place.order("sleep 3600 & echo $!; wait", env={"HOME": "/", "TMPDIR": "/"})
+async def test_process_is_found_by_its_variables_despite_its_own_home(host: RuntimeHost) -> None:
+    order = host.order("sleep 3600 & echo $!; wait", env={"HOME": "/", "TMPDIR": "/"})
     order = replace(order, own_env={"HOSTING_LOBBY_ID": order.id})
-    place.supervisor.ensure_running(order)
-    [below] = map(int, await place.lines(order, 1))
-    os.kill(place.keeper_of(order), signal.SIGKILL)
-    await reported_lost(place, order)
+    host.supervisor.ensure_running(order)
+    [below] = map(int, await host.lines(order, 1))
+    os.kill(host.keeper_of(order), signal.SIGKILL)
+    await reported_lost(host, order)
     assert not is_alive(below)

@@ -15,7 +15,7 @@ from pyservice.runtime import node_allocation
 from pyservice.runtime.node_allocation import PORT_QUARANTINE_S, PlacementAllocator
 from pyservice.runtime.run_layout import StoredRun
 from pyservice.runtime.run_requests import PortRequest, Resources, RunEnd, RunRequest
-from tests.runtime.node import Place, until
+from tests.runtime.node import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 
@@ -31,83 +31,87 @@ class Clock:
 
 
 @pytest.fixture
-async def few(place: Place) -> range:
+async def few(host: RuntimeHost) -> range:
     """Returns all ports of the node. No process binds them. Each test process has ports of its
     own.
     """
     first = PROCESS_PORTS.start + os.getpid() % 900 * FEW
     numbers = range(first, first + FEW)
-    place.node = replace(place.node, process_ports=numbers)
-    await place.anew()
+    host.node = replace(host.node, process_ports=numbers)
+    await host.anew()
     return numbers
 
 
-def with_clock(place: Place) -> Clock:
-    clock, numbers = Clock(), place.node.process_ports
-    place.supervisor.placements = PlacementAllocator(
+def with_clock(host: RuntimeHost) -> Clock:
+    clock, numbers = Clock(), host.node.process_ports
+    host.supervisor.placements = PlacementAllocator(
         has_users=False, numbers=numbers, monotonic_s=clock
     )
     return clock
 
 
-async def number_of(place: Place, order: RunRequest) -> int:
-    [(_, number)] = (await place.ear.told(order.id, "placed")).values()
+async def number_of(host: RuntimeHost, order: RunRequest) -> int:
+    [(_, number)] = (await host.reports.wait_for(order.id, "placed")).values()
     return int(number)
 
 
-async def taken(place: Place, count: int) -> dict[int, RunRequest]:
-    orders = [await place.running(ports=GAME) for _ in range(count)]
-    numbers = {await number_of(place, order): order for order in orders}
+async def taken(host: RuntimeHost, count: int) -> dict[int, RunRequest]:
+    orders = [await host.running(ports=GAME) for _ in range(count)]
+    numbers = {await number_of(host, order): order for order in orders}
     assert len(numbers) == count
     return numbers
 
 
-async def ended(place: Place, order: RunRequest) -> None:
-    place.supervisor.end(order.id, 0)
-    await place.ear.end(order.id)
-    await until(lambda: order.id not in place.supervisor.runs)
+async def ended(host: RuntimeHost, order: RunRequest) -> None:
+    host.supervisor.end(order.id, 0)
+    await host.reports.end(order.id)
+    await until(lambda: order.id not in host.supervisor.runs)
 
 
-async def refused(place: Place) -> RunEnd:
-    return await place.ear.end(place.want(ports=GAME).id)
+async def refused(host: RuntimeHost) -> RunEnd:
+    return await host.reports.end(host.want(ports=GAME).id)
 
 
-async def test_port_is_quarantined_after_its_run_and_then_reused(place: Place, few: range) -> None:
-    clock = with_clock(place)
-    running = await taken(place, FEW)
+async def test_port_is_quarantined_after_its_run_and_then_reused(
+    host: RuntimeHost, few: range
+) -> None:
+    clock = with_clock(host)
+    running = await taken(host, FEW)
     assert set(running) == set(few)
     number, order = running.popitem()
-    await ended(place, order)
+    await ended(host, order)
     for passed_s in (0.0, PORT_QUARANTINE_S - 1):
         clock.now_s += passed_s
-        assert await refused(place) == RunEnd(
+        assert await refused(host) == RunEnd(
             "no_ports", message="no port of this node is free for it"
         )
     clock.now_s += 1
-    again = await place.running(ports=GAME)
-    assert await number_of(place, again) == number
-    assert (await refused(place)).reason == "no_ports"
+    again = await host.running(ports=GAME)
+    assert await number_of(host, again) == number
+    assert (await refused(host)).reason == "no_ports"
 
 
-async def test_run_gets_a_free_port_and_never_a_quarantined_one(place: Place, few: range) -> None:
-    with_clock(place)
+async def test_run_gets_a_free_port_and_never_a_quarantined_one(
+    host: RuntimeHost, few: range
+) -> None:
+    with_clock(host)
     resting = set()
     for _ in range(FEW - 2):
-        [(number, order)] = (await taken(place, 1)).items()
+        [(number, order)] = (await taken(host, 1)).items()
         assert number not in resting
         resting.add(number)
-        await ended(place, order)
-    last = await taken(place, 2)
+        await ended(host, order)
+    last = await taken(host, 2)
     assert set(last) == set(few) - resting
 
 
-async def test_quarantine_survives_a_service_restart(place: Place, few: range) -> None:
-    running = await taken(place, FEW)
+async def test_quarantine_survives_a_service_restart(host: RuntimeHost, few: range) -> None:
+    running = await taken(host, FEW)
     orders = list(running.items())
     goes_on, (lately, one), (long_ago, other), (ahead, third) = orders[0], *orders[1:4]
     for order in (one, other, third):
-        await ended(place, order)
-    await place.drop()
+        await ended(host, order)
+    await host.drop()
     now_s = time.time()
     # The last end time comes from a clock that was set back later.
     for order, told_s in (
@@ -115,19 +119,19 @@ async def test_quarantine_survives_a_service_restart(place: Place, few: range) -
         (other, -PORT_QUARANTINE_S),
         (third, 365 * 86_400),
     ):
-        os.utime(place.of(order).path / "told", (now_s + told_s, now_s + told_s))
-    await place.start()
-    again = await place.running(ports=GAME)
-    assert await number_of(place, again) == long_ago
+        os.utime(host.of(order).path / "told", (now_s + told_s, now_s + told_s))
+    await host.start()
+    again = await host.running(ports=GAME)
+    assert await number_of(host, again) == long_ago
     for _ in range(2):
-        assert (await refused(place)).reason == "no_ports", (lately, ahead)
-    assert goes_on[1].id in place.supervisor.runs
+        assert (await refused(host)).reason == "no_ports", (lately, ahead)
+    assert goes_on[1].id in host.supervisor.runs
 
 
-async def test_restart_keeps_the_rest_of_the_quarantine(place: Place, few: range) -> None:
-    [(number, order)] = (await taken(place, 1)).items()
-    await ended(place, order)
-    found = StoredRun(place.of(order).path)
+async def test_restart_keeps_the_rest_of_the_quarantine(host: RuntimeHost, few: range) -> None:
+    [(number, order)] = (await taken(host, 1)).items()
+    await ended(host, order)
+    found = StoredRun(host.of(order).path)
     for passed_s, left_s in (
         (0.0, PORT_QUARANTINE_S),
         (PORT_QUARANTINE_S - 20, 20.0),

@@ -18,7 +18,7 @@ import pytest
 
 from pyservice.runtime import node_allocation
 from pyservice.runtime.run_requests import PortRequest, RunEnd, RunRequest
-from tests.runtime.node import Place, until
+from tests.runtime.node import RuntimeHost, until
 from tests.support.loopback import OWN_ADDRESS
 from tests.support.occupied_ports import Foreigner
 
@@ -59,47 +59,47 @@ def foreigner(kind: socket.SocketKind) -> Iterator[Foreigner]:
 
 
 @pytest.fixture
-async def limited_node(place: Place, foreigner: Foreigner) -> Place:
-    place.node = replace(place.node, process_ports=NUMBERS)
-    await place.anew()
-    return place
+async def limited_node(host: RuntimeHost, foreigner: Foreigner) -> RuntimeHost:
+    host.node = replace(host.node, process_ports=NUMBERS)
+    await host.anew()
+    return host
 
 
 def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def want(place: Place, kind: socket.SocketKind, address: str = "127.0.0.1") -> RunRequest:
+def want(host: RuntimeHost, kind: socket.SocketKind, address: str = "127.0.0.1") -> RunRequest:
     family = family_of(address).name
     program = BIND.format(family=family, kind=kind.name, address=address)
     script = f"exec '{sys.executable}' -S -c '{program}'"
-    return place.want(script, ports={"game": PortRequest(kind is socket.SOCK_DGRAM)})
+    return host.want(script, ports={"game": PortRequest(kind is socket.SOCK_DGRAM)})
 
 
-async def bound(place: Place, order: RunRequest) -> int:
-    [(address, number)] = (await place.ear.told(order.id, "placed")).values()
+async def bound(host: RuntimeHost, order: RunRequest) -> int:
+    [(address, number)] = (await host.reports.wait_for(order.id, "placed")).values()
     assert address == "127.0.0.1"
-    assert await place.lines(order, 1) == ["bound"]
+    assert await host.lines(order, 1) == ["bound"]
     return int(number)
 
 
 @pytest.mark.parametrize("everywhere", EVERYWHERE)
 async def test_port_of_a_foreign_program_is_skipped(
-    limited_node: Place, foreigner: Foreigner, kind: socket.SocketKind, everywhere: str
+    limited_node: RuntimeHost, foreigner: Foreigner, kind: socket.SocketKind, everywhere: str
 ) -> None:
     fitting = [want(limited_node, kind, everywhere) for _ in range(FREE)]
     assert {await bound(limited_node, order) for order in fitting} == foreigner.free
-    late = await limited_node.ear.end(want(limited_node, kind, everywhere).id)
+    late = await limited_node.reports.end(want(limited_node, kind, everywhere).id)
     assert late == RunEnd("no_ports", message="no port of this node is free for it")
     number = foreigner.let_go()
     assert await bound(limited_node, want(limited_node, kind, everywhere)) == number
     assert (
-        await limited_node.ear.end(want(limited_node, kind, everywhere).id)
+        await limited_node.reports.end(want(limited_node, kind, everywhere).id)
     ).reason == "no_ports"
 
 
 async def test_port_of_an_ended_run_is_reused_after_quarantine(
-    limited_node: Place, foreigner: Foreigner, kind: socket.SocketKind
+    limited_node: RuntimeHost, foreigner: Foreigner, kind: socket.SocketKind
 ) -> None:
     now_s = 1_000.0
     limited_node.supervisor.placements = node_allocation.PlacementAllocator(
@@ -109,9 +109,9 @@ async def test_port_of_an_ended_run_is_reused_after_quarantine(
     numbers = [await bound(limited_node, order) for order in fitting]
     for order, number in itertools.islice(zip(fitting, numbers, strict=True), 2):
         limited_node.supervisor.end(order.id, 0)
-        await limited_node.ear.end(order.id)
+        await limited_node.reports.end(order.id)
         await until(lambda: len(limited_node.supervisor.runs) < FREE)
-        assert (await limited_node.ear.end(want(limited_node, kind).id)).reason == "no_ports"
+        assert (await limited_node.reports.end(want(limited_node, kind).id)).reason == "no_ports"
         await until(lambda: len(limited_node.supervisor.runs) < FREE)
         now_s += node_allocation.PORT_QUARANTINE_S
         assert await bound(limited_node, want(limited_node, kind)) == number

@@ -18,7 +18,7 @@ from pyservice.runtime.run_cleanup import RunRetention
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder
 from pyservice.runtime.run_layout import REPORTED
 from pyservice.runtime.run_requests import RunRequest
-from tests.runtime.node import Place, disk_of, open_place, until
+from tests.runtime.node import RuntimeHost, disk_of, open_host, until
 from tests.support.captured_logs import logged
 
 pytestmark = pytest.mark.anyio
@@ -28,94 +28,94 @@ SAYS: Final = "logs of ended game servers are removed before their 7 days"
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with open_place(tmp_path, tmp_path / "builds") as made:
+async def host(tmp_path: Path) -> AsyncIterator[RuntimeHost]:
+    async with open_host(tmp_path, tmp_path / "builds") as made:
         yield made
 
 
-async def ended(place: Place, *ages_s: float) -> list[RunRequest]:
-    orders = [place.want("echo said") for _ in ages_s]
+async def ended(host: RuntimeHost, *ages_s: float) -> list[RunRequest]:
+    orders = [host.want("echo said") for _ in ages_s]
     for order in orders:
-        await place.ear.end(order.id)
-    await until(lambda: not {order.id for order in orders} & set(place.supervisor.runs))
+        await host.reports.end(order.id)
+    await until(lambda: not {order.id for order in orders} & set(host.supervisor.runs))
     for order, age_s in zip(orders, ages_s, strict=True):
         then = time.time() - age_s
-        os.utime(place.of(order).path / REPORTED, (then, then))
+        os.utime(host.of(order).path / REPORTED, (then, then))
     return orders
 
 
-def kept(place: Place, orders: list[RunRequest]) -> list[int]:
-    return [at for at, order in enumerate(orders) if place.of(order).path.exists()]
+def kept(host: RuntimeHost, orders: list[RunRequest]) -> list[int]:
+    return [at for at, order in enumerate(orders) if host.of(order).path.exists()]
 
 
-def servers(place: Place) -> Path:
-    return place.folder / "servers"
+def servers(host: RuntimeHost) -> Path:
+    return host.folder / "servers"
 
 
 async def test_oldest_logs_are_removed_until_the_disk_has_space(
-    place: Place,
+    host: RuntimeHost,
 ) -> None:
-    orders = await ended(place, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S)
-    runs = await place.running("echo said; exec sleep 3600")
-    await place.drop()
+    orders = await ended(host, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S)
+    runs = await host.running("echo said; exec sleep 3600")
+    await host.drop()
     left = 2
 
     def has_too_little() -> bool:
-        return len(kept(place, orders)) > left
+        return len(kept(host, orders)) > left
 
-    tidied = RunRetention(servers(place), has_too_little)
+    tidied = RunRetention(servers(host), has_too_little)
     with logged() as said:
         await tidied.remove_expired()
-        assert kept(place, orders) == [1, 3]
+        assert kept(host, orders) == [1, 3]
         left = 1
         await tidied.remove_expired()
-        assert kept(place, orders) == [1]
-    assert await place.lines(orders[1], 1) == ["said"]
-    assert await place.lines(runs, 1) == ["said"]
+        assert kept(host, orders) == [1]
+    assert await host.lines(orders[1], 1) == ["said"]
+    assert await host.lines(runs, 1) == ["said"]
     assert said.getvalue().count(SAYS) == 1
     with logged() as said:
         await tidied.remove_expired()
         left = 0
         await tidied.remove_expired()
-    assert kept(place, orders) == []
+    assert kept(host, orders) == []
     assert said.getvalue().count(SAYS) == 1
 
 
 async def test_full_disk_keeps_running_and_recent_runs(
-    place: Place,
+    host: RuntimeHost,
 ) -> None:
-    old, new = await ended(place, HOUR_S, 0)
-    untold = place.want("echo said")
-    place.ear.deaf.add("over")
-    runs = await place.running("echo said; exec sleep 3600")
-    await until(lambda: place.supervisor.runs[untold.id].state == "ended")
+    old, new = await ended(host, HOUR_S, 0)
+    untold = host.want("echo said")
+    host.reports.rejected.add("over")
+    runs = await host.running("echo said; exec sleep 3600")
+    await until(lambda: host.supervisor.runs[untold.id].state == "ended")
     for order in (runs, untold):
-        for path in (place.of(order).path, *place.of(order).path.iterdir()):
+        for path in (host.of(order).path, *host.of(order).path.iterdir()):
             os.utime(path, (0, 0), follow_symlinks=False)
-    place.is_disk_full = True
+    host.is_disk_full = True
     # A new supervisor removes expired logs at its start.
-    await place.drop()
-    await place.start()
-    await until(lambda: not place.of(old).path.exists())
-    await place.supervisor._remove_expired()
+    await host.drop()
+    await host.start()
+    await until(lambda: not host.of(old).path.exists())
+    await host.supervisor._remove_expired()
     for order in (new, untold, runs):
-        assert await place.lines(order, 1) == ["said"]
+        assert await host.lines(order, 1) == ["said"]
 
 
-async def test_oldest_logs_over_the_count_limit_are_removed(place: Place) -> None:
-    orders = await ended(place, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S, 0)
-    await place.drop()
-    await RunRetention(servers(place), lambda: False, 3).remove_expired()
-    assert kept(place, orders) == [1, 3, 5]
-    await RunRetention(servers(place), lambda: False).remove_expired()
-    assert kept(place, orders) == [1, 3, 5]
+async def test_oldest_logs_over_the_count_limit_are_removed(host: RuntimeHost) -> None:
+    orders = await ended(host, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S, 0)
+    await host.drop()
+    await RunRetention(servers(host), lambda: False, 3).remove_expired()
+    assert kept(host, orders) == [1, 3, 5]
+    await RunRetention(servers(host), lambda: False).remove_expired()
+    assert kept(host, orders) == [1, 3, 5]
 
 
 async def test_run_with_an_interrupted_removal_still_counts_as_ended(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [order] = await ended(place, HOUR_S)
-    await place.drop()
+    [order] = await ended(host, HOUR_S)
+    await host.drop()
 
     class CutOff(BaseException):
         pass
@@ -126,12 +126,12 @@ async def test_run_with_an_interrupted_removal_still_counts_as_ended(
     with monkeypatch.context() as until_then:
         until_then.setattr(run_cleanup, "remove_tree", cut_off)
         with pytest.raises(CutOff):
-            await RunRetention(servers(place), lambda: True).remove_expired()
-    await place.start()
-    assert not place.supervisor.runs
-    assert (place.of(order).path / REPORTED).exists()
-    await RunRetention(servers(place), lambda: True).remove_expired()
-    assert not place.of(order).path.exists()
+            await RunRetention(servers(host), lambda: True).remove_expired()
+    await host.start()
+    assert not host.supervisor.runs
+    assert (host.of(order).path / REPORTED).exists()
+    await RunRetention(servers(host), lambda: True).remove_expired()
+    assert not host.of(order).path.exists()
 
 
 @pytest.fixture
@@ -175,9 +175,9 @@ async def test_keeper_receives_the_disk_reserve(disk: Path) -> None:
     assert last.text.endswith(" lines left out for want of disk space]")
 
 
-async def test_game_servers_leave_the_disk_reserve_free(place: Place) -> None:
-    place.node = replace(place.node, reserve_bytes=1 << 60)
-    await place.anew()
-    order = place.want("echo one; echo two; exit 3")
-    assert (await place.ear.end(order.id)).exit_code == 3
-    assert await place.lines(order, 1) == ["[2 lines left out for want of disk space]"]
+async def test_game_servers_leave_the_disk_reserve_free(host: RuntimeHost) -> None:
+    host.node = replace(host.node, reserve_bytes=1 << 60)
+    await host.anew()
+    order = host.want("echo one; echo two; exit 3")
+    assert (await host.reports.end(order.id)).exit_code == 3
+    assert await host.lines(order, 1) == ["[2 lines left out for want of disk space]"]

@@ -13,7 +13,7 @@ import pytest
 from pyservice.runtime import keeper_launcher, run_lifecycle
 from pyservice.runtime.run_folder import KeeperFailed, RunFolder
 from pyservice.runtime.run_requests import PortRequest, Resources, RunEnd
-from tests.runtime.node import CAPACITY, Place, build_of, is_alive, nursery_of, until
+from tests.runtime.node import CAPACITY, RuntimeHost, build_of, is_alive, launcher_of, until
 
 pytestmark = pytest.mark.anyio
 
@@ -22,28 +22,28 @@ DEAF: Final = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 UNUSABLE, UNFINDABLE, BROKEN = (f"0192f000-0000-7000-8000-0000000000e{n}" for n in (1, 2, 3))
 
 
-async def test_run_is_placed_started_stopped_and_reported_in_order(place: Place) -> None:
-    place.ear.stuck.add("placed")
-    order = place.want("touch $HOME/here; echo $PORT_GAME; exec sleep 3600", ports=GAME)
-    await until(lambda: "placed" in place.ear.tries)
-    assert not place.of(order).was_started(), "nothing runs before it is known where"
-    await place.anew()
-    place.supervisor.ensure_running(order)
-    await place.ear.told(order.id, "running")
-    [(address, number)] = (await place.ear.told(order.id, "placed")).values()
+async def test_run_is_placed_started_stopped_and_reported_in_order(host: RuntimeHost) -> None:
+    host.reports.blocked.add("placed")
+    order = host.want("touch $HOME/here; echo $PORT_GAME; exec sleep 3600", ports=GAME)
+    await until(lambda: "placed" in host.reports.tries)
+    assert not host.of(order).was_started(), "nothing runs before it is known where"
+    await host.anew()
+    host.supervisor.ensure_running(order)
+    await host.reports.wait_for(order.id, "running")
+    [(address, number)] = (await host.reports.wait_for(order.id, "placed")).values()
     assert address == "127.0.0.1"
     assert 12_000 <= number < 20_000
-    assert await place.lines(order, 1) == [str(number)]
-    pid = place.pid_of(order)
-    assert place.supervisor.end(order.id, 5_000)
-    end = await place.ear.end(order.id)
+    assert await host.lines(order, 1) == [str(number)]
+    pid = host.pid_of(order)
+    assert host.supervisor.end(order.id, 5_000)
+    end = await host.reports.end(order.id)
     assert (end.reason, end.exit_code) == ("stopped", 128 + 15)
     assert not is_alive(pid)
-    assert place.ear.of(order.id) == ["placed", "running", "over"]
-    await until(lambda: place.supervisor.run_ids("server") == [])
-    assert not (place.of(order).path / "scratch").exists()
-    assert [line.text for line in place.of(order).lines()] == [str(number)], "its log is kept"
-    assert not place.supervisor.end(order.id)
+    assert host.reports.of(order.id) == ["placed", "running", "over"]
+    await until(lambda: host.supervisor.run_ids("server") == [])
+    assert not (host.of(order).path / "scratch").exists()
+    assert [line.text for line in host.of(order).lines()] == [str(number)], "its log is kept"
+    assert not host.supervisor.end(order.id)
 
 
 @pytest.mark.parametrize(
@@ -55,323 +55,329 @@ async def test_run_is_placed_started_stopped_and_reported_in_order(place: Place)
     ],
 )
 async def test_exited_run_is_reported_with_its_code(
-    place: Place, script: str, end: tuple[str, int]
+    host: RuntimeHost, script: str, end: tuple[str, int]
 ) -> None:
-    order = place.want(script)
-    told = await place.ear.end(order.id)
+    order = host.want(script)
+    told = await host.reports.end(order.id)
     assert (told.reason, told.exit_code) == end
     assert told.started_ms is not None
 
 
 async def test_impossible_run_is_reported_with_a_sentence_and_no_process(
-    place: Place,
+    host: RuntimeHost,
 ) -> None:
-    place.store.archives |= {
+    host.store.archives |= {
         UNUSABLE: b"no tar " * 100,
         UNFINDABLE: build_of("nobody-has-this"),
         BROKEN: build_of("./not-in-it"),
     }
     wanted = {
-        "is not a tar": place.want(build_id=UNUSABLE),
-        "nobody-has-this is not in any of": place.want(build_id=UNFINDABLE),
-        "not-in-it": place.want(build_id=BROKEN),
-        "there is no such build": place.want(build_id="0192f000-0000-7000-8000-0000000000ff"),
-        "a NUL": place.want("echo \0"),
+        "is not a tar": host.want(build_id=UNUSABLE),
+        "nobody-has-this is not in any of": host.want(build_id=UNFINDABLE),
+        "not-in-it": host.want(build_id=BROKEN),
+        "there is no such build": host.want(build_id="0192f000-0000-7000-8000-0000000000ff"),
+        "a NUL": host.want("echo \0"),
     }
-    ends = {sentence: await place.ear.end(order.id) for sentence, order in wanted.items()}
+    ends = {sentence: await host.reports.end(order.id) for sentence, order in wanted.items()}
     assert [end.reason for end in ends.values()] == [
         *("build_unusable", "exec_failed", "exec_failed", "build_unusable", "exec_failed")
     ]
     for sentence, end in ends.items():
         assert sentence in end.message
         assert (end.exit_code, end.started_ms) == (None, None)
-    await until(lambda: not place.supervisor.runs)
-    begun = [order for order in wanted.values() if place.of(order).path.exists()]
+    await until(lambda: not host.supervisor.runs)
+    begun = [order for order in wanted.values() if host.of(order).path.exists()]
     assert begun == [wanted["not-in-it"]], "what no keeper began has no folder"
-    assert place.supervisor.capacity.free == CAPACITY
+    assert host.supervisor.capacity.free == CAPACITY
 
 
-async def test_repeated_request_starts_one_process(place: Place) -> None:
-    order = place.want("echo $$; exec sleep 3600")
-    place.supervisor.ensure_running(order)
-    await place.ear.told(order.id, "running")
-    place.supervisor.ensure_running(order)
-    await place.anew()
-    place.supervisor.ensure_running(order)
-    place.supervisor.ensure_running(order)
-    place.supervisor.end(order.id, 5_000)
-    await place.ear.end(order.id)
-    place.supervisor.ensure_running(order)
-    await until(lambda: not place.supervisor.runs)
-    place.supervisor.ensure_running(order)
-    assert not place.supervisor.runs, "who wants it has not heard of its end yet"
-    assert len(await place.lines(order, 1)) == 1
-    assert place.ear.of(order.id).count("placed") == place.ear.of(order.id).count("over") == 1
+async def test_repeated_request_starts_one_process(host: RuntimeHost) -> None:
+    order = host.want("echo $$; exec sleep 3600")
+    host.supervisor.ensure_running(order)
+    await host.reports.wait_for(order.id, "running")
+    host.supervisor.ensure_running(order)
+    await host.anew()
+    host.supervisor.ensure_running(order)
+    host.supervisor.ensure_running(order)
+    host.supervisor.end(order.id, 5_000)
+    await host.reports.end(order.id)
+    host.supervisor.ensure_running(order)
+    await until(lambda: not host.supervisor.runs)
+    host.supervisor.ensure_running(order)
+    assert not host.supervisor.runs, "who wants it has not heard of its end yet"
+    assert len(await host.lines(order, 1)) == 1
+    assert host.reports.of(order.id).count("placed") == host.reports.of(order.id).count("over") == 1
 
 
-async def test_earliest_of_several_stops_wins(place: Place) -> None:
-    order = await place.running(DEAF)
-    await place.lines(order, 1)
+async def test_earliest_of_several_stops_wins(host: RuntimeHost) -> None:
+    order = await host.running(DEAF)
+    await host.lines(order, 1)
     for kill_timeout_ms in (3_600_000, 100, 60_000):
-        place.supervisor.end(order.id, kill_timeout_ms)
-    end = await place.ear.end(order.id)
+        host.supervisor.end(order.id, kill_timeout_ms)
+    end = await host.reports.end(order.id)
     assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
 
 
-async def test_stop_without_a_deadline_uses_the_requested_one(place: Place) -> None:
-    order = await place.running(DEAF, kill_timeout_ms=100)
-    await place.lines(order, 1)
-    place.supervisor.end(order.id)
-    assert (await place.ear.end(order.id)).exit_code == 128 + 9
+async def test_stop_without_a_deadline_uses_the_requested_one(host: RuntimeHost) -> None:
+    order = await host.running(DEAF, kill_timeout_ms=100)
+    await host.lines(order, 1)
+    host.supervisor.end(order.id)
+    assert (await host.reports.end(order.id)).exit_code == 128 + 9
 
 
-async def test_all_runs_can_be_stopped_at_once(place: Place) -> None:
-    orders = [await place.running() for _ in range(3)]
-    waiting = place.want(resources=CAPACITY)
-    await place.supervisor.stop_all(asyncio.Event())
-    ends = [await place.ear.end(order.id) for order in (*orders, waiting)]
+async def test_all_runs_can_be_stopped_at_once(host: RuntimeHost) -> None:
+    orders = [await host.running() for _ in range(3)]
+    waiting = host.want(resources=CAPACITY)
+    await host.supervisor.stop_all(asyncio.Event())
+    ends = [await host.reports.end(order.id) for order in (*orders, waiting)]
     assert {end.reason for end in ends} == {"stopped"}
-    assert place.ear.of(waiting.id) == ["over"]
+    assert host.reports.of(waiting.id) == ["over"]
 
 
-async def test_forced_shutdown_waits_for_no_deadline(place: Place) -> None:
-    order = await place.running(DEAF, kill_timeout_ms=3_600_000)
-    await place.lines(order, 1)
+async def test_forced_shutdown_waits_for_no_deadline(host: RuntimeHost) -> None:
+    order = await host.running(DEAF, kill_timeout_ms=3_600_000)
+    await host.lines(order, 1)
     hurry = asyncio.Event()
-    ending = asyncio.create_task(place.supervisor.stop_all(hurry))
-    await until(lambda: place.supervisor.runs[order.id].state == "stopping")
+    ending = asyncio.create_task(host.supervisor.stop_all(hurry))
+    await until(lambda: host.supervisor.runs[order.id].state == "stopping")
     hurry.set()
     await ending
-    end = await place.ear.end(order.id)
+    end = await host.reports.end(order.id)
     assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
 
 
-async def test_waiting_runs_get_capacity_in_order(place: Place) -> None:
-    first = await place.running(resources=CAPACITY)
-    waiting = [place.want(resources=CAPACITY) for _ in range(3)]
-    await until(lambda: {place.supervisor.runs[one.id].state for one in waiting} == {"waiting"})
-    assert place.supervisor.capacity.free == Resources(0, 0)
+async def test_waiting_runs_get_capacity_in_order(host: RuntimeHost) -> None:
+    first = await host.running(resources=CAPACITY)
+    waiting = [host.want(resources=CAPACITY) for _ in range(3)]
+    await until(lambda: {host.supervisor.runs[one.id].state for one in waiting} == {"waiting"})
+    assert host.supervisor.capacity.free == Resources(0, 0)
     for before, after in zip([first, *waiting], waiting, strict=False):
-        assert place.ear.of(after.id) == []
-        place.supervisor.end(before.id, 0)
-        await place.ear.told(after.id, "running")
-    started = [one for what, one, _ in place.ear.heard if what == "running"]
+        assert host.reports.of(after.id) == []
+        host.supervisor.end(before.id, 0)
+        await host.reports.wait_for(after.id, "running")
+    started = [one for what, one, _ in host.reports.received if what == "running"]
     assert started == [first.id, *(one.id for one in waiting)]
 
 
-async def test_small_run_is_not_delayed_by_a_large_waiting_one(place: Place) -> None:
+async def test_small_run_is_not_delayed_by_a_large_waiting_one(host: RuntimeHost) -> None:
     half = Resources(CAPACITY.cpu_millicores // 2, 64)
-    await place.running(resources=half)
-    large = place.want(resources=CAPACITY)
-    await place.running(resources=half)
-    assert place.ear.of(large.id) == []
+    await host.running(resources=half)
+    large = host.want(resources=CAPACITY)
+    await host.running(resources=half)
+    assert host.reports.of(large.id) == []
 
 
 async def test_run_that_waits_too_long_is_told_the_missing_capacity(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "CAPACITY_TIMEOUT_S", 0.05)
-    await place.running(resources=CAPACITY)
-    end = await place.ear.end(place.want(resources=Resources(20, 30)).id)
+    await host.running(resources=CAPACITY)
+    end = await host.reports.end(host.want(resources=Resources(20, 30)).id)
     assert end == RunEnd("capacity", message="no room for 20 millicores and 30 MB on this node")
 
 
 @pytest.mark.parametrize("what", ["placed", "running", "over"])
-async def test_end_is_reported_until_acknowledged_and_then_never(place: Place, what: str) -> None:
-    place.ear.deaf.add(what)
-    order = place.want("trap 'exit 3' TERM; echo up; while :; do sleep 0.02; done")
+async def test_end_is_reported_until_acknowledged_and_then_never(
+    host: RuntimeHost, what: str
+) -> None:
+    host.reports.rejected.add(what)
+    order = host.want("trap 'exit 3' TERM; echo up; while :; do sleep 0.02; done")
     if what == "over":
-        await place.ear.told(order.id, "running")
-        await place.lines(order, 1)
-        place.supervisor.end(order.id)
-    await until(lambda: place.ear.tries.count(what) > 2)
-    assert what not in place.ear.of(order.id)
-    assert place.of(order).was_started() == (what != "placed")
-    place.ear.deaf.clear()
-    await place.ear.told(order.id, "running")
-    await place.lines(order, 1)
-    place.supervisor.end(order.id)
-    assert (await place.ear.end(order.id)).exit_code == 3
-    assert place.ear.of(order.id) == ["placed", "running", "over"]
+        await host.reports.wait_for(order.id, "running")
+        await host.lines(order, 1)
+        host.supervisor.end(order.id)
+    await until(lambda: host.reports.tries.count(what) > 2)
+    assert what not in host.reports.of(order.id)
+    assert host.of(order).was_started() == (what != "placed")
+    host.reports.rejected.clear()
+    await host.reports.wait_for(order.id, "running")
+    await host.lines(order, 1)
+    host.supervisor.end(order.id)
+    assert (await host.reports.end(order.id)).exit_code == 3
+    assert host.reports.of(order.id) == ["placed", "running", "over"]
 
 
 async def test_run_without_an_acknowledged_placement_is_not_started(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", 0.05)
-    place.ear.deaf.add("placed")
-    order = place.want()
-    end = await place.ear.end(order.id)
+    host.reports.rejected.add("placed")
+    order = host.want()
+    end = await host.reports.end(order.id)
     assert end.reason == "lost"
     assert "so it was not started" in end.message
-    await until(lambda: not place.of(order).path.exists())
+    await until(lambda: not host.of(order).path.exists())
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_service_crash_at_any_moment_of_a_stop(place: Place, turns: int) -> None:
+async def test_service_crash_at_any_moment_of_a_stop(host: RuntimeHost, turns: int) -> None:
     """The receiver of the end report is gone already."""
-    place.ear.stuck.add("placed")
-    place.ear.deaf.add("over")
-    order = place.want(ports=GAME)
-    await until(lambda: "placed" in place.ear.tries)
-    place.supervisor.end(order.id)
+    host.reports.blocked.add("placed")
+    host.reports.rejected.add("over")
+    order = host.want(ports=GAME)
+    await until(lambda: "placed" in host.reports.tries)
+    host.supervisor.end(order.id)
     for _ in range(turns):
         await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        await place.drop()
-    place.supervisor.ensure_running(place.order())
+        await host.drop()
+    host.supervisor.ensure_running(host.order())
     going_on = [task for task in asyncio.all_tasks() if task.get_name().startswith("run ")]
     assert going_on == [], "and nothing is begun"
 
 
-async def _laid_out(place: Place) -> tuple[str, dict[str, tuple[str, int]]]:
-    place.ear.stuck.add("placed")
-    order = place.want(ports=GAME)
-    await until(lambda: "placed" in place.ear.tries)
-    placed = place.supervisor.runs[order.id].placed
+async def _laid_out(host: RuntimeHost) -> tuple[str, dict[str, tuple[str, int]]]:
+    host.reports.blocked.add("placed")
+    order = host.want(ports=GAME)
+    await until(lambda: "placed" in host.reports.tries)
+    placed = host.supervisor.runs[order.id].placed
     assert placed is not None
-    await place.anew()
-    assert place.supervisor.run_ids("server") == [order.id]
+    await host.anew()
+    assert host.supervisor.run_ids("server") == [order.id]
     return order.id, placed.backends
 
 
 async def test_prepared_run_starts_after_a_restart_if_still_requested(
-    place: Place,
+    host: RuntimeHost,
 ) -> None:
-    run_id, backends = await _laid_out(place)
-    assert place.ear.of(run_id) == []
-    place.supervisor.ensure_running(replace(place.order(ports=GAME), id=run_id))
-    await place.ear.told(run_id, "running")
-    assert await place.ear.told(run_id, "placed") == backends
+    run_id, backends = await _laid_out(host)
+    assert host.reports.of(run_id) == []
+    host.supervisor.ensure_running(replace(host.order(ports=GAME), id=run_id))
+    await host.reports.wait_for(run_id, "running")
+    assert await host.reports.wait_for(run_id, "placed") == backends
 
 
 async def test_prepared_run_that_is_not_requested_never_starts(
-    place: Place,
+    host: RuntimeHost,
 ) -> None:
-    run_id, _ = await _laid_out(place)
-    place.supervisor.stop_others("lobby", [])
-    assert place.supervisor.run_ids("server") == [run_id], "it is no lobby"
-    place.supervisor.stop_others("server", [])
-    assert (await place.ear.end(run_id)).reason == "stopped"
-    assert place.ear.of(run_id) == ["over"]
-    await until(lambda: not (place.folder / "servers" / run_id).exists())
+    run_id, _ = await _laid_out(host)
+    host.supervisor.stop_others("lobby", [])
+    assert host.supervisor.run_ids("server") == [run_id], "it is no lobby"
+    host.supervisor.stop_others("server", [])
+    assert (await host.reports.end(run_id)).reason == "stopped"
+    assert host.reports.of(run_id) == ["over"]
+    await until(lambda: not (host.folder / "servers" / run_id).exists())
 
 
-async def test_running_run_keeps_capacity_and_ports_after_a_restart(place: Place) -> None:
-    order = await place.running(ports=GAME, resources=Resources(1_000, 500))
-    pid, backends = place.pid_of(order), await place.ear.told(order.id, "placed")
-    await place.anew()
-    assert place.supervisor.run_ids("server") == [order.id]
-    assert place.supervisor.capacity.free == CAPACITY - order.resources
-    await until(lambda: place.ear.of(order.id).count("running") == 2)
-    place.supervisor.ensure_running(order)
-    assert (place.pid_of(order), is_alive(pid)) == (pid, True)
-    other = await place.running(ports=GAME)
-    assert await place.ear.told(other.id, "placed") != backends
-    place.supervisor.stop_others("server", [other.id])
-    assert (await place.ear.end(order.id)).reason == "stopped"
+async def test_running_run_keeps_capacity_and_ports_after_a_restart(host: RuntimeHost) -> None:
+    order = await host.running(ports=GAME, resources=Resources(1_000, 500))
+    pid, backends = host.pid_of(order), await host.reports.wait_for(order.id, "placed")
+    await host.anew()
+    assert host.supervisor.run_ids("server") == [order.id]
+    assert host.supervisor.capacity.free == CAPACITY - order.resources
+    await until(lambda: host.reports.of(order.id).count("running") == 2)
+    host.supervisor.ensure_running(order)
+    assert (host.pid_of(order), is_alive(pid)) == (pid, True)
+    other = await host.running(ports=GAME)
+    assert await host.reports.wait_for(other.id, "placed") != backends
+    host.supervisor.stop_others("server", [other.id])
+    assert (await host.reports.end(order.id)).reason == "stopped"
     assert not is_alive(pid)
-    await until(lambda: place.supervisor.run_ids("server") == [other.id])
+    await until(lambda: host.supervisor.run_ids("server") == [other.id])
 
 
-async def test_stopping_run_ends_at_its_deadline_despite_a_restart(place: Place) -> None:
-    order = await place.running(DEAF)
-    await place.lines(order, 1)
-    place.supervisor.end(order.id, 2_000)
-    await until(lambda: _status(place, order.id) == "stopping")
-    pid = place.pid_of(order)
-    await place.anew()
-    end = await place.ear.end(order.id)
+async def test_stopping_run_ends_at_its_deadline_despite_a_restart(host: RuntimeHost) -> None:
+    order = await host.running(DEAF)
+    await host.lines(order, 1)
+    host.supervisor.end(order.id, 2_000)
+    await until(lambda: _status(host, order.id) == "stopping")
+    pid = host.pid_of(order)
+    await host.anew()
+    end = await host.reports.end(order.id)
     assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
     assert not is_alive(pid)
 
 
-def _status(place: Place, run_id: str) -> str:
-    state = RunFolder(place.folder / "servers" / run_id).state()
+def _status(host: RuntimeHost, run_id: str) -> str:
+    state = RunFolder(host.folder / "servers" / run_id).state()
     return "" if state is None else state.status
 
 
-async def test_end_during_service_downtime_is_reported(place: Place) -> None:
-    order = await place.running("while [ ! -e $HOME/end ]; do sleep 0.02; done; exit 9")
-    await place.drop()
-    (place.of(order).scratch / "end").touch()
-    await until(lambda: _status(place, order.id) == "ended")
-    await place.start()
-    end = await place.ear.end(order.id)
+async def test_end_during_service_downtime_is_reported(host: RuntimeHost) -> None:
+    order = await host.running("while [ ! -e $HOME/end ]; do sleep 0.02; done; exit 9")
+    await host.drop()
+    (host.of(order).scratch / "end").touch()
+    await until(lambda: _status(host, order.id) == "ended")
+    await host.start()
+    end = await host.reports.end(order.id)
     assert (end.reason, end.exit_code) == ("exited", 9)
     # A new supervisor reports the end again only on request.
-    await until(lambda: not place.supervisor.runs)
-    await place.anew()
-    assert not place.supervisor.runs
-    place.supervisor.ensure_running(order)
-    await until(lambda: place.ear.of(order.id).count("over") == 2)
-    assert await place.ear.end(order.id) == end
-    assert place.ear.of(order.id).count("placed") == 1
+    await until(lambda: not host.supervisor.runs)
+    await host.anew()
+    assert not host.supervisor.runs
+    host.supervisor.ensure_running(order)
+    await until(lambda: host.reports.of(order.id).count("over") == 2)
+    assert await host.reports.end(order.id) == end
+    assert host.reports.of(order.id).count("placed") == 1
 
 
-async def test_partly_prepared_run_is_removed_at_start(place: Place) -> None:
-    await place.drop()
-    half = place.folder / "servers" / place.order().id
+async def test_partly_prepared_run_is_removed_at_start(host: RuntimeHost) -> None:
+    await host.drop()
+    half = host.folder / "servers" / host.order().id
     (half / "scratch").mkdir(parents=True)
     (half / "spec").write_bytes(b"id=")
-    await place.start()
+    await host.start()
     assert not half.exists()
-    assert not place.supervisor.runs
+    assert not host.supervisor.runs
 
 
-async def test_keeper_launcher_may_exit_at_any_moment(place: Place) -> None:
-    first = await place.running("exec sleep 3600")
-    os.kill(nursery_of(place), signal.SIGKILL)
-    second = await place.running("exec sleep 3600")
-    deaf = nursery_of(place)
+async def test_keeper_launcher_may_exit_at_any_moment(host: RuntimeHost) -> None:
+    first = await host.running("exec sleep 3600")
+    os.kill(launcher_of(host), signal.SIGKILL)
+    second = await host.running("exec sleep 3600")
+    deaf = launcher_of(host)
     os.kill(deaf, signal.SIGSTOP)
-    third = place.want("exec sleep 3600")
-    await until(lambda: place.supervisor.runs[third.id].state == "starting")
+    third = host.want("exec sleep 3600")
+    await until(lambda: host.supervisor.runs[third.id].state == "starting")
     os.kill(deaf, signal.SIGKILL)
-    await place.ear.told(third.id, "running")
+    await host.reports.wait_for(third.id, "running")
     for order in (first, second, third):
-        assert is_alive(place.pid_of(order))
-        assert place.ear.of(order.id).count("running") == 1
+        assert is_alive(host.pid_of(order))
+        assert host.reports.of(order.id).count("running") == 1
 
 
-async def test_second_service_starts_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_second_service_starts_nothing(
+    host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(keeper_launcher, "_OPEN_TIMEOUT_S", 0.1)
-    runs_of_both = place.folder / "servers"
+    runs_of_both = host.folder / "servers"
     with pytest.raises(KeeperFailed, match="another service"):
-        await keeper_launcher.KeeperLauncher(place.node.keeper, runs_of_both).open()
+        await keeper_launcher.KeeperLauncher(host.node.keeper, runs_of_both).open()
     monkeypatch.undo()
-    await place.drop()
-    other = keeper_launcher.KeeperLauncher(place.node.keeper, runs_of_both)
+    await host.drop()
+    other = keeper_launcher.KeeperLauncher(host.node.keeper, runs_of_both)
     await other.open()
     await other.close()
-    await place.start()
+    await host.start()
 
 
-async def test_run_with_a_killed_keeper_is_lost(place: Place) -> None:
-    order = await place.running()
-    pid = place.pid_of(order)
-    os.kill(place.keeper_of(order), signal.SIGKILL)
-    end = await place.ear.end(order.id)
+async def test_run_with_a_killed_keeper_is_lost(host: RuntimeHost) -> None:
+    order = await host.running()
+    pid = host.pid_of(order)
+    os.kill(host.keeper_of(order), signal.SIGKILL)
+    end = await host.reports.end(order.id)
     assert end == RunEnd(
         "lost", None, "its keeper died without recording how it ended", end.started_ms
     )
     assert end.started_ms is not None
     await until(lambda: not is_alive(pid))
-    assert place.supervisor.capacity.free == CAPACITY
+    assert host.supervisor.capacity.free == CAPACITY
 
 
-async def test_suspended_keeper_is_killed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_suspended_keeper_is_killed(
+    host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_lifecycle, "KEEPER_GRACE_S", 0.1)
-    order = await place.running()
-    keeper = place.keeper_of(order)
+    order = await host.running()
+    keeper = host.keeper_of(order)
     os.kill(keeper, signal.SIGSTOP)
-    place.supervisor.end(order.id, 50)
-    assert (await place.ear.end(order.id)).reason == "lost"
+    host.supervisor.end(order.id, 50)
+    assert (await host.reports.end(order.id)).reason == "lost"
     await until(lambda: not is_alive(keeper))
 
 
-async def test_run_over_its_memory_limit_is_ended(place: Place) -> None:
+async def test_run_over_its_memory_limit_is_ended(host: RuntimeHost) -> None:
     script = "x=$(head -c 80000000 /dev/zero | tr '\\0' x); sleep 3600"
-    order = place.want(script, resources=Resources(10, 16))
-    end = await place.ear.end(order.id)
+    order = host.want(script, resources=Resources(10, 16))
+    end = await host.reports.end(order.id)
     assert (end.reason, end.exit_code) == ("out_of_memory", 128 + 9)

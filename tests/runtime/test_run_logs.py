@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from pyservice.runtime.run_logs import LINES_MAX, READ_BYTES_MAX, LogReader
-from tests.runtime.node import Place, until
+from tests.runtime.node import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 
@@ -49,10 +49,12 @@ def size(path: Path) -> int:
     return sum(segment.stat().st_size for segment in (path / "log").iterdir())
 
 
-async def test_full_log_is_read_once_for_a_silent_stream(place: Place, logs: LogReader) -> None:
-    order = place.want(FULL)
-    await place.ear.end(order.id)
-    path = place.of(order).path
+async def test_full_log_is_read_once_for_a_silent_stream(
+    host: RuntimeHost, logs: LogReader
+) -> None:
+    order = host.want(FULL)
+    await host.reports.end(order.id)
+    path = host.of(order).path
     assert size(path) > 60 * MIB
     with read() as first:
         told = await logs.newest(path, "std_err")
@@ -70,16 +72,16 @@ async def test_full_log_is_read_once_for_a_silent_stream(place: Place, logs: Log
     assert newest.bytes < SMALL
 
 
-async def test_old_line_is_found_and_then_cached(place: Place, logs: LogReader) -> None:
-    order = place.want(f"echo early >&2; yes {TEXT} | head -n 100000")
-    await place.ear.end(order.id)
-    path = place.of(order).path
+async def test_old_line_is_found_and_then_cached(host: RuntimeHost, logs: LogReader) -> None:
+    order = host.want(f"echo early >&2; yes {TEXT} | head -n 100000")
+    await host.reports.end(order.id)
+    path = host.of(order).path
     assert size(path) > 7 * MIB
     for _ in range(3):
         with read() as count:
             told = await logs.newest(path, "std_err")
         assert [line.text for line in told.lines] == ["early"]
-        assert told.position == place.of(order).end()
+        assert told.position == host.of(order).end()
     assert count.bytes < SMALL
     with read() as count:
         begin = await logs.after(path, "std_err", 0)
@@ -87,15 +89,17 @@ async def test_old_line_is_found_and_then_cached(place: Place, logs: LogReader) 
     assert count.bytes < SMALL
 
 
-async def test_follower_reads_only_new_lines(place: Place, logs: LogReader, tmp_path: Path) -> None:
+async def test_follower_reads_only_new_lines(
+    host: RuntimeHost, logs: LogReader, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
     go.mkdir()
     script = (
         f"for n in 1 2 3 4 5 6; do yes {TEXT} | head -n 20000;"
         f" until [ -e {go}/$n ]; do sleep 0.01; done; done; echo heard >&2; exec sleep 3600"
     )
-    order = place.want(script)
-    folder = place.of(order)
+    order = host.want(script)
+    folder = host.of(order)
     before = index = 0
     with read() as count:
         for number in range(1, 7):
@@ -125,29 +129,31 @@ async def test_follower_reads_only_new_lines(place: Place, logs: LogReader, tmp_
     assert count.bytes < before + 2 * MIB
 
 
-async def test_readers_take_turns(place: Place, logs: LogReader) -> None:
-    full, short = place.want(FULL), place.want("echo here")
+async def test_readers_take_turns(host: RuntimeHost, logs: LogReader) -> None:
+    full, short = host.want(FULL), host.want("echo here")
     for order in (full, short):
-        await place.ear.end(order.id)
-    path = place.of(full).path
+        await host.reports.end(order.id)
+    path = host.of(full).path
     others = [path.rename(path.with_name("0"))]
     for number in range(1, 5):
         others.append(path.with_name(str(number)))
         others[-1].symlink_to(others[0])
     reading = [asyncio.create_task(logs.newest(other, "std_err")) for other in others]
     await asyncio.sleep(0)
-    told = await logs.newest(place.of(short).path, "std_out")
+    told = await logs.newest(host.of(short).path, "std_out")
     assert [line.text for line in told.lines] == ["here"]
     assert not any(task.done() for task in reading)
     await asyncio.gather(*reading)
 
 
-async def test_one_response_searches_a_limited_part_of_a_log(place: Place, logs: LogReader) -> None:
-    place.node = replace(place.node, log_bytes_max=4 * READ_BYTES_MAX)
-    await place.anew()
-    order = place.want(f"yes {TEXT} | head -n 1000000; echo last >&2; yes {TEXT} | head -n 100")
-    await place.ear.end(order.id)
-    path = place.of(order).path
+async def test_one_response_searches_a_limited_part_of_a_log(
+    host: RuntimeHost, logs: LogReader
+) -> None:
+    host.node = replace(host.node, log_bytes_max=4 * READ_BYTES_MAX)
+    await host.anew()
+    order = host.want(f"yes {TEXT} | head -n 1000000; echo last >&2; yes {TEXT} | head -n 100")
+    await host.reports.end(order.id)
+    path = host.of(order).path
     assert size(path) > READ_BYTES_MAX + 8 * MIB
     with read() as count:
         told = await logs.after(path, "std_err", 0)
@@ -158,7 +164,7 @@ async def test_one_response_searches_a_limited_part_of_a_log(place: Place, logs:
     rest = await logs.after(path, "std_err", told.position)
     assert rest is not None
     assert [line.text for line in rest.lines] == ["last"]
-    assert rest.position == place.of(order).end()
+    assert rest.position == host.of(order).end()
 
 
 async def test_partial_line_is_returned_only_when_complete(tmp_path: Path, logs: LogReader) -> None:

@@ -24,7 +24,7 @@ from pyservice.runtime.unpacked_builds import (
 )
 from tests.control.files import bomb, tar
 from tests.runtime.build_store import Store
-from tests.runtime.node import Place, until
+from tests.runtime.node import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 
@@ -206,24 +206,24 @@ async def test_unpacking_uses_no_shared_threads(queue: UnpackingQueue) -> None:
 
 
 async def test_server_waiting_for_its_build_is_preparing_and_stoppable(
-    place: Place, tmp_path: Path
+    host: RuntimeHost, tmp_path: Path
 ) -> None:
     store = Gated()
-    await place.drop()
-    place.store, place._builds = store, tmp_path / "builds"  # type: ignore[assignment]
-    await place.start()
+    await host.drop()
+    host.store, host._builds = store, tmp_path / "builds"  # type: ignore[assignment]
+    await host.start()
     try:
-        first = place.want(build_id=build_id(0))
+        first = host.want(build_id=build_id(0))
         await until(lambda: store.asked)
-        waits = place.want(build_id=build_id(1))
-        run = place.supervisor.runs[waits.id]
+        waits = host.want(build_id=build_id(1))
+        run = host.supervisor.runs[waits.id]
         await until(lambda: run.state == "preparing")
-        place.supervisor.end(waits.id, 0)
-        end = await place.ear.end(waits.id)
+        host.supervisor.end(waits.id, 0)
+        end = await host.reports.end(waits.id)
         assert (end.reason, store.asked) == ("stopped", [build_id(0)])
-        assert place.supervisor.runs[first.id].state == "preparing"
+        assert host.supervisor.runs[first.id].state == "preparing"
     finally:
         store.release(*store.asked)
-        await until(lambda: not place.supervisor.builds._unpacking)
-        place.supervisor.end(first.id, 0)
-        await place.ear.end(first.id)
+        await until(lambda: not host.supervisor.builds._unpacking)
+        host.supervisor.end(first.id, 0)
+        await host.reports.end(first.id)

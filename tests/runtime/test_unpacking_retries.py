@@ -27,7 +27,7 @@ from pyservice.storage.objects import Objects
 from pyservice.storage.signed_urls import UrlSigner
 from tests.control.files import tar
 from tests.runtime.build_store import Store
-from tests.runtime.node import Place, build_of, disk_of, open_place, until
+from tests.runtime.node import RuntimeHost, build_of, disk_of, open_host, until
 from tests.runtime.test_build_unpacking import BUILD, GAME, MANIFEST, opened
 
 pytestmark = pytest.mark.anyio
@@ -84,53 +84,53 @@ def _mount_again(disk: Path, how: str) -> None:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+async def host(tmp_path: Path) -> AsyncIterator[RuntimeHost]:
     node = tmp_path / "node"
     node.mkdir()
     with disk_of(tmp_path / "disk", INODES) as disk:
-        async with open_place(node, disk / "builds") as made:
+        async with open_host(node, disk / "builds") as made:
             made.store.archives[BUILD] = build_of("sleep", "3600")
             yield made
 
 
-async def waiting(place: Place) -> RunRequest:
-    order = place.want(build_id=BUILD, args=())
-    await until(lambda: len(place.store.asked) > 1)
-    assert place.supervisor.runs[order.id].state == "preparing"
+async def waiting(host: RuntimeHost) -> RunRequest:
+    order = host.want(build_id=BUILD, args=())
+    await until(lambda: len(host.store.asked) > 1)
+    assert host.supervisor.runs[order.id].state == "preparing"
     return order
 
 
-async def test_run_waits_for_disk_space_and_starts(place: Place) -> None:
-    with full_but_for(place._builds.parent, 0):
-        order = await waiting(place)
-    await place.ear.told(order.id, "running")
-    assert place.ear.of(order.id) == ["placed", "running"]
+async def test_run_waits_for_disk_space_and_starts(host: RuntimeHost) -> None:
+    with full_but_for(host._builds.parent, 0):
+        order = await waiting(host)
+    await host.reports.wait_for(order.id, "running")
+    assert host.reports.of(order.id) == ["placed", "running"]
 
 
-async def test_run_waits_for_a_temporary_fault_and_starts(place: Place) -> None:
-    builds = place._builds
+async def test_run_waits_for_a_temporary_fault_and_starts(host: RuntimeHost) -> None:
+    builds = host._builds
     builds.rename(builds.parent / "elsewhere")
     # No folder can be created below a dangling link, and this is not a full disk.
     builds.symlink_to("nothing")
-    order = await waiting(place)
+    order = await waiting(host)
     builds.unlink()
     (builds.parent / "elsewhere").rename(builds)
-    await place.ear.told(order.id, "running")
-    assert place.ear.of(order.id) == ["placed", "running"]
+    await host.reports.wait_for(order.id, "running")
+    assert host.reports.of(order.id) == ["placed", "running"]
 
 
 @pytest.mark.parametrize("is_full", [True, False])
 async def test_run_without_its_build_ends_with_a_reason(
-    place: Place, monkeypatch: pytest.MonkeyPatch, is_full: bool
+    host: RuntimeHost, monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "BUILD_TIMEOUT_S", 0.5)
-    with full_but_for(place._builds.parent, 0) if is_full else contextlib.nullcontext():
+    with full_but_for(host._builds.parent, 0) if is_full else contextlib.nullcontext():
         if not is_full:
-            (place._builds / f"{BUILD}.unpacking").symlink_to("/proc")
-        order = place.want(build_id=BUILD, args=())
-        assert await place.ear.end(order.id) == LATE
-    await until(lambda: order.id not in place.supervisor.runs)
-    assert place.supervisor.capacity.free == place.capacity
+            (host._builds / f"{BUILD}.unpacking").symlink_to("/proc")
+        order = host.want(build_id=BUILD, args=())
+        assert await host.reports.end(order.id) == LATE
+    await until(lambda: order.id not in host.supervisor.runs)
+    assert host.supervisor.capacity.free == host.capacity
 
 
 async def test_missing_build_file_is_named(tmp_path: Path) -> None:

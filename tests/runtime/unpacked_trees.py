@@ -11,11 +11,11 @@ from typing import Any
 from pyservice.runtime.build_unpacking import unpack
 
 
-def unpacked(place: Path, content: bytes, kind: str = "docker_image", **more: Any) -> Path:
-    (place / "root").mkdir(parents=True)
+def unpacked(host: Path, content: bytes, kind: str = "docker_image", **more: Any) -> Path:
+    (host / "root").mkdir(parents=True)
     compression = more.pop("compression", "none")
-    unpack(io.BytesIO(content), place, kind, compression, len(content), **more)
-    return place / "root"
+    unpack(io.BytesIO(content), host, kind, compression, len(content), **more)
+    return host / "root"
 
 
 def unpacked_apart(
@@ -33,8 +33,8 @@ def unpacked_apart(
     )
 
 
-def told(place: Path) -> Any:
-    return json.loads((place / "program.json").read_bytes())
+def told(host: Path) -> Any:
+    return json.loads((host / "program.json").read_bytes())
 
 
 def tree(root: Path) -> dict[str, str]:
