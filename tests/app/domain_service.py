@@ -164,7 +164,7 @@ class Door(HttpDoor):
 
 
 @contextlib.asynccontextmanager
-async def somebody(domain: Domain, address: str) -> AsyncIterator[httpx.AsyncClient]:
+async def browser_at(domain: Domain, address: str) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(transport=Outside(domain, address), timeout=PATIENCE_S) as client:
         yield client
 
@@ -228,7 +228,7 @@ class Game:
 
     async def put(self, url: str, content: bytes) -> None:
         assert url.startswith(f"https://{FILES}/"), url
-        async with somebody(self.domain, DEVELOPER) as client:
+        async with browser_at(self.domain, DEVELOPER) as client:
             answer = await client.put(url, content=content)
             assert answer.status_code == 200, answer.text
 

@@ -81,7 +81,7 @@ def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Br
         made.close()
 
 
-async def test_failed_control_plane_task_restarts_the_plane_without_player_impact(
+async def test_failed_control_plane_task_restarts_only_the_control_plane(
     full_service: BreakableService,
 ) -> None:
     async with full_service.opened("http") as door:

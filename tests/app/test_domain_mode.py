@@ -24,10 +24,10 @@ from tests.app.domain_service import (
     Domain,
     Game,
     at_api,
+    browser_at,
     echoed_datagram,
     played,
     served_certificate,
-    somebody,
     talks,
     web_socket,
 )
@@ -64,7 +64,7 @@ async def test_each_port_is_reached_only_at_its_player_address(domain: Domain, g
         assert port["hostname"] == f"{lobby_id}-{name}.lobby.local.{JOB}"
         assert (port["port"], port["is_tls"]) == (number, is_tls)
         assert port["host"] == f"{port['hostname']}:{number}"
-        async with somebody(domain, "127.0.0.7") as player:
+        async with browser_at(domain, "127.0.0.7") as player:
             scheme = "https" if is_tls else "http"
             forged = {"x-forwarded-for": "203.0.113.9"}
             answer = await player.get(f"{scheme}://{port['hostname']}/room?a=1", headers=forged)
@@ -88,7 +88,7 @@ async def test_ended_lobby_has_no_host_name(domain: Domain, game: Game) -> None:
     await game.deploy()
     found = await game.found()
     url = f"https://{found['ports']['page']['hostname']}/"
-    async with somebody(domain, DEVELOPER) as player:
+    async with browser_at(domain, DEVELOPER) as player:
         assert (await player.get(url)).status_code == 200
         await game.developer.good(
             "detach", game_id=game.game_id, lobby_id=found["lobby"]["lobby_id"]
@@ -105,7 +105,7 @@ async def test_site_is_served_at_its_own_host_name(domain: Domain, game: Game) -
     await game.deploy(page)
     record = await game.developer.good("get_game", game_id=game.game_id)
     name_id = record["game"]["name_id"]
-    async with somebody(domain, DEVELOPER) as browser:
+    async with browser_at(domain, DEVELOPER) as browser:
 
         async def shown() -> bool:
             answer = await browser.get(f"https://{name_id}.{CDN}/")
@@ -134,7 +134,7 @@ async def test_dynamic_server_is_reached_at_its_recorded_names(domain: Domain, g
     assert ports["raw"]["public_hostname"] == f"local.{JOB}"
 
     raw = {"port": ports["raw"]["public_port"], "is_tls": False}
-    async with somebody(domain, DEVELOPER) as player:
+    async with browser_at(domain, DEVELOPER) as player:
 
         async def is_there() -> bool:
             return (await player.get(f"https://{name}/")).status_code == 200
@@ -212,7 +212,7 @@ async def test_game_server_receives_the_player_address(
 
 
 async def test_unknown_host_names_return_404(domain: Domain) -> None:
-    async with somebody(domain, DEVELOPER) as client:
+    async with browser_at(domain, DEVELOPER) as client:
         assert (await client.get(f"https://nobody-web.lobby.local.{JOB}/")).status_code == 404
         assert (await client.get("http://elsewhere.example/")).status_code == 404
         # No certificate covers this name, so the TLS handshake fails.

@@ -38,9 +38,9 @@ def blocked(pid: int) -> int:
     raise AssertionError
 
 
-def holds(household: SupervisedService, number: signal.Signals) -> bool:
-    assert household.process is not None
-    return bool(blocked(household.process.pid) >> (number - 1) & 1)
+def holds(supervised: SupervisedService, number: signal.Signals) -> bool:
+    assert supervised.process is not None
+    return bool(blocked(supervised.process.pid) >> (number - 1) & 1)
 
 
 Make = Callable[[type[SupervisedService]], SupervisedService]
@@ -55,8 +55,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
         return made[-1]
 
     yield one
-    for household in made:
-        household.close()
+    for supervised in made:
+        supervised.close()
     until(lambda: not processes_of(tmp_path))
 
 
@@ -65,26 +65,26 @@ def make(tmp_path: Path) -> Iterator[Make]:
 def test_early_stop_signal_ends_the_process_after_its_start(
     make: Make, number: signal.Signals, later_s: float
 ) -> None:
-    household = make(SupervisedService)
-    process = household.spawn()
-    until(lambda: len(processes_of(household.data_dir)) >= 3)
+    supervised = make(SupervisedService)
+    process = supervised.spawn()
+    until(lambda: len(processes_of(supervised.data_dir)) >= 3)
     time.sleep(later_s)
-    household.signal(number)
+    supervised.signal(number)
     assert process.wait(WAIT_S) == 0
-    until(lambda: not processes_of(household.data_dir))
+    until(lambda: not processes_of(supervised.data_dir))
 
 
 @pytest.mark.parametrize("later_s", [0.0, 0.1, 0.3, 0.6])
 def test_early_sighup_does_not_end_the_process(make: Make, later_s: float) -> None:
-    household = make(SupervisedService)
-    process = household.spawn()
-    until(lambda: len(processes_of(household.data_dir)) >= 3)
+    supervised = make(SupervisedService)
+    process = supervised.spawn()
+    until(lambda: len(processes_of(supervised.data_dir)) >= 3)
     time.sleep(later_s)
-    household.signal(signal.SIGHUP)
-    until(lambda: household.ready_file.exists() or process.poll() is not None)
+    supervised.signal(signal.SIGHUP)
+    until(lambda: supervised.ready_file.exists() or process.poll() is not None)
     assert process.poll() is None
-    until(lambda: household.events("reloaded"))
-    assert household.stop() == 0
+    until(lambda: supervised.events("reloaded"))
+    assert supervised.stop() == 0
 
 
 @pytest.mark.parametrize("kind", [Alone, Control])
@@ -92,22 +92,22 @@ def test_early_sighup_does_not_end_the_process(make: Make, later_s: float) -> No
 def test_single_plane_defers_early_signals(
     make: Make, kind: type[SupervisedService], number: signal.Signals
 ) -> None:
-    household = make(kind)
-    process = household.spawn()
-    until(lambda: holds(household, number))
-    household.signal(number)
+    supervised = make(kind)
+    process = supervised.spawn()
+    until(lambda: holds(supervised, number))
+    supervised.signal(number)
     if number is signal.SIGHUP:
-        until(lambda: household.events("reloaded"))
-        assert household.stop() == 0
+        until(lambda: supervised.events("reloaded"))
+        assert supervised.stop() == 0
     assert process.wait(WAIT_S) == 0
 
 
 def test_running_service_and_its_children_block_no_signals(make: Make) -> None:
-    household = make(SupervisedService)
-    household.start()
-    assert household.process is not None
-    for pid in (household.process.pid, household.pid("data"), household.pid("control")):
+    supervised = make(SupervisedService)
+    supervised.start()
+    assert supervised.process is not None
+    for pid in (supervised.process.pid, supervised.pid("data"), supervised.pid("control")):
         for number in (*ENDING, signal.SIGHUP):
             # The process blocks all signals for a moment while it starts another process.
             until(lambda pid=pid, number=number: not blocked(pid) >> (number - 1) & 1)  # type: ignore[misc]
-    assert household.stop() == 0
+    assert supervised.stop() == 0

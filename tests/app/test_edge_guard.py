@@ -122,7 +122,7 @@ def test_suspended_idle_edge_guard_is_killed_at_shutdown(held: EdgeGuardService)
     assert (told["level"], told["pid"]) == ("error", pid)
 
 
-def test_suspended_edge_guard_is_killed_if_game_servers_end_with_the_service(
+def test_suspended_edge_guard_is_killed_with_the_game_servers(
     held: EdgeGuardService,
 ) -> None:
     held.settings["runtime"] = {**programs.SETTINGS, "end_with_service": "true"}

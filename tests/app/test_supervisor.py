@@ -25,7 +25,7 @@ MakeHousehold = Callable[..., SupervisedService]
 
 
 @pytest.fixture
-def make_household(tmp_path: Path) -> Iterator[MakeHousehold]:
+def make_supervised(tmp_path: Path) -> Iterator[MakeHousehold]:
     made: list[SupervisedService] = []
 
     def make(**given: Any) -> SupervisedService:
@@ -35,29 +35,29 @@ def make_household(tmp_path: Path) -> Iterator[MakeHousehold]:
         return made[-1]
 
     yield make
-    for household in made:
-        household.close()
-        until(lambda household=household: not processes_of(household.data_dir))  # type: ignore[misc]
+    for supervised in made:
+        supervised.close()
+        until(lambda supervised=supervised: not processes_of(supervised.data_dir))  # type: ignore[misc]
 
 
 @pytest.fixture
-def household(make_household: MakeHousehold, request: pytest.FixtureRequest) -> SupervisedService:
-    started = make_household(**getattr(request, "param", {}))
+def supervised(make_supervised: MakeHousehold, request: pytest.FixtureRequest) -> SupervisedService:
+    started = make_supervised(**getattr(request, "param", {}))
     started.start()
     return started
 
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedService]:
-    household = SupervisedService(tmp_path_factory.mktemp("quiet"))
-    household.start()
-    yield household
-    household.close()
+    supervised = SupervisedService(tmp_path_factory.mktemp("quiet"))
+    supervised.start()
+    yield supervised
+    supervised.close()
 
 
-def _without_control(household: SupervisedService) -> Path:
+def _without_control(supervised: SupervisedService) -> Path:
     """Makes the control plane unable to start: its folder cannot be created."""
-    folder = household.data_dir / "control"
+    folder = supervised.data_dir / "control"
     shutil.rmtree(folder, ignore_errors=True)
     folder.touch()
     return folder
@@ -106,22 +106,22 @@ def test_one_scrape_shows_both_planes(quiet: SupervisedService) -> None:
     assert len(series) == len(set(series))
 
 
-def test_killed_data_plane_restarts_on_the_same_ports(household: SupervisedService) -> None:
-    public = household.public_token()
-    lobby_id, _ = household.attach("party")
-    data, control = household.pid("data"), household.pid("control")
+def test_killed_data_plane_restarts_on_the_same_ports(supervised: SupervisedService) -> None:
+    public = supervised.public_token()
+    lobby_id, _ = supervised.attach("party")
+    data, control = supervised.pid("data"), supervised.pid("control")
     os.kill(data, signal.SIGKILL)
-    until(lambda: household.pid("data") != data)
-    found = until(lambda: _answer(lambda: household.find(public, "party")))
+    until(lambda: supervised.pid("data") != data)
+    found = until(lambda: _answer(lambda: supervised.find(public, "party")))
     assert found is not None
     assert found.json()["lobby"]["lobby_id"] == lobby_id
-    assert is_ready(household.probe("/readyz"))
-    host, port = household.addresses["grpc"].split(":")
+    assert is_ready(supervised.probe("/readyz"))
+    host, port = supervised.addresses["grpc"].split(":")
     socket.create_connection((host, int(port)), 5).close()
-    assert household.pid("control") == control
-    [told] = household.events("ended")
+    assert supervised.pid("control") == control
+    [told] = supervised.events("ended")
     assert (told["role"], told["status"], told["restart_ms"]) == ("data", -9, 100)
-    assert household.stop() == 0
+    assert supervised.stop() == 0
 
 
 def _answer(ask: Callable[[], httpx.Response]) -> httpx.Response | None:
@@ -132,17 +132,17 @@ def _answer(ask: Callable[[], httpx.Response]) -> httpx.Response | None:
     return answer if answer.status_code == 200 else None
 
 
-def test_killed_control_plane_restarts_without_player_impact(household: SupervisedService) -> None:
-    public = household.public_token()
-    household.attach("party")
-    until(lambda: household.up() == 1)
-    data, control = household.pid("data"), household.pid("control")
+def test_killed_control_plane_restarts_without_player_impact(supervised: SupervisedService) -> None:
+    public = supervised.public_token()
+    supervised.attach("party")
+    until(lambda: supervised.up() == 1)
+    data, control = supervised.pid("data"), supervised.pid("control")
     statuses: list[int] = []
     is_over = threading.Event()
 
     def play() -> None:
         with httpx.Client(
-            base_url=f"http://{household.addresses['http']}", timeout=PATIENCE_S
+            base_url=f"http://{supervised.addresses['http']}", timeout=PATIENCE_S
         ) as client:
             headers = {"authorization": f"Bearer {public}"}
             while not is_over.is_set():
@@ -151,86 +151,86 @@ def test_killed_control_plane_restarts_without_player_impact(household: Supervis
     playing = threading.Thread(target=play)
     playing.start()
     os.kill(control, signal.SIGKILL)
-    until(lambda: household.up() == 0)
-    assert is_ready(household.probe("/readyz"))
-    until(lambda: household.up() == 1)
+    until(lambda: supervised.up() == 0)
+    assert is_ready(supervised.probe("/readyz"))
+    until(lambda: supervised.up() == 1)
     is_over.set()
     playing.join()
     assert set(statuses) == {200}
-    assert household.pid("control") != control
-    assert household.pid("data") == data
-    host, port = household.addresses["cdn"].split(":")
+    assert supervised.pid("control") != control
+    assert supervised.pid("data") == data
+    host, port = supervised.addresses["cdn"].split(":")
     socket.create_connection((host, int(port)), 5).close()
 
 
-def test_death_of_the_supervisor_ends_both_planes(household: SupervisedService) -> None:
-    data, control = household.pid("data"), household.pid("control")
-    household.kill()
-    household.start()
+def test_death_of_the_supervisor_ends_both_planes(supervised: SupervisedService) -> None:
+    data, control = supervised.pid("data"), supervised.pid("control")
+    supervised.kill()
+    supervised.start()
     until(lambda: is_gone(data) and is_gone(control))
-    assert household.pid("data") != data
-    assert is_ready(household.probe("/readyz"))
+    assert supervised.pid("data") != data
+    assert is_ready(supervised.probe("/readyz"))
 
 
-@pytest.mark.parametrize("household", [{"settings": {"lame_duck_ms": 3_000}}], indirect=True)
+@pytest.mark.parametrize("supervised", [{"settings": {"lame_duck_ms": 3_000}}], indirect=True)
 def test_start_waits_for_planes_of_a_killed_supervisor(
-    household: SupervisedService,
+    supervised: SupervisedService,
 ) -> None:
-    data, control = household.pid("data"), household.pid("control")
-    household.kill()
-    household.spawn()
+    data, control = supervised.pid("data"), supervised.pid("control")
+    supervised.kill()
+    supervised.spawn()
     until(lambda: is_gone(data))
-    stopping = household.events("stopping")
+    stopping = supervised.events("stopping")
     assert stopping[0]["lame_duck_ms"] == 3_000
-    until(household.ready_file.exists)
+    until(supervised.ready_file.exists)
     # A process releases its lock shortly before it exits.
     until(lambda: is_gone(control))
 
 
-def test_control_plane_stops_after_the_data_plane(make_household: MakeHousehold) -> None:
-    household = make_household(settings={"lame_duck_ms": 3_000})
-    household.start()
-    data, control = household.pid("data"), household.pid("control")
-    until(lambda: household.up() == 1)
-    household.signal(signal.SIGTERM)
-    until(lambda: household.probe("/readyz").status_code == 503)
+def test_control_plane_stops_after_the_data_plane(make_supervised: MakeHousehold) -> None:
+    supervised = make_supervised(settings={"lame_duck_ms": 3_000})
+    supervised.start()
+    data, control = supervised.pid("data"), supervised.pid("control")
+    until(lambda: supervised.up() == 1)
+    supervised.signal(signal.SIGTERM)
+    until(lambda: supervised.probe("/readyz").status_code == 503)
     # Requests in progress may need the control plane.
-    until(lambda: household.up() == 1)
+    until(lambda: supervised.up() == 1)
     until(lambda: is_gone(data))
-    assert household.process is not None
-    assert household.process.wait(PATIENCE_S) == 0
+    assert supervised.process is not None
+    assert supervised.process.wait(PATIENCE_S) == 0
     assert is_gone(control)
-    until(lambda: not processes_of(household.data_dir))
+    until(lambda: not processes_of(supervised.data_dir))
 
 
-@pytest.mark.parametrize("household", [{"settings": {"lame_duck_ms": 60_000}}], indirect=True)
-def test_second_signal_forces_both_planes_to_stop(household: SupervisedService) -> None:
-    household.signal(signal.SIGTERM)
-    until(lambda: household.probe("/readyz").status_code == 503)
-    household.signal(signal.SIGTERM)
-    assert household.process is not None
-    assert household.process.wait(PATIENCE_S) == 0
+@pytest.mark.parametrize("supervised", [{"settings": {"lame_duck_ms": 60_000}}], indirect=True)
+def test_second_signal_forces_both_planes_to_stop(supervised: SupervisedService) -> None:
+    supervised.signal(signal.SIGTERM)
+    until(lambda: supervised.probe("/readyz").status_code == 503)
+    supervised.signal(signal.SIGTERM)
+    assert supervised.process is not None
+    assert supervised.process.wait(PATIENCE_S) == 0
 
 
-def test_forced_shutdown_kills_a_suspended_plane(household: SupervisedService) -> None:
-    os.kill(household.pid("data"), signal.SIGSTOP)
-    household.signal(signal.SIGTERM)
-    household.signal(signal.SIGINT)
-    assert household.process is not None
-    assert household.process.wait(PATIENCE_S) == 1
-    assert "ended badly" in household.log()
+def test_forced_shutdown_kills_a_suspended_plane(supervised: SupervisedService) -> None:
+    os.kill(supervised.pid("data"), signal.SIGSTOP)
+    supervised.signal(signal.SIGTERM)
+    supervised.signal(signal.SIGINT)
+    assert supervised.process is not None
+    assert supervised.process.wait(PATIENCE_S) == 1
+    assert "ended badly" in supervised.log()
 
 
-def test_ctrl_c_sends_one_signal_to_each_plane(make_household: MakeHousehold) -> None:
-    household = make_household(settings={"lame_duck_ms": 400})
-    household.start()
-    assert household.process is not None
+def test_ctrl_c_sends_one_signal_to_each_plane(make_supervised: MakeHousehold) -> None:
+    supervised = make_supervised(settings={"lame_duck_ms": 400})
+    supervised.start()
+    assert supervised.process is not None
     # The terminal signals the whole foreground process group, so the planes are in another group.
-    assert os.getpgid(household.pid("data")) != os.getpgid(household.process.pid)
-    assert os.getpgid(household.pid("control")) != os.getpgid(household.process.pid)
+    assert os.getpgid(supervised.pid("data")) != os.getpgid(supervised.process.pid)
+    assert os.getpgid(supervised.pid("control")) != os.getpgid(supervised.process.pid)
     began = time.monotonic()
-    household.signal(signal.SIGINT)
-    assert household.process.wait(PATIENCE_S) == 0
+    supervised.signal(signal.SIGINT)
+    assert supervised.process.wait(PATIENCE_S) == 0
     assert time.monotonic() - began > 0.4
 
 
@@ -240,48 +240,48 @@ def test_sighup_reaches_both_planes(quiet: SupervisedService) -> None:
     assert is_ready(quiet.probe("/readyz"))
 
 
-def test_players_are_served_without_a_control_plane(household: SupervisedService) -> None:
-    public = household.public_token()
-    household.attach("party")
-    assert household.stop() == 0
-    folder = _without_control(household)
-    household.start()
-    assert household.find(public, "party").status_code == 200
-    assert household.ready()["cdn"] is None
-    assert household.ready()["owner_group_id"] is None
-    assert is_ready(household.probe("/readyz"))
-    assert "control: down" in household.probe("/readyz?verbose").text
-    assert household.up() == 0
-    until(lambda: len(household.events("ended")) >= 3)
-    waits = [event["restart_ms"] for event in household.events("ended")]
+def test_players_are_served_without_a_control_plane(supervised: SupervisedService) -> None:
+    public = supervised.public_token()
+    supervised.attach("party")
+    assert supervised.stop() == 0
+    folder = _without_control(supervised)
+    supervised.start()
+    assert supervised.find(public, "party").status_code == 200
+    assert supervised.ready()["cdn"] is None
+    assert supervised.ready()["owner_group_id"] is None
+    assert is_ready(supervised.probe("/readyz"))
+    assert "control: down" in supervised.probe("/readyz?verbose").text
+    assert supervised.up() == 0
+    until(lambda: len(supervised.events("ended")) >= 3)
+    waits = [event["restart_ms"] for event in supervised.events("ended")]
     assert waits[:3] == [100, 200, 400]
     folder.unlink()
-    until(lambda: household.up() == 1)
-    until(lambda: household.ready()["cdn"] is not None)
-    assert household.stop() == 0
+    until(lambda: supervised.up() == 1)
+    until(lambda: supervised.ready()["cdn"] is not None)
+    assert supervised.stop() == 0
 
 
 def test_first_start_without_a_control_plane_fails_and_reports_it(
-    make_household: MakeHousehold,
+    make_supervised: MakeHousehold,
 ) -> None:
-    household = make_household()
-    household.data_dir.mkdir(mode=0o700)
-    _without_control(household)
-    assert household.spawn().wait(PATIENCE_S) == 1
-    assert "control cannot be used" in household.log()
-    assert not household.ready_file.exists()
-    until(lambda: not processes_of(household.data_dir))
+    supervised = make_supervised()
+    supervised.data_dir.mkdir(mode=0o700)
+    _without_control(supervised)
+    assert supervised.spawn().wait(PATIENCE_S) == 1
+    assert "control cannot be used" in supervised.log()
+    assert not supervised.ready_file.exists()
+    until(lambda: not processes_of(supervised.data_dir))
 
 
-def test_failed_data_plane_fails_the_start(make_household: MakeHousehold) -> None:
-    household = make_household()
+def test_failed_data_plane_fails_the_start(make_supervised: MakeHousehold) -> None:
+    supervised = make_supervised()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        household.addresses = {"http": address}
-        assert household.spawn().wait(PATIENCE_S) == 1
-    assert f"listen on {address}" in household.log()
-    assert "died" not in household.log()
-    until(lambda: not processes_of(household.data_dir))
+        supervised.addresses = {"http": address}
+        assert supervised.spawn().wait(PATIENCE_S) == 1
+    assert f"listen on {address}" in supervised.log()
+    assert "died" not in supervised.log()
+    until(lambda: not processes_of(supervised.data_dir))
 
 
 def test_second_supervisor_fails_with_the_pid_of_the_first(quiet: SupervisedService) -> None:
@@ -302,18 +302,18 @@ def test_single_role_is_rejected_beside_a_supervisor(quiet: SupervisedService) -
 
 
 def test_invalid_settings_fail_the_start_and_are_printed_once(
-    make_household: MakeHousehold,
+    make_supervised: MakeHousehold,
 ) -> None:
-    household = make_household()
-    assert household.spawn("--set", "nonsense=1", "--cdn", "here").wait(PATIENCE_S) == 1
-    assert household.log().count("nonsense: is not a setting") == 1
-    assert household.log().count("cdn: must be host:port") == 1
-    assert not household.data_dir.exists()
+    supervised = make_supervised()
+    assert supervised.spawn("--set", "nonsense=1", "--cdn", "here").wait(PATIENCE_S) == 1
+    assert supervised.log().count("nonsense: is not a setting") == 1
+    assert supervised.log().count("cdn: must be host:port") == 1
+    assert not supervised.data_dir.exists()
 
 
-def test_unwritable_ready_file_fails_the_start(make_household: MakeHousehold) -> None:
-    household = make_household()
-    household.ready_file = household.folder / "missing" / "ready.json"
-    assert household.spawn().wait(PATIENCE_S) == 1
-    assert "missing" in household.log()
-    until(lambda: not processes_of(household.data_dir))
+def test_unwritable_ready_file_fails_the_start(make_supervised: MakeHousehold) -> None:
+    supervised = make_supervised()
+    supervised.ready_file = supervised.folder / "missing" / "ready.json"
+    assert supervised.spawn().wait(PATIENCE_S) == 1
+    assert "missing" in supervised.log()
+    until(lambda: not processes_of(supervised.data_dir))

@@ -181,7 +181,7 @@ async def test_concurrent_uploads_of_one_key_leave_one_whole_file(
     assert listener.left_behind() == []
 
 
-async def test_uploads_over_the_limit_are_told_to_retry(
+async def test_uploads_over_the_limit_are_rejected(
     listener: Listener, client: httpx.AsyncClient, connect: Connect
 ) -> None:
     wires = []

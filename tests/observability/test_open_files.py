@@ -49,7 +49,7 @@ def test_process_raises_its_limit_and_detects_low_reserve() -> None:
     assert said[2:6] == ["1", "96", "95", "False"]
 
 
-def test_service_reserve_is_a_share_of_small_limits_and_constant_for_large() -> None:
+def test_service_reserve_is_a_share_of_a_small_limit() -> None:
     assert [descriptor_reserve(most) for most in (256, 1024, 20_000)] == [64, 256, 2048]
 
 

@@ -120,7 +120,7 @@ async def test_all_watches_that_wake_together_are_answered(
     await read_soon(watching)
 
 
-async def test_control_plane_outage_fails_slow_watches_and_frees_their_permits(
+async def test_control_plane_outage_fails_slow_watches(
     servers: Servers, control: SlowRecords
 ) -> None:
     slow = [f"cloud_slow{number}" for number in range(3 * AT_ONCE)]

@@ -167,7 +167,7 @@ async def test_small_run_is_not_delayed_by_a_large_waiting_one(host: RuntimeHost
     assert host.reports.of(large.id) == []
 
 
-async def test_run_that_waits_too_long_is_told_the_missing_capacity(
+async def test_run_that_waits_too_long_ends_with_the_missing_capacity(
     host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "CAPACITY_TIMEOUT_S", 0.05)
