@@ -57,7 +57,7 @@ async def back(
 
 
 class Servers(Back):
-    made: list[str]
+    server_ids: list[str]
     build_id: str
 
     async def prepare_build(self, *command: str) -> None:

@@ -84,14 +84,14 @@ async def test_signatures_survive_rotation_and_restart(
 
 
 def file_of(folder: Path) -> Any:
-    return json.loads((folder / "signing_keys.json").read_text())
+    return json.loads((folder / "keys.json").read_text())
 
 
 async def test_keys_survive_restart_and_are_private(tmp_path: Path) -> None:
     created = SigningKeyFile.load_or_create(tmp_path)
-    assert stat.S_IMODE((tmp_path / "signing_keys.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "keys.json").stat().st_mode) == 0o600
     await created.rotate(drop_unused=False)
-    assert stat.S_IMODE((tmp_path / "signing_keys.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "keys.json").stat().st_mode) == 0o600
     again = SigningKeyFile.load_or_create(tmp_path)
     assert again.now == created.now
     assert len({key.secret for key in again.now.signing} | {again.now.hash_key}) == 3
@@ -114,7 +114,7 @@ def test_damaged_key_file_is_refused_and_not_shown(tmp_path: Path, change: Any) 
     created = SigningKeyFile.load_or_create(tmp_path)
     content = file_of(tmp_path)
     change(content)
-    (tmp_path / "signing_keys.json").write_text(json.dumps(content))
+    (tmp_path / "keys.json").write_text(json.dumps(content))
     with pytest.raises(OSError, match="restore it from a backup") as caught:
         SigningKeyFile.load_or_create(tmp_path)
     assert created.now.current.secret.hex() not in str(caught.value)

@@ -98,7 +98,7 @@ async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
     (root / PROGRAM[1:]).chmod(0o755)
     RootFilesystem(root, container_root_uid(), lambda _: None)
     run = RunFolder(tmp_path / "run")
-    containers = ContainerRuntime(found.runtime, scratch, found.host)
+    containers = ContainerRuntime(found.runtime, scratch, found.place)
     command = containers.command(root, run.path, run.scratch)
     run.prepare(KeeperSpec("run", command, Path("/"), {"PATH": PATH}, "processes"))
     play = {"PLAY": "write:/own write:/tmp/own see:/ exit:3"}
@@ -129,7 +129,7 @@ async def test_data_directory_may_be_at_a_container_mount_point() -> None:
     with tempfile.TemporaryDirectory(dir="/mnt") as name:
         found, problem = await choose_container_runtime(None, KEEPER_BINARY, Path(name))
         assert found is not None, problem
-        assert found.host != "/mnt"
+        assert found.place != "/mnt"
 
 
 def test_container_mounts_hide_nothing_that_is_needed() -> None:

@@ -24,7 +24,7 @@ from tests.support.full_service import Answer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
-RING: Final = "control/signing_keys.json"
+RING: Final = "control/keys.json"
 UNNAMED: Final = "control/.keys.json.*.tmp"
 ROTATED: Final = (
     Step("the new ring is not synced", "control", "fsync", UNNAMED),

@@ -178,22 +178,22 @@ from tests.storage import notes_table
 
 async def add(database):
     async with database.write() as tx:
-        await notes.count_up(tx)
+        await notes_table.count_up(tx)
         await tx.run(text("INSERT INTO weights VALUES (randomblob(60000))"))
 
 async def live(folder):
     Path(folder).mkdir(exist_ok=True)
     database = open_database(None, Path(folder))
-    await notes.prepare(database)
+    await notes_table.prepare(database)
     async with database.write() as tx:
         await tx.run(text("CREATE TABLE weights (weight BLOB)"))
     while True:
         word = sys.stdin.readline().strip()
         if word == "add":
-            print("=", await notes.code_of(lambda: add(database)), flush=True)
+            print("=", await notes_table.code_of(lambda: add(database)), flush=True)
         elif word == "read":
             async with database.read() as tx:
-                print("=", await notes.number(tx), flush=True)
+                print("=", await notes_table.number(tx), flush=True)
         else:
             return
 
