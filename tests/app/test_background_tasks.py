@@ -72,7 +72,7 @@ class BreakableService(FullService):
 
 @pytest.fixture
 def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BreakableService]:
-    made = BreakableService(tmp_path / "full_service")
+    made = BreakableService(tmp_path / "s")
     monkeypatch.setenv("PYTHONPATH", str(made.code))
     try:
         made.start()
@@ -250,7 +250,7 @@ async def test_task_that_ignores_cancellation_is_logged_and_does_not_block(
 async def test_service_stops_despite_a_task_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_service = BreakableService(tmp_path / "full_service", GOES_ON)
+    full_service = BreakableService(tmp_path / "s", GOES_ON)
     monkeypatch.setenv("PYTHONPATH", str(full_service.code))
     try:
         await asyncio.to_thread(full_service.start)

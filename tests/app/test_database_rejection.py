@@ -34,7 +34,7 @@ def name_of(url: str) -> str:
 
 @pytest.fixture
 def full_service(databases: Databases, tmp_path: Path) -> Iterator[FullService]:
-    made = FullService(tmp_path / "full_service", databases.url("postgresql"))
+    made = FullService(tmp_path / "s", databases.url("postgresql"))
     databases.remove(made.database_url, tmp_path)
     try:
         yield made
@@ -143,7 +143,7 @@ async def test_user_without_create_permission_fails_the_start(
 
 
 async def test_start_waits_for_a_server_that_is_down(server: Server, tmp_path: Path) -> None:
-    full_service = FullService(tmp_path / "full_service", server.url())
+    full_service = FullService(tmp_path / "s", server.url())
     await asyncio.to_thread(server.stop)
     process = full_service.spawn()
     try:

@@ -25,7 +25,7 @@ def full_service(
     # The limit is so high that every request of a test has a ray.
     rays = {"per_second": 10_000}
     created = FullService(
-        tmp_path_factory.mktemp("full_service"),
+        tmp_path_factory.mktemp("s"),
         databases.url(request.param),
         rays=rays,
         runtime=programs.SETTINGS,

@@ -32,9 +32,7 @@ def full_service(
     databases: Databases,
 ) -> Iterator[FullService]:
     kinds = {"kinds": list(CONTENTS)}
-    created = FullService(
-        tmp_path_factory.mktemp("full_service"), databases.url(request.param), runtime=kinds
-    )
+    created = FullService(tmp_path_factory.mktemp("s"), databases.url(request.param), runtime=kinds)
     try:
         yield created.start()
     finally:
@@ -263,7 +261,7 @@ async def test_builds_of_a_kind_without_a_runtime_are_refused(
 ) -> None:
     missing = tmp_path / "no-runtime"
     settings = {"kinds": ["archive", "oci_bundle"], "oci_runtime": str(missing)}
-    with running(FullService(tmp_path / "full_service", runtime=settings)) as full_service:
+    with running(FullService(tmp_path / "s", runtime=settings)) as full_service:
         async for back in back_of(full_service):
             image = {"path": "x.tar", "content_length": 10}
             refused = await back.call(

@@ -69,7 +69,7 @@ async def test_server_request_during_the_runtime_check_is_retryable(
     runtime.write_text(HELD.format(gate=gate, asked=asked))
     runtime.chmod(0o755)
     settings = {**programs.SETTINGS, "kinds": images.KINDS, "oci_runtime": str(runtime)}
-    with running(FullService(tmp_path / "full_service", runtime=settings)) as full_service:
+    with running(FullService(tmp_path / "s", runtime=settings)) as full_service:
         async with back_end(full_service, "http") as back:
             os.mkfifo(gate)
             os.kill(control_pid(full_service), signal.SIGKILL)
@@ -91,7 +91,7 @@ async def test_server_request_during_the_runtime_check_is_retryable(
 
 async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
     """The public port is random and must be the same after a restart."""
-    with running(FullService(tmp_path / "full_service")) as full_service:
+    with running(FullService(tmp_path / "s")) as full_service:
         async with full_service.opened("http") as client:
             developer = Developer(full_service, client)
             response = await developer.good("get_group", group_id=full_service.group_id)
@@ -109,7 +109,7 @@ async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
 async def test_links_are_right_before_the_first_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = BreakableService(tmp_path / "full_service", SLOW)
+    service = BreakableService(tmp_path / "s", SLOW)
     monkeypatch.setenv("PYTHONPATH", str(service.code))
     with running(service) as full_service:
         async with full_service.opened("http") as client:
@@ -122,7 +122,7 @@ async def test_links_are_right_before_the_first_feed(
 async def test_lobbies_start_as_soon_as_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_service = BreakableService(tmp_path / "full_service", LATE, runtime=programs.SETTINGS)
+    full_service = BreakableService(tmp_path / "s", LATE, runtime=programs.SETTINGS)
     with running(full_service):
         async with full_service.opened("http") as client:
             developer = Developer(full_service, client)

@@ -216,7 +216,7 @@ async def page_has(full_service: FullService, line: str, within_s: float = 30.0)
 
 @pytest.fixture
 def faulty_service(tmp_path: Path) -> Iterator[KilledService]:
-    created = KilledService(tmp_path / "full_service", compile_library(tmp_path), None)
+    created = KilledService(tmp_path / "s", compile_library(tmp_path), None)
     try:
         yield created
     finally:
@@ -260,7 +260,7 @@ async def test_full_disk_is_reported_until_it_has_space(
 async def test_service_reports_a_stopped_database_server(
     databases: Databases, tmp_path: Path
 ) -> None:
-    full_service = FullService(tmp_path / "full_service", databases.url("postgresql"))
+    full_service = FullService(tmp_path / "s", databases.url("postgresql"))
     try:
         await asyncio.to_thread(full_service.start)
         await page_has(full_service, "ok")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 def own_service(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> Iterator[FullService]:
-    created = FullService(tmp_path / "full_service", databases.url(request.param))
+    created = FullService(tmp_path / "s", databases.url(request.param))
     try:
         yield created.start()
     finally:

@@ -28,7 +28,7 @@ class Operator:
         self.path = folder / "settings.toml"
         self.clients: list[Door] = []
         self.full_service = FullService(
-            folder / "full_service", runtime=programs.SETTINGS, empty_lobby_grace_ms=200
+            folder / "s", runtime=programs.SETTINGS, empty_lobby_grace_ms=200
         )
 
     async def start(self, *regions: str) -> Door:

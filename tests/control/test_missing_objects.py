@@ -28,7 +28,7 @@ SITE = {"index.html": b"<h1>gone</h1>", "level.bin": bytes(1 << 20)}
 def full_service(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
-    created = FullService(tmp_path / "full_service", databases.url(request.param))
+    created = FullService(tmp_path / "s", databases.url(request.param))
     try:
         yield created.start()
     finally:

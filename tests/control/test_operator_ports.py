@@ -47,7 +47,7 @@ async def test_process_range_and_public_quarantine_apply(
     tmp_path: Path,
 ) -> None:
     # The default quarantine would outlast the test.
-    full_service = FullService(tmp_path / "full_service", runtime=SETTINGS, port_rest_ms=1_000)
+    full_service = FullService(tmp_path / "s", runtime=SETTINGS, port_rest_ms=1_000)
     with running(full_service):
         async with back_end(full_service, "http") as back:
             for number in (HOST_PORTS.start - 1, HOST_PORTS.stop):

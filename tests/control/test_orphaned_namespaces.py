@@ -190,7 +190,7 @@ def test_orphan_log_is_written_once() -> None:
 def own_service(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
-    created = FullService(tmp_path / "full_service", databases.url(request.param))
+    created = FullService(tmp_path / "s", databases.url(request.param))
     yield created
     created.close()
 

@@ -29,9 +29,7 @@ async def full_service(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[FullService]:
     runtime = {**programs.SETTINGS, **getattr(request, "param", {})}
-    with running(
-        FullService(tmp_path / "full_service", runtime=runtime, port_rest_ms=3_600_000)
-    ) as created:
+    with running(FullService(tmp_path / "s", runtime=runtime, port_rest_ms=3_600_000)) as created:
         yield created
 
 

@@ -95,7 +95,7 @@ async def test_cancellation_is_not_an_error() -> None:
 async def test_metrics_count_errors_by_job(
     tmp_path: Path,
 ) -> None:
-    full_service = FullService(tmp_path / "full_service")
+    full_service = FullService(tmp_path / "s")
     try:
         await asyncio.to_thread(full_service.start)
         works = (

@@ -52,9 +52,7 @@ def full_service(
         "secret_access_key": SECRET_KEY,
         "prefix": PREFIX,
     }
-    created = FullService(
-        tmp_path_factory.mktemp("full_service"), databases.url(request.param), s3=settings
-    )
+    created = FullService(tmp_path_factory.mktemp("s"), databases.url(request.param), s3=settings)
     try:
         yield created.start()
     finally:

@@ -93,7 +93,7 @@ def test_empty_captcha_key_is_no_key() -> None:
 
 
 async def test_captcha_key_is_returned_over_both_transports(tmp_path: Path) -> None:
-    full_service = FullService(tmp_path / "full_service")
+    full_service = FullService(tmp_path / "s")
     try:
         full_service.start("--set", "captcha.captcha_b_site_key=a-key")
         for name in ("http", "grpc"):
@@ -149,7 +149,7 @@ LARGE = SMALL.replace("small", "large").replace("denominator = 8", "denominator 
 
 @pytest.fixture
 def reloading(tmp_path: Path) -> Iterator[FullService]:
-    created = FullService(tmp_path / "full_service")
+    created = FullService(tmp_path / "s")
     (tmp_path / "settings.toml").write_text(SMALL)
     try:
         yield created.start("--config", str(tmp_path / "settings.toml"))

@@ -30,9 +30,7 @@ def full_service(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> Iterator[FullService]:
     """Service that keeps every ray, which could contain a token."""
-    created = FullService(
-        tmp_path / "full_service", databases.url(request.param), rays={"per_second": 10_000}
-    )
+    created = FullService(tmp_path / "s", databases.url(request.param), rays={"per_second": 10_000})
     try:
         yield created.start()
     finally:

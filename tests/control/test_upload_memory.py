@@ -26,7 +26,7 @@ BLOCK = bytes(range(256)) * (MIB // 256)
 
 @pytest.fixture
 def full_service(tmp_path: Path) -> Iterator[FullService]:
-    created = FullService(tmp_path / "full_service")
+    created = FullService(tmp_path / "s")
     try:
         yield created.start()
     finally:

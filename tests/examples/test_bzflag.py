@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def full_service(tmp_path: Path) -> Iterator[FullService]:
-    with running(FullService(tmp_path / "full_service", runtime=SETTINGS)) as created:
+    with running(FullService(tmp_path / "s", runtime=SETTINGS)) as created:
         yield created
 
 

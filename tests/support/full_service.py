@@ -183,7 +183,10 @@ Door = HttpDoor | GrpcDoor
 
 
 class FullService:
-    """Data directory, and between `start` and `stop` the processes that serve it."""
+    """Data directory, and between `start` and `stop` the processes that serve it.
+
+    Give `folder` a short name: the path of a Unix socket in it has at most 107 bytes.
+    """
 
     interpreter: Sequence[str] = (sys.executable,)
     """Command that runs Python, with another user if a test needs it."""

@@ -25,7 +25,7 @@ def full_service(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    folder: Path = tmp_path_factory.mktemp("full_service")
+    folder: Path = tmp_path_factory.mktemp("s")
     feed_file = folder / "feed.json"
     feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
     with running(

@@ -37,7 +37,7 @@ async def scenario(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> AsyncIterator[NamespaceScenario]:
-    folder = tmp_path_factory.mktemp("full_service")
+    folder = tmp_path_factory.mktemp("s")
     url, rays = databases.url(request.param), {"per_second": 10_000}
     full_service = FullService(folder, url, rays=rays, runtime=programs.SETTINGS)
     try:

@@ -97,9 +97,7 @@ async def signing(
     request: pytest.FixtureRequest, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> AsyncIterator[tuple[str, SignedUrls]]:
     kind = request.param
-    async with open_game_fixture(
-        tmp_path / "full_service", shim_library, databases.url(kind)
-    ) as fixture:
+    async with open_game_fixture(tmp_path / "s", shim_library, databases.url(kind)) as fixture:
         yield kind, SignedUrls(fixture)
 
 

@@ -144,9 +144,7 @@ def check_ring(
 
 @pytest.fixture
 async def signed(tmp_path: Path, shim_library: Path) -> AsyncIterator[SignedTokens]:
-    full_service = KilledService(
-        tmp_path / "full_service", shim_library, None, rays={"per_second": 0}
-    )
+    full_service = KilledService(tmp_path / "s", shim_library, None, rays={"per_second": 0})
     try:
         await asyncio.to_thread(full_service.start)
         door = full_service.door("http")

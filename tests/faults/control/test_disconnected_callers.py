@@ -53,7 +53,7 @@ async def full_service(
     async with contextlib.AsyncExitStack() as stack:
         proxy = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
         created = HeldCommitService(
-            tmp_path_factory.mktemp("full_service"),
+            tmp_path_factory.mktemp("s"),
             shim_library,
             None if proxy is None else proxy.url,
         )

@@ -54,7 +54,7 @@ FEW: Final = (STEPS[1], STEPS[5], STEPS[7])
 async def test_killed_first_start_is_completed_by_the_next(
     kind: str, step: Step, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    full_service = KilledService(tmp_path / "full_service", shim_library, databases.url(kind))
+    full_service = KilledService(tmp_path / "s", shim_library, databases.url(kind))
     rule = full_service.arm(step)
     try:
         await asyncio.to_thread(full_service.start)

@@ -28,7 +28,7 @@ ROUNDED_MS: Final = 1
 async def full_service(
     shim_library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[KilledService]:
-    folder = tmp_path_factory.mktemp("full_service") / "h"
+    folder = tmp_path_factory.mktemp("s") / "h"
     created = KilledService(folder, shim_library, None, rays={"per_second": 10_000})
     try:
         await asyncio.to_thread(created.start)

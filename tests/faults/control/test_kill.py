@@ -253,9 +253,7 @@ FEW: Final = {
 async def test_killed_plane_leaves_the_old_or_the_new_state(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with open_game_fixture(
-        tmp_path / "full_service", shim_library, databases.url(kind)
-    ) as fixture:
+    async with open_game_fixture(tmp_path / "s", shim_library, databases.url(kind)) as fixture:
         for name, step in FEW[kind]:
             await fixture.full_service.refresh()
             await kill_at(fixture, BY_NAME[name], step)
@@ -276,9 +274,7 @@ CROWD: Final = (*OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
 async def test_kill_applies_each_concurrent_change_or_none_of_it(
     kind: str, step: Step, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with open_game_fixture(
-        tmp_path / "full_service", shim_library, databases.url(kind)
-    ) as fixture:
+    async with open_game_fixture(tmp_path / "s", shim_library, databases.url(kind)) as fixture:
         returned = await fixture.seen()
         expected = [await footprint_without_kill(fixture, change, returned) for change in CROWD]
         crowd = [await pending_change(fixture, change, returned) for change in CROWD]
@@ -334,9 +330,7 @@ def check_numbers(
 async def test_kill_at_every_step_of_every_change(
     kind: str, change: Change, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with open_game_fixture(
-        tmp_path / "full_service", shim_library, databases.url(kind)
-    ) as fixture:
+    async with open_game_fixture(tmp_path / "s", shim_library, databases.url(kind)) as fixture:
         for step in change.all_steps(kind):
             await fixture.full_service.refresh()
             await kill_at(fixture, change, step)

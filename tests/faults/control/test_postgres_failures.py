@@ -33,7 +33,7 @@ def check_unavailable(answer: Answer) -> None:
 
 @pytest.fixture
 def full_service(server: Server, tmp_path: Path) -> Iterator[FullService]:
-    created = FullService(tmp_path / "full_service", server.url())
+    created = FullService(tmp_path / "s", server.url())
     try:
         yield created.start()
     finally:
@@ -107,7 +107,7 @@ async def plays(developer: Developer, lobby: Any, token: str) -> None:
 async def test_full_postgres_disk_is_reported_and_players_continue(
     on_disk: ServerOnDisk, tmp_path: Path
 ) -> None:
-    full_service = FullService(tmp_path / "full_service", on_disk.url())
+    full_service = FullService(tmp_path / "s", on_disk.url())
     try:
         full_service.start()
         async with full_service.opened("http") as door:

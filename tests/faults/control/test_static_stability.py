@@ -113,7 +113,7 @@ async def check_unavailable(full_service: FullService, played: Played) -> None:
 def full_service(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
-    created = FullService(tmp_path / "full_service", databases.url(request.param))
+    created = FullService(tmp_path / "s", databases.url(request.param))
     yield created
     created.close()
 
@@ -200,7 +200,7 @@ async def codes(full_service: FullService, played: Played) -> set[str]:
 async def test_database_outage_returns_503_and_players_continue(
     mode: str, server: Server, tmp_path: Path
 ) -> None:
-    full_service = FullService(tmp_path / "full_service", server.url())
+    full_service = FullService(tmp_path / "s", server.url())
     try:
         await asyncio.to_thread(full_service.start)
         played = await built(full_service)
@@ -290,7 +290,7 @@ async def kill_control_plane(full_service: FullService) -> None:
 async def test_repeated_control_plane_kills_fail_no_player_request(
     kind: str, kills: int, tmp_path: Path, databases: Databases
 ) -> None:
-    full_service = FullService(tmp_path / "full_service", databases.url(kind))
+    full_service = FullService(tmp_path / "s", databases.url(kind))
     try:
         await asyncio.to_thread(full_service.start)
         crowd = Crowd(full_service, await built(full_service))

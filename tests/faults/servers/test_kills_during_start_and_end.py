@@ -156,7 +156,7 @@ FEW_OVER: Final = _named(
 async def test_kill_during_lobby_start_or_end_leaves_one_process_or_none(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as game:
+    async with killed(tmp_path / "s", shim_library, databases.url(kind)) as game:
         for begun, over in zip(FEW_BEGUN, [*FEW_OVER, OVER[-1]], strict=True):
             found = await game.begin(begun)
             await game.end(found["lobby"]["lobby_id"], over)
@@ -169,7 +169,7 @@ async def test_kill_during_lobby_start_or_end_leaves_one_process_or_none(
 async def test_kill_at_every_step_of_a_lobby_start(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as game:
+    async with killed(tmp_path / "s", shim_library, databases.url(kind)) as game:
         for step in BEGUN:
             await game.begin(step)
             await game.end_all()
@@ -181,7 +181,7 @@ async def test_kill_at_every_step_of_a_lobby_start(
 async def test_kill_at_every_step_of_a_lobby_end(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as game:
+    async with killed(tmp_path / "s", shim_library, databases.url(kind)) as game:
         for step in OVER:
             found = await game.begun()
             await game.end(found["lobby"]["lobby_id"], step)

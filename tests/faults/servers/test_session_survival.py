@@ -41,7 +41,7 @@ COUNTS: Final[dict[str, Any]] = {
 
 @pytest.fixture
 def full_service(tmp_path: Path) -> Iterator[FullService]:
-    with running(FullService(tmp_path / "full_service", runtime=programs.SETTINGS)) as full_service:
+    with running(FullService(tmp_path / "s", runtime=programs.SETTINGS)) as full_service:
         yield full_service
 
 
