@@ -31,7 +31,7 @@ def field_problem(location: Iterable[str], word: str, reason: str = "") -> Field
 
 
 class ServiceError(Exception):
-    """A failed request. ``detail`` defaults to the text of the table. ``headers`` are added to the
+    """A failed request. ``detail`` defaults to the text of the code in ``proto/errors.toml``. ``headers`` are added to the
     HTTP response.
     """
 

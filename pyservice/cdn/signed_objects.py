@@ -1,4 +1,4 @@
-"""Downloads and uploads by signed URLs."""
+"""Downloads by signed URLs: GET, HEAD and preflight requests."""
 
 from __future__ import annotations
 

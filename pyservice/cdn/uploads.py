@@ -53,7 +53,7 @@ class UploadPace:
         self._window_ends_s = now_s + WINDOW_S
 
     def is_kept(self, now_s: float, missing: int) -> bool:
-        """Returns whether the upload is fast enough if this many bytes are missing."""
+        """Returns whether the upload keeps the minimum pace. `missing` counts bytes not yet received."""
         self._looked_s = now_s
         is_moving = True
         if now_s >= self._window_ends_s:

@@ -49,9 +49,9 @@ class LobbyTemplates:
         self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, Make]] = {}
 
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
-        """After a service start, waits until a runtime has connected or its time is over.
+        """Waits until a runtime has connected after a service start, at most three seconds after it.
 
-        Returns whether it waited.
+        Returns False without waiting if no mode needs a runtime.
         """
         if self._availability is None or self._availability.is_known:
             return False

@@ -205,7 +205,7 @@ impl KeyRing {
 }
 
 impl KeyRing {
-    /// Signs a `dev_` token. The caller enforces `expires_ms`.
+    /// Signs a `dev_` token that contains `expires_ms`. `verify_development` does not check the expiry; its caller must.
     pub fn sign_development(&self, namespace: Id, token_id: Id, expires_ms: u64) -> String {
         let key = &self.keys[self.current];
         let mut body = [0u8; DEVELOPMENT_BODY + MAC_LEN];
