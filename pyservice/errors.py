@@ -31,8 +31,9 @@ def field_problem(location: Iterable[str], word: str, reason: str = "") -> Field
 
 
 class ServiceError(Exception):
-    """A failed request. ``detail`` defaults to the text of the code in ``proto/errors.toml``. ``headers`` are added to the
-    HTTP response.
+    """A failed request. ``detail`` defaults to the text of the code in ``proto/errors.toml``.
+
+    ``headers`` are added to the HTTP response.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class UploadPace:
         self._window_missing = length
 
     def wait(self, now_s: float) -> None:
-        """Excludes time in which the disk was slow, and starts a new window."""
+        """Excludes the time since the last check, because the disk was slow. Restarts the window."""
         late_s, self._looked_s = now_s - self._looked_s, now_s
         self._starts_s += late_s
         self._ends_s += late_s

@@ -1,7 +1,7 @@
-"""Rays: the times of requests, the choice of the requests to keep, and their delivery.
+"""Rays: records the times of requests, selects the requests to keep, and queues them for delivery.
 
-Notes are cheap, because most are dropped. They contain only validated ids and names, and no other
-client input.
+Recording must be cheap, because most records are dropped. Records contain only validated ids and
+names, and no other client input.
 """
 
 from __future__ import annotations

@@ -243,7 +243,10 @@ class RunRetention:
         self._is_told = False
 
     async def remove_expired(self) -> None:
-        """Removes expired folders. Logs an early removal once. Raises OSError."""
+        """Removes folders of runs that were reported as ended more than 7 days ago. Raises OSError.
+
+        With too many folders or too little disk space, it removes younger ones too, oldest first.
+        """
         ended = await asyncio.to_thread(self._oldest_first)
         count = len(ended)
         surplus = count - self._folders_max

@@ -37,12 +37,12 @@ pub async fn sockets(
     let (mut there, mut back) = (SpliceFlow::default(), SpliceFlow::default());
     let mut is_over = (false, false);
     until_idle(idle, |cx| {
-        let before = there.migrated_sessions() + back.migrated_sessions();
-        let (in_before, out_before) = (there.migrated_sessions(), back.migrated_sessions());
+        let before = there.relayed_bytes() + back.relayed_bytes();
+        let (in_before, out_before) = (there.relayed_bytes(), back.relayed_bytes());
         is_over.0 = is_over.0 || there.poll(cx, client, backend)?.is_ready();
         is_over.1 = is_over.1 || back.poll(cx, backend, client)?.is_ready();
-        count(counters, there.migrated_sessions() - in_before, back.migrated_sessions() - out_before);
-        let has_moved = there.migrated_sessions() + back.migrated_sessions() != before;
+        count(counters, there.relayed_bytes() - in_before, back.relayed_bytes() - out_before);
+        let has_moved = there.relayed_bytes() + back.relayed_bytes() != before;
         Ok(Turn { has_moved, is_over: is_over.0 && is_over.1 })
     })
     .await
@@ -55,11 +55,11 @@ where
 {
     let (mut there, mut back) = (Flow::default(), Flow::default());
     until_idle(idle, |cx| {
-        let (in_before, out_before) = (there.migrated_sessions, back.migrated_sessions);
+        let (in_before, out_before) = (there.relayed_bytes, back.relayed_bytes);
         let _ = there.poll(cx, client, backend)?;
         let _ = back.poll(cx, backend, client)?;
-        count(counters, there.migrated_sessions - in_before, back.migrated_sessions - out_before);
-        let has_moved = (there.migrated_sessions, back.migrated_sessions) != (in_before, out_before);
+        count(counters, there.relayed_bytes - in_before, back.relayed_bytes - out_before);
+        let has_moved = (there.relayed_bytes, back.relayed_bytes) != (in_before, out_before);
         Ok(Turn { has_moved, is_over: there.is_over() && back.is_over() })
     })
     .await
@@ -115,7 +115,7 @@ struct Flow {
     sent: usize,
     stage: Stage,
     is_unflushed: bool,
-    migrated_sessions: u64,
+    relayed_bytes: u64,
 }
 
 impl Flow {
@@ -191,7 +191,7 @@ impl Flow {
             return Err(io::ErrorKind::WriteZero.into());
         }
         self.is_unflushed = true;
-        self.migrated_sessions += sent as u64;
+        self.relayed_bytes += sent as u64;
         Ok(())
     }
 }

@@ -21,12 +21,12 @@ pub(super) struct SpliceFlow {
     pipe: Option<Pipe>,
     is_much: bool,
     stage: Stage,
-    migrated_sessions: u64,
+    relayed_bytes: u64,
 }
 
 impl SpliceFlow {
-    pub(super) fn migrated_sessions(&self) -> u64 {
-        self.migrated_sessions
+    pub(super) fn relayed_bytes(&self) -> u64 {
+        self.relayed_bytes
     }
 
     pub(super) fn poll(
@@ -55,12 +55,12 @@ impl SpliceFlow {
     fn step(&mut self, cx: &mut Context<'_>, from: &mut TcpStream, to: &mut TcpStream) -> Poll<io::Result<()>> {
         if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held() > 0) {
             let sent = ready!(when_writable(cx, to, || pipe.empty(to.as_fd())))?;
-            self.migrated_sessions += sent as u64;
+            self.relayed_bytes += sent as u64;
             return Poll::Ready(Ok(()));
         }
         if self.sent < self.rest.len() {
             let sent = ready!(Pin::new(to).poll_write(cx, &self.rest[self.sent..]))?;
-            self.migrated_sessions += sent as u64;
+            self.relayed_bytes += sent as u64;
             self.sent += sent;
             if self.sent == self.rest.len() {
                 (self.rest, self.sent) = (Vec::new(), 0);
@@ -115,7 +115,7 @@ impl SpliceFlow {
                 Poll::Ready(sent) => sent?,
                 Poll::Pending => 0,
             };
-            self.migrated_sessions += sent as u64;
+            self.relayed_bytes += sent as u64;
             self.rest.extend_from_slice(&taken[sent..]);
             Poll::Ready(Ok(()))
         })
