@@ -72,13 +72,13 @@ class Turns:
 @contextmanager
 def measured(database: Database) -> Iterator[Turns]:
     turns, of_database = Turns(), cast(Any, database)._statements
-    prepared = of_database.prepared
+    prepared = of_database.compiled
 
     def noted(*arguments: Any) -> Any:
         turns.statements += 1
         return prepared(*arguments)
 
-    of_database.prepared = noted
+    of_database.compiled = noted
     turns.next_turn()
     sys.setprofile(turns.call)
     try:
@@ -86,7 +86,7 @@ def measured(database: Database) -> Iterator[Turns]:
     finally:
         sys.setprofile(None)
         turns.end()
-        of_database.prepared = prepared
+        of_database.compiled = prepared
 
 
 class DataPlane:
