@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import warnings
 from dataclasses import dataclass
 from typing import Final, Literal
-
-from PIL import Image
 
 MAX_SIDE: Final = 16_384
 """Longest side in pixels. A small file can contain gigabytes of pixels."""
@@ -17,10 +14,6 @@ MAX_PIXELS: Final = 64 << 20
 _PNG_END: Final = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 _JPEG_END: Final = b"\xff\xd9"
 _EXTENSIONS: Final = {"png": "png", "jpg": "jpeg", "jpeg": "jpeg"}
-
-# Pillow raises an error above twice this number, and warns above the number.
-Image.MAX_IMAGE_PIXELS = MAX_PIXELS // 2
-warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +33,11 @@ def check_image(content: bytes) -> Picture | None:
 
     The caller limits the size of `content`. Does not decode pixels.
     """
+    # Imported here, so that a start of the service does not load Pillow.
+    from PIL import Image
+
+    # Turns off Pillow's own limit, which warns on standard error. The limits below apply instead.
+    Image.MAX_IMAGE_PIXELS = None
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
             width, height = image.size
