@@ -287,11 +287,12 @@ def shown_default(value: object) -> str:
 
 
 def metrics_of_all(url: str) -> str:
-    """Returns the metrics page. Repeats until edge-guard's metrics are on the page."""
+    """Returns the metrics page. Repeats until edge-guard and the control plane answer its scrape."""
+    answered = {"hosting_edge_up 1", "hosting_control_plane_up 1"}
 
     def text() -> str:
         found = httpx.get(url, timeout=TIMEOUT_S).text
-        return found if "\nhosting_edge_up 1\n" in found else ""
+        return found if answered <= set(found.splitlines()) else ""
 
     return until(text)
 
