@@ -26,7 +26,7 @@ from bench.machine import SERVER_CORE, cpu_seconds, loaded, on_core, python
 from bench.processes import end, family, memory_kib, wait_for
 from bench.results import WrongAnswer
 from pyservice.control.configuration_encoding import encode, json_of
-from pyservice.edge.message_codec import decoder
+from pyservice.edge.http_json_codec import decoder
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.pb.hosting.v1 import versions_pb2

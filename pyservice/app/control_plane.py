@@ -47,7 +47,7 @@ from pyservice.control.sites import SiteOperations
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.uploads import UploadLifecycle, UploadOperations
 from pyservice.control.versions import StoredUploadStatus, VersionOperations
-from pyservice.edge.edge_app import create_app
+from pyservice.edge.http_application import create_app
 from pyservice.edge.http_server import listen_unix, make_server
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds

@@ -50,7 +50,7 @@ from pyservice.durable_files import is_disk_full
 from pyservice.edge.http_server import listen_unix
 from pyservice.edge.metrics_listener import create_probes
 from pyservice.errors import ServiceError
-from pyservice.network.hosts import AllowedAddresses, anywhere
+from pyservice.network.hosts import AllowedDestinations, anywhere
 from pyservice.observability.health import DescriptorMonitor
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
@@ -150,7 +150,7 @@ class DataPlane:
         settings = self._settings
         topics = Topics()
         self._to_games = OutboundHttpClient(
-            AllowedAddresses(settings.verification_allowed_networks)
+            AllowedDestinations(settings.verification_allowed_networks)
         )
         self._to_providers = OutboundHttpClient(anywhere, label="captcha")
         self._processes = LobbyProcesses(settings, self._engine, self._namespaces)

@@ -13,8 +13,8 @@ from uvicorn.server import ServerState
 
 from pyservice import openapi
 from pyservice.calls import Operation
-from pyservice.edge.edge_app import create_app
 from pyservice.edge.forwarding import HttpForwarder
+from pyservice.edge.http_application import create_app
 from pyservice.edge.http_server import make_server
 from pyservice.edge.static_document import StaticDocument
 from pyservice.observability import health
@@ -47,22 +47,22 @@ class PublicServers:
     ) -> None:
         self._grace_s = settings.stop_grace_ms / 1000
         door = _transport_settings(settings)
-        passed = METHODS.keys() - table.keys()
-        self._own_waiters = own = LongPolls()
+        forwarded = METHODS.keys() - table.keys()
+        self._own_polls = own = LongPolls()
         topics.listen(lambda changes: own.take(topics.run, changes))
-        self._passed_waiters = LongPolls()
-        self._passing = HttpForwarder(settings.control_http_socket, self._passed_waiters, rays)
-        self._rpc_passing = RpcForwarder(settings.control_socket, self._passed_waiters, rays)
+        self._forwarded_polls = LongPolls()
+        self._forwarder = HttpForwarder(settings.control_http_socket, self._forwarded_polls, rays)
+        self._rpc_forwarder = RpcForwarder(settings.control_socket, self._forwarded_polls, rays)
         app = create_app(
             table,
             door,
             metrics,
             limits,
-            passing=self._passing,
-            passed=passed,
-            waiters=self._own_waiters,
+            forwarder=self._forwarder,
+            forwarded=forwarded,
+            long_polls=self._own_polls,
             rays=rays,
-            published=[
+            documents=[
                 StaticDocument(
                     b"/openapi.json",
                     openapi.document(METHODS.values(), public_url=settings.public_url or "/"),
@@ -76,18 +76,18 @@ class PublicServers:
             metrics,
             limits,
             str(settings.grpc),
-            passing=self._rpc_passing,
-            passed=passed,
-            waiters=self._own_waiters,
+            forwarder=self._rpc_forwarder,
+            forwarded=forwarded,
+            long_polls=self._own_polls,
             rays=rays,
         )
 
     def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        yield "ChangesPoll", ChangesPoll(control, self._passed_waiters).run()
+        yield "ChangesPoll", ChangesPoll(control, self._forwarded_polls).run()
 
     @property
     def held(self) -> int:
-        return len(self._own_waiters) + len(self._passed_waiters)
+        return len(self._own_polls) + len(self._forwarded_polls)
 
     async def start(self) -> int:
         """Starts both servers. Returns the gRPC port. Raises OSError if the port is in use."""
@@ -103,8 +103,8 @@ class PublicServers:
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
 
     async def close(self) -> None:
-        await self._passing.close()
-        await self._rpc_passing.close()
+        await self._forwarder.close()
+        await self._rpc_forwarder.close()
 
 
 def _transport_settings(settings: Settings) -> TransportSettings:

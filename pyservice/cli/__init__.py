@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from pyservice.process import held_signals
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyservice.process.early_spawn import PendingFlags
 
 __all__ = ["main"]
@@ -19,9 +21,7 @@ __all__ = ["main"]
 
 def main() -> None:
     if sys.argv[1:2] == ["compact"]:
-        from pyservice.cli import compact_journal
-
-        sys.exit(compact_journal.main(sys.argv[2:]))
+        sys.exit(_compact(sys.argv[2:]))
     held_signals.hold(sys.argv[1:])
     from pyservice.process import early_spawn
 
@@ -56,3 +56,32 @@ def _load(awaited: PendingFlags) -> None:
     from pyservice.cli import commands  # noqa: F401 — loaded now, used later
 
     load(awaited.role)
+
+
+def _compact(words: Sequence[str]) -> int:
+    """Runs `compact`, which writes an image of the closed segments of a journal. Returns the exit status."""
+    import argparse
+    from pathlib import Path
+
+    from pyservice.auth import keyring
+    from pyservice.dataplane import engine
+    from pyservice.dataplane.journal_compaction import NO_SPACE_STATUS
+
+    defaults = engine.EngineLimits()
+    about = "Writes an image of the closed segments of a journal."
+    parser = argparse.ArgumentParser("pyservice compact", description=about)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--segment-bytes", type=int, default=defaults.segment_bytes)
+    parser.add_argument("--boot-id-path", type=Path, default=defaults.boot_id_path)
+    parser.add_argument("--parent-pid", type=int, default=0, help="end when this process does")
+    given = parser.parse_args(words)
+    limits = engine.EngineLimits(segment_bytes=given.segment_bytes, boot_id_path=given.boot_id_path)
+    try:
+        ring = keyring.load(given.data_dir)
+        lsn = engine.compact(given.data_dir / "journal", ring, limits, given.parent_pid)
+    except (keyring.KeyringError, engine.OpenFailed, OSError) as error:
+        print(f"pyservice compact: {error}", file=sys.stderr)
+        is_no_space = isinstance(error, OSError) and error.errno == NO_SPACE_STATUS
+        return NO_SPACE_STATUS if is_no_space else 1
+    print(lsn)
+    return 0

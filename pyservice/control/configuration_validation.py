@@ -16,7 +16,7 @@ from pyservice.control.configuration_encoding import to_feed
 from pyservice.errors import FieldProblem
 from pyservice.ids import PORT_NAME_MAX, is_name_id, is_uuid
 from pyservice.network.hosts import (
-    AllowedAddresses,
+    AllowedDestinations,
     is_absolute_name,
     is_number,
     known_address,
@@ -371,7 +371,7 @@ def _url(url: str, path: Path, context: ValidationContext) -> Iterator[Finding]:
         )
         return
     address = known_address(host)
-    is_allowed = AllowedAddresses(tuple(context.verification_allowed_networks))
+    is_allowed = AllowedDestinations(tuple(context.verification_allowed_networks))
     if address is not None and not is_allowed(address):
         yield Finding(path, "not-allowed", f"must have a public host, which {host} is not")
 

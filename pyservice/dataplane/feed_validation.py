@@ -24,7 +24,7 @@ from pyservice.ids import (
 )
 from pyservice.network.hosts import (
     Address,
-    AllowedAddresses,
+    AllowedDestinations,
     Network,
     is_absolute_name,
     is_host,
@@ -227,7 +227,7 @@ def _matchmaker(
     matchmaker: pb.MatchmakerConfig, path: tuple[str, ...], limits: OperatorLimits
 ) -> Iterator[Finding]:
     yield from captcha_problems(matchmaker.captcha, (*path, "captcha"), limits.captcha_providers)
-    is_allowed = AllowedAddresses(limits.verification_allowed_networks)
+    is_allowed = AllowedDestinations(limits.verification_allowed_networks)
     yield from _level(matchmaker, path, limits)
     for name, mode in sorted(matchmaker.game_modes.items()):
         mode_path = (*path, "game_modes", name)

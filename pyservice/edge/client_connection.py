@@ -1,9 +1,11 @@
-"""One client connection: its peer, its deadline, and how it closes."""
+"""One client connection: peer, deadlines, reading in slices, ordered responses, and closing."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,13 +13,20 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pyservice.edge.edge_app import Edge
+from pyservice.edge.http_application import HttpApplication, Open
+from pyservice.edge.http_messages import Answer, Request, part_to_bytes
+from pyservice.edge.parked_requests import ParkedRequest
+from pyservice.edge.watch_batch_endpoint import WatchBatchExchange
+from pyservice.errors import ServiceError
 from pyservice.transport import client_address
-from pyservice.transport.server_budgets import ConnectionBudget
+from pyservice.transport.server_budgets import SMALL_BYTES, BodyReservation, ConnectionBudget
 from pyservice.transport.slow_readers import ReadProgress, unread_bytes
 
 # Seconds for a rejected client to send the rest of its request. Closing at once would discard the response.
 _LINGER_S: Final = 2.0
+# Bytes of a slice: about a hundred of the shortest requests.
+_SLICE_BYTES: Final = 2048
+_TURN_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +46,64 @@ class ConnectionStage:
     IDLE: Final = 0
     HEAD: Final = 1
     BODY: Final = 2
-    DEAF: Final = 3
+    CLOSING: Final = 3
 
 
-class Connection(HttpToolsProtocol):
+class ConnectionBodyBudget:
+    """Counts small bodies only while they arrive, and large ones until they are answered."""
+
+    __slots__ = ("_app", "answering", "receiving")
+
+    def __init__(self, app: HttpApplication) -> None:
+        self._app: Final = app
+        self.receiving: BodyReservation | None = None
+        self.answering: dict[Request, BodyReservation] = {}
+
+    def grow(self, request: Request, size_bytes: int) -> None:
+        if self.receiving is None:
+            self.receiving = self._app.reserve_body(request)
+        self.receiving.grow_to(size_bytes)
+
+    def keep(self, request: Request) -> None:
+        reservation, self.receiving = self.receiving, None
+        if reservation is None:
+            return
+        if len(request.body) > SMALL_BYTES:
+            self.answering[request] = reservation
+        else:
+            reservation.give_back()
+
+    def drop(self) -> None:
+        reservation, self.receiving = self.receiving, None
+        if reservation is not None:
+            reservation.give_back()
+
+    def end(self, request: Request) -> None:
+        reservation = self.answering.pop(request, None)
+        if reservation is not None:
+            reservation.give_back()
+
+    def end_all(self) -> None:
+        self.drop()
+        for request in tuple(self.answering):
+            self.end(request)
+
+
+class ClientConnection(HttpToolsProtocol):
     """A transport with a peer and a deadline.
 
     `_deadline` is the time by which the client must act. It is None while the server must act. A timer
     runs ahead of the deadline and reads it again when it fires, so moving a deadline needs no new timer.
     """
 
-    app: Edge
+    app: HttpApplication
 
     def __init__(self, serving: ConnectionContext) -> None:
         super().__init__(serving.config, serving.state, {}, serving.loop)
         self._on_close = serving.on_close
         self._places = serving.places
-        self._receive_timeout_s = self.app.door.receive_timeout_ms / 1000
-        self._keep_alive_timeout_s = self.app.door.keep_alive_timeout_ms / 1000
+        self._receive_timeout_s = self.app.settings.receive_timeout_ms / 1000
+        self._keep_alive_timeout_s = self.app.settings.keep_alive_timeout_ms / 1000
         self._peer: client_address.Address = client_address.LOCAL
         self._source = client_address.packed_client(self._peer)
         self._awaits_proxy_header = False
@@ -65,13 +114,26 @@ class Connection(HttpToolsProtocol):
         self._reading: ReadProgress | None = None
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stage = ConnectionStage.IDLE
+        self._begins_within_chunk = False
+        self._waiting: deque[Request] = deque()
+        self._rest = b""
+        self._rest_begin = 0
+        self._will_read_on = False
+        self._is_reading_paused = False
+        self._body_budget = ConnectionBodyBudget(self.app)
+        self._current: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._parked: ParkedRequest | None = None
+        self._has_backlog = False
+        self._is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.connections.add(self)
         self.transport = transport
         peer = transport.get_extra_info("peername")
         # Only edge-guard can open the public server's unix socket.
-        self._is_edge_guard = not isinstance(peer, tuple) and not self.app.door.is_internal
+        self._is_edge_guard = not isinstance(peer, tuple) and not self.app.settings.is_internal
         if isinstance(peer, tuple):
             self._set_peer(client_address.parse_address(peer[0]))
         is_trusted = self._is_edge_guard or self.app.proxies.trusts(self._peer)
@@ -79,11 +141,18 @@ class Connection(HttpToolsProtocol):
             transport.abort()
             return
         self._awaits_proxy_header = self._is_edge_guard or (
-            self.app.door.proxy_protocol and is_trusted
+            self.app.settings.proxy_protocol and is_trusted
         )
         self._expect_within(self._receive_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_receiving()
+        if self._task is not None:
+            # Cancelling releases the hold of a request that waits for a lobby.
+            self._task.cancel()
+        if self._parked is not None:
+            self._parked.abandon()
+            self._parked = None
         self.connections.discard(self)
         self._places.leave(self)
         self._deadline = None
@@ -137,11 +206,11 @@ class Connection(HttpToolsProtocol):
         if left_s > 0:
             self._timer = self.loop.call_later(left_s, self._on_timer)
         elif self._is_write_paused or (self._reading and unread_bytes(self.transport)):
-            self._look_at_reading()
+            self._check_reader()
         else:
             self._on_deadline()
 
-    def _look_at_reading(self) -> None:
+    def _check_reader(self) -> None:
         reading = self._reading
         if reading is not None and reading.goes_on(self.loop.time()):
             self._expect_within(self._receive_timeout_s)
@@ -151,19 +220,19 @@ class Connection(HttpToolsProtocol):
     def _on_deadline(self) -> None:
         raise NotImplementedError
 
-    def _let_go(self, *, is_refused: bool) -> None:
+    def _close_after_response(self, *, is_refused: bool) -> None:
         if not is_refused or not self.transport.can_write_eof():
             self._close_when_read()
             return
         self.transport.write_eof()
-        self._expect_leaving()
+        self._await_disconnect()
 
     def _close_when_read(self) -> None:
         self.transport.close()
         if unread_bytes(self.transport):
-            self._expect_leaving()
+            self._await_disconnect()
 
-    def _expect_leaving(self) -> None:
+    def _await_disconnect(self) -> None:
         is_closing = self.transport.is_closing()
         self._reading = ReadProgress(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s if is_closing else _LINGER_S)
@@ -172,3 +241,202 @@ class Connection(HttpToolsProtocol):
         self._is_write_paused = True
         self._reading = ReadProgress(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s)
+
+    # Reading in slices
+
+    def _receive(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _body_to_come_bytes(self) -> int:
+        raise NotImplementedError
+
+    def data_received(self, data: bytes) -> None:
+        if self._awaits_proxy_header:
+            data = self._read_proxy_header(data)
+            if not data:
+                return
+        if self._stage == ConnectionStage.CLOSING:
+            return
+        if len(data) <= _SLICE_BYTES and not self._rest:
+            self._receive(data)
+            return
+        self._rest = self._rest[self._rest_begin :] + data
+        self._rest_begin = 0
+        if not self._will_read_on:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        self._will_read_on = True
+        left = _TURN_BYTES
+        while self._rest and left > 0 and not self._waiting:
+            if self._stage == ConnectionStage.CLOSING or self.transport.is_closing():
+                self._drop_rest()
+                break
+            piece = self._next_slice()
+            left -= len(piece)
+            self._receive(piece)
+            if self._begins_within_chunk:
+                break
+        if self._stage == ConnectionStage.CLOSING:
+            self._drop_rest()
+        self._will_read_on = False
+        self._pace()
+
+    def _next_slice(self) -> bytes:
+        size = _SLICE_BYTES
+        if self._stage == ConnectionStage.BODY:
+            # Only body bytes follow, so parse them in one piece. Unparsed bytes would be in no budget.
+            size = max(size, self._body_to_come_bytes())
+        begin = self._rest_begin
+        end = self._rest_begin = begin + size
+        piece = self._rest[begin:end]
+        if end >= len(self._rest):
+            self._drop_rest()
+        return piece
+
+    def _drop_rest(self) -> None:
+        self._rest = b""
+        self._rest_begin = 0
+
+    def _pace(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._rest and not self._waiting and not self._will_read_on:
+            self._will_read_on = True
+            self.loop.call_soon(self._read_on)
+        has_backlog = bool(self._waiting or self._rest)
+        if has_backlog == self._is_reading_paused:
+            return
+        self._is_reading_paused = has_backlog
+        if has_backlog:
+            self.transport.pause_reading()
+            return
+        self.transport.resume_reading()
+        if self._deadline is None and self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY):
+            # The client could not send the rest while reading was paused.
+            self._expect_within(self._receive_timeout_s)
+
+    # Ordered responses
+
+    def shutdown(self) -> None:
+        self._is_stopping = True
+        if self._current is None:
+            self.transport.close()
+        elif self._parked is not None:
+            self._parked.answer_now()
+
+    def refuse_current(self) -> None:
+        self._is_stopping = True
+        if self._task is not None:
+            self._task.cancel()
+        elif self._parked is not None:
+            self._on_parked_answer(self._parked.refuse(ServiceError("SHUTTING_DOWN")))
+
+    def _stop_receiving(self) -> None:
+        self._stage = ConnectionStage.CLOSING
+        self._waiting.clear()
+        self._drop_rest()
+        self._body_budget.end_all()
+
+    def _answer_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting and self._current is None and not self._is_write_paused:
+            self._answer(waiting.popleft())
+        if bool(waiting) != self._has_backlog:
+            self._has_backlog = bool(waiting)
+            self._pace()
+            if waiting and self._parked is not None:
+                # The disconnect of its client would go unnoticed now.
+                self._parked.answer_now()
+        if (
+            self._current is None
+            and self._stage == ConnectionStage.IDLE
+            and not self._is_write_paused
+        ):
+            self._expect_within(self._keep_alive_timeout_s)
+
+    def _answer(self, request: Request) -> None:
+        self._current = request
+        exchange = self.app.open(request)
+        if isinstance(exchange, Answer):
+            self._write(request, exchange)
+        elif isinstance(exchange, WatchBatchExchange):
+            self._task = self.loop.create_task(self._run_in_parts(request, exchange))
+        else:
+            self._task = self.loop.create_task(self._run(request, exchange))
+
+    async def _run(self, request: Request, exchange: Open) -> None:
+        try:
+            answer = await exchange.finish()
+        except asyncio.CancelledError:
+            if self.transport.is_closing():
+                exchange.abandon()
+                raise
+            answer = exchange.refuse(ServiceError("SHUTTING_DOWN"))
+        self._task = None
+        if self.transport.is_closing():
+            if isinstance(answer, ParkedRequest):
+                answer.abandon()
+        elif isinstance(answer, Answer):
+            self._write(request, answer)
+            self._answer_waiting()
+        else:
+            self._park(answer)
+
+    async def _run_in_parts(self, request: Request, exchange: WatchBatchExchange) -> None:
+        is_begun = False
+        try:
+            async with aclosing(exchange.parts()) as parts:
+                async for part in parts:
+                    self.transport.write(part_to_bytes(part, is_first=not is_begun))
+                    is_begun = True
+        except asyncio.CancelledError:
+            if self.transport.is_closing():
+                exchange.abandon()
+                raise
+            self._task = None
+            refusal = exchange.refuse(ServiceError("SHUTTING_DOWN"))
+            if is_begun:
+                # Closing shows the other side that the rest will not follow.
+                self.transport.abort()
+            else:
+                self._write(request, refusal)
+                self._answer_waiting()
+            return
+        self._task = None
+        if self.transport.is_closing():
+            return
+        self.transport.write(part_to_bytes(b"", is_first=not is_begun))
+        self._answered(request, keep_alive=request.keep_alive and not self._is_stopping)
+        self._answer_waiting()
+
+    def _park(self, parked: ParkedRequest) -> None:
+        self._parked = parked
+        if self._body_budget.answering and self._current is not None:
+            self._body_budget.end(self._current)
+        parked.begin(self._on_parked_answer)
+        if self._is_stopping or self._waiting:
+            parked.answer_now()
+
+    def _on_parked_answer(self, answer: Answer) -> None:
+        self._parked = None
+        request = self._current
+        if request is not None and not self.transport.is_closing():
+            self._write(request, answer)
+            self._answer_waiting()
+
+    def _write(self, request: Request, answer: Answer) -> None:
+        keep_alive = request.keep_alive and not self._is_stopping
+        self.transport.write(
+            answer.to_bytes(keep_alive=keep_alive, with_body=request.method != b"HEAD")
+        )
+        self._answered(request, keep_alive=keep_alive)
+
+    def _answered(self, request: Request, *, keep_alive: bool) -> None:
+        self._current = None
+        if self._body_budget.answering:
+            self._body_budget.end(request)
+        if not keep_alive:
+            # This was the last response.
+            self._stop_receiving()
+            self._close_after_response(is_refused=request.failure is not None)

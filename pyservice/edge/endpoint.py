@@ -11,8 +11,8 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Caller, Operation, WaitForChange
 from pyservice.edge import forwarding_headers
+from pyservice.edge.http_json_codec import decoder, encoder
 from pyservice.edge.http_messages import JSON, Answer, Headers, Request, problem
-from pyservice.edge.message_codec import decoder, encoder
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, Meter
@@ -42,6 +42,7 @@ class Endpoint:
         "encode",
         "gate",
         "is_internal",
+        "long_polls",
         "meter",
         "method",
         "needs_token",
@@ -49,7 +50,6 @@ class Endpoint:
         "slug",
         "takes_body",
         "takes_key",
-        "waiters",
     )
 
     def __init__(
@@ -57,8 +57,8 @@ class Endpoint:
         operation: Operation,
         meter: Meter,
         gate: Gate | None,
-        door: TransportSettings,
-        waiters: LongPolls | None,
+        settings: TransportSettings,
+        long_polls: LongPolls | None,
     ) -> None:
         method = METHODS[operation.method]
         self.authorize = operation.authorize
@@ -71,10 +71,10 @@ class Endpoint:
         self.slug = method.slug
         self.takes_body = bool(method.body_field)
         self.takes_key = method.http_method not in _SAFE_METHODS
-        self.body_limit_bytes = method.body_limit_bytes or door.body_limit_bytes
+        self.body_limit_bytes = method.body_limit_bytes or settings.body_limit_bytes
         self.needs_token = method.needs_token
-        self.is_internal = door.is_internal
-        self.waiters = waiters
+        self.is_internal = settings.is_internal
+        self.long_polls = long_polls
 
     def checked(self, request: Request, caller: Caller, parameters: dict[str, str]) -> Message:
         self._admit(request, caller)
@@ -145,7 +145,7 @@ class RequestExchange:
                     return self._parked(response)
                 trace.is_held = True
                 response = await run_until_changed(
-                    endpoint.run, self._message, self._caller, response, endpoint.waiters
+                    endpoint.run, self._message, self._caller, response, endpoint.long_polls
                 )
             body = endpoint.encode(response)
         except ServiceError as error:

@@ -56,7 +56,7 @@ class HttpForwarder:
     def __init__(
         self,
         socket_path: Path,
-        waiters: LongPolls,
+        long_polls: LongPolls,
         rays: Rays | None = None,
         *,
         at_once: int = AT_ONCE,
@@ -67,7 +67,7 @@ class HttpForwarder:
         self._shares = RequestPermits(at_once, wait_ms)
         self._is_away = False
         self.rays = rays or Rays("edge", queued_max=0)
-        self.held = ParkedRequests(self._ask, waiters, self.rays)
+        self.held = ParkedRequests(self._ask, long_polls, self.rays)
 
     async def ask_first(
         self, head: bytes, body: bytes, wish: RequestKey, client: Address, *, is_safe: bool
@@ -102,16 +102,16 @@ class HttpForwarder:
 class ForwardedExchange:
     """A request that passed the public checks. Has the interface of `RequestExchange`."""
 
-    __slots__ = ("_endpoint", "_park", "_passing", "_request", "_sender")
+    __slots__ = ("_endpoint", "_forwarder", "_park", "_request", "_sender")
 
     def __init__(
         self,
-        passing: HttpForwarder,
+        forwarder: HttpForwarder,
         endpoint: ForwardedEndpoint,
         request: Request,
         sender: ParkedSender,
     ) -> None:
-        self._passing = passing
+        self._forwarder = forwarder
         self._endpoint = endpoint
         self._request = request
         self._sender = sender
@@ -123,14 +123,14 @@ class ForwardedExchange:
         wish = RequestKey(request.method, target, fields.get(forwarding_headers.AUTHORIZATION))
         body = request.body if endpoint.takes_body else b""
         length_bytes = len(body) if endpoint.takes_body else None
-        trace = self._passing.rays.pass_on(sender.trace)
+        trace = self._forwarder.rays.pass_on(sender.trace)
         head = forwarding_headers.head(
             wish, sender.client, trace, forwarding_headers.passed(fields), length_bytes
         )
         began = perf_counter()
         try:
             try:
-                reply = await self._passing.ask_first(
+                reply = await self._forwarder.ask_first(
                     head, body, wish, sender.client, is_safe=endpoint.is_safe
                 )
             finally:
@@ -139,14 +139,14 @@ class ForwardedExchange:
         except ServiceError as error:
             return sender.refuse(error)
         except Exception:
-            log.exception("passing on failed", operation=endpoint.slug, ray_id=sender.ray_id)
+            log.exception("forwarder on failed", operation=endpoint.slug, ray_id=sender.ray_id)
             return sender.refuse(ServiceError("INTERNAL"))
         if park is None:
             return sender.answer(reply)
             # A parked request may wait for long, so drop the parts that it does not need.
         request.headers, request.body, request.found = {}, b"", None
         request.path = request.query = b""
-        return ParkedRequest(self._passing.held, sender, wish, park)
+        return ParkedRequest(self._forwarder.held, sender, wish, park)
 
     def refuse(self, error: ServiceError) -> Answer:
         return self._sender.refuse(error)

@@ -1,6 +1,6 @@
 """HTTP/1.1 on a connection: sizes, timeouts, pipelining, disconnects (docs/reference/wire.md#size-limits).
 
-A uvicorn protocol that passes a complete request to `Edge.open` and writes the response as bytes.
+A uvicorn protocol that passes a complete request to `HttpApplication.open` and writes the response as bytes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from typing import Final
 
 import httptools
 
-from pyservice.edge.client_connection import ConnectionContext, ConnectionStage
+from pyservice.edge.client_connection import ClientConnection, ConnectionContext, ConnectionStage
 from pyservice.edge.http_messages import Request, target_of
-from pyservice.edge.response_order import OrderedResponseConnection
 from pyservice.errors import ServiceError
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
 from pyservice.transport.server_budgets import SMALL_BYTES
@@ -29,7 +28,7 @@ _NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class HttpProtocol(OrderedResponseConnection):
+class HttpProtocol(ClientConnection):
     """One HTTP/1.1 connection.
 
     Receiving and answering overlap: a pipelined request is received while the one before it is answered.
@@ -38,8 +37,8 @@ class HttpProtocol(OrderedResponseConnection):
 
     def __init__(self, serving: ConnectionContext) -> None:
         super().__init__(serving)
-        self._headers_limit = self.app.door.headers_limit_bytes
-        self._url_limit = self.app.door.url_limit_bytes
+        self._headers_limit = self.app.settings.headers_limit_bytes
+        self._url_limit = self.app.settings.url_limit_bytes
         self._chunk_bytes = 0
         self._received_bytes = 0
         self._url = b""
@@ -47,13 +46,13 @@ class HttpProtocol(OrderedResponseConnection):
         self._joined_fields = 0
         self._request: Request | None = None
         self._body_limit = 0
-        self._unasked_bytes = 0
+        self._unchecked_bytes = 0
         self._body: bytes | bytearray = b""
         self._seen_bytes = 0
-        self._barren_bytes = 0
+        self._stalled_bytes = 0
 
-    def _go_deaf(self) -> None:
-        super()._go_deaf()
+    def _stop_receiving(self) -> None:
+        super()._stop_receiving()
         self._body = b""
 
     def resume_writing(self) -> None:
@@ -62,10 +61,14 @@ class HttpProtocol(OrderedResponseConnection):
         self._deadline = None
         if self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY) and not self._waiting:
             self._expect_within(self._receive_timeout_s)
-        self._go_on()
-        if self._stage == ConnectionStage.DEAF and self._current is None and self._deadline is None:
+        self._answer_waiting()
+        if (
+            self._stage == ConnectionStage.CLOSING
+            and self._current is None
+            and self._deadline is None
+        ):
             # The last response had filled the buffer.
-            self._expect_leaving()
+            self._await_disconnect()
 
     def _on_deadline(self) -> None:
         if self._rest:
@@ -73,7 +76,7 @@ class HttpProtocol(OrderedResponseConnection):
             self._expect_within(self._receive_timeout_s)
         elif self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY):
             self._refuse(ServiceError("REQUEST_TIMEOUT"))
-        elif self._stage == ConnectionStage.DEAF:
+        elif self._stage == ConnectionStage.CLOSING:
             self.transport.abort()
         else:
             self._close_when_read()
@@ -103,7 +106,7 @@ class HttpProtocol(OrderedResponseConnection):
             if self._stage == ConnectionStage.BODY:
                 self._read_on_without_upgrade(data[upgrade.args[0] :])
             else:
-                self._stage = ConnectionStage.DEAF
+                self._stage = ConnectionStage.CLOSING
         except httptools.HttpParserCallbackError as error:
             logger.error("reading a request failed", exc_info=error.__context__)
             self._refuse(ServiceError("INTERNAL"))
@@ -180,10 +183,10 @@ class HttpProtocol(OrderedResponseConnection):
             return
         self._seen_bytes = 0
         # The rest of this chunk may contain a complete request.
-        self._barren_bytes = -self._chunk_bytes
+        self._stalled_bytes = -self._chunk_bytes
         self._body_limit = limit = self.app.body_limit_bytes(request)
-        self._unasked_bytes = limit if limit < SMALL_BYTES else SMALL_BYTES
-        if length is not None and int(length) > self._unasked_bytes:
+        self._unchecked_bytes = limit if limit < SMALL_BYTES else SMALL_BYTES
+        if length is not None and int(length) > self._unchecked_bytes:
             try:
                 self.app.check_size(request, 0, int(length), limit)
             except ServiceError as error:
@@ -205,15 +208,15 @@ class HttpProtocol(OrderedResponseConnection):
     def _check_unfinished(self, size: int) -> None:
         if size == self._seen_bytes:
             # The parser buffers an endless trailer.
-            self._barren_bytes += self._chunk_bytes
-            if self._barren_bytes > self._headers_limit:
+            self._stalled_bytes += self._chunk_bytes
+            if self._stalled_bytes > self._headers_limit:
                 self._refuse(ServiceError("BODY_TOO_LARGE"))
             return
-        self._seen_bytes, self._barren_bytes = size, 0
+        self._seen_bytes, self._stalled_bytes = size, 0
         request = self._request
         assert request is not None, "the stage is BODY"
         try:
-            self._loans.grow(request, size)
+            self._body_budget.grow(request, size)
         except ServiceError as error:
             self._refuse(error)
 
@@ -221,7 +224,7 @@ class HttpProtocol(OrderedResponseConnection):
         if self._stage != ConnectionStage.BODY:
             return
         size = len(self._body) + len(body)
-        if size > self._unasked_bytes and not self._may_hold(size):
+        if size > self._unchecked_bytes and not self._may_hold(size):
             return
         if not self._body:
             self._body = body
@@ -235,7 +238,7 @@ class HttpProtocol(OrderedResponseConnection):
         assert request is not None, "the stage is BODY"
         try:
             self.app.check_size(request, len(self._body), size, self._body_limit)
-            self._loans.grow(request, size)
+            self._body_budget.grow(request, size)
         except ServiceError as error:
             self._refuse(error)
             return False
@@ -253,13 +256,13 @@ class HttpProtocol(OrderedResponseConnection):
         self._deadline = None
         self._begins_within_chunk = True
         request.body, self._body = bytes(self._body), b""
-        if self._loans.receiving is not None:
-            self._loans.keep(request)
+        if self._body_budget.receiving is not None:
+            self._body_budget.keep(request)
         self._decide_keep_alive(request)
         if not request.keep_alive:
-            self._stage = ConnectionStage.DEAF
+            self._stage = ConnectionStage.CLOSING
         self._waiting.append(request)
-        self._go_on()
+        self._answer_waiting()
 
     def _decide_keep_alive(self, request: Request) -> None:
         fields, parser = request.headers, self.parser
@@ -271,18 +274,18 @@ class HttpProtocol(OrderedResponseConnection):
             request.keep_alive = parser.get_http_version() != "1.0"
 
     def _refuse(self, error: ServiceError) -> None:
-        if self._stage == ConnectionStage.DEAF:
+        if self._stage == ConnectionStage.CLOSING:
             return
-        self._stage = ConnectionStage.DEAF
+        self._stage = ConnectionStage.CLOSING
         self._deadline = None
         request, self._request = self._request, None
         if request is None:
             request = Request(b"", b"", self._fields, self._peer)
             # Release the received data while the client reads the error.
         self._body, self._fields = b"", {}
-        self._loans.drop()
+        self._body_budget.drop()
         self.parser = httptools.HttpRequestParser(self)
         request.failure = error
         request.keep_alive = False
         self._waiting.append(request)
-        self._go_on()
+        self._answer_waiting()

@@ -12,7 +12,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from pyservice.edge.client_connection import ConnectionContext
-from pyservice.edge.edge_app import Edge
+from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_protocol import HttpProtocol
 from pyservice.transport.server_budgets import ConnectionBudget
 
@@ -20,7 +20,7 @@ from pyservice.transport.server_budgets import ConnectionBudget
 class HttpServer:
     """Serves an edge on sockets. Call `start` and `stop` on the serving loop."""
 
-    def __init__(self, app: Edge, sockets: Sequence[socket.socket]) -> None:
+    def __init__(self, app: HttpApplication, sockets: Sequence[socket.socket]) -> None:
         self._app = app
         self._sockets = tuple(sockets)
         self._servers: list[asyncio.Server] = []
@@ -45,7 +45,7 @@ class HttpServer:
         state = ServerState()
         state.connections = self._connections  # type: ignore[assignment]  # nothing else is put in
         loop = asyncio.get_running_loop()
-        places = ConnectionBudget(self._app.door.connections_max)
+        places = ConnectionBudget(self._app.settings.connections_max)
         serving = ConnectionContext(config, state, loop, places, self._on_close)
         for listener in self._sockets:
             is_unix = listener.family == socket.AF_UNIX
@@ -53,7 +53,7 @@ class HttpServer:
             server = await listen(
                 lambda: HttpProtocol(serving),
                 sock=listener,
-                backlog=self._app.door.backlog,
+                backlog=self._app.settings.backlog,
             )
             self._servers.append(server)
 
@@ -104,5 +104,5 @@ def listen_unix(path: Path, backlog: int = 2048) -> socket.socket:
     return listener
 
 
-def make_server(app: Edge, sockets: Sequence[socket.socket]) -> HttpServer:
+def make_server(app: HttpApplication, sockets: Sequence[socket.socket]) -> HttpServer:
     return HttpServer(app, sockets)

@@ -105,16 +105,16 @@ class ParkedRequest(WaitingRequest):
     def begin(self, deliver: Deliver) -> None:
         park, self._park = self._park, None
         if park is None:
-            raise RuntimeError("a request is held once")
+            raise RuntimeError("a request is parked once")
         self._deliver = deliver
         self.sender.trace.is_held = True
-        self._requests.waiters.hold(self, park)
+        self._requests.long_polls.hold(self, park)
 
     def woken(self, *, is_over: bool) -> None:
         self._requests.send(self, is_over=is_over)
 
-    def hurry(self) -> None:
-        self._requests.waiters.drop(self)
+    def answer_now(self) -> None:
+        self._requests.long_polls.drop(self)
         self.woken(is_over=True)
 
     def answer(self, answer: Answer) -> None:
@@ -134,7 +134,7 @@ class ParkedRequest(WaitingRequest):
 
     def _end(self) -> None:
         self._deliver = None
-        self._requests.waiters.drop(self)
+        self._requests.long_polls.drop(self)
 
 
 class _Group(NamedTuple):
@@ -142,7 +142,7 @@ class _Group(NamedTuple):
 
     wish: RequestKey
     is_over: bool
-    held: list[ParkedRequest]
+    parked: list[ParkedRequest]
 
 
 class _Portion:
@@ -150,7 +150,7 @@ class _Portion:
 
     def __init__(self, groups: list[_Group]) -> None:
         self.groups = groups
-        self.asking = [group.held[0].sender for group in groups]
+        self.asking = [group.parked[0].sender for group in groups]
         self.unanswered = dict(enumerate(groups))
         self.is_slow = False
         self.is_broken = False
@@ -180,18 +180,18 @@ Work = Callable[[ParkedRequest], None]
 class ParkedRequests:
     """Sends parked requests again when they wake."""
 
-    def __init__(self, ask: Ask, waiters: LongPolls, rays: Rays) -> None:
+    def __init__(self, ask: Ask, long_polls: LongPolls, rays: Rays) -> None:
         self._ask = ask
         self._rays = rays
-        self.waiters = waiters
+        self.long_polls = long_polls
         self._woken: dict[tuple[RequestKey, bool], dict[ParkedRequest, None]] = {}
         self._is_scheduled = False
         self._sending: dict[asyncio.Task[None], _Portion] = {}
         # Bounds the responses that are written in one turn, over all batches.
         self._unwritten: deque[tuple[ParkedRequest, Work]] = deque()
 
-    def send(self, held: ParkedRequest, *, is_over: bool) -> None:
-        self._woken.setdefault((held.wish, is_over), {})[held] = None
+    def send(self, parked: ParkedRequest, *, is_over: bool) -> None:
+        self._woken.setdefault((parked.wish, is_over), {})[parked] = None
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_sending)
@@ -215,9 +215,9 @@ class ParkedRequests:
         portion: list[_Group] = []
         size_bytes = 0
         for key in tuple(islice(self._woken, count)):
-            held = [one for one in self._woken.pop(key) if one.is_waiting]
-            if held:
-                group = _Group(*key, held)
+            parked = [one for one in self._woken.pop(key) if one.is_waiting]
+            if parked:
+                group = _Group(*key, parked)
                 portion.append(group)
                 size_bytes += len(group.wish.target) + len(group.wish.authorization or b"")
                 if size_bytes > _PORTION_BYTES:
@@ -279,10 +279,10 @@ class ParkedRequests:
     def _work_of(self, reply: Reply, asking: ParkedSender) -> Work:
         park = _park_of(reply, asking)
         if park is None:
-            return lambda held: held.answer(held.sender.answer(reply, asking.ray_id))
+            return lambda parked: parked.answer(parked.sender.answer(reply, asking.ray_id))
         if isinstance(park, ServiceError):
             return _refusing(park)
-        return lambda held: self.waiters.hold(held, park)
+        return lambda parked: self.long_polls.hold(parked, park)
 
     def _settle_rest(self, portion: _Portion, failure: ServiceError | None) -> None:
         is_cut_off = failure is not None and failure.code == "CONTROL_PLANE_UNAVAILABLE"
@@ -290,23 +290,23 @@ class ParkedRequests:
             if failure is not None and not (is_cut_off and portion.is_begun):
                 self._settle(group, _refusing(failure))
                 continue
-            for held in group.held:
-                self.send(held, is_over=group.is_over)
+            for parked in group.parked:
+                self.send(parked, is_over=group.is_over)
 
     def _settle(self, group: _Group, work: Work) -> None:
         if not self._unwritten:
             asyncio.get_running_loop().call_soon(self._write_some)
-        self._unwritten.extend((held, work) for held in group.held)
+        self._unwritten.extend((parked, work) for parked in group.parked)
 
     def _write_some(self) -> None:
         for _ in range(min(len(self._unwritten), _ANSWERS_A_TURN)):
-            held, work = self._unwritten.popleft()
+            parked, work = self._unwritten.popleft()
             try:
-                if held.is_waiting:
-                    work(held)
+                if parked.is_waiting:
+                    work(parked)
             except Exception:
                 # Other work waits behind this loop.
-                log.exception("a parked request is not answered", ray_id=held.sender.ray_id)
+                log.exception("a parked request is not answered", ray_id=parked.sender.ray_id)
         if self._unwritten:
             asyncio.get_running_loop().call_soon(self._write_some)
         elif self._woken:
@@ -332,4 +332,4 @@ def _park_of(reply: Reply, asking: ParkedSender) -> WaitForChange | ServiceError
 
 
 def _refusing(error: ServiceError) -> Work:
-    return lambda held: held.answer(held.sender.refuse(error))
+    return lambda parked: parked.answer(parked.sender.refuse(error))

@@ -17,12 +17,12 @@ from google.protobuf.message import Message
 from pyservice.calls import Call, Caller
 from pyservice.edge import forwarding_headers, watch_batch_format
 from pyservice.edge.endpoint import Count, Endpoint, RequestExchange, UnknownCaller
+from pyservice.edge.http_json_codec import Encode
 from pyservice.edge.http_messages import Answer, Request, problem
-from pyservice.edge.message_codec import Encode
 from pyservice.edge.watch_batch_format import BatchedRequest
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.observability.metrics import DoorMetrics, Meter
+from pyservice.observability.metrics import Meter, TransportMetrics
 from pyservice.observability.rays import Trace
 from pyservice.transport import client_address, request_headers
 from pyservice.transport.client_address import Address
@@ -47,7 +47,9 @@ log = get_logger("pyservice.edge")
 class WatchBatchEndpoint:
     """Accepts batches in the place of an endpoint."""
 
-    def __init__(self, find: Find, count: Count, metrics: DoorMetrics, unrouted: Meter) -> None:
+    def __init__(
+        self, find: Find, count: Count, metrics: TransportMetrics, unrouted: Meter
+    ) -> None:
         self.body_limit_bytes = _MESSAGE_LIMIT_BYTES
         self.needs_token = False
         self.find = find
@@ -75,8 +77,8 @@ class WatchBatchEndpoint:
 class WatchBatchExchange:
     """The requests of one batch. Has the interface of `RequestExchange`."""
 
-    def __init__(self, door: WatchBatchEndpoint, asked: list[BatchedRequest]) -> None:
-        self._door = door
+    def __init__(self, endpoint: WatchBatchEndpoint, asked: list[BatchedRequest]) -> None:
+        self._endpoint = endpoint
         self._asked = asked
         self._common: dict[tuple[bytes, bytes], _Common] = {}
         self._clients: dict[str, tuple[Address, bytes]] = {}
@@ -106,7 +108,7 @@ class WatchBatchExchange:
                 task.cancel()
             if self._running:
                 await asyncio.gather(*self._running, return_exceptions=True)
-        self._door.metrics.in_flight -= 1
+        self._endpoint.metrics.in_flight -= 1
 
     async def _some(self, told_bytes: int) -> list[tuple[int, Answer]]:
         answers: list[tuple[int, Answer]] = []
@@ -133,10 +135,10 @@ class WatchBatchExchange:
         return fresh
 
     def refuse(self, error: ServiceError) -> Answer:
-        return self._door.refused(error)
+        return self._endpoint.refused(error)
 
     def abandon(self) -> None:
-        self._door.metrics.in_flight -= 1
+        self._endpoint.metrics.in_flight -= 1
 
     async def _answer(self, asked: BatchedRequest) -> Answer:
         exchange = self._open(asked)
@@ -149,27 +151,27 @@ class WatchBatchExchange:
             raise
 
     def _open(self, asked: BatchedRequest) -> Answer | RequestExchange | UnknownCaller:
-        door = self._door
-        door.metrics.in_flight += 1
+        endpoint = self._endpoint
+        endpoint.metrics.in_flight += 1
         ray_id, given = request_headers.read_traceparent(asked.traceparent)
         trace = Trace(ray_id, perf_counter(), given)
-        meter = door.meter
+        meter = endpoint.meter
         try:
             common = self._common_of(asked)
             meter = common.meter
             caller = common.authorize(self._call(asked, ray_id, common.parameters))
             if not isinstance(caller, Caller):
-                return UnknownCaller(door.count, common, common.request, caller, None, trace)
+                return UnknownCaller(endpoint.count, common, common.request, caller, None, trace)
             trace.caller = caller
             trace.authorized = perf_counter()
             message = common.checked(common.request, caller, common.parameters)
-            return RequestExchange(door.count, common, message, caller, None, trace)
+            return RequestExchange(endpoint.count, common, message, caller, None, trace)
         except ServiceError as error:
             failure = error
         except Exception:
             log.exception("woken request failed", ray_id=ray_id)
             failure = ServiceError("INTERNAL")
-        door.count(meter, failure.code, trace)
+        endpoint.count(meter, failure.code, trace)
         return problem(failure, ray_id)
 
     def _call(self, asked: BatchedRequest, ray_id: str, parameters: dict[str, str]) -> Call:
@@ -194,7 +196,7 @@ class WatchBatchExchange:
         if common is None:
             fields = {forwarding_headers.HELD: forwarding_headers.WOKEN}
             request = Request(*key, fields, client_address.LOCAL)
-            common = self._common[key] = _Common(self._door.find, request, self._written)
+            common = self._common[key] = _Common(self._endpoint.find, request, self._written)
         return common
 
 

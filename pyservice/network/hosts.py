@@ -19,7 +19,7 @@ _NOT_PUBLIC: Final = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
 """Relay and documentation networks that `ipaddress` counts as public."""
 
 
-class AllowedAddresses:
+class AllowedDestinations:
     def __init__(self, networks: tuple[Network, ...] = ()) -> None:
         self._networks = networks
 

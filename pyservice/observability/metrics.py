@@ -55,7 +55,7 @@ class Meter:
         self.sum_s += seconds
 
 
-class DoorMetrics:
+class TransportMetrics:
     """Meters of one server. The server itself updates `in_flight` and `body_bytes`."""
 
     __slots__ = ("body_bytes", "in_flight", "meters", "name")
@@ -108,8 +108,8 @@ class RequestMetrics:
         The public server counts the requests of an internal server. So the internal server omits
         them, and its other metrics have names of their own.
         """
-        self.http = DoorMetrics("http")
-        self.grpc = DoorMetrics("grpc")
+        self.http = TransportMetrics("http")
+        self.grpc = TransportMetrics("grpc")
         self.feed = FeedMetrics()
         self.rays = RayMetrics()
         self._registry = CollectorRegistry()
@@ -155,7 +155,7 @@ class _RayFamilies(Collector):
         )
 
 
-def _request_families(doors: Sequence[DoorMetrics]) -> Iterator[Metric]:
+def _request_families(doors: Sequence[TransportMetrics]) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "hosting_requests",
         "Requests answered, by operation, code of the error table or OK, and door.",

@@ -4,25 +4,254 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+import shlex
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
 
 import orjson
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
+from google.protobuf.descriptor_pool import Default
 
-from pyservice.openapi.error_codes import accepts_idempotency_key, codes_by_status, declared_codes
-from pyservice.openapi.examples import NO_EXAMPLE, FilledExample, curl, fill_example
 from pyservice.openapi.message_schemas import Schema, SchemaComponents, SchemaForm, is_required
-from pyservice.openapi.security_schemes import (
-    credential_kinds,
-    security_requirements,
-    security_schemes,
-)
 from pyservice.pb.comments import COMMENTS
 from pyservice.pb.errors import TABLE
-from pyservice.pb.examples import EXAMPLES
-from pyservice.pb.hosting.v1 import envelope_pb2
-from pyservice.schema.methods import Method, descriptor_of
+from pyservice.pb.examples import EXAMPLES, SAMPLES
+from pyservice.pb.hosting.v1 import envelope_pb2, options_pb2
+from pyservice.schema.methods import LENIENT_PATHS, Method, descriptor_of, option
+from pyservice.transport.rate_limits import Limits
+
+
+class CredentialKind(Enum):
+    """Kinds of credentials. The value is a token prefix or a name."""
+
+    NONE = "none"
+    ORIGIN = "origin"
+    PUBLIC = "pub"
+    ENVIRONMENT = "env"
+    DEVELOPMENT = "dev"
+    LOBBY = "lobby"
+    CLOUD = "cloud"
+    CHANNEL = "channel"
+
+
+_OF_PROTO: Final = {
+    number: CredentialKind[name.removeprefix("CREDENTIAL_")]
+    for name, number in options_pb2.Credential.items()
+    if number != options_pb2.CREDENTIAL_UNSPECIFIED
+}
+
+
+def credential_kinds(method: Method) -> frozenset[CredentialKind]:
+    descriptor = Default().FindMethodByName(method.name)
+    said = option(descriptor, options_pb2.operation).credentials
+    return frozenset(_OF_PROTO[number] for number in said if number in _OF_PROTO)
+
+
+_TOKENS: Final = {
+    CredentialKind.PUBLIC: "A token of the game clients of one namespace.",
+    CredentialKind.ENVIRONMENT: "A token of a back end of one namespace.",
+    CredentialKind.DEVELOPMENT: "A token of a developer's machine: answers are mock answers.",
+    CredentialKind.LOBBY: "The token of one lobby server.",
+    CredentialKind.CLOUD: "A token of a developer or of CI, whose scope covers what the path names.",
+}
+
+
+def security_schemes() -> dict[str, Any]:
+    found: dict[str, Any] = {
+        kind.value: {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": f"{kind.value}_…",
+            "description": text,
+        }
+        for kind, text in _TOKENS.items()
+    }
+    found[CredentialKind.CHANNEL.value] = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The secret of an event channel, 22 to 64 characters that its holder chose.",
+    }
+    found[CredentialKind.ORIGIN.value] = {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Origin",
+        "description": "A page of a domain of the namespace needs no token; its browser sends this.",
+    }
+    return found
+
+
+def security_requirements(method: Method) -> list[dict[str, list[str]]]:
+    """Returns alternative credentials. An empty list means that no credential is needed."""
+    kinds = credential_kinds(method)
+    if CredentialKind.NONE in kinds:
+        return []
+    return [{kind.value: []} for kind in CredentialKind if kind in kinds]
+
+
+CODES_OF_EVERY_OPERATION: Final = (
+    "QUERY_INVALID",
+    "REQUEST_TIMEOUT",
+    "URI_TOO_LONG",
+    "HEADERS_TOO_LARGE",
+    "INTERNAL",
+    "OVERLOADED",
+    "SHUTTING_DOWN",
+    "DEADLINE_EXCEEDED",
+)
+
+_OF_BODY: Final = ("BODY_INVALID", "BODY_TOO_LARGE", "MEDIA_TYPE_UNSUPPORTED")
+CODES_BY_CREDENTIAL: Final[dict[CredentialKind, tuple[str, ...]]] = {
+    CredentialKind.PUBLIC: ("TOKEN_REVOKED",),
+    CredentialKind.ENVIRONMENT: ("TOKEN_REVOKED", "TOKEN_EXPIRED"),
+    CredentialKind.DEVELOPMENT: ("TOKEN_REVOKED", "TOKEN_EXPIRED"),
+    CredentialKind.LOBBY: ("TOKEN_EXPIRED",),
+    CredentialKind.CLOUD: ("TOKEN_REVOKED", "TOKEN_EXPIRED"),
+}
+"""Error codes of an expired or revoked token, by its kind."""
+
+_limits: Final = Limits()
+
+
+def descriptor_of_method(method: Method) -> MethodDescriptor:
+    found: MethodDescriptor = Default().FindMethodByName(method.name)
+    return found
+
+
+def declared_codes(method: Method) -> tuple[str, ...]:
+    """Returns the error codes that the proto declares. Raises ValueError for an unknown code."""
+    named = tuple(option(descriptor_of_method(method), options_pb2.operation).errors)
+    unknown = [code for code in named if code not in TABLE]
+    if unknown:
+        raise ValueError(f"{method.name}: {', '.join(unknown)} is not in proto/errors.toml")
+    return named
+
+
+def implied_codes(method: Method) -> tuple[str, ...]:
+    kinds = credential_kinds(method)
+    codes = [*CODES_OF_EVERY_OPERATION]
+    if method.path_fields:
+        codes.append("ID_INVALID")
+    if method.body_field:
+        codes += _OF_BODY
+    if method.http_method != "GET":
+        codes.append("HEADER_INVALID")
+        if accepts_idempotency_key(method):
+            codes.append("IDEMPOTENCY_KEY_REUSED")
+    if has_side_effects(method):
+        codes.append("STORAGE_FULL")
+    if CredentialKind.NONE not in kinds:
+        codes += ["TOKEN_MISSING", "TOKEN_INVALID"]
+        if kinds - {CredentialKind.CHANNEL}:
+            codes.append("FORBIDDEN")
+    for kind in kinds:
+        codes += CODES_BY_CREDENTIAL.get(kind, ())
+    is_control = not method.template.startswith(LENIENT_PATHS)
+    if CredentialKind.CLOUD in kinds or is_control:
+        codes.append("CONTROL_PLANE_UNAVAILABLE")
+    if is_control or _limits.gate(method.slug) is not None:
+        codes.append("RATE_LIMITED")
+    return tuple(dict.fromkeys(codes))
+
+
+def accepts_idempotency_key(method: Method) -> bool:
+    """Returns whether the operation replays its response for a repeated Idempotency-Key."""
+    said = option(descriptor_of_method(method), options_pb2.operation)
+    return method.http_method != "GET" and not said.ignores_key
+
+
+def has_side_effects(method: Method) -> bool:
+    """Returns whether the operation can store data and so needs disk space."""
+    level = descriptor_of_method(method).GetOptions().idempotency_level
+    return level != MethodOptions.NO_SIDE_EFFECTS
+
+
+def codes_by_status(method: Method) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for code in sorted({*declared_codes(method), *implied_codes(method)}):
+        found.setdefault(TABLE[code].http, []).append(code)
+    return dict(sorted(found.items()))
+
+
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+
+FillPlaceholder = Callable[[str], str]
+"""Function that returns the value of a placeholder. Raises KeyError for an unknown placeholder."""
+
+
+class FilledExample(NamedTuple):
+    token: str | None
+    path: dict[str, str]
+    query: dict[str, str]
+    body: str | None
+
+
+NO_EXAMPLE: Final = FilledExample(None, {}, {}, None)
+
+
+def fill_example(method: Method, fill: FillPlaceholder = SAMPLES.__getitem__) -> FilledExample:
+    """Returns the example of an operation. Raises LookupError with a remedy."""
+    example = EXAMPLES.get(method.slug)
+    if example is None:
+        raise LookupError(
+            f"{method.name} has no example: add [{method.slug}] to a file of proto/examples"
+        )
+
+    def put(text: str) -> str:
+        return _PLACEHOLDER.sub(lambda found: _value(method, found[1], fill), text)
+
+    path = {name: put(example.path.get(name, f"{{{name}}}")) for name in method.path_fields}
+    query = {name: put(text) for name, text in example.query.items()}
+    return FilledExample(
+        example.token, path, query, None if example.body is None else _in_json(example.body, put)
+    )
+
+
+def curl(method: Method, example: FilledExample) -> str:
+    path = method.template.format(
+        **{name: quote(text, safe="") for name, text in example.path.items()}
+    )
+    query = f"?{urlencode(example.query)}" if example.query else ""
+    words = ["curl", "--request", method.http_method, f'"$HOSTING_URL{path}{query}"']
+    if example.token == "origin":
+        words += ["--header", '"Origin: $ORIGIN"']
+    elif example.token is not None:
+        words += ["--header", '"Authorization: Bearer $TOKEN"']
+    if example.body is not None:
+        words += [
+            "--header",
+            "'Content-Type: application/json'",
+            "--data",
+            shlex.quote(example.body),
+        ]
+    return " ".join(words)
+
+
+def _in_json(body: str, put: Callable[[str], str]) -> str:
+    def put_into(value: Any) -> Any:
+        match value:
+            case str():
+                return put(value)
+            case list():
+                return [put_into(item) for item in value]
+            case dict():
+                return {put(name): put_into(item) for name, item in value.items()}
+        return value
+
+    return json.dumps(put_into(json.loads(body)), ensure_ascii=False)
+
+
+def _value(method: Method, name: str, fill: FillPlaceholder) -> str:
+    try:
+        return fill(name)
+    except KeyError:
+        raise LookupError(
+            f"the example of {method.name} has the placeholder {{{name}}}, which nobody fills: "
+            "give it a value in proto/examples/samples.toml"
+        ) from None
+
 
 __all__ = ["document", "gaps"]
 

@@ -1,9 +1,16 @@
 """The gRPC transport: public server, internal server and client. The only importer of grpc."""
 
-from pyservice.rpc.change_polling import NEXT_CHANGES, ChangesPoll, next_changes
 from pyservice.rpc.forwarding import RpcForwarder
 from pyservice.rpc.grpc_server import RpcServer
-from pyservice.rpc.internal_grpc import Handler, InternalClient, InternalServer, Unreachable
+from pyservice.rpc.internal_grpc import (
+    NEXT_CHANGES,
+    ChangesPoll,
+    Handler,
+    InternalClient,
+    InternalServer,
+    Unreachable,
+    next_changes,
+)
 
 __all__ = [
     "NEXT_CHANGES",

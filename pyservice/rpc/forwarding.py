@@ -7,24 +7,92 @@ every other check.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import grpc
 
+from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import WaitForChange
+from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Rays, Trace
 from pyservice.rpc.error_status import DETAILS, RAY_ID, Metadata, read_error
 from pyservice.rpc.internal_grpc import unix_address
-from pyservice.rpc.woken_call_queue import WokenCallQueue
 from pyservice.transport import request_headers
-from pyservice.transport.client_address import Address
+from pyservice.transport.client_address import Address, packed_client
 from pyservice.transport.server_budgets import WAIT_MS, RequestPermits
 from pyservice.watch import LongPolls, WaitingTask
+
+_AT_ONCE: Final = 32
+"""Calls in flight."""
+_SLOW_S: Final = 0.1
+"""Age of a call at which another one may start beside it."""
+_UNANSWERED_MAX: Final = 256
+"""Upper bound of calls without a response."""
+_SHARE: Final = 4
+"""Fraction of that bound for one token, or for all calls without a token from one address."""
+_BOUNDS: Final = FairQueueLimits(
+    per_host=_UNANSWERED_MAX,
+    per_tenant_at_host=_UNANSWERED_MAX // _SHARE,
+    per_tenant=_UNANSWERED_MAX // _SHARE,
+    # The calls passed the limits when they were parked.
+    waiting_per_tenant=sys.maxsize,
+)
+_OTHER_SIDE: Final = ""
+_NO_TOKEN: Final = b"-"
+"""Key prefix of calls without a token. No token starts like this."""
+
+
+class WokenCallQueue:
+    """Queue of one server. A token's calls go in the order of waking, and tokens alternate."""
+
+    def __init__(self) -> None:
+        self._unanswered = FairQueue(_BOUNDS)
+        self._under_way = asyncio.Semaphore(_AT_ONCE)
+
+    @asynccontextmanager
+    async def one(self, authorization: str | None, client: Address) -> AsyncIterator[None]:
+        async with (
+            self._unanswered.permit(_whose(authorization, client), _OTHER_SIDE),
+            _UnderWay(self._under_way),
+        ):
+            yield
+
+
+class _UnderWay:
+    """A call in flight, until it ends or becomes slow. Use it once with `async with`."""
+
+    __slots__ = ("_places", "_timer")
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        await self._places.acquire()
+        self._timer = asyncio.get_running_loop().call_later(_SLOW_S, self._make_room)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._make_room()
+
+    def _make_room(self) -> None:
+        self._timer = None
+        self._places.release()
+
+
+def _whose(authorization: str | None, client: Address) -> bytes:
+    try:
+        return bearer_token(authorization)[0].encode()
+    except ServiceError:
+        return _NO_TOKEN + packed_client(client)
+
 
 AT_ONCE: Final = 512
 """Forwarded calls at a time, without parked ones. A token or an address has a share of them. One more
@@ -79,7 +147,7 @@ class RpcForwarder:
     def __init__(
         self,
         socket_path: Path,
-        waiters: LongPolls,
+        long_polls: LongPolls,
         rays: Rays | None = None,
         *,
         at_once: int = AT_ONCE,
@@ -87,7 +155,7 @@ class RpcForwarder:
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
     ) -> None:
         self._channel = grpc.aio.insecure_channel(unix_address(socket_path), options=_OPTIONS)
-        self._waiters = waiters
+        self._long_polls = long_polls
         self._rays = rays or Rays("rpc", queued_max=0)
         self._answer_timeout_s = answer_timeout_ms / 1000
         self._shares = RequestPermits(at_once, wait_ms)
@@ -105,7 +173,7 @@ class RpcForwarder:
         while isinstance(answer, WaitForChange):
             asked.check_parked()
             asked.trace.is_held = True
-            is_over = await self._waiters.wait(task, answer)
+            is_over = await self._long_polls.wait(task, answer)
             again = (
                 *metadata,
                 (

@@ -18,16 +18,14 @@ from google.protobuf.message import DecodeError, Message
 from pyservice.calls import Call, Caller, Operation, WaitForChange
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, Meter, RequestMetrics
+from pyservice.observability.metrics import CANCELLED, OK, Meter, RequestMetrics, TransportMetrics
 from pyservice.observability.rays import Rays, Trace, current
-from pyservice.rpc.channel_options import largest_message_bytes, options
 from pyservice.rpc.error_status import RAY_ID, status_code, trailers
 from pyservice.rpc.forwarding import Failed, ForwardedCall, RpcForwarder, check_parked
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal_grpc import Handler, add_internal, listen
 from pyservice.rpc.slow_message_limits import SlowMessageLimits
-from pyservice.rpc.watch_streams import stream_handler
-from pyservice.schema.methods import METHODS, STREAMS, Method
+from pyservice.schema.methods import METHODS, STREAMS, Method, Stream
 from pyservice.schema.validation import refuse_invalid
 from pyservice.transport import (
     TransportSettings,
@@ -41,6 +39,69 @@ from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
+
+# Factor above the limit up to which the service reports the error itself. grpcio rejects larger messages with
+# its own text.
+_GRPCIO_LIMIT_FACTOR: Final = 4
+# Idle seconds after which grpcio pings a connection.
+_PING_MS: Final = 75_000
+# A name may stand for an IPv4 and an IPv6 address. grpcio counts the connections of each.
+_ADDRESSES_OF_NAME: Final = 2
+
+
+def largest_message_bytes(settings: TransportSettings, served: Iterable[str]) -> int:
+    own_limits = (METHODS[name].body_limit_bytes or 0 for name in served)
+    return max(_GRPCIO_LIMIT_FACTOR * settings.message_limit_bytes, 0, *own_limits)
+
+
+def options(settings: TransportSettings, address: str, largest_bytes: int) -> list[tuple[str, Any]]:
+    metadata_limit = _GRPCIO_LIMIT_FACTOR * settings.headers_limit_bytes
+    found: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", largest_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", metadata_limit),
+        ("grpc.absolute_max_metadata_size", metadata_limit),
+        ("grpc.max_concurrent_streams", settings.streams_per_connection),
+        # Otherwise two processes on one port would share the calls by chance.
+        ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", settings.receive_timeout_ms),
+        ("grpc.keepalive_time_ms", _PING_MS),
+        ("grpc.keepalive_timeout_ms", settings.receive_timeout_ms),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ]
+    if not settings.is_internal:
+        # Unlike HTTP, closing after a response would fail a call that arrives at that moment.
+        idle_ms = max(settings.keep_alive_timeout_ms, settings.receive_timeout_ms)
+        found.append(("grpc.max_connection_idle_ms", idle_ms))
+    if settings.rpc_connections_max is not None:
+        most = settings.rpc_connections_max // (_ADDRESSES_OF_NAME if _is_name(address) else 1)
+        found.append(("grpc.max_allowed_incoming_connections", max(1, most)))
+    return found
+
+
+def _is_name(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    return not address.startswith("unix:") and client_address.parse_address(host) is None
+
+
+def stream_handler(
+    repeated: grpc.RpcMethodHandler[bytes, bytes], stream: Stream
+) -> grpc.RpcMethodHandler[bytes, bytes]:
+    serve: Any = repeated.unary_unary
+
+    async def serve_stream(data: bytes, context: Context) -> None:
+        last_index = None
+        while True:
+            reply = await serve(data, context)
+            index = stream.index_of(reply)
+            if index != last_index:
+                await context.write(reply)
+            last_index = index
+            data = stream.next_request(data, reply)
+
+    return grpc.unary_stream_rpc_method_handler(serve_stream)
+
+
 _Fields = dict[str, Any]
 Work = Callable[[bytes, Context, _Fields, Trace], Awaitable[bytes]]
 """Work between the head of a call and its response."""
@@ -59,27 +120,27 @@ class RpcServer:
     def __init__(
         self,
         operations: Mapping[str, Operation],
-        door: TransportSettings,
+        settings: TransportSettings,
         metrics: RequestMetrics,
         limits: Limits,
         address: str,
         *,
-        passing: RpcForwarder | None = None,
-        passed: Iterable[str] = (),
-        waiters: LongPolls | None = None,
+        forwarder: RpcForwarder | None = None,
+        forwarded: Iterable[str] = (),
+        long_polls: LongPolls | None = None,
         internal: Mapping[str, Handler] | None = None,
         rays: Rays | None = None,
     ) -> None:
         self._address = address
-        rays = rays or Rays("rpc", queued_max=0, is_internal=door.is_internal)
-        self._calls = _Calls(door, metrics.grpc, waiters, rays)
+        rays = rays or Rays("rpc", queued_max=0, is_internal=settings.is_internal)
+        self._calls = _Calls(settings, metrics.grpc, long_polls, rays)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
-        largest_bytes = largest_message_bytes(door, (*operations, *passed))
+        largest_bytes = largest_message_bytes(settings, (*operations, *forwarded))
         # The public server has already received forwarded messages in full.
         self._reading = None
-        if not door.is_internal:
+        if not settings.is_internal:
             self._reading = SlowMessageLimits(
-                door, largest_bytes, metrics.grpc, self._calls.client_of
+                settings, largest_bytes, metrics.grpc, self._calls.client_of
             )
 
         def add(method: Method, handler: Any, rpc_name: str | None = None) -> None:
@@ -91,20 +152,22 @@ class RpcServer:
         for name, operation in operations.items():
             method = METHODS[name]
             gate = (
-                limits.control_gate(method.slug) if door.is_internal else limits.gate(method.slug)
+                limits.control_gate(method.slug)
+                if settings.is_internal
+                else limits.gate(method.slug)
             )
             handler = self._calls.handler(operation, method, gate)
             add(method, handler)
             if name in STREAMS:
                 stream = STREAMS[name]
                 add(method, stream_handler(handler, stream), stream.rpc_name)
-        names = tuple(passed)
+        names = tuple(forwarded)
         for name in names:
-            if passing is None:
-                raise ValueError("there is no way to what is to be passed on")
-            add(METHODS[name], self._calls.passed(METHODS[name], passing))
+            if forwarder is None:
+                raise ValueError("forwarded operations need a forwarder")
+            add(METHODS[name], self._calls.forwarded(METHODS[name], forwarder))
         self.health = Health(services)
-        self._server = grpc.aio.server(options=options(door, address, largest_bytes))
+        self._server = grpc.aio.server(options=options(settings, address, largest_bytes))
         add_internal(self._server, internal or {})
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers(
@@ -138,12 +201,16 @@ class _Calls:
     """Creates the handlers and tracks running calls."""
 
     def __init__(
-        self, door: TransportSettings, metrics: DoorMetrics, waiters: LongPolls | None, rays: Rays
+        self,
+        settings: TransportSettings,
+        metrics: TransportMetrics,
+        long_polls: LongPolls | None,
+        rays: Rays,
     ) -> None:
-        self._door = door
+        self._settings = settings
         self._rays = rays
-        self._waiters = waiters
-        self._proxies = TrustedProxies(door.trusted_proxies)
+        self._long_polls = long_polls
+        self._proxies = TrustedProxies(settings.trusted_proxies)
         self._metrics = metrics
         self._peers: dict[str, tuple[client_address.Address, bytes]] = {}
         self._running: set[asyncio.Task[Any]] = set()
@@ -161,7 +228,7 @@ class _Calls:
         meter = self._metrics.meter(method.slug)
         run, authorize, read = operation.run, operation.authorize, self._reader(method)
         takes_key = method.http_method not in _SAFE_METHODS
-        is_internal, waiters = self._door.is_internal, self._waiters
+        is_internal, long_polls = self._settings.is_internal, self._long_polls
 
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
             ray_id = trace.ray_id
@@ -190,13 +257,15 @@ class _Calls:
                     return b""
                 check_parked(data, context)
                 trace.is_held = True
-                response = await run_until_changed(run, message, caller, response, waiters)
+                response = await run_until_changed(run, message, caller, response, long_polls)
             context.set_trailing_metadata(((RAY_ID, ray_id),))
             return response.SerializeToString()
 
         return self._served(method, meter, work)
 
-    def passed(self, method: Method, passing: RpcForwarder) -> grpc.RpcMethodHandler[bytes, bytes]:
+    def forwarded(
+        self, method: Method, forwarder: RpcForwarder
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
         limit = self._limit_bytes(method)
 
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
@@ -204,7 +273,7 @@ class _Calls:
             client, _, _ = self._client(context, fields)
             check = partial(check_parked, data, context)
             asked = ForwardedCall(method.grpc_path, data, fields, client, trace, check)
-            answer = await passing.answer(asked, context.time_remaining())
+            answer = await forwarder.answer(asked, context.time_remaining())
             context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
             return answer
 
@@ -213,16 +282,16 @@ class _Calls:
     def _served(
         self, method: Method, meter: Meter, work: Work
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        door_metrics, running, loop = self._metrics, self._running, self._loop
+        transport_metrics, running, loop = self._metrics, self._running, self._loop
         rays = self._rays
-        headers_limit = self._door.headers_limit_bytes
+        headers_limit = self._settings.headers_limit_bytes
 
         async def serve(data: bytes | ServiceError, context: Context) -> bytes:
             started = perf_counter()
             task = asyncio.current_task(loop)
             assert task is not None, "grpcio runs every handler in a task"
             running.add(task)
-            door_metrics.in_flight += 1
+            transport_metrics.in_flight += 1
             trace = Trace("", started)
             current.set(trace)
             code = "INTERNAL"
@@ -253,7 +322,7 @@ class _Calls:
                 failure = ServiceError("INTERNAL")
             finally:
                 running.discard(task)
-                door_metrics.in_flight -= 1
+                transport_metrics.in_flight -= 1
                 ended = perf_counter()
                 meter.observe(code, ended - started)
                 rays.end(trace, "grpc", method.slug, code, ended)
@@ -298,7 +367,7 @@ class _Calls:
             fields.get("user-agent"),
             None,
             client,
-            self._door.is_internal
+            self._settings.is_internal
             and fields.get(request_headers.INTERNAL_HELD) == request_headers.HELD_EXPIRED,
         )
 
@@ -306,7 +375,7 @@ class _Calls:
         self, context: Context, fields: _Fields
     ) -> tuple[client_address.Address, bytes, tuple[float, float] | None]:
         peer, address = self._peer(context.peer())
-        if self._door.is_internal:
+        if self._settings.is_internal:
             client = (
                 client_address.parse_address(fields.get(request_headers.INTERNAL_CLIENT, ""))
                 or peer
@@ -326,7 +395,7 @@ class _Calls:
         return self._client(context, fields)[1]
 
     def _limit_bytes(self, method: Method) -> int:
-        return max(self._door.message_limit_bytes, method.body_limit_bytes or 0)
+        return max(self._settings.message_limit_bytes, method.body_limit_bytes or 0)
 
     def _peer(self, text: str) -> tuple[client_address.Address, bytes]:
         known = self._peers.get(text)

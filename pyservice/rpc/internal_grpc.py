@@ -1,7 +1,11 @@
-"""gRPC between the service's processes over a unix socket with mode 0600: server and client."""
+"""gRPC between the service's processes over a unix socket with mode 0600.
+
+Server, client, and both ends of the long poll `Control.NextChanges`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -15,8 +19,10 @@ from google.protobuf.message import DecodeError, Message
 
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.rpc.error_status import read_error, status_code, trailers
 from pyservice.transport import request_headers
+from pyservice.watch import Change, Changes, LongPolls, Topics
 
 Handler = Callable[[Any], Awaitable[Message]]
 
@@ -151,3 +157,63 @@ class InternalClient:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+NEXT_CHANGES: Final = "hosting.internal.v1.Control.NextChanges"
+
+_POLL_MS: Final = 20_000
+_TIMEOUT_MARGIN_MS: Final = 10_000
+"""Timeout beyond the requested wait."""
+_RETRY_FIRST_MS: Final = 50
+_RETRY_MAX_MS: Final = 1_000
+
+
+def next_changes(topics: Topics) -> Handler:
+    async def answer(
+        request: control_pb2.NextChangesRequest,
+    ) -> control_pb2.NextChangesResponse:
+        wait_s = min(request.wait_ms, 2 * _POLL_MS) / 1000
+        changes = await topics.changes_after(request.run, request.after_sequence, wait_s)
+        return control_pb2.NextChangesResponse(
+            run=changes.run,
+            sequence=changes.sequence,
+            changes=(
+                control_pb2.TopicChange(topic=topic, sequence=sequence)
+                for topic, sequence in changes.topics
+            ),
+            is_complete=changes.is_complete,
+        )
+
+    return answer
+
+
+class ChangesPoll:
+    """Polls for changes while requests wait, and wakes them. Run `run` as a task."""
+
+    def __init__(self, client: InternalClient, long_polls: LongPolls) -> None:
+        self._client = client
+        self._long_polls = long_polls
+
+    async def run(self) -> None:
+        pause_ms = 0
+        while True:
+            run, after = await self._long_polls.question()
+            try:
+                changes = await self._ask(run, after)
+            except (Unreachable, ServiceError) as failure:
+                if not pause_ms:
+                    log.warning("change poll failed", reason=str(failure))
+                pause_ms = min(_RETRY_MAX_MS, 2 * pause_ms or _RETRY_FIRST_MS)
+                await asyncio.sleep(pause_ms / 1000)
+                continue
+            if pause_ms:
+                log.info("change poll succeeds again")
+            pause_ms = 0
+            self._long_polls.take(run, changes)
+
+    async def _ask(self, run: str, after: int) -> Changes:
+        request = control_pb2.NextChangesRequest(run=run, after_sequence=after, wait_ms=_POLL_MS)
+        timeout_s = (_POLL_MS + _TIMEOUT_MARGIN_MS) / 1000
+        response = await self._client.call(NEXT_CHANGES, request, timeout_s)
+        topics = tuple(Change(change.topic, change.sequence) for change in response.changes)
+        return Changes(response.run, response.sequence, topics, response.is_complete)

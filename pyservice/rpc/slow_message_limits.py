@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.errors import ServiceError
-from pyservice.observability.metrics import DoorMetrics
+from pyservice.observability.metrics import TransportMetrics
 from pyservice.rpc.error_status import status_code, trailers
 from pyservice.transport import TransportSettings, request_headers
 from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget
@@ -59,12 +59,16 @@ class SlowMessageLimits:
     """Limits of one server. Create it on its loop, and call `close` after the server has stopped."""
 
     def __init__(
-        self, door: TransportSettings, largest_bytes: int, metrics: DoorMetrics, client_of: ClientOf
+        self,
+        settings: TransportSettings,
+        largest_bytes: int,
+        metrics: TransportMetrics,
+        client_of: ClientOf,
     ) -> None:
-        limit_bytes = door.bodies_limit_bytes
+        limit_bytes = settings.bodies_limit_bytes
         self._places = max(_PLACES_OF_LIMIT * limit_bytes // largest_bytes, _PLACES_MIN)
         self._budget = BodyBudget(limit_bytes, largest_bytes, metrics)
-        self._timeout_s = door.receive_timeout_ms / 1000
+        self._timeout_s = settings.receive_timeout_ms / 1000
         self._client_of = client_of
         self._loop = asyncio.get_running_loop()
         self._coming: dict[asyncio.Task[Any], _Coming] = {}

@@ -13,7 +13,7 @@ from typing import Final
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.errors import ServiceError
-from pyservice.observability.metrics import DoorMetrics
+from pyservice.observability.metrics import TransportMetrics
 from pyservice.transport.client_address import Address, packed_client
 
 _ADDRESS_PART: Final = 2
@@ -236,7 +236,7 @@ def _token(authorization: str | None) -> str | None:
 class BodyBudget:
     """Bytes of request bodies that one server holds in memory."""
 
-    def __init__(self, total_bytes: int, largest_bytes: int, metrics: DoorMetrics) -> None:
+    def __init__(self, total_bytes: int, largest_bytes: int, metrics: TransportMetrics) -> None:
         """One address may always use `largest_bytes`."""
         self._share_bytes = max(total_bytes // _BODY_SHARES, largest_bytes)
         self._total_bytes = max(total_bytes, self._share_bytes)

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
-from pyservice.openapi.error_codes import CODES_BY_CREDENTIAL, declared_codes, implied_codes
-from pyservice.openapi.security_schemes import credential_kinds
+from pyservice.openapi import CODES_BY_CREDENTIAL, credential_kinds, declared_codes, implied_codes
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.schema.methods import Method, descriptor_of, option
 from tests.contract.scenario import Scenario

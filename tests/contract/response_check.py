@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 import jsonschema_rs
 
-from pyservice.openapi.error_codes import declared_codes
+from pyservice.openapi import declared_codes
 from pyservice.pb.errors import TABLE
 from pyservice.schema.methods import METHODS
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import httpx
 
-from pyservice.openapi.examples import FilledExample, fill_example
+from pyservice.openapi import FilledExample, fill_example
 from pyservice.schema.methods import METHODS, Method
 from tests import programs
 from tests.app.supervised_service import SupervisedService

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
-from pyservice.openapi.error_codes import declared_codes, implied_codes
+from pyservice.openapi import declared_codes, implied_codes
 from pyservice.schema.methods import METHODS, Method
 
 SWEEPS: Final = "tests/contract/test_service_errors.py"

@@ -29,9 +29,15 @@ from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi import checks
 
 from pyservice.errors import ServiceError
-from pyservice.openapi.error_codes import declared_codes, implied_codes
-from pyservice.openapi.examples import FilledExample, curl, fill_example
-from pyservice.openapi.security_schemes import CredentialKind, credential_kinds
+from pyservice.openapi import (
+    CredentialKind,
+    FilledExample,
+    credential_kinds,
+    curl,
+    declared_codes,
+    fill_example,
+    implied_codes,
+)
 from pyservice.pb.errors import TABLE
 from tests.contract import error_cases
 from tests.contract.areas.mock_responses import ask_mock, check_mock

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from pyservice.edge.forwarding import AT_ONCE
-from pyservice.openapi.examples import fill_example
+from pyservice.openapi import fill_example
 from pyservice.transport.server_budgets import SMALL_BYTES
 from tests.app.supervised_service import SupervisedService, until
 from tests.contract import error_cases

@@ -8,7 +8,7 @@ import orjson
 from hypothesis import strategies as st
 
 from pyservice.control.configuration_validation import ValidationContext
-from pyservice.edge import message_codec
+from pyservice.edge import http_json_codec
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
@@ -145,7 +145,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     return document
 
 
-_decode = message_codec.decoder(CREATE)
+_decode = http_json_codec.decoder(CREATE)
 
 
 def read(document: Any) -> pb.CloudConfig:

@@ -21,7 +21,7 @@ from pyservice.dataplane import feed_validation
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.resolved_namespace import resolve_namespace
-from pyservice.edge import message_codec
+from pyservice.edge import http_json_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
@@ -38,7 +38,7 @@ from tests.control.configurations import (
 )
 from tests.dataplane.configurations import VERSION_ID, configuration
 
-_encode_answer = message_codec.encoder(METHODS["hosting.v1.Versions.GetVersion"])
+_encode_answer = http_json_codec.encoder(METHODS["hosting.v1.Versions.GetVersion"])
 
 
 def test_storage_round_trip_is_exact() -> None:

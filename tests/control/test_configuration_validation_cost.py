@@ -9,7 +9,7 @@ import pytest
 
 from pyservice.control.configuration_encoding import to_feed
 from pyservice.control.configuration_validation import configuration_problems, image_ids
-from pyservice.edge import message_codec
+from pyservice.edge import http_json_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.schema.findings import MAX_PROBLEMS
@@ -31,7 +31,7 @@ LIMIT = METHOD.body_limit_bytes or 0
 # Limit of the CPU time. Measured values are 0.05 to 1 s.
 MAX_CPU_S = 8.0
 
-_decode = message_codec.decoder(METHOD)
+_decode = http_json_codec.decoder(METHOD)
 
 HEAD = b'{"display_name":"1","config":{'
 MODE = HEAD + b'"matchmaker":{"game_modes":{"duel":{'

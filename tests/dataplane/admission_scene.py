@@ -12,7 +12,7 @@ from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.outbound_http import OutboundHttpClient
-from pyservice.network.hosts import AllowedAddresses, anywhere
+from pyservice.network.hosts import AllowedDestinations, anywhere
 from tests.dataplane.configurations import version
 from tests.dataplane.matchmaker_scene import MODES, MatchmakerScene
 
@@ -40,7 +40,7 @@ class AdmissionScene(MatchmakerScene):
     def __init__(self, engine: Engine, timeout_ms: int, endpoints: dict[Any, str]) -> None:
         super().__init__(engine)
         self.passes = MemoryCaptchaPasses()
-        loopback = AllowedAddresses((ip_network("127.0.0.0/8"),))
+        loopback = AllowedDestinations((ip_network("127.0.0.0/8"),))
         self.to_games = OutboundHttpClient(loopback, timeout_ms=timeout_ms)
         self.to_providers = OutboundHttpClient(anywhere, timeout_ms=timeout_ms)
         self.entrance = Admission(

@@ -14,7 +14,7 @@ from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.resolved_namespace import raw_id
-from pyservice.network.hosts import AllowedAddresses
+from pyservice.network.hosts import AllowedDestinations
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, version
@@ -249,7 +249,7 @@ async def test_captcha_precedes_verification(scene: AdmissionScene, game: ThirdP
 
 async def test_no_admission_without_rules(scene: AdmissionScene) -> None:
     assert scene.namespaces.resolved(raw_id(NAMESPACE_ID)).admission_rules is None
-    scene.entrance._verification = VerificationCheck(OutboundHttpClient(AllowedAddresses()))
+    scene.entrance._verification = VerificationCheck(OutboundHttpClient(AllowedDestinations()))
     made = await scene.attach()
     await scene.join(made.lobby_id)
     assert scene.entrance._verification._outbound._session is None

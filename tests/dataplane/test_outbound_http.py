@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from pyservice.dataplane.outbound_http import DnsResolver, NoUsableResponse, OutboundHttpClient
-from pyservice.network.hosts import AllowedAddresses, anywhere
+from pyservice.network.hosts import AllowedDestinations, anywhere
 from tests.dataplane.third_party_server import ThirdPartyServer, raw_server, third_party_server
 from tests.support.waiting import PATIENCE_S, FreeTime
 
@@ -36,7 +36,7 @@ async def server() -> AsyncIterator[ThirdPartyServer]:
 
 @pytest.fixture
 async def outbound() -> AsyncIterator[OutboundHttpClient]:
-    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
+    outbound = OutboundHttpClient(AllowedDestinations(LOOPBACK))
     yield outbound
     await outbound.close()
 
@@ -129,7 +129,7 @@ async def test_redirects_are_not_followed(
     ],
 )
 async def test_private_addresses_are_never_contacted(server: ThirdPartyServer, host: str) -> None:
-    outbound = OutboundHttpClient(AllowedAddresses())
+    outbound = OutboundHttpClient(AllowedDestinations())
     try:
         with pytest.raises(NoUsableResponse):
             await _post(outbound, server.url(host=host))
@@ -219,7 +219,7 @@ async def test_invalid_url(outbound: OutboundHttpClient, url: str) -> None:
     ids=["nothing", "ssh", "half", "status", "header", "headers", "short", "chunk"],
 )
 async def test_malformed_response(reply: bytes, is_closed: bool) -> None:
-    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=300)
+    outbound = OutboundHttpClient(AllowedDestinations(LOOPBACK), timeout_ms=300)
     async with raw_server(reply, then_close=is_closed) as port:
         assert await _reason(outbound, f"http://127.0.0.1:{port}/", 100)
     await outbound.close()
@@ -234,7 +234,7 @@ async def test_slow_response_times_out(server: ThirdPartyServer) -> None:
             await asyncio.sleep(0.02)
 
     server.reply = reply
-    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=200)
+    outbound = OutboundHttpClient(AllowedDestinations(LOOPBACK), timeout_ms=200)
     started = FreeTime()
     assert await _reason(outbound, server.url(), 1 << 20) == "no answer within 0.2 s"
     assert started.is_within(1)
@@ -289,7 +289,7 @@ async def test_connections_per_host_are_limited(server: ThirdPartyServer) -> Non
         return web.Response()
 
     server.reply = reply
-    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=5_000)
+    outbound = OutboundHttpClient(AllowedDestinations(LOOPBACK), timeout_ms=5_000)
     asked = [
         asyncio.create_task(_post(outbound, server.url(), tenant=tenant))
         for tenant in (b"one", b"two")
@@ -347,8 +347,8 @@ async def test_certificates_are_verified(
     trusting = ssl.create_default_context(cafile=str(certificate))
     async with third_party_server(tls=serving) as server:
         _Names(monkeypatch, ["127.0.0.1"])
-        by_system = OutboundHttpClient(AllowedAddresses(LOOPBACK))
-        by_hand = OutboundHttpClient(AllowedAddresses(LOOPBACK), tls=trusting)
+        by_system = OutboundHttpClient(AllowedDestinations(LOOPBACK))
+        by_hand = OutboundHttpClient(AllowedDestinations(LOOPBACK), tls=trusting)
         good, other = server.url(host="game.example"), server.url(host="other.example")
         assert await _reason(by_system, good) == "its certificate cannot be trusted"
         assert await _reason(by_hand, other) == "its certificate cannot be trusted"

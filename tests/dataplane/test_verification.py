@@ -17,7 +17,7 @@ from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.outbound_http import OutboundHttpClient
-from pyservice.network.hosts import AllowedAddresses
+from pyservice.network.hosts import AllowedDestinations
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import (
     AdmissionScene,
@@ -286,7 +286,9 @@ CONFIG = b'{"seed": 18446744073709551615,  "map": "old  town"}'
 async def runtime_scene(engine: Engine, game: ThirdPartyServer) -> AsyncIterator[RuntimeScene]:
     create = {**MODES["duel"]["actions"]["create"], "verification": {"url": game.url("/may-make")}}
     made = await connected_scene(engine, duel={**MODES["duel"], "actions": {"create": create}})
-    outbound = OutboundHttpClient(AllowedAddresses((ip_network("127.0.0.0/8"),)), timeout_ms=5_000)
+    outbound = OutboundHttpClient(
+        AllowedDestinations((ip_network("127.0.0.0/8"),)), timeout_ms=5_000
+    )
     regions = made.matchmaker._regions
     captcha = CaptchaCheck(outbound, MemoryCaptchaPasses(), {}, lambda: 0)
     entrance = Admission(engine, made.namespaces, regions, captcha, VerificationCheck(outbound))

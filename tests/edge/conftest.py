@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.edge import message_codec
+from pyservice.edge import http_json_codec
 from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
@@ -19,7 +19,7 @@ Refusal = Callable[..., ServiceError]
 @pytest.fixture(scope="session")
 def decode() -> Decode:
     methods = {method.slug: method for method in METHODS.values()}
-    decoders = {slug: message_codec.decoder(method) for slug, method in methods.items()}
+    decoders = {slug: http_json_codec.decoder(method) for slug, method in methods.items()}
 
     def run(
         slug: str, body: bytes = b"", query: bytes = b"", path: Mapping[str, str] | None = None

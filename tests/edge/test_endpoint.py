@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from pyservice.calls import Call, Caller, Operation, TokenKind, WaitForChange
-from pyservice.edge.edge_app import create_app
+from pyservice.edge.http_application import create_app
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
@@ -152,8 +152,8 @@ async def test_oversized_body_is_reported_after_the_token(service: SlowService) 
 
 
 async def test_asynchronous_local_operation_waits() -> None:
-    topics, waiters = Topics(), LongPolls()
-    topics.listen(lambda changes: waiters.take(topics.run, changes))
+    topics, long_polls = Topics(), LongPolls()
+    topics.listen(lambda changes: long_polls.take(topics.run, changes))
     first = topics.index_of("lobbies")
 
     async def run(
@@ -164,11 +164,13 @@ async def test_asynchronous_local_operation_waits() -> None:
 
     name = f"{MATCHMAKER}.ListLobbies"
     operations = {name: Operation(name, SmallService().authorize, run)}
-    app = create_app(operations, TransportSettings(), RequestMetrics(), Limits(), waiters=waiters)
+    app = create_app(
+        operations, TransportSettings(), RequestMetrics(), Limits(), long_polls=long_polls
+    )
     async with open_http(app) as api:
         connection = await HttpConnection.open(api.address)
         connection.say("GET", "/matchmaker/lobbies/list", None, GOOD)
-        await until(lambda: len(waiters) == 1)
+        await until(lambda: len(long_polls) == 1)
         topics.bump("lobbies")
         assert (await connection.read()).status == 200
         await connection.close()

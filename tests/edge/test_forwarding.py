@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.edge.edge_app import create_app
 from pyservice.edge.forwarding import HttpForwarder
+from pyservice.edge.http_application import create_app
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate
@@ -204,26 +204,31 @@ async def test_sockets_between_planes_are_private_to_their_owner(servers: Server
 
 async def test_forwarding_works_under_another_asgi_server(tmp_path: Path) -> None:
     async with open_servers(tmp_path) as servers:
-        waiters = servers.waiters
-        passing = HttpForwarder(servers.behind.http_path, waiters)
-        passed = tuple(servers.control.operations())
+        long_polls = servers.long_polls
+        forwarder = HttpForwarder(servers.behind.http_path, long_polls)
+        forwarded = tuple(servers.control.operations())
         app = create_app(
-            {}, TransportSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed
+            {},
+            TransportSettings(),
+            RequestMetrics(),
+            Limits(),
+            forwarder=forwarder,
+            forwarded=forwarded,
         )
         async with open_asgi(app) as other:
             connection = await HttpConnection.open(other.address)
             index = (await connection.ask("GET", BILLING, None, CLOUD)).json["watch"]["index"]
             connection.say("GET", f"{BILLING}?watch_index={index}", None, CLOUD)
-            await until(lambda: len(waiters) == 1)
+            await until(lambda: len(long_polls) == 1)
             servers.control.pay(GROUP, "now")
             again = await connection.read()
             assert again.json["group"] == {"payment_succeeded_ts": "now"}
             index = again.json["watch"]["index"]
             connection.say("GET", f"{BILLING}?watch_index={index}", None, CLOUD)
-            await until(lambda: len(waiters) == 1)
+            await until(lambda: len(long_polls) == 1)
             await connection.close()
-            await until(lambda: len(waiters) == 0)
-        await passing.close()
+            await until(lambda: len(long_polls) == 0)
+        await forwarder.close()
 
 
 async def test_control_plane_outage_affects_only_its_operations(
@@ -360,13 +365,13 @@ async def test_shutdown_finishes_running_requests(servers: Servers) -> None:
 
 
 def test_server_without_a_control_plane_forwards_nothing() -> None:
-    with pytest.raises(ValueError, match="no way"):
+    with pytest.raises(ValueError, match="need a forwarder"):
         create_app(
             {},
             TransportSettings(),
             RequestMetrics(),
             Limits(),
-            passed=("hosting.v1.Games.GetGames",),
+            forwarded=("hosting.v1.Games.GetGames",),
         )
 
 
@@ -377,6 +382,6 @@ async def test_operation_belongs_to_one_plane() -> None:
             TransportSettings(),
             RequestMetrics(),
             Limits(),
-            passing=HttpForwarder(Path("nowhere"), LongPolls()),
-            passed=("hosting.v1.Matchmaker.PlayerConnected",),
+            forwarder=HttpForwarder(Path("nowhere"), LongPolls()),
+            forwarded=("hosting.v1.Matchmaker.PlayerConnected",),
         )

@@ -11,8 +11,7 @@ from schemathesis.specs.openapi import definitions
 
 from pyservice import openapi
 from pyservice.errors import ServiceError
-from pyservice.openapi.error_codes import codes_by_status, declared_codes
-from pyservice.openapi.examples import fill_example
+from pyservice.openapi import codes_by_status, declared_codes, fill_example
 from pyservice.openapi.message_schemas import (
     SchemaComponents,
     SchemaForm,

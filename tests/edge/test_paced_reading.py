@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller
-from pyservice.edge.edge_app import Edge
+from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_messages import Request
 from pyservice.edge.http_protocol import HttpProtocol
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
@@ -46,9 +46,9 @@ async def test_pipelining_client_does_not_block_others(
 ) -> None:
     turns, opened = 0, dict[int, int]()
     is_over = False
-    open_one = Edge.open
+    open_one = HttpApplication.open
 
-    def count(edge: Edge, request: Request) -> Any:
+    def count(edge: HttpApplication, request: Request) -> Any:
         opened[turns] = opened.get(turns, 0) + 1
         return open_one(edge, request)
 
@@ -58,7 +58,7 @@ async def test_pipelining_client_does_not_block_others(
             turns += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(Edge, "open", count)
+    monkeypatch.setattr(HttpApplication, "open", count)
     connection = await connect()
     ticking = asyncio.create_task(take_turns())
     connection.writer.write(SHORTEST * 3000)

@@ -48,7 +48,7 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
 async def test_watch_waits_for_a_change_and_returns_it(servers: Servers) -> None:
     index = await read_index(servers)
     connection = await watch(servers, index)
-    await until(lambda: len(servers.waiters) == 1)
+    await until(lambda: len(servers.long_polls) == 1)
     servers.control.pay(GROUP, "now")
     response = await asyncio.wait_for(connection.read(), PATIENCE_S)
     assert response.json["group"] == {"payment_succeeded_ts": "now"}
@@ -60,11 +60,11 @@ async def test_watch_waits_for_a_change_and_returns_it(servers: Servers) -> None
 
 async def test_change_of_another_topic_wakes_no_watch(servers: Servers) -> None:
     connection = await watch(servers, await read_index(servers))
-    await until(lambda: len(servers.waiters) == 1)
+    await until(lambda: len(servers.long_polls) == 1)
     servers.control.pay(OTHER_GROUP, "now")
     other = await watch(servers, "another", f"/cloud/groups/{OTHER_GROUP}/billing")
     assert (await other.read()).json["group"] == {"payment_succeeded_ts": "now"}
-    assert len(servers.waiters) == 1
+    assert len(servers.long_polls) == 1
     assert servers.control.parks == 1
     await close_all([connection, other])
 
@@ -138,7 +138,7 @@ async def test_requests_with_different_tokens_are_read_separately(servers: Serve
 async def test_wake_does_not_count_for_the_rate_limit(tmp_path: Path) -> None:
     async with open_servers(tmp_path, limits=Limits(control=Rate(0.001, 2))) as servers:
         connection = await watch(servers, await read_index(servers))
-        await until(lambda: len(servers.waiters) == 1)
+        await until(lambda: len(servers.long_polls) == 1)
         servers.control.pay(GROUP, "now")
         assert (await asyncio.wait_for(connection.read(), PATIENCE_S)).status == 200
         assert code_of(await connection.ask("GET", BILLING, None, CLOUD)) == "RATE_LIMITED"
@@ -149,7 +149,7 @@ async def test_disconnected_client_is_removed(servers: Servers) -> None:
     watching = await watch_many(servers, await read_index(servers), 20)
     for connection in watching[:10]:
         connection.writer.transport.abort()
-    await until(lambda: len(servers.waiters) == 10)
+    await until(lambda: len(servers.long_polls) == 10)
     assert servers.metrics.http.meters["get_billing"].codes["CANCELLED"] == 10
     servers.control.pay(GROUP, "now")
     for connection in watching[10:]:
@@ -168,7 +168,7 @@ async def test_client_may_disconnect_while_its_request_is_repeated(servers: Serv
         index = response.json["watch"]["index"]
         await close_all(watching)
     await until(lambda: servers.metrics.http.in_flight == 0)
-    assert len(servers.waiters) == 0
+    assert len(servers.long_polls) == 0
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
@@ -181,7 +181,7 @@ async def test_pipelined_request_ends_the_parked_one_early(
     index = await read_index(servers)
     connection = await watch(servers, index)
     if is_parked:
-        await until(lambda: len(servers.waiters) == 1)
+        await until(lambda: len(servers.long_polls) == 1)
     connection.say("POST", VALIDATE, b" " * 300_000, {"authorization": "Bearer cloud_a"})
     connection.say("GET", "/nowhere")
     first = await asyncio.wait_for(connection.read(), PATIENCE_S)
@@ -193,12 +193,12 @@ async def test_pipelined_request_ends_the_parked_one_early(
 
 async def test_disconnect_after_a_pipelined_request_is_noticed(servers: Servers) -> None:
     connection = await watch(servers, await read_index(servers))
-    await until(lambda: len(servers.waiters) == 1)
+    await until(lambda: len(servers.long_polls) == 1)
     connection.say("POST", VALIDATE, b" " * 300_000, {"authorization": "Bearer cloud_a"})
     await connection.writer.drain()
     await connection.close()
     await until(lambda: servers.metrics.http.in_flight == 0 and not servers.metrics.http.body_bytes)
-    assert len(servers.waiters) == 0
+    assert len(servers.long_polls) == 0
 
 
 async def test_shutdown_answers_parked_requests_with_the_current_state(servers: Servers) -> None:
@@ -236,7 +236,7 @@ async def test_control_plane_outage_ends_watches_as_unavailable(
 ) -> None:
     async with open_servers(tmp_path, hold_ms=300) as servers:
         connection = await watch(servers, await read_index(servers))
-        await until(lambda: len(servers.waiters) == 1)
+        await until(lambda: len(servers.long_polls) == 1)
         await servers.behind.stop()
         assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
         response = await asyncio.wait_for(connection.read(), PATIENCE_S)
@@ -252,7 +252,7 @@ async def test_invalid_park_response_fails_and_others_are_answered(
         paths = [f"/cloud/groups/{group}/billing" for group in (GROUP, OTHER_GROUP)]
         index = await read_index(servers)
         watching = [await watch(servers, index, path) for path in paths * 2]
-        await until(lambda: len(servers.waiters) == 4)
+        await until(lambda: len(servers.long_polls) == 4)
         control.paid[OTHER_GROUP] = "now"
         control.is_wrong = True
         control.topics.bump(f"group/{GROUP}", f"group/{OTHER_GROUP}")
@@ -263,7 +263,7 @@ async def test_invalid_park_response_fails_and_others_are_answered(
             "now"
         }
         assert servers.metrics.http.meters["get_billing"].codes["INTERNAL"] == 2
-        assert (servers.metrics.http.in_flight, len(servers.waiters)) == (0, 0)
+        assert (servers.metrics.http.in_flight, len(servers.long_polls)) == (0, 0)
         await close_all(watching)
 
 
@@ -307,7 +307,7 @@ async def test_parked_request_needs_no_task_and_little_memory(servers: Servers) 
     watching = await watch_many(servers, index, 100)
     tasks, before = len(asyncio.all_tasks()), _resident_bytes()
     watching += [await watch(servers, index) for _ in range(1000)]
-    await until(lambda: len(servers.waiters) == 1100)
+    await until(lambda: len(servers.long_polls) == 1100)
     assert len(asyncio.all_tasks()) == tasks
     assert (_resident_bytes() - before) / 1000 < 60_000
     servers.control.pay(GROUP, "now")

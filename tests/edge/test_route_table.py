@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyservice.edge.route_table import Routes, decoded
+from pyservice.edge.http_application import Routes, decoded
 from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
 

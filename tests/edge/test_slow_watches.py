@@ -57,7 +57,7 @@ async def watch_both(servers: Servers) -> list[HttpConnection]:
 
 
 def _are_parked(servers: Servers, number: int) -> bool:
-    return len(servers.waiters) == number
+    return len(servers.long_polls) == number
 
 
 def change_both(control: SmallControl) -> None:
@@ -137,7 +137,7 @@ async def test_disconnect_during_a_slow_read_frees_the_request(
     await until(lambda: servers.metrics.http.in_flight == 0)
     control.may_end.set()
     await until(lambda: control.reading == 0)
-    assert len(servers.waiters) == 0
+    assert len(servers.long_polls) == 0
     assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
     await close_all([slow, other])
 

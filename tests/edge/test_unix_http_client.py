@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.edge.edge_app import create_app
 from pyservice.edge.forwarding import HttpForwarder
+from pyservice.edge.http_application import create_app
 from pyservice.edge.unix_http_client import NoResponse, Reply, UnixHttpClient
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings
@@ -48,16 +48,21 @@ async def broken(
                 await writer.wait_closed()
 
     server = await asyncio.start_unix_server(handle, path)
-    passing = HttpForwarder(path, LongPolls(), answer_timeout_ms=int(1_000 * PATIENCE_S))
+    forwarder = HttpForwarder(path, LongPolls(), answer_timeout_ms=int(1_000 * PATIENCE_S))
     if upstreams is not None:
-        upstreams.append(passing._upstream)
-    passed = tuple(SmallControl().operations())
+        upstreams.append(forwarder._upstream)
+    forwarded = tuple(SmallControl().operations())
     app = create_app(
-        {}, TransportSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed
+        {},
+        TransportSettings(),
+        RequestMetrics(),
+        Limits(),
+        forwarder=forwarder,
+        forwarded=forwarded,
     )
     async with open_http(app) as api:
         yield api
-    await passing.close()
+    await forwarder.close()
     server.close()
 
 

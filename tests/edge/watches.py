@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from pyservice.edge import watch_batch_format
-from pyservice.edge.edge_app import create_app
 from pyservice.edge.forwarding_headers import RequestKey
+from pyservice.edge.http_application import create_app
 from pyservice.edge.http_messages import Request
 from pyservice.edge.watch_batch_endpoint import WatchBatchExchange
 from pyservice.edge.watch_batch_format import BatchedRequest
@@ -47,7 +47,7 @@ async def watch_many(
 
 
 def _is_parked(servers: Servers, number: int) -> bool:
-    return len(servers.waiters) == number
+    return len(servers.long_polls) == number
 
 
 async def close_all(connections: list[HttpConnection]) -> None:

@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from pyservice.network.hosts import AllowedAddresses
+from pyservice.network.hosts import AllowedDestinations
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from pyservice.network.hosts import AllowedAddresses
     ],
 )
 def test_public_addresses_are_allowed(text: str) -> None:
-    assert AllowedAddresses()(ip_address(text))
+    assert AllowedDestinations()(ip_address(text))
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_public_addresses_are_allowed(text: str) -> None:
     ],
 )
 def test_private_addresses_are_rejected_in_every_notation(text: str) -> None:
-    assert not AllowedAddresses()(ip_address(text))
+    assert not AllowedDestinations()(ip_address(text))
 
 
 def test_allowed_networks_match_every_address_notation() -> None:
-    allowed = AllowedAddresses((ip_network("10.0.0.0/8"), ip_network("fd00::/8")))
+    allowed = AllowedDestinations((ip_network("10.0.0.0/8"), ip_network("fd00::/8")))
     for text in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "2002:a01:203::", "fd00::1"):
         assert allowed(ip_address(text)), text
     for text in ("11.0.0.1", "127.0.0.1", "fc00::1"):

@@ -49,9 +49,9 @@ class Plane:
     async def is_asked(self) -> None:
         await until(lambda: bool(self.topics._news))
 
-    def waits(self, waiters: LongPolls, topic: str) -> asyncio.Task[bool]:
+    def waits(self, long_polls: LongPolls, topic: str) -> asyncio.Task[bool]:
         parked = wait_for_change(topic, sequence=self.topics.sequence, run=self.topics.run)
-        return asyncio.create_task(waiters.wait(WaitingTask(), parked))
+        return asyncio.create_task(long_polls.wait(WaitingTask(), parked))
 
 
 class Client(InternalClient):
@@ -76,10 +76,10 @@ async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
 
 @asynccontextmanager
 async def polling(plane: Plane) -> AsyncIterator[LongPolls]:
-    waiters = LongPolls()
+    long_polls = LongPolls()
     async with Client(plane) as client:
-        task = asyncio.create_task(ChangesPoll(client, waiters).run())
-        yield waiters
+        task = asyncio.create_task(ChangesPoll(client, long_polls).run())
+        yield long_polls
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
@@ -87,8 +87,8 @@ async def polling(plane: Plane) -> AsyncIterator[LongPolls]:
 
 async def test_changes_reach_their_topics(plane: Plane) -> None:
     await plane.start()
-    async with polling(plane) as waiters:
-        concerned, other = plane.waits(waiters, "a"), plane.waits(waiters, "b")
+    async with polling(plane) as long_polls:
+        concerned, other = plane.waits(long_polls, "a"), plane.waits(long_polls, "b")
         await plane.is_asked()
         plane.topics.bump("a")
         over = await asyncio.wait_for(concerned, PATIENCE_S)
@@ -100,17 +100,17 @@ async def test_changes_reach_their_topics(plane: Plane) -> None:
 
 async def test_change_before_the_first_poll_is_received(plane: Plane) -> None:
     await plane.start()
-    async with polling(plane) as waiters:
-        waiting = plane.waits(waiters, "a")
+    async with polling(plane) as long_polls:
+        waiting = plane.waits(long_polls, "a")
         plane.topics.bump("a")
         await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 async def test_polling_continues_after_a_time_without_watchers(plane: Plane) -> None:
     await plane.start()
-    async with polling(plane) as waiters:
+    async with polling(plane) as long_polls:
         for number in range(5):
-            waiting = plane.waits(waiters, "a")
+            waiting = plane.waits(long_polls, "a")
             await asyncio.sleep(0.01 * number)
             plane.topics.bump("a")
             await asyncio.wait_for(waiting, PATIENCE_S)
@@ -121,8 +121,8 @@ async def test_polling_continues_after_a_time_without_watchers(plane: Plane) -> 
 
 async def test_outage_loses_no_change_and_wakes_no_other_topic(plane: Plane) -> None:
     await plane.start()
-    async with polling(plane) as waiters:
-        concerned, other = plane.waits(waiters, "a"), plane.waits(waiters, "b")
+    async with polling(plane) as long_polls:
+        concerned, other = plane.waits(long_polls, "a"), plane.waits(long_polls, "b")
         await plane.is_asked()
         await plane.stop()
         plane.topics.bump("a")
@@ -135,8 +135,8 @@ async def test_outage_loses_no_change_and_wakes_no_other_topic(plane: Plane) -> 
 
 async def test_restarted_plane_wakes_every_topic(plane: Plane) -> None:
     await plane.start()
-    async with polling(plane) as waiters:
-        waiting = [plane.waits(waiters, topic) for topic in "abc"]
+    async with polling(plane) as long_polls:
+        waiting = [plane.waits(long_polls, topic) for topic in "abc"]
         await plane.is_asked()
         await plane.stop()
         plane.topics = Topics()
@@ -147,8 +147,8 @@ async def test_restarted_plane_wakes_every_topic(plane: Plane) -> None:
 
 
 async def test_polling_waits_for_a_plane_that_starts_later(plane: Plane) -> None:
-    async with polling(plane) as waiters:
-        waiting = plane.waits(waiters, "a")
+    async with polling(plane) as long_polls:
+        waiting = plane.waits(long_polls, "a")
         await until(lambda: plane.failures > 0)
         await plane.start()
         plane.topics.bump("a")

@@ -275,7 +275,7 @@ def _is_creating(servers: Servers, number: int) -> bool:
 async def test_watch_waits_for_a_change_and_returns_it(servers: Servers) -> None:
     index = (await billing(servers)).watch.index
     call = billing(servers, index)
-    await until(lambda: len(servers.waiters) == 1)
+    await until(lambda: len(servers.long_polls) == 1)
     servers.control.pay(GROUP, "now")
     answer = await asyncio.wait_for(call, PATIENCE_S)
     assert answer.group.payment_succeeded_ts == "now"
@@ -304,22 +304,22 @@ async def test_parked_calls_take_no_permits(tmp_path: Path) -> None:
 
 
 def _is_parked(servers: Servers, number: int) -> bool:
-    return len(servers.waiters) == number
+    return len(servers.long_polls) == number
 
 
 async def test_cancelled_parked_call_is_removed(servers: Servers) -> None:
     index = (await billing(servers)).watch.index
     call = billing(servers, index)
-    await until(lambda: len(servers.waiters) == 1)
+    await until(lambda: len(servers.long_polls) == 1)
     call.cancel()
-    await until(lambda: len(servers.waiters) == 0)
+    await until(lambda: len(servers.long_polls) == 0)
     await until(lambda: servers.metrics.grpc.in_flight == 0)
 
 
 async def test_restarted_control_plane_answers_a_watch(servers: Servers) -> None:
     index = (await billing(servers)).watch.index
     call = billing(servers, index)
-    await until(lambda: len(servers.waiters) == 1)
+    await until(lambda: len(servers.long_polls) == 1)
     await servers.behind.stop()
     await servers.behind.start(SmallControl(paid={GROUP: "anew"}))
     answer = await asyncio.wait_for(call, PATIENCE_S)
@@ -393,12 +393,12 @@ async def test_public_and_internal_calls_share_the_socket(servers: Servers) -> N
 
 
 async def test_server_without_a_control_plane_forwards_nothing() -> None:
-    with pytest.raises(ValueError, match="no way"):
+    with pytest.raises(ValueError, match="need a forwarder"):
         RpcServer(
             SmallService().operations(),
             TransportSettings(),
             RequestMetrics(),
             Limits(),
             "127.0.0.1:0",
-            passed=(f"{GROUPS}.GetGroup",),
+            forwarded=(f"{GROUPS}.GetGroup",),
         )

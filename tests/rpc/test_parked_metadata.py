@@ -49,7 +49,7 @@ async def parking(
     """
     if request.param == "passed on":
         async with open_servers(tmp_path, control) as servers:
-            yield servers.grpc.channel, servers.waiters
+            yield servers.grpc.channel, servers.long_polls
     else:
         async with served_here(control) as opened:
             yield opened
@@ -57,19 +57,19 @@ async def parking(
 
 @asynccontextmanager
 async def served_here(control: SmallControl) -> AsyncIterator[tuple[Channel, LongPolls]]:
-    waiters = LongPolls()
-    control.topics.listen(partial(waiters.take, control.topics.run))
+    long_polls = LongPolls()
+    control.topics.listen(partial(long_polls.take, control.topics.run))
     server = RpcServer(
         control.operations(),
         TransportSettings(),
         RequestMetrics(),
         Limits(),
         "127.0.0.1:0",
-        waiters=waiters,
+        long_polls=long_polls,
     )
     port = await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield channel, waiters
+        yield channel, long_polls
     await server.stop(0.0)
 
 
@@ -86,15 +86,15 @@ def billing(
     return method(request, metadata=(CLOUD, *filling), timeout=PATIENCE_S)
 
 
-def _is_parked(waiters: LongPolls, number: int) -> bool:
-    return len(waiters) == number
+def _is_parked(long_polls: LongPolls, number: int) -> bool:
+    return len(long_polls) == number
 
 
 @pytest.mark.parametrize(("filling_bytes", "entries"), [(4_096, 1), (30_000, 1), (200, 200)])
 async def test_call_with_large_metadata_is_not_parked(
     parking: tuple[Channel, LongPolls], filling_bytes: int, entries: int
 ) -> None:
-    channel, waiters = parking
+    channel, long_polls = parking
     index = (await billing(channel, 0)).watch.index
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await billing(channel, filling_bytes, index, entries)
@@ -102,16 +102,16 @@ async def test_call_with_large_metadata_is_not_parked(
     assert error is not None
     assert error.code == "HEADERS_TOO_LARGE"
     assert "at most 4096 bytes of metadata with watch_index" in error.detail
-    assert len(waiters) == 0
+    assert len(long_polls) == 0
 
 
 async def test_call_with_tracing_metadata_is_parked(
     parking: tuple[Channel, LongPolls], control: SmallControl
 ) -> None:
-    channel, waiters = parking
+    channel, long_polls = parking
     index = (await billing(channel, 0)).watch.index
     call = asyncio.ensure_future(billing(channel, 3_500, index))
-    await until(partial(_is_parked, waiters, 1))
+    await until(partial(_is_parked, long_polls, 1))
     control.pay(GROUP, "now")
     assert (await call).group.payment_succeeded_ts == "now"
 

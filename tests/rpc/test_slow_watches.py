@@ -60,7 +60,7 @@ async def ask(
 
 async def watch(servers: Servers, tokens: list[str]) -> list[Answered]:
     index = (await ask(servers, "cloud_anybody")).watch.index
-    parked = len(servers.waiters)
+    parked = len(servers.long_polls)
     watching = []
     for number, token in enumerate(tokens, 1):
         watching.append(asyncio.create_task(ask(servers, token, index)))
@@ -69,7 +69,7 @@ async def watch(servers: Servers, tokens: list[str]) -> list[Answered]:
 
 
 def _are_parked(servers: Servers, number: int) -> bool:
-    return len(servers.waiters) == number
+    return len(servers.long_polls) == number
 
 
 async def read_soon(watching: list[Answered]) -> None:

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from google.protobuf.message import Message
 
-from pyservice.edge import message_codec
+from pyservice.edge import http_json_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import error_status
@@ -31,7 +31,7 @@ MAX_ANSWER_BYTES = 64 * 1024
 MAX_TRAILER_BYTES = 6 * 1024
 
 BY_SLUG = {method.slug: method for method in METHODS.values()}
-DECODERS = {slug: message_codec.decoder(method) for slug, method in BY_SLUG.items()}
+DECODERS = {slug: http_json_codec.decoder(method) for slug, method in BY_SLUG.items()}
 PATHS = {"attach": {"game_id": "arena", "namespace_id": "prod"}}
 
 Make = Callable[[int], bytes]

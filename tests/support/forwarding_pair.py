@@ -18,8 +18,8 @@ import grpc
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind, WaitForChange
-from pyservice.edge.edge_app import create_app
 from pyservice.edge.forwarding import HttpForwarder
+from pyservice.edge.http_application import create_app
 from pyservice.edge.http_server import HttpServer, listen_unix, make_server
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
@@ -175,7 +175,7 @@ class Servers:
     grpc: GrpcApi
     behind: Behind
     control: SmallControl
-    waiters: LongPolls
+    long_polls: LongPolls
     metrics: RequestMetrics
     server: HttpServer
 
@@ -195,8 +195,8 @@ async def open_servers(
 ) -> AsyncIterator[Servers]:
     control = control or SmallControl()
     settings, metrics = settings or TransportSettings(), RequestMetrics()
-    waiters = LongPolls(hold_ms)
-    passed = tuple(control.operations())
+    long_polls = LongPolls(hold_ms)
+    forwarded = tuple(control.operations())
     own = SmallService().operations()
     async with AsyncExitStack() as stack:
         behind = Behind(folder, limits)
@@ -204,24 +204,30 @@ async def open_servers(
         if is_started:
             await behind.start(control)
         client = await stack.enter_async_context(InternalClient(behind.grpc_path))
-        poll = asyncio.create_task(ChangesPoll(client, waiters).run())
+        poll = asyncio.create_task(ChangesPoll(client, long_polls).run())
         stack.push_async_callback(_end, poll)
         bounds: dict[str, Any] = {
             "at_once": at_once,
             "wait_ms": wait_ms,
             "answer_timeout_ms": answer_timeout_ms,
         }
-        passing = HttpForwarder(behind.http_path, waiters, **bounds)
-        stack.push_async_callback(passing.close)
-        app = create_app(own, settings, metrics, Limits(), passing=passing, passed=passed)
+        forwarder = HttpForwarder(behind.http_path, long_polls, **bounds)
+        stack.push_async_callback(forwarder.close)
+        app = create_app(own, settings, metrics, Limits(), forwarder=forwarder, forwarded=forwarded)
         bound = listener()
         server = make_server(app, [bound])
         await server.start()
         stack.push_async_callback(server.stop, 0.0)
-        rpc_passing = RpcForwarder(behind.grpc_path, waiters, **bounds)
-        stack.push_async_callback(rpc_passing.close)
+        rpc_forwarder = RpcForwarder(behind.grpc_path, long_polls, **bounds)
+        stack.push_async_callback(rpc_forwarder.close)
         rpc = RpcServer(
-            own, settings, metrics, Limits(), "127.0.0.1:0", passing=rpc_passing, passed=passed
+            own,
+            settings,
+            metrics,
+            Limits(),
+            "127.0.0.1:0",
+            forwarder=rpc_forwarder,
+            forwarded=forwarded,
         )
         port = await rpc.start()
         stack.push_async_callback(rpc.stop, 0.0)
@@ -230,7 +236,7 @@ async def open_servers(
         )
         await stack.enter_async_context(channel)
         http = HttpApi(bound.getsockname(), server)
-        yield Servers(http, GrpcApi(channel, rpc), behind, control, waiters, metrics, server)
+        yield Servers(http, GrpcApi(channel, rpc), behind, control, long_polls, metrics, server)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -26,7 +26,7 @@ import httpx
 import orjson
 from google.protobuf.message import Message
 
-from pyservice.edge.message_codec import decoder, encoder
+from pyservice.edge.http_json_codec import decoder, encoder
 from pyservice.rpc.error_status import read_error
 from pyservice.schema.methods import METHODS, Method
 from tests.support.leftover_processes import end_leftovers

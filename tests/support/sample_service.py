@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind
-from pyservice.edge.edge_app import Edge, create_app
+from pyservice.edge.http_application import HttpApplication, create_app
 from pyservice.edge.http_server import HttpServer, make_server
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
@@ -289,7 +289,7 @@ def listener() -> socket.socket:
 
 
 @asynccontextmanager
-async def open_http(app: Edge) -> AsyncIterator[HttpApi]:
+async def open_http(app: HttpApplication) -> AsyncIterator[HttpApi]:
     bound = listener()
     server = make_server(app, [bound])
     await server.start()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyservice.errors import ServiceError
-from pyservice.observability.metrics import DoorMetrics
+from pyservice.observability.metrics import TransportMetrics
 from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget
 
 LARGE = SMALL_BYTES + 1
@@ -15,7 +15,7 @@ TOTAL = 64 * SMALL_BYTES
 
 
 def budget(total_bytes: int = TOTAL, largest_bytes: int = LARGE) -> BodyBudget:
-    return BodyBudget(total_bytes, largest_bytes, DoorMetrics("http"))
+    return BodyBudget(total_bytes, largest_bytes, TransportMetrics("http"))
 
 
 def test_budget_smaller_than_one_body_fits_one() -> None:

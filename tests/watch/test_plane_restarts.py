@@ -34,9 +34,9 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
     """
     async with open_servers(tmp_path) as opened:
         connection = await watch(opened, await read_index(opened))
-        await until(lambda: (len(opened.waiters), opened.control.polls) == (1, 1))
+        await until(lambda: (len(opened.long_polls), opened.control.polls) == (1, 1))
         await close_all([connection])
-        await until(lambda: len(opened.waiters) == 0)
+        await until(lambda: len(opened.long_polls) == 0)
         await opened.behind.stop()
         opened.control = SmallControl()
         await opened.behind.start(opened.control)
@@ -44,7 +44,7 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
 
 
 def _are(servers: Servers, waiting: int, parks: int) -> bool:
-    return (len(servers.waiters), servers.control.parks) == (waiting, parks)
+    return (len(servers.long_polls), servers.control.parks) == (waiting, parks)
 
 
 async def test_first_watch_after_a_restart_is_repeated_once(
@@ -88,5 +88,5 @@ async def test_watch_ended_during_its_repetition_is_not_parked(
     for _ in range(2):
         answer = await asyncio.wait_for(connection.read(), PATIENCE_S)
         assert answer.json["watch"]["index"] == index
-    assert len(servers.waiters) == 0
+    assert len(servers.long_polls) == 0
     await close_all([connection])

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.edge import message_codec
+from pyservice.edge import http_json_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
 from pyservice.schema.methods import METHODS, Method
 
 BY_SLUG: dict[str, Method] = {method.slug: method for method in METHODS.values()}
-ENCODERS = {slug: message_codec.encoder(method) for slug, method in BY_SLUG.items()}
+ENCODERS = {slug: http_json_codec.encoder(method) for slug, method in BY_SLUG.items()}
 
 Decode = Callable[..., Any]
 Refusal = Callable[..., ServiceError]
@@ -158,7 +158,7 @@ def test_other_operations_accept_no_parameter(refusal: Refusal, slug: str) -> No
 def test_number_in_a_query_is_decimal_digits(text: str, expected: int | str) -> None:
     # No current operation has a number in this position.
     method = replace(BY_SLUG["disconnected"], body_field="", http_method="GET")
-    request, unread = message_codec.decoder(method)(b"", b"hold_ms=" + quote(text).encode(), {})
+    request, unread = http_json_codec.decoder(method)(b"", b"hold_ms=" + quote(text).encode(), {})
     if isinstance(expected, int):
         assert request == matchmaker_pb2.PlayerDisconnectedRequest(hold_ms=expected)
     else:

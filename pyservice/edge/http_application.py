@@ -1,45 +1,202 @@
 """The ASGI application: takes a request through its checks to an operation and builds the response.
 
 The checks run in this order: route, CORS, token, rate, header rules, body, field rules, handler.
-`HttpProtocol` calls `Edge.open` directly. `Edge.__call__` serves the same path for any ASGI server.
+`HttpProtocol` calls `HttpApplication.open` directly. `__call__` does the same work for any ASGI server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from time import perf_counter
 from typing import Any, Final
+from urllib.parse import unquote
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Call, Caller, Operation
 from pyservice.edge import forwarding_headers, watch_batch_format
-from pyservice.edge.client_address import ClientAddresses
-from pyservice.edge.cors import Cors
 from pyservice.edge.endpoint import Endpoint, RequestExchange, UnknownCaller
 from pyservice.edge.forwarding import ForwardedEndpoint, ForwardedExchange, HttpForwarder
 from pyservice.edge.http_messages import Answer, Headers, Request, problem
 from pyservice.edge.parked_requests import ParkedRequest, ParkedSender
-from pyservice.edge.route_table import Routes, decoded
 from pyservice.edge.static_document import StaticDocument
 from pyservice.edge.watch_batch_endpoint import WatchBatchEndpoint, WatchBatchExchange
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import OK, UNROUTED, Meter, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
-from pyservice.schema.methods import METHODS
+from pyservice.schema.methods import METHODS, Method
 from pyservice.transport import (
     TransportSettings,
     client_address,
     large_body_worker,
     request_headers,
 )
-from pyservice.transport.client_address import TrustedProxies
+from pyservice.transport.client_address import Address, TrustedProxies
 from pyservice.transport.rate_limits import Limits
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
 from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget, BodyReservation
 from pyservice.watch import LongPolls
+
+_OPEN_PREFIXES: Final = ("/matchmaker/", "/events/")
+_OPEN_PATHS: Final = frozenset({"/cloud/bootstrap"})
+_ANY: Final = "*"
+
+_EXPOSED: Final = (b"access-control-expose-headers", b"x-ray-id, retry-after")
+_REQUEST_HEADERS: Final = (
+    b"access-control-allow-headers",
+    b"authorization, content-type, idempotency-key, traceparent",
+)
+_MAX_AGE: Final = (b"access-control-max-age", b"7200")
+_VARY: Final = (b"vary", b"origin")
+_FOR_ANY: Final = (b"access-control-allow-origin", b"*")
+
+
+class Cors:
+    """Rules with the operator's origins. Credentials are never allowed, because the API has no cookies."""
+
+    def __init__(self, origins: Iterable[str]) -> None:
+        self._origins = frozenset(origin.encode() for origin in origins)
+        self._is_any = _ANY.encode() in self._origins
+
+    def headers(self, path: str, origin: bytes) -> Headers:
+        if self._is_any or path.startswith(_OPEN_PREFIXES) or path in _OPEN_PATHS:
+            return [_FOR_ANY, _EXPOSED]
+        if origin in self._origins:
+            return [(b"access-control-allow-origin", origin), _EXPOSED, _VARY]
+        return [_VARY]
+
+    def preflight(self, headers: Headers, methods: Iterable[str], ray_id: str) -> Answer:
+        fields = list(headers)
+        if len(headers) > 1:
+            allowed = (b"access-control-allow-methods", ", ".join(methods).encode())
+            fields += [allowed, _REQUEST_HEADERS, _MAX_AGE]
+        return Answer(204, b"", ray_id, b"", fields)
+
+
+class ClientAddresses:
+    """Resolves clients of one HTTP server. Only trusted proxies may set forwarded addresses."""
+
+    def __init__(self, proxies: TrustedProxies, *, is_internal: bool) -> None:
+        self._proxies = proxies
+        self._is_internal = is_internal
+
+    def of(self, request: Request) -> tuple[Address, tuple[float, float] | None]:
+        fields, peer = request.headers, request.peer
+        if self._is_internal:
+            return forwarding_headers.client_of(fields) or peer, None
+        said = fields.get(b"x-forwarded-for", b"").decode("latin-1")
+        if request.is_fronted:
+            # One address, because edge-guard replaces the header.
+            client = client_address.parse_address(said) or peer
+        else:
+            client = self._proxies.client(peer, said or None)
+        if not self._proxies.trusts(peer):
+            return client, None
+        return client, client_address.coordinates(fields.get(b"x-coords", b"").decode("latin-1"))
+
+
+Tables = list[tuple[dict[str, Method], dict[str, str]]]
+"""Methods of a path by HTTP method, with the parameters of the path."""
+
+_NO_PARAMETERS: Final[dict[str, str]] = {}
+_NO_METHODS: Final[dict[str, Method]] = {}
+_ENCODED_SLASH: Final = re.compile("%2f", re.IGNORECASE)
+# Stands for an encoded slash during matching. No decoding produces this lone surrogate.
+_SLASH: Final = "\udc2f"
+
+
+class _Node:
+    """Paths with a common start. `tables` are those that end here, by their parameter names."""
+
+    __slots__ = ("fixed", "parameter", "tables")
+
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
+        self.tables: dict[tuple[str, ...], dict[str, Method]] = {}
+
+    def below(self, segment: str) -> _Node:
+        if not segment.startswith("{"):
+            return self.fixed.setdefault(segment, _Node())
+        if self.parameter is None:
+            self.parameter = _Node()
+        return self.parameter
+
+
+class Routes:
+    """All routes of the service. Raises ValueError if two methods have the same route."""
+
+    def __init__(self, methods: Iterable[Method]) -> None:
+        self._fixed: dict[str, dict[str, Method]] = {}
+        self._root = _Node()
+        for method in methods:
+            table = self._table_of(method)
+            if method.http_method in table:
+                raise ValueError(f"{method.name}: {method.http_method} {method.template} is taken")
+            table[method.http_method] = method
+
+    def _table_of(self, method: Method) -> dict[str, Method]:
+        if not method.path_fields:
+            return self._fixed.setdefault(method.template, {})
+        node = self._root
+        for segment in method.template.split("/"):
+            node = node.below(segment)
+        return node.tables.setdefault(tuple(method.path_fields), {})
+
+    def match(self, http_method: str, path: str) -> tuple[Method, dict[str, str]]:
+        method = self._fixed.get(path, _NO_METHODS).get(http_method)
+        if method is not None:
+            return method, _NO_PARAMETERS
+        tables = self._tables(path)
+        for table, parameters in tables:
+            if http_method in table:
+                # The test for the wide character is free if the path has none.
+                if _SLASH in path:
+                    parameters = {
+                        name: value.replace(_SLASH, "/") for name, value in parameters.items()
+                    }
+                return table[http_method], parameters
+        if not tables:
+            raise ServiceError("NOT_FOUND")
+        raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": ", ".join(self.allowed(path))})
+
+    def allowed(self, path: str) -> tuple[str, ...]:
+        return tuple(sorted({verb for table, _ in self._tables(path) for verb in table}))
+
+    def _tables(self, path: str) -> Tables:
+        found: Tables = []
+        if path in self._fixed:
+            found.append((self._fixed[path], _NO_PARAMETERS))
+        _collect(self._root, path.split("/"), 0, (), found)
+        return found
+
+
+def decoded(path: bytes) -> str:
+    text = path.decode("latin-1")
+    return unquote(_ENCODED_SLASH.sub(_SLASH, text)) if "%" in text else text
+
+
+def _collect(
+    node: _Node, segments: list[str], at: int, given: tuple[str, ...], found: Tables
+) -> None:
+    for number in range(at, len(segments)):
+        segment = segments[number]
+        fixed, parameter = node.fixed.get(segment), node.parameter
+        if parameter is not None and segment:
+            if fixed is not None:
+                _collect(fixed, segments, number + 1, given, found)
+            given += (segment,)
+            node = parameter
+        elif fixed is not None:
+            node = fixed
+        else:
+            return
+    for names, table in node.tables.items():
+        found.append((table, dict(zip(names, given, strict=True))))
+
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -57,56 +214,58 @@ Found = tuple[Endpoint | ForwardedEndpoint | WatchBatchEndpoint, dict[str, str]]
 log = get_logger("pyservice.edge")
 
 
-class Edge:
+class HttpApplication:
     """The application. `open` is the path without ASGI."""
 
     def __init__(
         self,
         operations: Mapping[str, Operation],
-        door: TransportSettings,
+        settings: TransportSettings,
         metrics: RequestMetrics,
         limits: Limits,
-        passing: HttpForwarder | None = None,
-        passed: Iterable[str] = (),
-        waiters: LongPolls | None = None,
-        published: Iterable[StaticDocument] = (),
+        forwarder: HttpForwarder | None = None,
+        forwarded: Iterable[str] = (),
+        long_polls: LongPolls | None = None,
+        documents: Iterable[StaticDocument] = (),
         rays: Rays | None = None,
     ) -> None:
-        self.door = door
-        self._rays = rays or Rays("edge", queued_max=0, is_internal=door.is_internal)
-        self.proxies = TrustedProxies(door.trusted_proxies)
-        self.front_proxies = TrustedProxies(door.front_proxies)
-        self._clients = ClientAddresses(self.proxies, is_internal=door.is_internal)
+        self.settings = settings
+        self._rays = rays or Rays("edge", queued_max=0, is_internal=settings.is_internal)
+        self.proxies = TrustedProxies(settings.trusted_proxies)
+        self.front_proxies = TrustedProxies(settings.front_proxies)
+        self._clients = ClientAddresses(self.proxies, is_internal=settings.is_internal)
         self._metrics = metrics.http
         self._unrouted = metrics.http.meter(UNROUTED)
-        self._cors = Cors(door.cors_origins)
-        names = frozenset(passed)
-        if passing is None and names:
-            raise ValueError("there is no way to what is to be passed on")
-        self._passing = passing
-        self._published = {one.path: one for one in published}
+        self._cors = Cors(settings.cors_origins)
+        names = frozenset(forwarded)
+        if forwarder is None and names:
+            raise ValueError("forwarded operations need a forwarder")
+        self._forwarder = forwarder
+        self._documents = {one.path: one for one in documents}
         self._count = self.count
-        self._believes_headers = door.is_internal or bool(self.proxies)
+        self._believes_headers = settings.is_internal or bool(self.proxies)
         self._routes = Routes(METHODS[name] for name in (*operations, *names))
         self._endpoints: dict[str, Endpoint | ForwardedEndpoint] = {
-            name: ForwardedEndpoint(METHODS[name], self._meter_of(name), door.body_limit_bytes)
+            name: ForwardedEndpoint(METHODS[name], self._meter_of(name), settings.body_limit_bytes)
             for name in names
         }
         for name, operation in operations.items():
             slug = METHODS[name].slug
-            gate = limits.control_gate(slug) if door.is_internal else limits.gate(slug)
-            self._endpoints[name] = Endpoint(operation, self._meter_of(name), gate, door, waiters)
+            gate = limits.control_gate(slug) if settings.is_internal else limits.gate(slug)
+            self._endpoints[name] = Endpoint(
+                operation, self._meter_of(name), gate, settings, long_polls
+            )
             # Batches of woken long polls come from the public server.
         self._woken = (
             WatchBatchEndpoint(self._own, self._count, self._metrics, self._unrouted)
-            if door.is_internal
+            if settings.is_internal
             else None
         )
         limits_bytes = (endpoint.body_limit_bytes for endpoint in self._endpoints.values())
         self.bodies = BodyBudget(
             # The public server has already counted a forwarded body.
-            sys.maxsize if door.is_internal else door.bodies_limit_bytes,
-            max(limits_bytes, default=door.body_limit_bytes),
+            sys.maxsize if settings.is_internal else settings.bodies_limit_bytes,
+            max(limits_bytes, default=settings.body_limit_bytes),
             metrics.http,
         )
 
@@ -117,7 +276,7 @@ class Edge:
         try:
             endpoint, _ = self._find(request)
         except ServiceError:
-            return self.door.body_limit_bytes
+            return self.settings.body_limit_bytes
         return endpoint.body_limit_bytes
 
     def check_announced(self, request: Request, limit_bytes: int) -> None:
@@ -129,12 +288,12 @@ class Edge:
         if size > limit_bytes:
             raise ServiceError("BODY_TOO_LARGE")
             # The public server has already checked a forwarded request.
-        if had_bytes <= SMALL_BYTES < size and not self.door.is_internal:
+        if had_bytes <= SMALL_BYTES < size and not self.settings.is_internal:
             endpoint, _ = self._find(request)
             if endpoint.needs_token:
                 bearer_token(_text(request.headers, b"authorization"))
 
-    def loan(self, request: Request) -> BodyReservation:
+    def reserve_body(self, request: Request) -> BodyReservation:
         source = request.source
         if self.proxies or request.is_fronted:
             source = client_address.packed_client(self._clients.of(request)[0])
@@ -154,8 +313,8 @@ class Edge:
         meter = self._unrouted
         headers: Headers | None = None
         try:
-            if request.path in self._published:
-                answer = self._published[request.path].answer(request, ray_id)
+            if request.path in self._documents:
+                answer = self._documents[request.path].answer(request, ray_id)
                 self.count(meter, OK, trace)
                 return answer
             if b"origin" in fields:
@@ -204,10 +363,10 @@ class Edge:
     ) -> ForwardedExchange:
         if request.failure is not None:
             raise request.failure
-        assert self._passing is not None, "a forwarded operation needs a forwarder"
+        assert self._forwarder is not None, "a forwarded operation needs a forwarder"
         client, _ = self._clients.of(request)
         sender = ParkedSender(client, trace, headers, self._count, endpoint.meter)
-        return ForwardedExchange(self._passing, endpoint, request, sender)
+        return ForwardedExchange(self._forwarder, endpoint, request, sender)
 
     def _find(self, request: Request) -> Found:
         known: Found | None = request.found
@@ -243,7 +402,7 @@ class Edge:
             client, coords = self._clients.of(request)
             address = client_address.packed_client(client)
             long_poll_expired = (
-                self.door.is_internal
+                self.settings.is_internal
                 and fields.get(forwarding_headers.HELD) == forwarding_headers.OVER
             )
         return Call(
@@ -267,17 +426,17 @@ class Edge:
         if scope["type"] != "http":
             raise RuntimeError(f"this application does not speak {scope['type']}")
         request = self._head(scope)
-        loan = self.loan(request)
+        reservation = self.reserve_body(request)
         try:
-            if request.failure is None and not await self._receive(request, loan, receive):
+            if request.failure is None and not await self._receive(request, reservation, receive):
                 return
             exchange = self.open(request)
             if isinstance(exchange, Answer):
                 answer: Answer | None = exchange
             else:
-                answer = await _finish_watched(exchange, receive, loan)
+                answer = await _finish_watched(exchange, receive, reservation)
         finally:
-            loan.give_back()
+            reservation.give_back()
         if answer is not None:
             await _send(answer, send, with_body=request.method != b"HEAD")
 
@@ -299,7 +458,9 @@ class Edge:
             target += b"?" + scope["query_string"]
         return Request(scope["method"].encode(), target, fields, peer or client_address.LOCAL)
 
-    async def _receive(self, request: Request, loan: BodyReservation, receive: Receive) -> bool:
+    async def _receive(
+        self, request: Request, reservation: BodyReservation, receive: Receive
+    ) -> bool:
         limit = self.body_limit_bytes(request)
         body = bytearray()
         try:
@@ -312,7 +473,7 @@ class Edge:
                 size = len(body) + len(piece)
                 if size > SMALL_BYTES or is_more:
                     self.check_size(request, len(body), size, limit)
-                    loan.grow_to(size)
+                    reservation.grow_to(size)
                 body += piece
                 if not is_more:
                     break
@@ -328,7 +489,9 @@ def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-async def _finish_watched(exchange: Open, receive: Receive, loan: BodyReservation) -> Answer | None:
+async def _finish_watched(
+    exchange: Open, receive: Receive, reservation: BodyReservation
+) -> Answer | None:
     finishing = asyncio.ensure_future(exchange.finish())
     leaving = asyncio.ensure_future(_disconnected(receive))
     waiting: set[asyncio.Future[Any]] = {finishing, leaving}
@@ -341,22 +504,22 @@ async def _finish_watched(exchange: Open, receive: Receive, loan: BodyReservatio
         if isinstance(outcome, Answer):
             return outcome
         # A parked request is sent again without its body.
-        loan.give_back()
-        return await _hold(outcome, leaving)
+        reservation.give_back()
+        return await _park(outcome, leaving)
     finally:
         for task in (finishing, leaving):
             task.cancel()
         await asyncio.gather(finishing, leaving, return_exceptions=True)
 
 
-async def _hold(held: ParkedRequest, leaving: asyncio.Future[None]) -> Answer | None:
+async def _park(parked: ParkedRequest, leaving: asyncio.Future[None]) -> Answer | None:
     answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    held.begin(answered.set_result)
+    parked.begin(answered.set_result)
     waiting: set[asyncio.Future[Any]] = {answered, leaving}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     if answered.done():
         return answered.result()
-    held.abandon()
+    parked.abandon()
     return None
 
 
@@ -382,14 +545,16 @@ async def _live(receive: Receive, send: Send) -> None:
 
 def create_app(
     operations: Mapping[str, Operation],
-    door: TransportSettings,
+    settings: TransportSettings,
     metrics: RequestMetrics,
     limits: Limits,
     *,
-    passing: HttpForwarder | None = None,
-    passed: Iterable[str] = (),
-    waiters: LongPolls | None = None,
-    published: Iterable[StaticDocument] = (),
+    forwarder: HttpForwarder | None = None,
+    forwarded: Iterable[str] = (),
+    long_polls: LongPolls | None = None,
+    documents: Iterable[StaticDocument] = (),
     rays: Rays | None = None,
-) -> Edge:
-    return Edge(operations, door, metrics, limits, passing, passed, waiters, published, rays)
+) -> HttpApplication:
+    return HttpApplication(
+        operations, settings, metrics, limits, forwarder, forwarded, long_polls, documents, rays
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from pyservice.edge import message_codec
+from pyservice.edge import http_json_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.schema.methods import METHODS
@@ -272,7 +272,7 @@ def test_object_of_unknown_names_is_rejected_without_reading_its_text() -> None:
     names = b"".join(b',"n%d":1' % number for number in range(300))
     for count, is_kept in ((len(names), False), (0, True)):
         body = b'{"display_name":"a","config":{"scripts":{},"kv":{"a": 1.0}%b}}' % names[:count]
-        message, unread = message_codec.decoder(method)(body, b"", {"game_id": "arena"})
+        message, unread = http_json_codec.decoder(method)(body, b"", {"game_id": "arena"})
         assert (message.config.kv == b'{"a": 1.0}') is is_kept  # type: ignore[attr-defined]
         assert bool(unread.in_body) is not is_kept
 
@@ -281,7 +281,7 @@ def test_raw_json_in_a_list_fails_the_start() -> None:
     listed = METHODS["hosting.v1.Matchmaker.ListLobbies"]
     answer_as_request = replace(listed, request=listed.response, body_field="*")
     with pytest.raises(TypeError, match=r"ListLobbiesResponse\.lobbies: raw JSON in a list"):
-        message_codec.decoder(answer_as_request)
+        http_json_codec.decoder(answer_as_request)
 
 
 @pytest.mark.parametrize(
