@@ -9,7 +9,7 @@ PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
 NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml) Cargo.toml Cargo.lock
 export PYTHONDONTWRITEBYTECODE ?=
 
-.PHONY: help check run test test-full proofs lint docs bench build generate lock clean
+.PHONY: help check run test test-full proofs lint docs bench build wheel generate lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +24,9 @@ $(BIN)/.installed: requirements/dev.lock
 	@scripts/step "Python packages" build/python.log $(BIN)/pip install --progress-bar off --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	@touch $@
 
+# Python prefers a module built for its own version over one of the stable ABI, so modules of earlier builds are removed.
 $(BIN)/.built: $(BIN)/.installed $(NATIVE_SOURCES) pyproject.toml
+	@rm -f pyservice/_native*.so
 	@scripts/step "native module" build/native.log $(BIN)/maturin develop --release
 	@touch $@
 
@@ -42,6 +44,10 @@ pyservice/bin/hosting-keeper: $(NATIVE_SOURCES)
 	@RUSTFLAGS="-C target-feature=+crt-static" scripts/step "keeper" build/keeper.log cargo build --release -p hosting-keeper --target $(RUST_HOST)
 	@install -s -t pyservice/bin target/$(RUST_HOST)/release/hosting-keeper
 
+wheel: build ## One wheel for Python 3.11 and newer, with both programs in it, in build/wheel
+	@rm -rf build/wheel
+	@scripts/step "wheel" build/wheel.log $(BIN)/maturin build --release --out build/wheel
+
 run: build ## Start the service with the arena in it, and say where to play (Ctrl-C ends all of it)
 	@exec $(BIN)/python -m examples.run
 
@@ -49,7 +55,7 @@ test: build $(S3_SERVER) ## The fast tests: run them before a commit
 	cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof" --tier fast -n 3 --dist worksteal
 
-test-full: build $(S3_SERVER) ## Every test: what CI runs
+test-full: wheel $(S3_SERVER) ## Every test: what CI runs
 	cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof" -n 3 --dist worksteal
 

@@ -52,20 +52,14 @@ class OpenFailed(Exception):
 class Refused(Exception):
     """The engine refused a command and changed nothing."""
 
-    def __new__(
-        cls, slug: str, wait: int, context: dict[str, str | int | tuple[int, ...]]
-    ) -> Self: ...
-    @property
-    def slug(self) -> str:
-        """One of `SLUGS`."""
-    @property
-    def wait(self) -> int:
-        """LSN that must be durable before the error may be sent."""
-    @property
-    def context(self) -> dict[str, str | int | tuple[int, ...]]:
-        """`reason` and `exit_code` of a failed start, `limit` of the party size, or `indexes` of invalid tokens
-        in a heartbeat (ascending, at most 256).
-        """
+    slug: Final[str]
+    """One of `SLUGS`."""
+    wait: Final[int]
+    """LSN that must be durable before the error may be sent."""
+    context: Final[dict[str, str | int | tuple[int, ...]]]
+    """`reason` and `exit_code` of a failed start, `limit` of the party size, or `indexes` of invalid tokens
+    in a heartbeat (ascending, at most 256).
+    """
 
 @final
 class Port:

@@ -4,38 +4,16 @@ use std::collections::HashMap;
 
 use hosting_core as core;
 use hosting_core::{EndReason, Id, Idempotency, Refusal};
-use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyException, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::servers::LeasedPort;
 
 pyo3::create_exception!(pyservice._native, OpenFailed, PyException, "The data directory cannot be opened.");
-
-/// Exception of refused commands: an error code with typed context.
-#[pyclass(frozen, extends = PyException, module = "pyservice._native")]
-pub struct Refused {
-    #[pyo3(get)]
-    slug: &'static str,
-    #[pyo3(get)]
-    wait: u64,
-    #[pyo3(get)]
-    context: Py<PyDict>,
-}
-
-#[pymethods]
-impl Refused {
-    #[new]
-    fn new(slug: &str, wait: u64, context: Py<PyDict>) -> PyResult<Self> {
-        let slug = Refusal::SLUGS.iter().find(|known| **known == slug);
-        let slug = slug.ok_or_else(|| PyValueError::new_err("unknown slug"))?;
-        Ok(Refused { slug, wait, context })
-    }
-
-    fn __str__(&self) -> &'static str {
-        self.slug
-    }
-}
+// The attributes are set on each exception: a class of the stable ABI can extend an exception only from Python 3.12 on.
+pyo3::create_exception!(pyservice._native, Refused, PyException, "The engine refused a command and changed nothing.");
 
 /// Returns the word of an end reason in error metadata and metric labels.
 pub fn reason_word(reason: EndReason) -> &'static str {
@@ -48,22 +26,31 @@ pub fn reason_word(reason: EndReason) -> &'static str {
     }
 }
 
+/// Returns the exception `Refused` with its error code and typed context.
 pub fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {
-    let context = PyDict::new(py);
-    let filled = match refusal {
-        Refusal::LobbyStartFailed(reason, exit_code) => context
-            .set_item("reason", reason_word(*reason))
-            .and_then(|()| exit_code.map_or(Ok(()), |code| context.set_item("exit_code", code))),
-        Refusal::PartyTooLarge(limit) => context.set_item("limit", limit),
-        Refusal::TokenInListInvalid(indexes) => {
-            PyTuple::new(py, indexes.iter()).and_then(|indexes| context.set_item("indexes", indexes))
-        }
-        _ => Ok(()),
+    let fill = |error: &Bound<'_, PyBaseException>| -> PyResult<()> {
+        error.setattr(intern!(py, "slug"), refusal.slug())?;
+        error.setattr(intern!(py, "wait"), wait)?;
+        error.setattr(intern!(py, "context"), context(py, refusal)?)
     };
-    match filled {
-        Ok(()) => PyErr::new::<Refused, _>((refusal.slug(), wait, context.unbind())),
-        Err(error) => error,
+    let error = Refused::new_err(refusal.slug());
+    fill(error.value(py)).err().unwrap_or(error)
+}
+
+fn context<'py>(py: Python<'py>, refusal: &Refusal) -> PyResult<Bound<'py, PyDict>> {
+    let context = PyDict::new(py);
+    match refusal {
+        Refusal::LobbyStartFailed(reason, exit_code) => {
+            context.set_item("reason", reason_word(*reason))?;
+            if let Some(exit_code) = exit_code {
+                context.set_item("exit_code", exit_code)?;
+            }
+        }
+        Refusal::PartyTooLarge(limit) => context.set_item("limit", limit)?,
+        Refusal::TokenInListInvalid(indexes) => context.set_item("indexes", PyTuple::new(py, indexes.iter())?)?,
+        _ => {}
     }
+    Ok(context)
 }
 
 /// Returns the value and LSN of an answer, or raises `Refused`.

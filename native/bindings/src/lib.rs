@@ -25,7 +25,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("build_profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
     module.add("version", env!("CARGO_PKG_VERSION"))?;
     module.add("OpenFailed", py.get_type::<convert::OpenFailed>())?;
-    module.add_class::<convert::Refused>()?;
+    module.add("Refused", py.get_type::<convert::Refused>())?;
     module.add_class::<convert::Port>()?;
     module.add_class::<convert::Lobby>()?;
     module.add_class::<convert::Placed>()?;

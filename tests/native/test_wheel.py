@@ -1,0 +1,78 @@
+"""The wheel of `make wheel`, installed outside of the checkout with the packages of
+`requirements/run.lock` and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.waiting import PATIENCE_S, is_ready, until
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ("hosting-edge-guard", "hosting-keeper")
+
+pytestmark = pytest.mark.full
+
+
+def wheel() -> Path:
+    wheels = list((ROOT / "build/wheel").glob("*.whl"))
+    assert len(wheels) == 1, "build/wheel must contain one wheel: run `make wheel`"
+    return wheels[0]
+
+
+def locked_packages() -> Iterator[metadata.Distribution]:
+    lock = (ROOT / "requirements/run.lock").read_text()
+    for name, version in re.findall(r"^([\w.-]+)(?:\[.*?\])?==(\S+)", lock, re.MULTILINE):
+        package = metadata.distribution(name)
+        assert package.version == version
+        yield package
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """Returns a virtual environment with the wheel. Links the locked packages of this environment,
+    so that no index is needed.
+    """
+    folder = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    for package in locked_packages():
+        for file in package.files or ():
+            target = packages / file
+            if ".." not in file.parts and file.suffix != ".pyc":
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(file.locate())
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin/python")
+    # pip fails if the locked packages do not satisfy a dependency of the wheel.
+    subprocess.run([*pip, "install", "--quiet", "--no-index", wheel()], check=True)
+    installed = packages / "pyservice"
+    assert (installed / "_native.abi3.so").exists()
+    assert all((installed / "bin" / name).stat().st_mode & 0o111 for name in PROGRAMS)
+    return folder
+
+
+def test_service_starts_from_the_installed_wheel(environment: Path, tmp_path: Path) -> None:
+    ready_file = tmp_path / "ready.json"
+    local = [f"--{server}=127.0.0.1:0" for server in ("http", "grpc", "cdn", "metrics")]
+    service = subprocess.Popen(
+        [environment / "bin/pyservice", "serve", *local, "--ready-file", ready_file],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    try:
+        until(lambda: ready_file.exists() or service.poll() is not None)
+        metrics = json.loads(ready_file.read_text())["metrics"]
+        until(lambda: is_ready(httpx.get(f"http://{metrics}/readyz")))
+    finally:
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(PATIENCE_S) == 0
