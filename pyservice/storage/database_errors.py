@@ -56,7 +56,7 @@ class _DatabaseErrorTranslation:
             raise database_unavailable() from error
         if _sqlite_code(error) == sqlite3.SQLITE_NOTADB:
             raise DatabaseUnusable(
-                "records.db is no database: put a backup in its place"
+                "records.db is not a database: replace it with a backup"
             ) from error
         if _sqlite_code(error) == sqlite3.SQLITE_FULL or state == _FULL:
             _log.error("database full", error=str(getattr(error, "orig", error)))
@@ -67,7 +67,7 @@ class _DatabaseErrorTranslation:
             error
         ):
             _log.error(
-                "database database_unavailable",
+                "database unavailable",
                 error=f"{type(error).__name__}: {error}".split("\n")[0],
             )
             raise database_unavailable() from error

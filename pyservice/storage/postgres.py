@@ -93,25 +93,34 @@ class Row(asyncpg.Record):  # type: ignore[misc]
         return dict(self.items())
 
 
-async def connect(url: str, answer_timeout_s: float | None, **options: Any) -> Any:
-    _, _, rest = url.partition("://")
-    return await asyncpg.connect(
-        f"postgresql://{rest}",
-        timeout=ANSWER_TIMEOUT_S,
-        command_timeout=answer_timeout_s,
-        server_settings=_SETTINGS,
-        **options,
-    )
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    def get_reset_query(self) -> str:
+        """No statement of the service leaves state in its session. A reset would cost a round
+        trip for each transaction.
+        """
+        return ""
+
+
+def _address(url: str) -> str:
+    return f"postgresql://{url.partition('://')[2]}"
 
 
 class PostgresConnections:
-    """Connection pool. A broken connection is never reused."""
+    """Connections of a pool, as transactions use them."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._turns = asyncio.Semaphore(_CONNECTIONS_MAX)
-        self._idle: list[Any] = []
-        self._is_closed = False
+        self._pool = asyncpg.create_pool(
+            _address(url),
+            min_size=0,
+            max_size=_CONNECTIONS_MAX,
+            connection_class=_Connection,
+            record_class=Row,
+            timeout=ANSWER_TIMEOUT_S,
+            command_timeout=ANSWER_TIMEOUT_S,
+            statement_cache_size=_PREPARED_STATEMENTS_MAX,
+            max_cached_statement_lifetime=0,
+            server_settings=_SETTINGS,
+        )
         self.in_use = 0
         self.finished_transactions = 0
 
@@ -119,104 +128,83 @@ class PostgresConnections:
         """Returns a connection, after running `begin` on it if given. Raises OVERLOADED if none
         becomes free in time.
         """
-        await self._turn()
+        is_full = self.in_use >= _CONNECTIONS_MAX
         self.in_use += 1
         try:
             with translate_database_errors:
                 return await self._begun(begin)
-        except BaseException:
-            self._leave()
+        except BaseException as error:
+            self.in_use -= 1
+            if is_full and _is_hung(error):
+                raise ServiceError("OVERLOADED") from None
             raise
 
-    async def _turn(self) -> None:
-        if not self._turns.locked():
-            await self._turns.acquire()
-            return
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise ServiceError("OVERLOADED") from None
-
     async def _begun(self, begin: str | None) -> Any:
-        while self._idle:
-            # The last used connection is taken first, so that surplus connections stay idle.
-            connection = self._idle.pop()
-            if connection.is_closed():
-                continue
+        await self._pool
+        is_retry = False
+        while True:
+            connection = await self._pool.acquire(timeout=ANSWER_TIMEOUT_S)
             if begin is None:
                 return connection
             try:
                 await connection.execute(begin)
             except BaseException as error:
-                self._terminate(connection, error)
-                if not _is_lost(error):
+                await self._discard(connection)
+                if is_retry or not _is_lost(error):
                     raise
+                is_retry = True
             else:
                 return connection
-        connection = await self._new()
-        try:
-            if begin is not None:
-                await connection.execute(begin)
-        except BaseException:
-            connection.terminate()
-            raise
-        return connection
 
     async def another(self, lost: Any) -> Any:
-        """Replaces a lost connection by a new one. Other idle connections can be lost too."""
-        lost.terminate()
-        return await self._new()
+        """Replaces a lost connection by a new one."""
+        await self._discard(lost)
+        return await self._pool.acquire(timeout=ANSWER_TIMEOUT_S)
 
-    async def _new(self) -> Any:
-        return await connect(
-            self._url,
-            ANSWER_TIMEOUT_S,
-            record_class=Row,
-            statement_cache_size=_PREPARED_STATEMENTS_MAX,
-            max_cached_statement_lifetime=0,
-        )
-
-    def _leave(self) -> None:
-        self.in_use -= 1
-        self._turns.release()
-
-    def give_back(self, connection: Any) -> None:
-        if self._is_closed or connection.is_closed() or connection.is_in_transaction():
+    async def _discard(self, connection: Any) -> None:
+        """Closes a connection that failed, and all idle ones: they can have lost the same server."""
+        if not is_closed(connection):
             connection.terminate()
-        else:
-            self.finished_transactions += 1
-            self._idle.append(connection)
-        self._leave()
+        await self._pool.expire_connections()
+        await self._pool.release(connection)
+
+    async def give_back(self, connection: Any) -> None:
+        self.in_use -= 1
+        self.finished_transactions += 1
+        await await_despite_cancel(self._pool.release(connection))
 
     async def give_up(self, connection: Any, error: BaseException) -> None:
+        self.in_use -= 1
         await await_despite_cancel(self._give_up(connection, error))
 
     async def _give_up(self, connection: Any, error: BaseException) -> None:
-        try:
-            if _is_hung(error) or connection.is_closed():
-                self._terminate(connection, error)
-            elif connection.is_in_transaction():
+        if not (_is_hung(error) or is_closed(connection)) and connection.is_in_transaction():
+            try:
                 await connection.execute("ROLLBACK", timeout=_ROLL_BACK_S)
-        except Exception:  # noqa: BLE001 — the server rolls back after any error
-            connection.terminate()
-        finally:
-            self.give_back(connection)
-
-    def _terminate(self, connection: Any, error: BaseException) -> None:
-        """Closes the connection. After a timeout, also closes idle connections, because each would
-        time out too.
-        """
-        connection.terminate()
-        while _is_hung(error) and self._idle:
-            self._idle.pop().terminate()
+            except Exception as failed:  # noqa: BLE001 — the server rolls back after any error
+                error = failed
+        if _is_hung(error) or is_closed(connection):
+            await self._discard(connection)
+        else:
+            await self._pool.release(connection)
 
     async def close(self) -> None:
-        """Closes the pool. A connection in use is closed when its transaction ends."""
-        self._is_closed = True
-        while self._idle:
-            with contextlib.suppress(Exception):
-                await self._idle.pop().close(timeout=_CLOSE_S)
+        """Closes the pool. Waits a short time for transactions in progress."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await (await self._pool).close()
+
+
+async def connect_for_migrations(url: str) -> Any:
+    """Returns a connection without a limit of time for its statements."""
+    return await asyncpg.connect(_address(url), timeout=ANSWER_TIMEOUT_S, server_settings=_SETTINGS)
+
+
+def is_closed(connection: Any) -> bool:
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:  # the pool took back a connection that it knows is closed
+        return True
 
 
 def _is_lost(error: BaseException) -> bool:
@@ -233,12 +221,12 @@ def _is_hung(error: BaseException) -> bool:
 
 
 _NO_DATABASE: Final = "3D000"
-_WHO: Final = "correct user and password in database_url, or whom the server lets in (pg_hba.conf)"
+_LOGIN: Final = "correct user and password in database_url, or the rules in pg_hba.conf"
 _TABLES: Final = (
-    "let the user of database_url make tables there "
+    "let the user of database_url create tables there "
     "(as owner of the database, or GRANT CREATE ON SCHEMA public)"
 )
-_REMEDIES: Final = {"28000": _WHO, "28P01": _WHO, "42501": _TABLES}
+_REMEDIES: Final = {"28000": _LOGIN, "28P01": _LOGIN, "42501": _TABLES}
 """SQLSTATEs invalid_authorization_specification, invalid_password and insufficient_privilege."""
 
 
@@ -259,7 +247,7 @@ def _remedy(state: str, url: str) -> str | None:
     if state != _NO_DATABASE:
         return _REMEDIES.get(state)
     command = shlex.join(["createdb", *filter(None, [make_url(url).database])])
-    return f"make it ({command}), or correct database_url"
+    return f"create it ({command}), or correct database_url"
 
 
 # Database -----------------------------------------------------------------------------------------
@@ -314,7 +302,7 @@ class PostgresDatabase:
         except BaseException as error:
             await self._connections.give_up(tx.connection, error)
             raise
-        self._connections.give_back(tx.connection)
+        await self._connections.give_back(tx.connection)
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         # Migrations need an SQLAlchemy connection. Most starts only check the revision.
@@ -322,7 +310,7 @@ class PostgresDatabase:
 
         engine = create_async_engine(
             "postgresql+asyncpg://",
-            async_creator=lambda: connect(self._url, None),
+            async_creator=lambda: connect_for_migrations(self._url),
             poolclass=NullPool,
             hide_parameters=True,
         )
@@ -412,7 +400,7 @@ class _AutocommitReads(_PostgresTransaction):
         try:
             return await super()._fetch(text, values)
         except Exception as error:
-            if isinstance(error, TimeoutError) or not self.connection.is_closed():
+            if isinstance(error, TimeoutError) or not is_closed(self.connection):
                 raise
         self.connection = await self._connections.another(self.connection)
         return await super()._fetch(text, values)

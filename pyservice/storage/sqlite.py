@@ -391,7 +391,7 @@ class SqliteDatabase:
             except DatabaseLocked as error:
                 if asyncio.get_running_loop().time() >= until:
                     _log.error(
-                        "database database_unavailable",
+                        "database unavailable",
                         error="another process writes",
                         path=str(self._path),
                     )

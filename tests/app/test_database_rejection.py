@@ -54,7 +54,7 @@ async def test_start_without_the_database_prints_how_to_create_it(
     assert full_service.database_url is not None
     name = name_of(full_service.database_url)
     assert sentences(full_service) == {
-        f'pyservice: the PostgreSQL server says: database "{name}" does not exist: make it (createdb {name}), '
+        f'pyservice: the PostgreSQL server says: database "{name}" does not exist: create it (createdb {name}), '
         "or correct database_url"
     }
     done = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=full_service.database_url)
@@ -102,7 +102,7 @@ async def test_unknown_user_fails_the_start(databases: Databases, tmp_path: Path
     said = await refusal(url, tmp_path)
     assert said == (
         'the PostgreSQL server says: role "nobody" does not exist: correct user and password in database_url, or '
-        "whom the server lets in (pg_hba.conf)"
+        "the rules in pg_hba.conf"
     )
 
 
@@ -121,7 +121,7 @@ async def test_wrong_password_fails_the_start_without_a_retry(
         for password in ("wrong", ""):
             said = await refusal(url.replace(OWNER, f"://{role}:{password}@"), tmp_path)
             assert f'password authentication failed for user "{role}"' in said
-            assert said.endswith("or whom the server lets in (pg_hba.conf)")
+            assert said.endswith("or the rules in pg_hba.conf")
             assert "wrong" not in said
         database = open_database(url.replace(OWNER, f"://{role}:right@"), tmp_path)
         assert await migrate(database, is_allowed=True)
