@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import bcrypt
 
+from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control.namespace_access import (
     BCRYPT_ROUNDS,
     PASSWORD_MAX_BYTES,
@@ -70,7 +71,8 @@ class SitePasswords:
         self._clock_s = clock_s
         self._wrong = Buckets(WRONG_RATE)
         self._lines: dict[bytes, _Line] = {}
-        self._running: dict[bytes, asyncio.Task[bool]] = {}
+        # Kept, so that a disconnected client does not avoid the count of wrong passwords.
+        self._checks: SingleFlight[bytes, bool] = SingleFlight(is_kept=True)
         self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(4))
 
     def close(self) -> None:
@@ -94,23 +96,14 @@ class SitePasswords:
             self._good.move_to_end(fingerprint)
             return True
         key = self._fingerprint(source.key, fingerprint)
-        running = self._running.get(key)
-        if running is None:
-            running = asyncio.ensure_future(self._decide(password, expected, users, source))
-            self._running[key] = running
-            running.add_done_callback(lambda done: self._ended(key, done))
-        is_good = await asyncio.shield(running)
+        is_good = await self._checks.run(
+            key, lambda: self._decide(password, expected, users, source)
+        )
         if is_good:
             self._good[fingerprint] = None
             if len(self._good) > _REMEMBERED_MAX:
                 self._good.popitem(last=False)
         return is_good
-
-    def _ended(self, key: bytes, done: asyncio.Task[bool]) -> None:
-        del self._running[key]
-        if not done.cancelled():
-            # Mark the error as retrieved, because all waiting requests may be cancelled.
-            done.exception()
 
     async def _decide(
         self, password: bytes, expected: bytes | None, users: Mapping[str, bytes], source: Source

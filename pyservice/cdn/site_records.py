@@ -6,7 +6,6 @@ and are cached for long.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Final
 
 from pyservice.cdn.site_routes import Route, Routes
 from pyservice.cdn.sites import Site, SiteFile
+from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control.namespace_change import site_topic
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import versions_pb2
@@ -49,7 +49,7 @@ class SiteRecords:
         self._topics = topics
         self._now_s = clock_s
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
-        self._asking: dict[tuple[str, str], asyncio.Task[Site | None]] = {}
+        self._lookups: SingleFlight[tuple[str, str], Site | None] = SingleFlight(is_kept=True)
         self._files: OrderedDict[tuple[str, int], Files] = OrderedDict()
         self._files_count = 0
         self._routes: OrderedDict[str, Routes] = OrderedDict()
@@ -64,22 +64,12 @@ class SiteRecords:
         known = self._known.get(name)
         if known is not None and self._is_good(known):
             return known.site
-        task = self._asking.get(name)
-        if task is None:
-            task = asyncio.create_task(self._look_up(name), name="look-up of a site")
-            self._asking[name] = task
-            task.add_done_callback(lambda done: self._answered(name, done))
-        return await asyncio.shield(task)
+        return await self._lookups.run(name, lambda: self._look_up(name))
 
     def _is_good(self, known: _Known) -> bool:
         if self._now_s() - known.found_at_s > _BELIEVED_S:
             return False
         return known.topic is None or self._topics.index_of(known.topic) == known.index
-
-    def _answered(self, name: tuple[str, str], task: asyncio.Task[Site | None]) -> None:
-        del self._asking[name]
-        if not task.cancelled():
-            task.exception()
 
     async def _look_up(self, name: tuple[str, str]) -> Site | None:
         found_at_s = self._now_s()

@@ -1,167 +1,131 @@
-"""Fair queue of concurrency permits. Tenants share the permits of each host.
+"""Fair queue for concurrency permits. A request counts against several limits at once.
 
-Each host has a number of permits. Each tenant has a share of a host's permits and of all permits,
-so that slow requests of one tenant delay no other tenant. A host is anything with limited
-concurrency, such as a remote server or a thread. A tenant is any bytes. A queue belongs to one
-event loop.
+The limits of a webhook request are those of its host, of the tenant at this host, and of the tenant
+at all hosts. So slow requests of one tenant delay no other tenant.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+
+Keys = tuple[Hashable, ...]
 
 
 class QueueFull(Exception):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class FairQueueLimits:
-    per_host: int
-    per_tenant_at_host: int
-    """Limit of a tenant's permits at one host. If it is less than `per_host`, the tenant cannot
-    take the last permits.
-    """
-    per_tenant: int
-    waiting_per_tenant: int
-    """Limit of a tenant's running and waiting requests. A further request is refused."""
-
-
-@dataclass(slots=True)
-class _Tenant:
-    present: int = 0
-    running: int = 0
-    waits_at: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Host:
-    running: int = 0
-    by_tenant: dict[bytes, int] = field(default_factory=dict)
-    waiting: dict[bytes, deque[asyncio.Future[None]]] = field(default_factory=dict)
-    """Waiting requests by tenant. The first tenant gets the next permit and then moves to the end.
-    """
-
-
 class FairQueue:
-    """Grants permits. The tenants that wait for a host take turns. Each tenant's requests are in
-    order of arrival.
+    """Grants permits on one event loop.
+
+    A request has one key for each limit, from the widest limit to the narrowest. Requests with
+    equal keys are served in order of arrival. Different keys that wait take turns.
     """
 
-    def __init__(self, bounds: FairQueueLimits) -> None:
-        self._bounds = bounds
-        self._hosts: dict[str, _Host] = {}
-        self._tenants: dict[bytes, _Tenant] = {}
+    def __init__(self, *limits: int, present_max: int | None = None) -> None:
+        """`limits` are numbers of permits for one key. `present_max` limits the running and waiting
+        requests of one last key.
+        """
+        self._limits = limits
+        self._present_max = present_max
+        self.running: dict[Hashable, int] = {}
+        self.waiting: dict[Hashable, int] = {}
+        self._lines: dict[Keys, deque[asyncio.Future[None]]] = {}
+        self._turns: dict[Hashable, dict[Keys, None]] = {}
+        """Waiting lines by key. The first free line gets the next permit and moves to the end."""
 
     def __len__(self) -> int:
-        return len(self._hosts) + len(self._tenants)
+        return len(self.running) + len(self.waiting)
 
     @asynccontextmanager
-    async def permit(self, tenant: bytes, host: str) -> AsyncIterator[None]:
-        """Holds a permit of the host for the tenant. If the tenant's queue is full, raises
-        QueueFull at once.
-        """
-        await self.acquire(tenant, host)
+    async def permit(self, *keys: Hashable) -> AsyncIterator[None]:
+        """Holds a permit. Raises QueueFull."""
+        await self.acquire(*keys)
         try:
             yield
         finally:
-            self.release(tenant, host)
+            self.release(*keys)
 
-    async def acquire(self, tenant: bytes, host: str) -> None:
-        """Waits for a permit, which the caller must `release`. If the tenant's queue is full,
-        raises QueueFull at once.
-        """
-        known = self._tenants.setdefault(tenant, _Tenant())
-        if known.present >= self._bounds.waiting_per_tenant:
-            raise QueueFull
-        place = self._hosts.setdefault(host, _Host())
-        known.present += 1
-        try:
-            if tenant in place.waiting or not self._is_free(tenant, place):
-                await self._wait(tenant, host)
-            else:
-                self._take(tenant, place)
-        except BaseException:
-            self._gone(tenant, host)
-            raise
+    async def acquire(self, *keys: Hashable) -> None:
+        """Waits for a permit, which the caller must `release`. Raises QueueFull."""
+        if self._present_max is not None:
+            last = keys[-1]
+            if self.running.get(last, 0) + self.waiting.get(last, 0) >= self._present_max:
+                raise QueueFull
+        if not self.try_acquire(*keys):
+            await self._wait(keys)
 
-    def release(self, tenant: bytes, host: str) -> None:
-        self._leave(tenant, host)
-        self._gone(tenant, host)
+    def try_acquire(self, *keys: Hashable) -> bool:
+        if keys in self._lines or self.is_full(keys):
+            return False
+        _count(self.running, keys, 1)
+        return True
 
-    def _gone(self, tenant: bytes, host: str) -> None:
-        known = self._tenants[tenant]
-        known.present -= 1
-        if not known.present:
-            del self._tenants[tenant]
-        # A cancelled request may end after the last request of its host.
-        place = self._hosts.get(host)
-        if place is not None and not (place.running or place.waiting):
-            del self._hosts[host]
-
-    def _is_free(self, tenant: bytes, place: _Host) -> bool:
-        bounds = self._bounds
-        return (
-            place.running < bounds.per_host
-            and place.by_tenant.get(tenant, 0) < bounds.per_tenant_at_host
-            and self._tenants[tenant].running < bounds.per_tenant
+    def is_full(self, keys: Keys) -> bool:
+        running = self.running
+        return any(
+            running.get(key, 0) >= limit for key, limit in zip(keys, self._limits, strict=True)
         )
 
-    def _take(self, tenant: bytes, place: _Host) -> None:
-        place.running += 1
-        place.by_tenant[tenant] = place.by_tenant.get(tenant, 0) + 1
-        self._tenants[tenant].running += 1
+    def release(self, *keys: Hashable) -> None:
+        # A key that had free permits blocked no line.
+        freed = [
+            key
+            for key, limit in zip(keys, self._limits, strict=True)
+            if key in self._turns and self.running[key] >= limit
+        ]
+        _count(self.running, keys, -1)
+        for key in freed:
+            self._grant(key)
 
-    def _leave(self, tenant: bytes, host: str) -> None:
-        place, known = self._hosts[host], self._tenants[tenant]
-        place.running -= 1
-        known.running -= 1
-        place.by_tenant[tenant] -= 1
-        if not place.by_tenant[tenant]:
-            del place.by_tenant[tenant]
-        self._hand_out(host)
-        # The tenant may wait for another host, because all its permits were in use.
-        for other in tuple(known.waits_at):
-            self._hand_out(other)
-
-    async def _wait(self, tenant: bytes, host: str) -> None:
-        place, known = self._hosts[host], self._tenants[tenant]
-        turn = asyncio.get_running_loop().create_future()
-        place.waiting.setdefault(tenant, deque()).append(turn)
-        known.waits_at[host] = known.waits_at.get(host, 0) + 1
+    async def _wait(self, keys: Keys) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(keys, deque()).append(turn)
+        _count(self.waiting, keys, 1)
+        for key in keys:
+            self._turns.setdefault(key, {})[keys] = None
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave(tenant, host)
-            elif turn in place.waiting.get(tenant, ()):
-                self._forget(tenant, host, turn)
+                self.release(*keys)
+            else:
+                self._remove(keys, turn)
             raise
 
-    def _forget(self, tenant: bytes, host: str, turn: asyncio.Future[None]) -> None:
-        place, known = self._hosts[host], self._tenants[tenant]
-        queue = place.waiting[tenant]
-        queue.remove(turn)
-        if not queue:
-            del place.waiting[tenant]
-        known.waits_at[host] -= 1
-        if not known.waits_at[host]:
-            del known.waits_at[host]
-
-    def _hand_out(self, host: str) -> None:
-        place = self._hosts[host]
-        while place.running < self._bounds.per_host:
-            tenant = next((one for one in place.waiting if self._is_free(one, place)), None)
-            if tenant is None:
-                return
-            turn = place.waiting[tenant][0]
-            self._forget(tenant, host, turn)
-            if tenant in place.waiting:
-                place.waiting[tenant] = place.waiting.pop(tenant)
+    def _grant(self, key: Hashable) -> None:
+        while keys := next(
+            (one for one in self._turns.get(key, ()) if not self.is_full(one)), None
+        ):
+            turn = self._lines[keys][0]
+            self._remove(keys, turn)
             if not turn.cancelled():
-                self._take(tenant, place)
+                for one in keys if keys in self._lines else ():
+                    self._turns[one][keys] = self._turns[one].pop(keys)
+                _count(self.running, keys, 1)
                 turn.set_result(None)
+                return
+
+    def _remove(self, keys: Keys, turn: asyncio.Future[None]) -> None:
+        line = self._lines.get(keys)
+        # The grant may have removed a cancelled turn.
+        if line is None or turn not in line:
+            return
+        line.remove(turn)
+        _count(self.waiting, keys, -1)
+        if not line:
+            del self._lines[keys]
+            for key in keys:
+                del self._turns[key][keys]
+                if not self._turns[key]:
+                    del self._turns[key]
+
+
+def _count(counts: dict[Hashable, int], keys: Keys, more: int) -> None:
+    for key in keys:
+        counts[key] = counts.get(key, 0) + more
+        if not counts[key]:
+            del counts[key]

@@ -1,4 +1,4 @@
-"""Batches and single-flight reads for concurrent requests."""
+"""Batches of concurrent requests."""
 
 from __future__ import annotations
 
@@ -89,43 +89,3 @@ def _fail(batch: Sequence[_Waiting[Item, Result]], error: Exception) -> None:
     for one in batch:
         if not one.future.done():
             one.future.set_exception(error)
-
-
-Key = TypeVar("Key")
-
-
-class SingleFlight(Generic[Key, Result]):
-    """Shares one read between callers that request the same key in one iteration of the event loop.
-
-    Later callers start a new read, so no result is older than its request.
-    """
-
-    def __init__(self) -> None:
-        self._wanted: dict[Key, list[asyncio.Future[Result]]] = {}
-        self._reading: set[asyncio.Task[None]] = set()
-
-    async def get(self, key: Key, read: Callable[[], Awaitable[Result]]) -> Result:
-        """Returns the shared result, which callers must not change. Raises the read's error."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        waiting = self._wanted.get(key)
-        if waiting is None:
-            self._wanted[key] = [future]
-            task = asyncio.create_task(self._read(key, read))
-            self._reading.add(task)
-            task.add_done_callback(self._reading.discard)
-        else:
-            waiting.append(future)
-        return await future
-
-    async def _read(self, key: Key, read: Callable[[], Awaitable[Result]]) -> None:
-        waiting = self._wanted.pop(key)
-        try:
-            result = await read()
-        except Exception as error:  # noqa: BLE001 — passed to the callers
-            for future in waiting:
-                if not future.done():
-                    future.set_exception(error)
-        else:
-            for future in waiting:
-                if not future.done():
-                    future.set_result(result)

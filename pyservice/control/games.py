@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.calls import Caller, WaitForChange
+from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
-from pyservice.control.batching import SingleFlight
 from pyservice.control.configuration_encoding import encode
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (
@@ -95,9 +95,13 @@ class GameOperations:
         self._links = links
         self._regions = regions
         self._now_ms = context.now_ms
-        self._found: SingleFlight[str, Record | None] = SingleFlight()
-        self._lists: SingleFlight[_ListKey, pb.GetGamesResponse] = SingleFlight()
-        self._games: SingleFlight[tuple[str, str], pb.GetGameResponse] = SingleFlight()
+        self._found: SingleFlight[str, Record | None] = SingleFlight(is_kept=True, is_fresh=True)
+        self._lists: SingleFlight[_ListKey, pb.GetGamesResponse] = SingleFlight(
+            is_kept=True, is_fresh=True
+        )
+        self._games: SingleFlight[tuple[str, str], pb.GetGameResponse] = SingleFlight(
+            is_kept=True, is_fresh=True
+        )
 
     async def validate(
         self, request: pb.ValidateGameRequest, caller: Caller
@@ -148,7 +152,7 @@ class GameOperations:
         if parked is not None:
             return parked
         key = _ListKey(index, group_ids, scope.game_id)
-        return await self._lists.get(key, lambda: self._list(key))
+        return await self._lists.run(key, lambda: self._list(key))
 
     async def _list(self, key: _ListKey) -> pb.GetGamesResponse:
         answer = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=key.watch_index))
@@ -183,7 +187,7 @@ class GameOperations:
         self, request: pb.GetGameRequest, caller: Caller
     ) -> pb.GetGameResponse | WaitForChange:
         text = request.game_id
-        row = await self._found.get(text, lambda: self._find(text))
+        row = await self._found.run(text, lambda: self._find(text))
         if row is None or not authorization.scope_covers(
             scope_of(caller), row.game_id, row.group_id
         ):
@@ -194,7 +198,7 @@ class GameOperations:
         if parked is not None:
             return parked
         key = row.game_id, index
-        return await self._games.get(key, lambda: self._read_game(*key))
+        return await self._games.run(key, lambda: self._read_game(*key))
 
     async def _find(self, text: str) -> Record | None:
         async with self._database.read() as tx:

@@ -12,8 +12,9 @@ from typing import Final, Protocol, cast
 
 from pyservice.calls import Caller
 from pyservice.concurrency.cancellation import await_despite_cancel
+from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.control import authorization
-from pyservice.control.fair_thread_pool import FairPermits, FairThreadPool
+from pyservice.control.fair_thread_pool import FairThreadPool
 from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess
 from pyservice.control.name_rules import require_valid
@@ -29,6 +30,7 @@ from pyservice.storage.database import Database, Record
 from pyservice.storage.objects import Objects, ObjectWriter, RunStep
 
 EXPORT_URL_EXPIRES_S: Final = 3_600
+_EXPORTS_AT_ONCE: Final = 4
 _CLEANUP_INTERVAL_S: Final = 600.0
 _RETRIES_S: Final = (5.0, _CLEANUP_INTERVAL_S)
 _LATE_MS: Final = 3_600_000
@@ -65,7 +67,7 @@ class LobbyExportOperations:
         self._node = node
         self._now_ms = clock_ms
         self._threads = FairThreadPool(1, "exports")
-        self._permits = FairPermits()
+        self._permits = FairQueue(_EXPORTS_AT_ONCE, 1)
         self.job = RetryingJob("exports", "exports not removed", pauses_s=_RETRIES_S)
 
     async def stop(self) -> None:
@@ -148,7 +150,7 @@ class LobbyExportOperations:
         filename: str,
         write: Callable[[ObjectWriter, RunStep], Awaitable[None]],
     ) -> str:
-        async with self._permits.permit(group_id):
+        async with self._permits.permit(None, group_id):
             export_id = self._ids.new()
             expires_ms = self._now_ms() + EXPORT_URL_EXPIRES_S * 1000 + _LATE_MS
             # The record comes first, because files without a record are never deleted.

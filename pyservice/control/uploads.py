@@ -13,9 +13,12 @@ from uuid import uuid4
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller
+from pyservice.concurrency.cancellation import cancel_and_wait
+from pyservice.concurrency.fair_queue import FairQueue
+from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
-from pyservice.control.fair_thread_pool import FairPermits, FairThreadPool
+from pyservice.control.fair_thread_pool import FairThreadPool
 from pyservice.control.games import game_topic, group_topic
 from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.control.retrying_job import RetryingJob
@@ -52,6 +55,8 @@ _RETRIES_S: Final = (60.0, CLEANUP_INTERVAL_S)
 _PORTION: Final = 100
 _SIGNED_AT_ONCE: Final = 100
 _REMEMBERED_MAX: Final = 1024
+_CHECKS_AT_ONCE: Final = 4
+"""Limit of build checks in progress. Decompression holds up to 128 MiB for each."""
 
 _log = get_logger("control")
 
@@ -102,10 +107,11 @@ class UploadLifecycle:
         self._topics = topics
         self._objects = objects
         self._now_ms = clock_ms
-        self._checks: dict[str, asyncio.Task[CheckedContents]] = {}
+        self._checks: SingleFlight[str, CheckedContents] = SingleFlight(is_kept=True)
+        self._checked_contents: dict[str, CheckedContents] = {}
         self._removals: set[asyncio.Task[None]] = set()
         self._threads = FairThreadPool()
-        self._permits = FairPermits()
+        self._permits = FairQueue(_CHECKS_AT_ONCE, 1)
         self.job = RetryingJob(
             "uploads",
             "uploads left behind not removed",
@@ -203,23 +209,18 @@ class UploadLifecycle:
 
         The check survives cancellation, because a large build takes longer than a request may.
         """
-        task = self._checks.get(row.upload_id)
-        if task is None:
-            if len(self._checks) >= _REMEMBERED_MAX:
-                self._checks = {id_: one for id_, one in self._checks.items() if not one.done()}
-            task = asyncio.create_task(self._check(row), name="check of an upload")
-            self._checks[row.upload_id] = task
-            task.add_done_callback(lambda done: self._forget_failed(row.upload_id, done))
-        return await asyncio.shield(task)
+        known = self._checked_contents.get(row.upload_id)
+        return known or await self._checks.run(row.upload_id, lambda: self._check_and_store(row))
+
+    async def _check_and_store(self, row: Record) -> CheckedContents:
+        contents = await self._check(row)
+        if len(self._checked_contents) >= _REMEMBERED_MAX:
+            self._checked_contents.clear()
+        self._checked_contents[row.upload_id] = contents
+        return contents
 
     def _forget(self, upload_id: str) -> None:
-        self._checks.pop(upload_id, None)
-
-    def _forget_failed(self, upload_id: str, task: asyncio.Task[CheckedContents]) -> None:
-        if (task.cancelled() or task.exception() is not None) and (
-            self._checks.get(upload_id) is task
-        ):
-            del self._checks[upload_id]
+        self._checked_contents.pop(upload_id, None)
 
     async def _check(self, row: Record) -> CheckedContents:
         async with self._database.read() as tx:
@@ -235,7 +236,7 @@ class UploadLifecycle:
         try:
             await self._objects.complete(prepared)
             run = functools.partial(self._threads.run, row.group_id)
-            place = self._permits.permit(row.group_id) if build else contextlib.nullcontext()
+            place = self._permits.permit(None, row.group_id) if build else contextlib.nullcontext()
             async with place:
                 return await check_contents(self._objects, run, row.kind, build, files, keys)
         except ServiceError as error:
@@ -271,10 +272,9 @@ class UploadLifecycle:
             async with self._database.read() as tx:
                 left = await uploads.abandoned(tx, before_ms, passed, _PORTION)
             for upload_id in left:
-                check = self._checks.get(upload_id)
-                if check is not None and not check.done():
+                if upload_id in self._checks:
                     continue
-                self._checks.pop(upload_id, None)
+                self._forget(upload_id)
                 removing = functools.partial(self.remove, upload_id)
                 if await self.job.attempt(removing, upload_id=upload_id) is None:
                     count += 1
@@ -295,10 +295,8 @@ class UploadLifecycle:
                 group.create_task(self.job.repeat_forever(step, every_s=CLEANUP_INTERVAL_S))
 
     async def stop(self) -> None:
-        tasks = [*self._checks.values(), *self._removals]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._checks.stop()
+        await cancel_and_wait(*self._removals)
         await asyncio.to_thread(self._threads.close)
 
 

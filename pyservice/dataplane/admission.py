@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from pyservice.calls import Caller, TokenKind
+from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.dataplane.admission_checks import (
     CaptchaCheck,
     PlayerAction,
@@ -37,43 +38,6 @@ from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.transport import client_address
 
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Flight(Generic[T]):
-    task: asyncio.Task[T]
-    waiters: int = 0
-
-
-class SingleFlight(Generic[T]):
-    def __init__(self) -> None:
-        self._running: dict[bytes, _Flight[T]] = {}
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    async def run(self, key: bytes, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs `work`, or awaits the run in progress under this key.
-
-        If all callers are cancelled, the run is cancelled.
-        """
-        running = self._running.get(key)
-        if running is None:
-            running = self._running[key] = _Flight(asyncio.create_task(work()))
-        running.waiters += 1
-        try:
-            return await asyncio.shield(running.task)
-        finally:
-            running.waiters -= 1
-            is_left = not running.waiters
-            # The entry is removed before the cancellation, so that a later caller starts a new run.
-            if (is_left or running.task.done()) and self._running.get(key) is running:
-                del self._running[key]
-            if is_left and not running.task.done():
-                running.task.cancel()
-
-
 PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
 
 
@@ -98,7 +62,7 @@ class Admission:
         self._regions = regions
         self._captcha = captcha
         self._verification = verification
-        self._flights: SingleFlight[AdmissionResult] = SingleFlight()
+        self._flights: SingleFlight[bytes, AdmissionResult] = SingleFlight()
 
     async def find(
         self,

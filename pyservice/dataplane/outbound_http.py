@@ -22,14 +22,16 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits, QueueFull
+from pyservice.concurrency.fair_queue import FairQueue, QueueFull
+from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.network.hosts import Address
 from pyservice.observability.rays import new_span_id, note
 
 LOOKUPS_MAX: Final = 64
 LOOKUPS_PER_TENANT: Final = LOOKUPS_MAX // 8
 LOOKUP_TIMEOUT_MS: Final = 5_000
-_WAITING_PER_TENANT: Final = 512
+_PRESENT_PER_TENANT: Final = 512
+"""Limit of running and waiting lookups or requests."""
 
 
 class DnsResolver:
@@ -46,15 +48,13 @@ class DnsResolver:
         per_tenant: int = LOOKUPS_PER_TENANT,
         timeout_ms: int = LOOKUP_TIMEOUT_MS,
     ) -> None:
-        self._queue = FairQueue(
-            FairQueueLimits(at_once, per_tenant, per_tenant, _WAITING_PER_TENANT)
-        )
+        self._queue = FairQueue(at_once, per_tenant, present_max=_PRESENT_PER_TENANT)
         self._timeout_s = timeout_ms / 1000
-        self._running: dict[str, asyncio.Future[list[str]]] = {}
-        """Lookups by name until their thread ends, even if every caller was cancelled."""
+        # A lookup lasts until its thread ends, even if every caller was cancelled.
+        self._lookups: SingleFlight[str, list[str]] = SingleFlight(is_kept=True)
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self._lookups)
 
     async def addresses(self, host: str, tenant: bytes) -> list[str]:
         """Returns all addresses of a name, at least one. Raises OSError.
@@ -64,66 +64,52 @@ class DnsResolver:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                found = self._running.get(host) or await self._start_lookup(host, tenant)
-                return await asyncio.shield(found)
+                if host not in self._lookups:
+                    await self._queue.acquire(None, tenant)
+                    if host in self._lookups:
+                        self._queue.release(None, tenant)
+                return await self._lookups.run(host, lambda: self._look_up(host, tenant))
         except TimeoutError:
             raise OSError(f"the name was not resolved within {self._timeout_s:g} s") from None
         except QueueFull:
             raise OSError("too many names of this tenant wait to be looked up") from None
 
-    async def _start_lookup(self, host: str, tenant: bytes) -> asyncio.Future[list[str]]:
-        await self._queue.acquire(tenant, "")
-        if host in self._running:
-            self._queue.release(tenant, "")
-            return self._running[host]
+    async def _look_up(self, host: str, tenant: bytes) -> list[str]:
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[list[str]] = loop.create_future()
-
-        def end(addresses: list[str] | None, error: OSError | None) -> None:
-            del self._running[host]
-            self._queue.release(tenant, "")
-            _set_addresses(found, addresses, error)
+        found: asyncio.Future[list[str] | OSError] = loop.create_future()
 
         def look_up() -> None:
-            addresses, failure = _look_up(host)
+            addresses = _addresses_of(host)
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(end, addresses, failure)
+                loop.call_soon_threadsafe(found.set_result, addresses)
 
-        self._running[host] = found
         try:
             threading.Thread(target=look_up, name="lookup", daemon=True).start()
+            result = await found
         except RuntimeError:
-            end(None, OSError("no thread can be started to resolve the name"))
-        return found
+            raise OSError("no thread can be started to resolve the name") from None
+        finally:
+            self._queue.release(None, tenant)
+        if isinstance(result, OSError):
+            raise result
+        return result
 
 
-def _look_up(host: str) -> tuple[list[str] | None, OSError | None]:
+def _addresses_of(host: str) -> list[str] | OSError:
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        return None, OSError(f"the name cannot be resolved: {error}")
-    return list(dict.fromkeys(str(info[4][0]) for info in infos)), None
-
-
-def _set_addresses(
-    answer: asyncio.Future[list[str]], addresses: list[str] | None, error: OSError | None
-) -> None:
-    if addresses:
-        answer.set_result(addresses)
-    else:
-        answer.set_exception(error or OSError("the name has no address"))
-        # Mark the exception as retrieved: all callers may be cancelled.
-        answer.exception()
+        return OSError(f"the name cannot be resolved: {error}")
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
+    return addresses or OSError("the name has no address")
 
 
 TIMEOUT_MS: Final = 10_000
 _CONNECTIONS: Final = 1024
-BOUNDS: Final = FairQueueLimits(
-    per_host=64,
-    per_tenant_at_host=56,
-    per_tenant=_CONNECTIONS // 8,
-    waiting_per_tenant=512,
-)
+_PER_HOST: Final = 64
+_PER_TENANT_AT_HOST: Final = 56
+"""Less than `_PER_HOST`, so that one tenant never takes the last permits of a host."""
+_PER_TENANT: Final = _CONNECTIONS // 8
 # Shorter than the keep-alive of common servers, so that no request uses a closing connection.
 _KEEP_ALIVE_S: Final = 4.0
 _USER_AGENT: Final = "pyservice"
@@ -158,7 +144,9 @@ class OutboundHttpClient:
         self._timeout_s = timeout_ms / 1000
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
-        self._queue = FairQueue(BOUNDS)
+        self._queue = FairQueue(
+            _PER_HOST, _PER_TENANT_AT_HOST, _PER_TENANT, present_max=_PRESENT_PER_TENANT
+        )
         self._lookups = DnsResolver()
 
     async def post(
@@ -181,9 +169,10 @@ class OutboundHttpClient:
         trace = traceparent(ray_id, span_id)
         try:
             target = URL(url)
+            host = target.host or ""
             async with (
                 asyncio.timeout(self._timeout_s),
-                self._queue.permit(tenant, target.host or ""),
+                self._queue.permit(host, (host, tenant), tenant),
             ):
                 _tenant.set(tenant)
                 return await self._exchange(target, content, headers, trace, body_limit)

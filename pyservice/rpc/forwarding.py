@@ -7,7 +7,6 @@ every other check.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ import grpc
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import WaitForChange
-from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits
+from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Rays, Trace
 from pyservice.rpc.error_status import DETAILS, RAY_ID, Metadata, read_error
@@ -36,14 +35,6 @@ _UNANSWERED_MAX: Final = 256
 """Upper bound of calls without a response."""
 _SHARE: Final = 4
 """Fraction of that bound for one token, or for all calls without a token from one address."""
-_BOUNDS: Final = FairQueueLimits(
-    per_host=_UNANSWERED_MAX,
-    per_tenant_at_host=_UNANSWERED_MAX // _SHARE,
-    per_tenant=_UNANSWERED_MAX // _SHARE,
-    # The calls passed the limits when they were parked.
-    waiting_per_tenant=sys.maxsize,
-)
-_OTHER_SIDE: Final = ""
 _NO_TOKEN: Final = b"-"
 """Key prefix of calls without a token. No token starts like this."""
 
@@ -52,13 +43,13 @@ class WokenCallQueue:
     """Queue of one server. A token's calls go in the order of waking, and tokens alternate."""
 
     def __init__(self) -> None:
-        self._unanswered = FairQueue(_BOUNDS)
+        self._unanswered = FairQueue(_UNANSWERED_MAX, _UNANSWERED_MAX // _SHARE)
         self._under_way = asyncio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
     async def one(self, authorization: str | None, client: Address) -> AsyncIterator[None]:
         async with (
-            self._unanswered.permit(_whose(authorization, client), _OTHER_SIDE),
+            self._unanswered.permit(None, _tenant(authorization, client)),
             _UnderWay(self._under_way),
         ):
             yield
@@ -87,7 +78,7 @@ class _UnderWay:
         self._places.release()
 
 
-def _whose(authorization: str | None, client: Address) -> bytes:
+def _tenant(authorization: str | None, client: Address) -> bytes:
     try:
         return bearer_token(authorization)[0].encode()
     except ServiceError:

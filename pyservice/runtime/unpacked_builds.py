@@ -17,13 +17,14 @@ import shutil
 import subprocess
 import sys
 import time
-import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from pyservice.concurrency.fair_queue import FairQueue
+from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.durable_files import is_disk_full
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.build_manifests import (
@@ -35,29 +36,6 @@ from pyservice.runtime.build_manifests import (
 from pyservice.runtime.build_unpacking import FAULT_STATUS, NO_SPACE_STATUS
 from pyservice.runtime.filesystem import remove_tree
 from pyservice.runtime.root_filesystem import PROGRAM_JSON, ContainerProgram
-
-
-class UnpackingQueue:
-    """Fair queue of unpackings, with a global limit and a limit of one for each game."""
-
-    def __init__(self, places: int) -> None:
-        self._places = asyncio.Semaphore(places)
-        self._of_games: weakref.WeakValueDictionary[str, asyncio.Lock] = (
-            weakref.WeakValueDictionary()
-        )
-
-    def is_free(self, game_id: str) -> bool:
-        of_game = self._of_games.get(game_id)
-        return not self._places.locked() and (of_game is None or not of_game.locked())
-
-    @contextlib.asynccontextmanager
-    async def turn(self, game_id: str) -> AsyncIterator[None]:
-        of_game = self._of_games.get(game_id)
-        if of_game is None:
-            of_game = self._of_games[game_id] = asyncio.Lock()
-        async with of_game, self._places:
-            yield
-
 
 UNUSED_RETENTION_S: Final = 24 * 3600.0
 UNPACKING_MAX: Final = 2
@@ -105,20 +83,13 @@ class FetchBuild(Protocol):
     async def __call__(self, game_id: str, build_id: str) -> BuildSource: ...
 
 
-@dataclass(eq=False, slots=True)
-class _Unpacking:
-    wanted: int = 0
-    is_begun: bool = False
-    task: asyncio.Task[UnpackedBuild] | None = None
-
-
 class UnpackedBuilds:
     def __init__(self, folder: Path, fetch: FetchBuild, reserve_bytes: int) -> None:
         self._folder = folder
         self._fetch = fetch
         self._reserve_bytes = reserve_bytes
-        self._unpacking: dict[str, _Unpacking] = {}
-        self._line = UnpackingQueue(UNPACKING_MAX)
+        self._unpacking: SingleFlight[str, UnpackedBuild] = SingleFlight()
+        self._queue = FairQueue(UNPACKING_MAX, 1)
         self._threads = ThreadPoolExecutor(UNPACKING_MAX, thread_name_prefix="unpacking")
         self._known: dict[str, UnpackedBuild] = {}
         self._noted: set[str] = set()
@@ -153,49 +124,24 @@ class UnpackedBuilds:
         known = self.cached(build_id)
         if known is not None:
             return known
-        preparation = self._unpacking.get(build_id)
-        if preparation is None or preparation.task is None:
-            preparation = self._unpacking[build_id] = _Unpacking()
-            task = asyncio.create_task(self._prepare(game_id, build_id, preparation))
-            preparation.task = task
-            task.add_done_callback(lambda done: self._done(build_id, done))
-        preparation.wanted += 1
-        try:
-            return await asyncio.shield(preparation.task)
-        finally:
-            preparation.wanted -= 1
-            if not preparation.wanted and not preparation.is_begun:
-                self._leave(build_id, preparation)
+        return await self._unpacking.run(build_id, lambda: self._prepare(game_id, build_id))
 
-    def _leave(self, build_id: str, preparation: _Unpacking) -> None:
-        task = preparation.task
-        if task is not None and not task.done():
-            # A new request must not join a cancelled task.
-            del self._unpacking[build_id]
-            task.cancel()
-
-    def _done(self, build_id: str, task: asyncio.Task[UnpackedBuild]) -> None:
-        preparation = self._unpacking.get(build_id)
-        if preparation is not None and preparation.task is task:
-            del self._unpacking[build_id]
-        if not task.cancelled() and task.exception() is None:
-            self._known[build_id] = task.result()
-
-    async def _prepare(self, game_id: str, build_id: str, preparation: _Unpacking) -> UnpackedBuild:
+    async def _prepare(self, game_id: str, build_id: str) -> UnpackedBuild:
         folder = self._folder / build_id
         if not _is_whole(folder):
-            if not self._line.is_free(game_id):
+            if self._queue.is_full((None, game_id)):
                 _log.info(
                     "build waits to be unpacked",
                     build_id=build_id,
                     game_id=game_id,
                     reason=f"{UNPACKING_MAX} are unpacked at one time, and one of each game",
                 )
-            async with self._line.turn(game_id):
-                preparation.is_begun = True
+            async with self._queue.permit(None, game_id):
+                self._unpacking.keep(build_id)
                 await self._in_time(game_id, build_id, folder)
         self._touch(build_id)
-        return _read_unpacked(folder)
+        unpacked = self._known[build_id] = _read_unpacked(folder)
+        return unpacked
 
     async def _in_time(self, game_id: str, build_id: str, folder: Path) -> None:
         limit = asyncio.timeout(UNPACKING_TIMEOUT_S)

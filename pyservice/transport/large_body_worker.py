@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from pyservice.concurrency.cancellation import await_despite_cancel
-from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits, QueueFull
+from pyservice.concurrency.fair_queue import FairQueue, QueueFull
 from pyservice.errors import ServiceError
 
 T = TypeVar("T")
@@ -16,23 +16,21 @@ T = TypeVar("T")
 LARGE_BYTES: Final = 256 * 1024
 """Smaller bodies are read on the event loop, because a thread would cost more."""
 
-_BOUNDS: Final = FairQueueLimits(
-    per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=32
-)
+_PRESENT_PER_TENANT: Final = 32
 
 
 class LargeBodyWorker:
-    def __init__(self, bounds: FairQueueLimits = _BOUNDS) -> None:
-        self._turns = FairQueue(bounds)
+    def __init__(self) -> None:
+        self._turns = FairQueue(1, 1, present_max=_PRESENT_PER_TENANT)
         self._thread = ThreadPoolExecutor(1, "large request")
 
-    async def run(self, whose: bytes, work: Callable[[], T]) -> T:
+    async def run(self, tenant: bytes, work: Callable[[], T]) -> T:
         """Runs `work` in the thread when it is the tenant's turn. Raises OVERLOADED if the queue is
         full.
         """
         loop = asyncio.get_running_loop()
         try:
-            async with self._turns.permit(whose, ""):
+            async with self._turns.permit(None, tenant):
                 # Cancellation does not free the permit while the thread still works.
                 return await await_despite_cancel(loop.run_in_executor(self._thread, work))
         except QueueFull:

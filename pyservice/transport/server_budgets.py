@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import Counter, deque
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Mapping
 from typing import Final
 
 from pyservice.auth.bearer_token import bearer_token
+from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import TransportMetrics
 from pyservice.transport.client_address import Address, packed_client
@@ -32,9 +33,8 @@ SMALL_BYTES: Final = 64 * 1024
 _BODY_SHARES: Final = 8
 """Divisor for the bytes that one address may have while half of the budget is in use."""
 
-_Key = str | bytes | None
-Keys = tuple[None, str, bytes]
-"""Counter keys of a request: all requests (None), its token, its address."""
+Keys = tuple[None, bytes, str]
+"""Counter keys of a request: all requests (None), its address, its token."""
 
 
 class ConnectionBudget:
@@ -94,7 +94,7 @@ class RequestPermit:
         await self._permits.enter(self._keys)
 
     async def __aexit__(self, *_: object) -> None:
-        self._permits.leave(self._keys)
+        self._permits.queue.release(*self._keys)
 
 
 class RequestPermits:
@@ -106,22 +106,16 @@ class RequestPermits:
         A request without a token counts like a token. Twice as many requests may wait, for
         `wait_ms` each.
         """
-        self._at_once = at_once
-        self._of_token = max(1, at_once // 4)
-        self._of_address = max(1, at_once // 2)
+        self._limits = at_once, max(1, at_once // 2), max(1, at_once // 4)
         self._wait_s = wait_ms / 1000
-        self._taken: dict[_Key, int] = {}
-        self._waiting: dict[_Key, int] = {}
-        self._lines: dict[Keys, deque[asyncio.Future[None]]] = {}
-        """Waiting requests by key. The first queue gets the next permit and then moves to the end.
-        """
+        self.queue = FairQueue(*self._limits)
 
     def __len__(self) -> int:
-        return self._taken.get(None, 0)
+        return self.queue.running.get(None, 0)
 
     @property
     def waiting(self) -> int:
-        return self._waiting.get(None, 0)
+        return self.queue.waiting.get(None, 0)
 
     def permit(self, authorization: str | None, client: Address) -> RequestPermit:
         """Returns a permit for the bearer of this header.
@@ -132,98 +126,40 @@ class RequestPermits:
         # The key is the token, because a header can spell one token in many ways.
         token = _token(authorization)
         return RequestPermit(
-            self, (None, f"{_NO_TOKEN}{address.hex()}" if token is None else token, address)
+            self, (None, address, f"{_NO_TOKEN}{address.hex()}" if token is None else token)
         )
 
     async def enter(self, keys: Keys) -> None:
-        if keys in self._lines or self._full(self._taken, keys) is not None:
-            await self._wait(keys)
-        else:
-            _count(self._taken, keys, 1)
+        if self.queue.try_acquire(*keys):
+            return
+        if self._full_limit(self.queue.waiting, keys, _WAITING_FACTOR) is not None:
+            raise self._overloaded(keys)
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self.queue.acquire(*keys)
+        except TimeoutError:
+            raise self._overloaded(keys) from None
 
-    def _full(self, counts: dict[_Key, int], keys: Keys, times: int = 1) -> str | None:
-        _, whose, address = keys
-        of = "of this token" if whose[:1] != _NO_TOKEN else "without a token from your address"
-        for key, most, what in (
-            (None, self._at_once, "of all clients"),
-            (whose, self._of_token, of),
-            (address, self._of_address, "of this client address"),
-        ):
-            if counts.get(key, 0) >= most * times:
-                return f"{most} requests {what}"
+    def _full_limit(self, counts: Mapping[Hashable, int], keys: Keys, times: int = 1) -> str | None:
+        tokenless = keys[2].startswith(_NO_TOKEN)
+        owners = (
+            "of all clients",
+            "of this client address",
+            "without a token from your address" if tokenless else "of this token",
+        )
+        # The sentence names the token before its address.
+        for index in (0, 2, 1):
+            if counts.get(keys[index], 0) >= self._limits[index] * times:
+                return f"{self._limits[index]} requests {owners[index]}"
         return None
 
-    async def _wait(self, keys: Keys) -> None:
-        if self._full(self._waiting, keys, _WAITING_FACTOR) is not None:
-            raise self._refusal(keys)
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._lines.setdefault(keys, deque()).append(turn)
-        _count(self._waiting, keys, 1)
-        timer = loop.call_later(self._wait_s, self._give_up, keys, turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.leave(keys)
-            else:
-                self._forget(keys, turn)
-            raise
-        finally:
-            timer.cancel()
-
-    def _give_up(self, keys: Keys, turn: asyncio.Future[None]) -> None:
-        if not turn.done():
-            self._forget(keys, turn)
-            turn.set_exception(self._refusal(keys))
-
-    def _forget(self, keys: Keys, turn: asyncio.Future[None]) -> None:
-        line = self._lines.get(keys)
-        if line is None or turn not in line:
-            return
-        line.remove(turn)
-        if not line:
-            del self._lines[keys]
-        _count(self._waiting, keys, -1)
-
-    def leave(self, keys: Keys) -> None:
-        waiting = self._waiting
-        was_full = len(self) >= self._at_once
-        _count(self._taken, keys, -1)
-        if waiting and (was_full or keys[1] in waiting or keys[2] in waiting):
-            self._hand_out(is_one=was_full)
-
-    def _hand_out(self, *, is_one: bool) -> None:
-        for keys in tuple(self._lines):
-            if self._full(self._taken, keys) is not None:
-                continue
-            line = self._lines[keys]
-            while line[0].cancelled() and len(line) > 1:
-                self._forget(keys, line[0])
-            turn = line[0]
-            self._forget(keys, turn)
-            if turn.cancelled():
-                continue
-            if line:
-                self._lines[keys] = self._lines.pop(keys)
-            _count(self._taken, keys, 1)
-            turn.set_result(None)
-            if is_one:
-                return
-
-    def _refusal(self, keys: Keys) -> ServiceError:
-        what = self._full(self._taken, keys) or f"{self._at_once} requests of all clients"
+    def _overloaded(self, keys: Keys) -> ServiceError:
+        requests = self._full_limit(self.queue.running, keys)
         return ServiceError(
             "OVERLOADED",
-            f"{what} are being worked on. Try again after Retry-After, with growing pauses.",
+            f"{requests or f'{self._limits[0]} requests of all clients'} are being worked on."
+            " Try again after Retry-After, with growing pauses.",
         )
-
-
-def _count(counts: dict[_Key, int], keys: Keys, more: int) -> None:
-    for key in keys:
-        counts[key] = counts.get(key, 0) + more
-        if not counts[key]:
-            del counts[key]
 
 
 def _token(authorization: str | None) -> str | None:

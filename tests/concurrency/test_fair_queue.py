@@ -5,22 +5,25 @@ import random
 
 import pytest
 
-from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits, QueueFull
+from pyservice.concurrency.fair_queue import FairQueue, QueueFull
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-BOUNDS = FairQueueLimits(per_host=4, per_tenant_at_host=3, per_tenant=5, waiting_per_tenant=12)
-
 
 class HeldRequests:
-    def __init__(self, bounds: FairQueueLimits = BOUNDS) -> None:
-        self.queue = FairQueue(bounds)
+    """Requests that hold or await a permit, at most 12 for each tenant.
+
+    The limits are those of a host, of a tenant at a host, and of a tenant.
+    """
+
+    def __init__(self, *limits: int) -> None:
+        self.queue = FairQueue(*limits or (4, 3, 5), present_max=12)
         self.order: list[tuple[bytes, str]] = []
         self.running: dict[asyncio.Event, tuple[bytes, str]] = {}
 
     async def _ask(self, tenant: bytes, host: str) -> None:
-        async with self.queue.permit(tenant, host):
+        async with self.queue.permit(host, (host, tenant), tenant):
             done = asyncio.Event()
             self.order.append((tenant, host))
             self.running[done] = (tenant, host)
@@ -73,9 +76,7 @@ async def test_tenant_limit_applies_across_hosts() -> None:
 
 
 async def test_waiting_tenants_are_served_in_rotation() -> None:
-    held = HeldRequests(
-        FairQueueLimits(per_host=1, per_tenant_at_host=1, per_tenant=9, waiting_per_tenant=99)
-    )
+    held = HeldRequests(1, 1, 9)
     tasks = await held.arrive(b"many", "host", 4)
     tasks += await held.arrive(b"few", "host", 2)
     tasks += await held.arrive(b"one", "host", 1)
@@ -83,7 +84,7 @@ async def test_waiting_tenants_are_served_in_rotation() -> None:
         await held.finish_longest(held.order[-1][0])
     names = [tenant for tenant, _ in held.order]
     assert names == [b"many", b"many", b"few", b"one", b"many", b"few", b"many"]
-    assert all(task.done() and task.exception() is None for task in tasks)
+    assert [task.exception() for task in tasks] == [None] * 7
     assert len(held.queue) == 0
 
 
@@ -98,9 +99,7 @@ async def test_requests_over_the_queue_limit_of_a_tenant_are_rejected() -> None:
 
 
 async def test_cancelled_request_takes_no_permit() -> None:
-    held = HeldRequests(
-        FairQueueLimits(per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=99)
-    )
+    held = HeldRequests(1, 1, 1)
     tasks = await held.arrive(b"a", "host", 3)
     # The first request passes its permit to the second while the second is cancelled.
     next(iter(held.running)).set()
