@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from enum import Enum
+from importlib import metadata
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -267,7 +268,7 @@ _INFO: Final = (
 )
 
 
-def document(methods: Iterable[Method], *, version: str = "0.1.0", public_url: str = "/") -> bytes:
+def document(methods: Iterable[Method], *, public_url: str = "/") -> bytes:
     """Returns the document as JSON.
 
     Raises ValueError for an undeclared error code, and TypeError for a field or rule without a JSON
@@ -287,7 +288,11 @@ def document(methods: Iterable[Method], *, version: str = "0.1.0", public_url: s
         {
             "openapi": VERSION,
             "jsonSchemaDialect": DIALECT,
-            "info": {"title": "Multiplayer hosting", "version": version, "description": _INFO},
+            "info": {
+                "title": "Multiplayer hosting",
+                "version": metadata.version("pyservice"),
+                "description": _INFO,
+            },
             "servers": [{"url": public_url}],
             "tags": [
                 {"name": name, "description": text} for name, text in sorted(services.items())

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 from schemathesis.specs.openapi import definitions
 
-from pyservice import openapi
+from pyservice import _native, openapi
 from pyservice.errors import ServiceError
 from pyservice.openapi import codes_by_status, declared_codes, fill_example
 from pyservice.openapi.message_schemas import (
@@ -50,6 +53,13 @@ def test_protos_have_everything_that_the_document_needs() -> None:
 
 def test_no_example_is_for_an_unknown_operation() -> None:
     assert not set(EXAMPLES) - set(BY_SLUG)
+
+
+def test_every_version_is_that_of_the_cargo_workspace(document: dict[str, Any]) -> None:
+    cargo = tomllib.loads(Path("Cargo.toml").read_text())["workspace"]["package"]["version"]
+    assert [document["info"]["version"], _native.version, metadata.version("pyservice")] == [
+        cargo
+    ] * 3
 
 
 def test_document_is_openapi_3_1(document: dict[str, Any]) -> None:
