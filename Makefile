@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 S3_SERVER := build/s3/bin/s3s-fs
 PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
 NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml) Cargo.toml Cargo.lock
-export PYTHONDONTWRITEBYTECODE ?=
+# The tests start hundreds of Python processes: each would compile the modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help check run test test-full proofs lint docs bench build wheel generate lock clean
 
