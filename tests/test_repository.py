@@ -19,6 +19,7 @@ LONG_FILES: dict[str, str] = {
 }
 LONG_FUNCTIONS: dict[str, str] = {
     "native/core/src/journal_event.rs:event_bytes_never_change": "one row for each event kind with its bytes",
+    "pyservice/control/operations.py:operation_table": "one row for each operation",
     "pyservice/storage/migrations/versions/0001_first_tables.py:upgrade": "a list of tables, one after the other",
 }
 

@@ -23,7 +23,7 @@ from pyservice.control.database_health import DatabaseHealthCheck
 from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
 from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.feeder import Feeder
-from pyservice.control.game_pictures import AvatarOperations, GamePictureOperations
+from pyservice.control.game_pictures import GamePictureOperations
 from pyservice.control.games import GameOperations, game_topic
 from pyservice.control.groups import GroupOperations, ServiceOwner, ensure_owner
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
@@ -34,8 +34,7 @@ from pyservice.control.lobby_records import (
     LobbyRecordOperations,
 )
 from pyservice.control.namespace_access import NamespaceAccessOperations
-from pyservice.control.namespace_change import NamespaceChange
-from pyservice.control.namespaces import NamespaceOperations
+from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
 from pyservice.control.operations import Handlers, operation_table
 from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
 from pyservice.control.rays import RayStore
@@ -46,7 +45,7 @@ from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.sites import SiteOperations
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.uploads import UploadLifecycle, UploadOperations
-from pyservice.control.versions import StoredUploadStatus, VersionOperations
+from pyservice.control.versions import VersionOperations
 from pyservice.edge.http_application import create_app
 from pyservice.edge.http_server import listen_unix, make_server
 from pyservice.errors import ServiceError
@@ -214,14 +213,13 @@ class ControlPlane:
         return RayExport(self._settings, service, self._metrics.rays, self._ray_store.store)
 
     def _nouns(self, links: PublicUrls, data_plane: DataPlaneClient) -> Handlers:
-        settings, database, ids, topics = self._settings, self._database, self._ids, self._topics
-        changes, records = self._changes, self._records
-        one = NamespaceChange(database, changes, topics, self._feeder)
-        uploading = UploadLifecycle(database, changes, topics, self._files.objects)
+        settings, database, records = self._settings, self._database, self._records
+        one = NamespaceChange(records, self._feeder)
+        uploading = UploadLifecycle(records, self._files.objects)
         self._uploading = uploading
         self._devices = DeviceLinkOperations(records, DeviceLinkKeys(self._keys), links)
         self._exports = LobbyExportOperations(
-            database, self._files.objects, ids, self._recorded, self._runtime
+            database, self._files.objects, self._ids, self._recorded, self._runtime
         )
         return Handlers(
             games=GameOperations(
@@ -233,18 +231,17 @@ class ControlPlane:
             tokens=TokenOperations(
                 records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish
             ),
-            versions=VersionOperations(records, StoredUploadStatus(), self._context),
+            versions=VersionOperations(records, self._context),
             platform=self._platform,
             devices=self._devices,
             lobbies=LobbyRecordOperations(
                 database, data_plane, self._recorded, self._runtime.started_ms
             ),
             rays=self._ray_store,
-            builds=BuildOperations(database, changes, ids, uploading, self._runtime),
+            builds=BuildOperations(records, uploading, self._runtime),
             uploads=UploadOperations(uploading),
-            sites=SiteOperations(database, ids, uploading),
-            avatars=AvatarOperations(database, uploading, links),
-            pictures=GamePictureOperations(uploading),
+            sites=SiteOperations(records, uploading),
+            pictures=GamePictureOperations(database, uploading, links),
             servers=ServerOperations(
                 records,
                 data_plane,

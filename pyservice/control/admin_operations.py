@@ -178,7 +178,7 @@ class AdminOperations:
         async with self._database.write() as tx:
             group = await _group(tx, request.group_id)
             if group.owner_identity_id == request.identity_id:
-                raise ServiceError("IN_USE", "The owner of a group stays its member.")
+                raise ServiceError("IN_USE", "The owner of a group cannot be removed.")
             if await groups.remove_member(tx, request.group_id, request.identity_id):
                 self._members_change(tx, request.group_id, request.identity_id)
         return pb.RemoveMemberResponse()
@@ -404,8 +404,8 @@ class OrphanedNamespaces:
         if unknown:
             raise ServiceError(
                 "NAMESPACE_NOT_FOUND",
-                f"No namespace that the data plane holds without a record: {', '.join(unknown)}. "
-                "`pyservice namespace orphans` lists those that there are.",
+                f"Not orphaned namespaces: {', '.join(unknown)}. "
+                "`pyservice namespace orphans` lists the orphaned ones.",
             )
         removed = []
         try:
@@ -433,9 +433,7 @@ class OrphanedNamespaces:
         answer = await self._client.remove(request)
         is_removed: bool = answer.HasField("removed")
         _log.warning(
-            "namespace without a record removed"
-            if is_removed
-            else "namespace without a record stays",
+            "orphaned namespace removed" if is_removed else "orphaned namespace not removed",
             namespace=orphan.name,
             namespace_id=orphan.namespace_id,
         )
@@ -443,6 +441,4 @@ class OrphanedNamespaces:
 
 
 def _unreachable() -> ServiceError:
-    return ServiceError(
-        "CONTROL_PLANE_UNAVAILABLE", "The data plane holds them and does not answer; try again."
-    )
+    return ServiceError("CONTROL_PLANE_UNAVAILABLE", "The data plane does not answer; try again.")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from pyservice.auth.bearer_token import bearer_token, forbidden
@@ -69,9 +69,7 @@ class CallAuthenticator:
         """Returns the caller of a `cloud_` token that is not limited to one game."""
         caller = await self.require_cloud_token(call)
         if scope_of(caller).game_id is not None:
-            raise ServiceError(
-                "FORBIDDEN", "This token covers one game; the operation needs one of the group."
-            )
+            raise ServiceError("FORBIDDEN", "This token covers one game. Use a token of the group.")
         return caller
 
     async def require_identity_token(self, call: Call) -> Caller:
@@ -79,7 +77,7 @@ class CallAuthenticator:
         caller = await self.require_group_token(call)
         if scope_of(caller).group_id is not None:
             raise ServiceError(
-                "FORBIDDEN", "This token covers one group; the operation needs one of an identity."
+                "FORBIDDEN", "This token covers one group. Use a token of the identity."
             )
         return caller
 
@@ -107,9 +105,7 @@ class CallAuthenticator:
         if found is None:
             raise ServiceError("TOKEN_INVALID")
         if found.is_orphaned:
-            raise ServiceError(
-                "TOKEN_REVOKED", "The token's identity is not in its group any more."
-            )
+            raise ServiceError("TOKEN_REVOKED", "The token's identity left the token's group.")
         self._require_good(found.revoke_ms, found.expires_ms)
         return found
 
@@ -178,12 +174,18 @@ async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
 
 
 async def find_namespace(
-    tx: Transaction, caller: Caller, game_text: str, text: str, version_id: str | None = None
+    tx: Transaction, caller: Caller, request: Any, version_id: str | None = None
 ) -> Record:
-    """Returns a namespace of the caller's scope. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
-    found = await namespaces.by_path(tx, game_text, text, version_id)
+    """Returns the request's namespace if the caller's scope covers it.
+
+    `request` has `game_id`, and `namespace_id` or `environment_id`. Raises GAME_NOT_FOUND,
+    NAMESPACE_NOT_FOUND.
+    """
+    is_environment = hasattr(request, "environment_id")
+    text = request.environment_id if is_environment else request.namespace_id
+    found = await namespaces.by_path(tx, request.game_id, text, version_id)
     if found is None:
-        await find_game(tx, caller, game_text)
+        await find_game(tx, caller, request.game_id)
         raise ServiceError("NAMESPACE_NOT_FOUND")
     if not await _covers_game(tx, caller, found):
         raise ServiceError("GAME_NOT_FOUND")

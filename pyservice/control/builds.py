@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import orjson
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.timestamps import rfc3339
 from pyservice.control.upload_validation import ARCHIVE, content_type_problems, path_problems
-from pyservice.control.uploads import UploadLifecycle, UploadPlan, object_key, part_bytes
+from pyservice.control.uploads import (
+    Answer,
+    Find,
+    UploadLifecycle,
+    UploadPlan,
+    object_key,
+    part_bytes,
+)
 from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
 from pyservice.runtime import decompression
@@ -43,23 +49,18 @@ class SupportedKinds(Protocol):
 
 class BuildOperations:
     def __init__(
-        self,
-        database: Database,
-        changes: IdempotentChanges,
-        ids: RecordIds,
-        uploading: UploadLifecycle,
-        kinds: SupportedKinds,
+        self, context: RecordContext, uploading: UploadLifecycle, kinds: SupportedKinds
     ) -> None:
-        self._database = database
-        self._changes = changes
-        self._ids = ids
+        self._database = context.database
+        self._changes = context.changes
+        self._ids = context.ids
         self._uploading = uploading
         self._kinds = kinds
 
     async def list_(self, request: pb.ListBuildsRequest, caller: Caller) -> pb.ListBuildsResponse:
         wanted = parse_tag_filter(request.tags_json)
         async with self._database.read() as tx:
-            game = await _environment(tx, caller, request)
+            game = await authorization.find_namespace(tx, caller, request)
             rows = await builds.of_game(tx, game.game_id, wanted)
             tags = await builds.tags_of_game(tx, game.game_id)
         return pb.ListBuildsResponse(
@@ -68,7 +69,7 @@ class BuildOperations:
 
     async def get(self, request: pb.GetBuildRequest, caller: Caller) -> pb.GetBuildResponse:
         async with self._database.read() as tx:
-            game = await _environment(tx, caller, request)
+            game = await authorization.find_namespace(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
             tags = await builds.tags_of(tx, row.build_id)
         return pb.GetBuildResponse(build=_build(row, tags))
@@ -78,33 +79,46 @@ class BuildOperations:
     ) -> pb.PrepareBuildResponse:
 
         async def find(tx: Transaction) -> Record:
-            return await _environment(tx, caller, request)
+            return await authorization.find_namespace(tx, caller, request)
 
-        async def make(
-            tx: Transaction, game_id: str, upload_id: str, now: int
-        ) -> pb.PrepareBuildResponse:
+        def answer(row: Record) -> pb.PrepareBuildResponse:
+            return pb.PrepareBuildResponse(build=_build(row, {}))
+
+        plan = self._plan(request, "name", find, pb.PrepareBuildResponse, answer)
+        return await self._uploading.prepare(caller, request, plan)
+
+    def _plan(
+        self,
+        request: BuildRequest,
+        name_field: str,
+        find_game: Find,
+        answer_type: type[Answer],
+        answer: Callable[[Record], Answer],
+    ) -> UploadPlan[Answer]:
+        name = getattr(request, name_field)
+
+        async def make(tx: Transaction, game_id: str, upload_id: str, now: int) -> Answer:
             build_id = self._ids.new()
-            await builds.add(tx, build_id, game_id, upload_id, request.name, _form(request), now)
-            return pb.PrepareBuildResponse(build=_build(await _found(tx, game_id, build_id), {}))
+            await builds.add(tx, build_id, game_id, upload_id, name, _form(request), now)
+            return answer(await _found(tx, game_id, build_id))
 
-        preparation = UploadPlan(
+        return UploadPlan(
             kind="build",
-            display_name=request.name,
-            find_game=find,
+            display_name=name,
+            find_game=find_game,
             files=[_image(request)],
-            check_request=lambda: self._check_request(request, request.name, "name"),
+            check_request=lambda: self._check_request(request, name_field),
             make=make,
-            answer_type=pb.PrepareBuildResponse,
-            set_urls=_address,
+            answer_type=answer_type,
+            set_urls=_set_urls,
         )
-        return await self._uploading.prepare(caller, request, preparation)
 
     async def complete(
         self, request: pb.CompleteBuildRequest, caller: Caller
     ) -> pb.CompleteBuildResponse:
 
         async def find(tx: Transaction) -> Record:
-            game = await _environment(tx, caller, request)
+            game = await authorization.find_namespace(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
             upload = await uploads.find(tx, row.upload_id)
             if upload is None or upload.kind == uploads.ABANDONED:
@@ -117,8 +131,8 @@ class BuildOperations:
         self, request: pb.PatchBuildTagsRequest, caller: Caller
     ) -> pb.PatchBuildTagsResponse:
 
-        async def change(tx: Transaction) -> pb.PatchBuildTagsResponse:
-            game = await _environment(tx, caller, request)
+        async def change(tx: Transaction) -> None:
+            game = await authorization.find_namespace(tx, caller, request)
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             set_, removed = parse_tag_change(request.tags)
@@ -127,7 +141,6 @@ class BuildOperations:
             await builds.change_tags(tx, row.build_id, set_, removed)
             exclusive = [name for name in request.exclusive_tags if "\0" not in name]
             await builds.remove_tags_from_other_builds(tx, game.game_id, row.build_id, exclusive)
-            return pb.PatchBuildTagsResponse()
 
         return await self._changes.apply(caller, request, pb.PatchBuildTagsResponse, change)
 
@@ -145,36 +158,21 @@ class BuildOperations:
     async def create(
         self, request: pb.CreateGameBuildRequest, caller: Caller
     ) -> pb.CreateGameBuildResponse:
-        name = request.display_name
-
         async def find(tx: Transaction) -> Record:
             return await authorization.find_game(tx, caller, request.game_id)
 
-        async def make(
-            tx: Transaction, game_id: str, upload_id: str, now: int
-        ) -> pb.CreateGameBuildResponse:
-            build_id = self._ids.new()
-            await builds.add(tx, build_id, game_id, upload_id, name, _form(request), now)
-            return pb.CreateGameBuildResponse(build_id=build_id, upload_id=upload_id)
+        def answer(row: Record) -> pb.CreateGameBuildResponse:
+            return pb.CreateGameBuildResponse(build_id=row.build_id, upload_id=row.upload_id)
 
-        preparation = UploadPlan(
-            kind="build",
-            display_name=name,
-            find_game=find,
-            files=[_image(request)],
-            check_request=lambda: self._check_request(request, name, "display_name"),
-            make=make,
-            answer_type=pb.CreateGameBuildResponse,
-            set_urls=_address,
-        )
-        return await self._uploading.prepare(caller, request, preparation)
+        plan = self._plan(request, "display_name", find, pb.CreateGameBuildResponse, answer)
+        return await self._uploading.prepare(caller, request, plan)
 
     async def delete(
         self, request: pb.DeleteGameBuildRequest, caller: Caller
     ) -> pb.DeleteGameBuildResponse:
         removals: list[asyncio.Task[None]] = []
 
-        async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:
+        async def change(tx: Transaction) -> None:
             game = await authorization.find_game(tx, caller, request.game_id)
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
@@ -185,20 +183,19 @@ class BuildOperations:
             await builds.remove(tx, row.build_id)
             await uploads.abandon(tx, row.upload_id)
             tx.after_commit(lambda: removals.append(self._uploading.start_removal(row.upload_id)))
-            return pb.DeleteGameBuildResponse()
 
         answer = await self._changes.apply(caller, request, pb.DeleteGameBuildResponse, change)
         if removals:
             await asyncio.wait(removals)
         return answer
 
-    def _check_request(self, request: BuildRequest, name: str, label: str) -> None:
-        require_valid(list(self._problems(request, name, label)))
+    def _check_request(self, request: BuildRequest, name_field: str) -> None:
+        require_valid(list(self._problems(request, name_field)))
         if request.image_file.content_length > BUILD_MAX_BYTES:
             raise ServiceError("UPLOAD_TOO_LARGE", "A build has at most 8 GiB.")
 
-    def _problems(self, request: BuildRequest, name: str, label: str) -> Iterator[FieldProblem]:
-        yield from display_name_problems(name, label)
+    def _problems(self, request: BuildRequest, name_field: str) -> Iterator[FieldProblem]:
+        yield from display_name_problems(getattr(request, name_field), name_field)
         if any(character < " " or character == "\x7f" for character in request.image_tag):
             yield field_problem(["image_tag"], "invalid", "must not have control characters")
         image = request.image_file
@@ -224,10 +221,6 @@ def _form(request: BuildRequest) -> tuple[str, str, str | None]:
     )
 
 
-async def _environment(tx: Transaction, caller: Caller, request: Any) -> Record:
-    return await authorization.find_namespace(tx, caller, request.game_id, request.environment_id)
-
-
 async def _found(tx: Transaction, game_id: str, build_id: str) -> Record:
     row = await builds.find(tx, game_id, build_id)
     if row is None:
@@ -246,10 +239,7 @@ def _image(request: BuildRequest) -> NewFile:
     )
 
 
-def _address(
-    answer: pb.PrepareBuildResponse | pb.CreateGameBuildResponse,
-    requests: list[uploads_pb2.PresignedRequest],
-) -> None:
+def _set_urls(answer: Any, requests: list[uploads_pb2.PresignedRequest]) -> None:
     if len(requests) == 1:
         answer.image_presigned_request.CopyFrom(requests[0])
     else:

@@ -203,9 +203,7 @@ def findings_in_size(config: pb.CloudConfig, path: tuple[str, ...]) -> Iterator[
         return
     size = to_feed(config).ByteSize()
     if size > MATCHMAKER_BYTES_MAX:
-        sentence = (
-            f"takes {size:,} bytes on its way to the matchmaker, at most {MATCHMAKER_BYTES_MAX:,}"
-        )
+        sentence = f"takes {size:,} bytes in the matchmaker, at most {MATCHMAKER_BYTES_MAX:,}"
         yield Finding(path, "too-long", f"{sentence}: shorten args, env, or headers")
 
 
@@ -487,9 +485,9 @@ def glob_problem(glob: str) -> str | None:
             start = position + (2 if glob.startswith("[!", position) else 1)
             end = glob.find("]", start + 1)
             if end < 0:
-                return "has a [ without members and a ] behind them"
+                return "has a [ without members and a closing ]"
             if any(low > high for low, high in _RANGE.findall(glob, start, end)):
-                return "has a range in [] that runs backwards"
+                return "has a range in [] with its ends in the wrong order"
             position = end
         elif character == "{":
             if is_in_braces:

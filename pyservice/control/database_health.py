@@ -29,26 +29,26 @@ class DatabaseHealthCheck:
     def __init__(
         self,
         database: Database,
-        look_s: float = _POLL_INTERVAL_S,
+        poll_s: float = _POLL_INTERVAL_S,
         write_s: float = _WRITE_INTERVAL_S,
     ) -> None:
         self._database = database
-        self._look_s = look_s
+        self._poll_s = poll_s
         self._write_s = write_s
         self._next_write_s = 0.0
         self.job = RetryingJob(
             "database",
-            "database looked at",
+            "database check failed",
             TimeoutError,
             DatabaseUnusable,
-            pauses_s=(look_s, look_s),
+            pauses_s=(poll_s, poll_s),
         )
         self.problem = ""
 
     async def run(self) -> None:
         while True:
             await self.check()
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._poll_s)
 
     async def check(self) -> None:
         """Checks the database once, within 2 s unless the database is busy."""
@@ -70,9 +70,9 @@ class DatabaseHealthCheck:
         if problem == before:
             return
         if problem:
-            _log.warning("database is not well", problem=problem)
+            _log.warning("database unhealthy", problem=problem)
         else:
-            _log.info("database is well again")
+            _log.info("database healthy again")
 
     async def _problem(
         self, step: Callable[[], Awaitable[None]], turns: Callable[[], int], otherwise: str

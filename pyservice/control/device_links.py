@@ -36,7 +36,7 @@ CreateLink = Callable[[Transaction], Awaitable[pb.PrepareDeviceLinkResponse]]
 _PRUNE_EVERY_MS: Final = 60_000
 KEPT_MAX: Final = 100_000
 """Maximum of uncompleted links, and of stored responses to callers without a token."""
-_PORTIONS_AT_ONCE: Final = 10
+_CLEANUP_BATCHES: Final = 10
 """Batches of one cleanup. Cleanups must delete faster than links are created."""
 _CLEANUP_INTERVAL_S: Final = 30.0
 _RETRIES_S: Final = (1.0, _CLEANUP_INTERVAL_S)
@@ -71,7 +71,7 @@ class DeviceLinkKeys:
             is_ours = key is not None and hmac.compare_digest(mac, _mac(key, b"link", body))
             if key is not None and is_ours and expires_ms <= _last_end_ms(key):
                 return format_uuid(link), expires_ms
-        raise ServiceError("TOKEN_INVALID", "Give the device_link_token as it was answered.")
+        raise ServiceError("TOKEN_INVALID", "Send the device_link_token of the response unchanged.")
 
     def device_token(self, device_link_id: str, secret: bytes, number: int) -> str | None:
         """Returns the device's `cloud_` token, or None if the key was dropped."""
@@ -128,7 +128,7 @@ class DeviceLinkOperations:
         self._unpruned = 0
         self.job = RetryingJob(
             "devices",
-            "ended device links keep secrets",
+            "secrets of expired device links not deleted",
             pauses_s=_RETRIES_S,
             is_worth_a_warning=True,
         )
@@ -176,7 +176,7 @@ class DeviceLinkOperations:
             return
         # Set before the first await, so that no concurrent call prunes.
         self._prune_ms, self._unpruned = now + _PRUNE_EVERY_MS, 0
-        most = _PORTIONS_AT_ONCE
+        most = _CLEANUP_BATCHES
         await tokens.remove_device_links_before(self._database, now - _REMEMBERED_MS, most)
         await tokens.trim_uncompleted_device_links(self._database, self._kept_max, most)
         await stored_responses.trim_anonymous(self._database, self._kept_max, most)
@@ -206,7 +206,7 @@ class DeviceLinkOperations:
     ) -> pb.CompleteDeviceLinkResponse:
         device_link_id = self._good(request.device_link_token)
 
-        async def change(tx: Transaction) -> pb.CompleteDeviceLinkResponse:
+        async def change(tx: Transaction) -> None:
             game = await authorization.find_game(tx, caller, request.game_id)
             link = await _find(tx, device_link_id)
             now, token_id, secret = self._now_ms(), self._ids.new(), token_bytes(_SECRET_BYTES)
@@ -219,11 +219,11 @@ class DeviceLinkOperations:
                 raise ServiceError("DEVICE_LINK_USED")
             token_hash = sha256(token.encode()).digest()
             identity_id = scope_of(caller).identity_id
-            await tokens.add_cloud(
-                tx, token_id, token_hash, identity_id, game.group_id, game.game_id, now
+            new = tokens.NewCloudToken(
+                token_id, token_hash, now, identity_id, game.group_id, game.game_id
             )
+            await tokens.add_cloud(tx, new)
             tx.after_commit(lambda: self._topics.bump(_topic(device_link_id)))
-            return pb.CompleteDeviceLinkResponse()
 
         return await self._changes.apply(caller, request, pb.CompleteDeviceLinkResponse, change)
 
@@ -240,12 +240,12 @@ class DeviceLinkOperations:
         now = self._now_ms()
         await tokens.erase_device_link_secrets(self._database, now)
         await tokens.remove_device_links_before(
-            self._database, now - _REMEMBERED_MS, _PORTIONS_AT_ONCE
+            self._database, now - _REMEMBERED_MS, _CLEANUP_BATCHES
         )
 
 
 def _expired() -> ServiceError:
-    return ServiceError("TOKEN_EXPIRED", "Make a new device link.")
+    return ServiceError("TOKEN_EXPIRED", "Create a new device link.")
 
 
 async def _find(tx: Transaction, device_link_id: str) -> Record:

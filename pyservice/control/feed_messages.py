@@ -144,17 +144,19 @@ def _add_token(message: pb.NamespaceConfiguration, row: Record) -> None:
         message.development_tokens.append(pb.DevelopmentToken.FromString(row.answers))
 
 
-NOTHING_SWITCHED: Final = "The data plane does not take this version; nothing was switched."
+NOTHING_SWITCHED: Final = (
+    "The data plane refuses this version. The current version was not changed."
+)
 SWITCHED_BACK: Final = (
-    "The data plane does not take the version that was set; the namespace runs the one that it ran. Anything else that "
-    "was changed is stored and takes effect."
+    "The data plane refuses the new version, so the namespace runs its previous version. All other changes are "
+    "stored and take effect."
 )
 STORED: Final = (
-    "The change is stored, but the data plane does not take the namespace as it is now: the namespace runs what it "
-    "ran. It takes effect when what the errors name is set right."
+    "The change is stored, but the data plane refuses the namespace and runs its previous configuration. The change "
+    "takes effect after you fix the listed errors."
 )
 _LEFT_OVER: Final = (
-    "; that one is left of another database, and the operator of this service can remove it"
+    "; that namespace belongs to another database, and the operator of this service can remove it"
 )
 
 _WORD: Final = "not-allowed"
@@ -218,7 +220,7 @@ def operator_reason(refused: feed_pb2.Refused, orphans: Orphans) -> str:
         orphan = orphans.get(problem.held_by)
         if orphan is not None:
             return (
-                f"{_sentence(problem)}: {orphan.name} ({orphan.namespace_id}), which no record has; "
+                f"{_sentence(problem)}: {orphan.name} ({orphan.namespace_id}), which has no record; "
                 "see `pyservice namespace orphans`"
             )
     return _sentence(refused.problems[0]) if refused.problems else "refused"

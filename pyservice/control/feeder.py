@@ -41,8 +41,8 @@ CONFIRM_TIMEOUT_S: Final = 1.0
 def unconfirmed_error() -> ServiceError:
     return ServiceError(
         "CONTROL_PLANE_UNAVAILABLE",
-        "The change is stored and will take effect; the data plane has not said so yet. "
-        "Repeating the request is harmless and answers 200 once it has.",
+        "The change is stored and will take effect; the data plane has not confirmed it yet. "
+        "Repeating the request is harmless and answers 200 after the confirmation.",
     )
 
 
@@ -209,7 +209,9 @@ class Feeder:
         self._wanted: dict[str, PendingNamespace] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._holdings = HeldConfigurations(composer.source_epoch)
-        self.job = RetryingJob("feeder", "not fed", DataPlaneUnavailable, pauses_s=_RETRIES_S)
+        self.job = RetryingJob(
+            "feeder", "configuration not sent", DataPlaneUnavailable, pauses_s=_RETRIES_S
+        )
         self._contents = ContentComparison(self._compose, self.enqueue, self.job)
         self._refused = RefusedConfigurations(database, self._holdings, on_switched_back)
         self._is_connected = asyncio.Event()
@@ -238,7 +240,7 @@ class Feeder:
         return self._refused.count
 
     def refused_reasons(self) -> Mapping[str, str]:
-        return dict(self._refused.reasons)
+        return self._refused.reasons
 
     def enqueue(self, *namespace_ids: str) -> None:
         """Schedules namespaces to be sent. Call it after the commit."""
@@ -361,7 +363,7 @@ class Feeder:
     def _update_orphans(self, rows: Sequence[Record]) -> None:
         if self._holdings.update_orphans(rows) and self._holdings.orphans:
             _log.warning(
-                "the data plane holds namespaces that no record has: see `pyservice namespace orphans`",
+                "the data plane holds namespaces without a record: see `pyservice namespace orphans`",
                 count=self.orphans,
                 first=next(iter(self._holdings.orphans.values())).name,
             )

@@ -132,7 +132,8 @@ class GameOperations:
         now = self._now_ms()
         game_id, version_id = self._ids.new(), self._ids.new()
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
-        await games.add_version(tx, version_id, game_id, FIRST_VERSION, _EMPTY, b"{}", now)
+        new = games.NewVersion(version_id, game_id, FIRST_VERSION, now, _EMPTY)
+        await games.add_version(tx, new)
         several = [
             namespaces.NewNamespace(self._ids.new(), name, display_name, self._ids.new())
             for name, display_name in FIRST_NAMESPACES

@@ -130,7 +130,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
             await groups.add_identity(tx, identity_id, _OWNER, now)
             await groups.add(tx, group_id, _GROUP, identity_id, now)
             sha256 = hashlib.sha256(token.encode()).digest()
-            await tokens.add_cloud(tx, ids.new(), sha256, identity_id, None, None, now)
+            await tokens.add_cloud(tx, tokens.NewCloudToken(ids.new(), sha256, now, identity_id))
     except Conflict:
         path.unlink()
         return await ensure_owner(database, ids, folder)

@@ -28,7 +28,7 @@ from pyservice.storage.database_errors import retry_on_conflict
 from pyservice.watch import Topics
 
 Answer = TypeVar("Answer", bound=Message)
-Change = Callable[[Transaction], Awaitable[Answer]]
+Change = Callable[[Transaction], Awaitable[Answer | None]]
 ChangeWithResource = Callable[[], AbstractAsyncContextManager[Change[Answer]]]
 ReplayCheck = Callable[[Transaction, Answer], Awaitable[None]]
 
@@ -59,7 +59,7 @@ class IdempotentChanges:
         self._mac_key = secrets.token_bytes(_KEY_BYTES) if mac_key is None else mac_key
         self._in_flight: dict[bytes, tuple[bytes, asyncio.Task[Any]]] = {}
         self.job = RetryingJob(
-            "answers", "old answers not dropped", pauses_s=_RETRIES_S, is_worth_a_warning=True
+            "answers", "expired responses not deleted", pauses_s=_RETRIES_S, is_worth_a_warning=True
         )
 
     async def apply(
@@ -72,9 +72,9 @@ class IdempotentChanges:
     ) -> Answer:
         """Runs `change` in a transaction and returns its response after the commit.
 
-        Continues if the client disconnects. `again` checks a stored response and raises if the
-        caller may no longer see it. Raises IDEMPOTENCY_KEY_REUSED and errors of `change` and
-        `again`.
+        None stands for an empty response. Continues if the client disconnects. `again` checks a
+        stored response and raises if the caller may no longer see it. Raises
+        IDEMPOTENCY_KEY_REUSED and errors of `change` and `again`.
         """
         return await self._once(
             caller, request, lambda key: self._change(key, answer_type, change, again)
@@ -153,13 +153,13 @@ class IdempotentChanges:
         async def attempt() -> Answer:
             async with self._database.write() as tx:
                 if key is None:
-                    return await change(tx)
+                    return await change(tx) or answer_type()
                 before = await stored_responses.find(tx, key.key)
                 if self._is_kept(before):
                     return await _stored_response(tx, before, key, answer_type, again)
                 if before is not None:
                     await stored_responses.remove(tx, key.key)
-                answer = await change(tx)
+                answer = await change(tx) or answer_type()
                 content = answer.SerializeToString(deterministic=True)
                 await stored_responses.add(tx, *key, content, self._now_ms())
                 return answer

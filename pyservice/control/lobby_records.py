@@ -282,15 +282,11 @@ RUN_FAILURE_CODES: Final = {
 _FAILURES: Final = {"start_timeout": "START_TIMEOUT", "silent": "SILENT", "unknown": "UNKNOWN"}
 
 
-class PlacesClient(Protocol):
-    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
-
-
 class LobbyRecordOperations:
     def __init__(
         self,
         database: Database,
-        client: PlacesClient,
+        client: FactsClient,
         recorded: LobbyRecordLookup,
         started_ms: Callable[[str], int | None],
         clock_ms: Callable[[], int] = now_ms,
@@ -309,9 +305,7 @@ class LobbyRecordOperations:
             before_ms = _parse_create_ts(request.before_create_ts)
         kept_since_ms = self._now_ms() - LOBBY_RETENTION_MS
         async with self._database.read() as tx:
-            namespace = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+            namespace = await authorization.find_namespace(tx, caller, request)
             rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
             runs = await lobbies.find_ended_runs(tx, [row.lobby_id for row in rows])
         records = await self._records(rows, runs, namespace.version_id)
@@ -324,9 +318,7 @@ class LobbyRecordOperations:
 
         async def look() -> tuple[Record, dict[str, Record], str] | None:
             async with self._database.read() as tx:
-                namespace = await authorization.find_namespace(
-                    tx, caller, request.game_id, request.namespace_id
-                )
+                namespace = await authorization.find_namespace(tx, caller, request)
                 row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
                 runs = await lobbies.find_ended_runs(tx, [request.lobby_id])
             return None if row is None else (row, runs, namespace.version_id)
@@ -349,7 +341,7 @@ class LobbyRecordOperations:
         except DataPlaneUnavailable:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
-                "The data plane counts the players and does not answer; try again.",
+                "The data plane, which counts players, does not answer; try again.",
             ) from None
         records = []
         for row in rows:

@@ -257,9 +257,9 @@ class LobbyRuns:
 
 def _refusal_end(lobby: pb.WantedLobby) -> RunEnd:
     if not lobby.HasField("spec"):
-        return RunEnd("lost", message="it runs nowhere")
+        return RunEnd("lost", message="no process of this lobby exists")
     tier = lobby.spec.tier
-    message = f"no tier {tier} is there any more: give the game mode another one"
+    message = f"tier {tier} was removed: set another tier for the game mode"
     return RunEnd("tier_unknown", message=message)
 
 

@@ -6,37 +6,15 @@ Names begin with `hosting_control_`, because one scrape covers both planes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
-
-class FeedStatus(Protocol):
-    acknowledged: int
-
-    @property
-    def refusals(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-    @property
-    def lag_s(self) -> float: ...
-    @property
-    def is_connected(self) -> bool: ...
-    @property
-    def orphans(self) -> int: ...
-    def refused_reasons(self) -> Mapping[str, str]: ...
-
-
-class ObjectStatistics(Protocol):
-    puts: int
-    put_bytes: int
-    gets: int
-    get_bytes: int
-    failures: dict[str, int]
+from pyservice.control.feeder import Feeder
+from pyservice.storage.objects import ObjectCounts
 
 
 def render_metrics(
-    feed: FeedStatus,
+    feed: Feeder,
     changes: int,
-    objects: ObjectStatistics,
+    objects: ObjectCounts,
     cdn_answers: Mapping[str, int],
     cdn_bytes: int,
     *,

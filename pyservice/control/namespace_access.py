@@ -14,7 +14,7 @@ from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.fair_thread_pool import FairThreadPool
 from pyservice.control.name_rules import require_valid
-from pyservice.control.namespace_change import NamespaceChange
+from pyservice.control.namespaces import NamespaceChange
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.network.hosts import is_host_name
@@ -46,10 +46,9 @@ class NamespaceAccessOperations:
         self, request: pb.SetDomainPublicAuthRequest, caller: Caller
     ) -> pb.SetDomainPublicAuthResponse:
 
-        async def change(tx: Transaction, row: Record) -> pb.SetDomainPublicAuthResponse:
+        async def change(tx: Transaction, row: Record) -> None:
             values = {"enable_domain_public_auth": request.enabled}
             await namespaces.change(tx, row.namespace_id, values)
-            return pb.SetDomainPublicAuthResponse()
 
         return await self._one.apply_and_confirm(
             caller, request, pb.SetDomainPublicAuthResponse, change
@@ -59,7 +58,7 @@ class NamespaceAccessOperations:
         self, request: pb.AddDomainRequest, caller: Caller
     ) -> pb.AddDomainResponse:
 
-        async def change(tx: Transaction, row: Record) -> pb.AddDomainResponse:
+        async def change(tx: Transaction, row: Record) -> None:
             domain = _host(request.domain)
             if domain is None:
                 sentence = "must be a host name or an IP address, without scheme and port"
@@ -77,7 +76,6 @@ class NamespaceAccessOperations:
                     sentence = f"the namespace has {_DOMAINS_MAX:,} domains; remove one first"
                     raise _refused_domain("too-many", sentence)
                 await namespaces.add_domain(tx, row.namespace_id, domain, self._now_ms())
-            return pb.AddDomainResponse()
 
         return await self._one.apply_and_confirm(caller, request, pb.AddDomainResponse, change)
 
@@ -85,11 +83,10 @@ class NamespaceAccessOperations:
         self, request: pb.RemoveDomainRequest, caller: Caller
     ) -> pb.RemoveDomainResponse:
 
-        async def change(tx: Transaction, row: Record) -> pb.RemoveDomainResponse:
+        async def change(tx: Transaction, row: Record) -> None:
             domain = _host(request.domain)
             if domain and await namespaces.remove_domain(tx, row.namespace_id, domain):
                 await namespaces.change(tx, row.namespace_id, {})
-            return pb.RemoveDomainResponse()
 
         return await self._one.apply_and_confirm(caller, request, pb.RemoveDomainResponse, change)
 
@@ -97,10 +94,9 @@ class NamespaceAccessOperations:
         self, request: pb.SetCdnAuthRequest, caller: Caller
     ) -> pb.SetCdnAuthResponse:
 
-        async def change(tx: Transaction, row: Record) -> pb.SetCdnAuthResponse:
+        async def change(tx: Transaction, row: Record) -> None:
             values = {"cdn_auth_type": request.auth_type}
             await namespaces.change(tx, row.namespace_id, values, is_fed=False)
-            return pb.SetCdnAuthResponse()
 
         return await self._one.change(caller, request, pb.SetCdnAuthResponse, change)
 
@@ -108,13 +104,11 @@ class NamespaceAccessOperations:
         self, request: pb.SetAuthUserRequest, caller: Caller
     ) -> pb.SetAuthUserResponse:
         async with self._database.read() as tx:
-            found = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+            found = await authorization.find_namespace(tx, caller, request)
         require_valid(_user_problems(request))
         hashed = await self._passwords.hash(request.password, found.group_id)
 
-        async def change(tx: Transaction, row: Record) -> pb.SetAuthUserResponse:
+        async def change(tx: Transaction, row: Record) -> None:
             place = (row.namespace_id, request.user, hashed)
             await namespaces.lock(tx, row.namespace_id)
             if not await namespaces.change_password(tx, *place):
@@ -122,7 +116,6 @@ class NamespaceAccessOperations:
                     sentence = f"the namespace has {_USERS_MAX:,} users; remove one first"
                     require_valid([field_problem(["user"], "too-many", sentence)])
                 await namespaces.add_user(tx, *place)
-            return pb.SetAuthUserResponse()
 
         return await self._one.change(caller, request, pb.SetAuthUserResponse, change)
 
@@ -130,10 +123,9 @@ class NamespaceAccessOperations:
         self, request: pb.RemoveAuthUserRequest, caller: Caller
     ) -> pb.RemoveAuthUserResponse:
 
-        async def change(tx: Transaction, row: Record) -> pb.RemoveAuthUserResponse:
+        async def change(tx: Transaction, row: Record) -> None:
             if _USER.fullmatch(request.user):
                 await namespaces.remove_user(tx, row.namespace_id, request.user)
-            return pb.RemoveAuthUserResponse()
 
         return await self._one.change(caller, request, pb.RemoveAuthUserResponse, change)
 

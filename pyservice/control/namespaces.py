@@ -1,9 +1,15 @@
-"""Operations on namespaces: create, list, set the version and limits, show the history."""
+"""Operations on namespaces: create, list, set the version and limits, show the history.
+
+A change of a namespace is stored first, then confirmed by the data plane.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from google.protobuf.message import Message
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
@@ -16,7 +22,6 @@ from pyservice.control.name_rules import (
     problem_messages,
     require_valid,
 )
-from pyservice.control.namespace_change import ConfirmingFeeder, NamespaceChange
 from pyservice.control.resource_summaries import namespace_summary
 from pyservice.control.timestamps import milliseconds, rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
@@ -25,6 +30,80 @@ from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import games, namespaces
 from pyservice.storage.database import Record, Transaction
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class ConfirmingFeeder(Protocol):
+    def enqueue(self, *namespace_ids: str) -> None: ...
+    async def enqueue_and_confirm(
+        self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
+    ) -> None: ...
+    async def check_version(self, namespace_id: str, version_id: str) -> None: ...
+
+
+def site_topic(namespace_id: str) -> str:
+    return f"site:{namespace_id}"
+
+
+class NamespaceChange:
+    def __init__(self, context: RecordContext, feeder: ConfirmingFeeder) -> None:
+        self._database = context.database
+        self._changes = context.changes
+        self._topics = context.topics
+        self._feeder = feeder
+
+    async def apply_and_confirm(
+        self,
+        caller: Caller,
+        request: Any,
+        answer_type: type[Answer],
+        change: Callable[[Transaction, Record], Awaitable[Answer | None]],
+        *,
+        version_id: str | None = None,
+        wait_s: float = CONFIRM_TIMEOUT_S,
+    ) -> Answer:
+        """Stores a change, then waits for the data plane. `version_id` is the new version, if the
+        change sets one.
+        """
+        found: list[str] = []
+
+        async def noted(tx: Transaction, row: Record) -> Answer | None:
+            found[:] = [row.namespace_id]
+            return await change(tx, row)
+
+        answer = await self.change(caller, request, answer_type, noted)
+        if not found:
+            # A replayed response: the data plane may not hold the change yet.
+            async with self._database.query() as tx:
+                row = await authorization.find_namespace(tx, caller, request)
+            found = [row.namespace_id]
+        try:
+            await self._feeder.enqueue_and_confirm(found[0], version_id=version_id, wait_s=wait_s)
+        except ServiceError as error:
+            if error.code == "VALIDATION_FAILED":
+                await self._changes.forget_response(caller)
+            raise
+        return answer
+
+    async def change(
+        self,
+        caller: Caller,
+        request: Any,
+        answer_type: type[Answer],
+        change: Callable[[Transaction, Record], Awaitable[Answer | None]],
+    ) -> Answer:
+
+        async def found(tx: Transaction) -> Answer | None:
+            row = await authorization.find_namespace(tx, caller, request)
+            tx.after_commit(lambda: self._feeder.enqueue(row.namespace_id))
+            tx.after_commit(
+                lambda: self._topics.bump(game_topic(row.game_id), site_topic(row.namespace_id))
+            )
+            return await change(tx, row)
+
+        return await self._changes.apply(caller, request, answer_type, found)
+
 
 _HISTORY_PAGE: Final = 64
 _LIMIT_MAX: Final = 0xFFFF_FFFF
@@ -93,9 +172,7 @@ class NamespaceOperations:
 
     async def get(self, request: pb.GetNamespaceRequest, caller: Caller) -> pb.GetNamespaceResponse:
         async with self._database.read() as tx:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+            row = await authorization.find_namespace(tx, caller, request)
             domains = await namespaces.domains_of(tx, row.namespace_id)
             users = await namespaces.users_of(tx, row.namespace_id)
         cdn = pb.CdnNamespaceConfig(
@@ -123,9 +200,7 @@ class NamespaceOperations:
         self, request: pb.UpdateNamespaceVersionRequest, caller: Caller
     ) -> pb.UpdateNamespaceVersionResponse:
         async with self._database.query() as tx:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id, request.version_id
-            )
+            row = await authorization.find_namespace(tx, caller, request, request.version_id)
         if not row.has_version:
             raise ServiceError("VERSION_NOT_FOUND")
         began = monotonic()
@@ -183,9 +258,7 @@ class NamespaceOperations:
         limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
         before_ms = _before_ms(request.anchor) if request.HasField("anchor") else None
         async with self._database.read() as tx:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+            row = await authorization.find_namespace(tx, caller, request)
             entries = await namespaces.history(tx, row.namespace_id, before_ms, limit)
         return pb.GetVersionHistoryResponse(
             versions=[
@@ -202,7 +275,7 @@ class NamespaceOperations:
         self, request: pb.ValidateMatchmakerConfigRequest, caller: Caller
     ) -> pb.ValidateMatchmakerConfigResponse:
         async with self._database.read() as tx:
-            await authorization.find_namespace(tx, caller, request.game_id, request.namespace_id)
+            await authorization.find_namespace(tx, caller, request)
         problems = _limit_problems(request)
         return pb.ValidateMatchmakerConfigResponse(errors=problem_messages(problems))
 
@@ -210,14 +283,13 @@ class NamespaceOperations:
         self, request: pb.UpdateMatchmakerConfigRequest, caller: Caller
     ) -> pb.UpdateMatchmakerConfigResponse:
 
-        async def change(tx: Transaction, row: Record) -> pb.UpdateMatchmakerConfigResponse:
+        async def change(tx: Transaction, row: Record) -> None:
             require_valid(_limit_problems(request))
             values = {
                 "lobby_count_max": request.lobby_count_max,
                 "max_players": request.max_players,
             }
             await namespaces.change(tx, row.namespace_id, values)
-            return pb.UpdateMatchmakerConfigResponse()
 
         return await self._one.apply_and_confirm(
             caller, request, pb.UpdateMatchmakerConfigResponse, change

@@ -10,7 +10,7 @@ from pyservice.calls import Authorize, Operation, Run
 from pyservice.control.authorization import CallAuthenticator
 from pyservice.control.builds import BuildOperations
 from pyservice.control.device_links import DeviceLinkOperations
-from pyservice.control.game_pictures import AvatarOperations, GamePictureOperations
+from pyservice.control.game_pictures import GamePictureOperations
 from pyservice.control.games import GameOperations
 from pyservice.control.groups import GroupOperations
 from pyservice.control.lobby_exports import LobbyExportOperations
@@ -25,8 +25,6 @@ from pyservice.control.sites import SiteOperations
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.uploads import UploadOperations
 from pyservice.control.versions import VersionOperations
-
-Row = tuple[str, Authorize, Run]
 
 _PACKAGE: Final = "hosting.v1"
 
@@ -46,7 +44,6 @@ class Handlers:
     builds: BuildOperations
     uploads: UploadOperations
     sites: SiteOperations
-    avatars: AvatarOperations
     pictures: GamePictureOperations
     servers: ServerOperations
     process_logs: ProcessLogOperations
@@ -54,17 +51,18 @@ class Handlers:
 
 
 def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dict[str, Operation]:
-    cloud, group = authenticator.require_cloud_token, authenticator.require_group_token
-    anonymous, environment_or_cloud = (
-        authenticator.allow_anonymous,
+    anonymous = authenticator.allow_anonymous
+    cloud, environment = (
+        authenticator.require_cloud_token,
         authenticator.require_environment_or_cloud_token,
     )
-    rows: Iterable[Row] = (
+    group, identity = authenticator.require_group_token, authenticator.require_identity_token
+    rows: Iterable[tuple[str, Authorize, Run]] = (
         ("Games.ValidateGame", cloud, handlers.games.validate),
         ("Games.CreateGame", group, handlers.games.create),
         ("Games.GetGames", cloud, handlers.games.list_),
         ("Games.GetGame", cloud, handlers.games.get),
-        ("Groups.CreateGroup", authenticator.require_identity_token, handlers.groups.create),
+        ("Groups.CreateGroup", identity, handlers.groups.create),
         ("Groups.GetGroup", group, handlers.groups.get),
         ("Groups.GetGroupBilling", group, handlers.groups.billing),
         ("Versions.CreateVersion", cloud, handlers.versions.create),
@@ -97,61 +95,65 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Tokens.InspectToken", cloud, handlers.tokens.inspect),
         ("Platform.GetBootstrap", anonymous, handlers.platform.bootstrap),
         ("Platform.GetRegionTiers", anonymous, handlers.platform.tiers),
-        ("Platform.ListDatacenters", environment_or_cloud, handlers.platform.datacenters),
+        ("Platform.ListDatacenters", environment, handlers.platform.datacenters),
         ("Devices.PrepareDeviceLink", anonymous, handlers.devices.prepare),
         ("Devices.GetDeviceLink", anonymous, handlers.devices.get),
         ("Devices.CompleteDeviceLink", cloud, handlers.devices.complete),
         ("Logs.ListLobbyRecords", cloud, handlers.lobbies.list_),
         ("Logs.GetLobbyRecord", cloud, handlers.lobbies.get),
         ("Rays.GetRayPerf", cloud, handlers.rays.perf),
-        *_of_files(authenticator, handlers),
-        *_of_processes(authenticator, handlers),
-    )
-    return {
-        f"{_PACKAGE}.{name}": Operation(f"{_PACKAGE}.{name}", authorize, run)
-        for name, authorize, run in rows
-    }
-
-
-def _of_processes(authenticator: CallAuthenticator, handlers: Handlers) -> Iterable[Row]:
-    cloud, environment_or_cloud = (
-        authenticator.require_cloud_token,
-        authenticator.require_environment_or_cloud_token,
-    )
-    return (
-        ("Servers.CreateServer", environment_or_cloud, handlers.servers.create),
-        ("Servers.GetServer", environment_or_cloud, handlers.servers.get),
-        ("Servers.ListServers", environment_or_cloud, handlers.servers.list_),
-        ("Servers.DestroyServer", environment_or_cloud, handlers.servers.destroy),
-        ("Servers.GetServerLogs", environment_or_cloud, handlers.process_logs.of_server),
+        ("Servers.CreateServer", environment, handlers.servers.create),
+        ("Servers.GetServer", environment, handlers.servers.get),
+        ("Servers.ListServers", environment, handlers.servers.list_),
+        ("Servers.DestroyServer", environment, handlers.servers.destroy),
+        ("Servers.GetServerLogs", environment, handlers.process_logs.of_server),
         ("Logs.GetLobbyLogs", cloud, handlers.process_logs.of_lobby),
         ("Logs.ExportLobbyLogs", cloud, handlers.exports.lobby_logs),
         ("Logs.ExportLobbyHistory", cloud, handlers.exports.lobby_history),
-    )
-
-
-def _of_files(authenticator: CallAuthenticator, handlers: Handlers) -> Iterable[Row]:
-    cloud, environment_or_cloud = (
-        authenticator.require_cloud_token,
-        authenticator.require_environment_or_cloud_token,
-    )
-    return (
-        ("Builds.ListBuilds", environment_or_cloud, handlers.builds.list_),
-        ("Builds.PrepareBuild", environment_or_cloud, handlers.builds.prepare),
-        ("Builds.CompleteBuild", environment_or_cloud, handlers.builds.complete),
-        ("Builds.GetBuild", environment_or_cloud, handlers.builds.get),
-        ("Builds.PatchBuildTags", environment_or_cloud, handlers.builds.patch_tags),
+        ("Builds.ListBuilds", environment, handlers.builds.list_),
+        ("Builds.PrepareBuild", environment, handlers.builds.prepare),
+        ("Builds.CompleteBuild", environment, handlers.builds.complete),
+        ("Builds.GetBuild", environment, handlers.builds.get),
+        ("Builds.PatchBuildTags", environment, handlers.builds.patch_tags),
         ("Builds.ListGameBuilds", cloud, handlers.builds.list_of_game),
         ("Builds.CreateGameBuild", cloud, handlers.builds.create),
         ("Builds.DeleteGameBuild", cloud, handlers.builds.delete),
         ("Uploads.CompleteUpload", cloud, handlers.uploads.complete),
         ("Cdn.CreateGameCdnSite", cloud, handlers.sites.create),
         ("Cdn.ListSites", cloud, handlers.sites.list_),
-        ("Avatars.PrepareCustomAvatarUpload", cloud, handlers.avatars.prepare),
-        ("Avatars.CompleteCustomAvatarUpload", cloud, handlers.avatars.complete),
-        ("Avatars.ListCustomAvatars", cloud, handlers.avatars.list_),
-        ("Pictures.PrepareGameBannerUpload", cloud, handlers.pictures.prepare_banner),
-        ("Pictures.CompleteGameBannerUpload", cloud, handlers.pictures.complete_banner),
-        ("Pictures.PrepareGameLogoUpload", cloud, handlers.pictures.prepare_logo),
-        ("Pictures.CompleteGameLogoUpload", cloud, handlers.pictures.complete_logo),
+        (
+            "Avatars.PrepareCustomAvatarUpload",
+            cloud,
+            handlers.pictures.prepare("avatar"),
+        ),
+        (
+            "Avatars.CompleteCustomAvatarUpload",
+            cloud,
+            handlers.pictures.complete("avatar"),
+        ),
+        ("Avatars.ListCustomAvatars", cloud, handlers.pictures.list_avatars),
+        (
+            "Pictures.PrepareGameBannerUpload",
+            cloud,
+            handlers.pictures.prepare("banner"),
+        ),
+        (
+            "Pictures.CompleteGameBannerUpload",
+            cloud,
+            handlers.pictures.complete("banner"),
+        ),
+        (
+            "Pictures.PrepareGameLogoUpload",
+            cloud,
+            handlers.pictures.prepare("logo"),
+        ),
+        (
+            "Pictures.CompleteGameLogoUpload",
+            cloud,
+            handlers.pictures.complete("logo"),
+        ),
     )
+    return {
+        f"{_PACKAGE}.{name}": Operation(f"{_PACKAGE}.{name}", authorize, run)
+        for name, authorize, run in rows
+    }

@@ -34,8 +34,8 @@ COMPARE_INTERVAL_S: Final = 60.0
 
 _RETRIES_S: Final = (0.1, 2.0)
 _MESSAGES: Final[Mapping[str, str]] = {
-    "OUT_OF_MEMORY": "It used more memory than its resources allow, and was ended.",
-    "LOST": "What kept it is gone, and nobody knows how it ended.",
+    "OUT_OF_MEMORY": "It exceeded the memory of its resources and was stopped.",
+    "LOST": "Its process and its exit code were lost.",
 }
 
 
@@ -128,7 +128,7 @@ class ServerRuns:
         for server_id in leased - live - running:
             await self._client.end_lease(server_id)
         if left:
-            raise _ServersFailed(f"{len(left)} of {len(rows)} are tried again")
+            raise _ServersFailed(f"{len(left)} of {len(rows)} servers failed and are retried")
 
     async def _try(self, row: Record, runs: RunSupervisor) -> bool:
         try:

@@ -83,7 +83,7 @@ class ServerOperations:
     ) -> pb.CreateServerResponse:
 
         async def again(tx: Transaction, _: pb.CreateServerResponse) -> None:
-            await authorization.find_namespace(tx, caller, request.game_id, request.environment_id)
+            await authorization.find_namespace(tx, caller, request)
 
         return await self._changes.apply_with_resource(
             caller,
@@ -124,9 +124,7 @@ class ServerOperations:
         host_ports = _host_ports(request)
 
         async def change(tx: Transaction) -> pb.CreateServerResponse:
-            found_namespace = await authorization.find_namespace(
-                tx, caller, request.game_id, request.environment_id
-            )
+            found_namespace = await authorization.find_namespace(tx, caller, request)
             # The lock excludes concurrent deletion of the build.
             await games.lock(tx, found_namespace.game_id)
             environment = await self._check_request(tx, request, caller)
@@ -175,9 +173,7 @@ class ServerOperations:
         tags = parse_tag_filter(request.tags_json)
         before = request.cursor if request.HasField("cursor") else None
         async with self._database.read() as tx:
-            environment = await authorization.find_namespace(
-                tx, caller, request.game_id, request.environment_id
-            )
+            environment = await authorization.find_namespace(tx, caller, request)
             rows = await servers.page(
                 tx,
                 environment.namespace_id,
@@ -194,23 +190,20 @@ class ServerOperations:
         self, request: pb.DestroyServerRequest, caller: Caller
     ) -> pb.DestroyServerResponse:
 
-        async def change(tx: Transaction) -> pb.DestroyServerResponse:
+        async def change(tx: Transaction) -> None:
             row = await find_server(tx, caller, request)
             timeout_ms = server_message(row).lifecycle.kill_timeout
             if request.HasField("override_kill_timeout"):
                 timeout_ms = request.override_kill_timeout
             await servers.request_stop(tx, row.server_id, now_ms(), timeout_ms)
             tx.after_commit(lambda: self._runs.stop(row.server_id, timeout_ms))
-            return pb.DestroyServerResponse()
 
         return await self._changes.apply(caller, request, pb.DestroyServerResponse, change)
 
     async def _check_request(
         self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
     ) -> Record:
-        environment = await authorization.find_namespace(
-            tx, caller, request.game_id, request.environment_id
-        )
+        environment = await authorization.find_namespace(tx, caller, request)
         if request.datacenter not in self._node.regions:
             raise ServiceError("REGION_NOT_FOUND")
         build = await builds.find(tx, environment.game_id, request.runtime.build)
@@ -232,7 +225,7 @@ class ServerOperations:
         elif build.complete_ms is None:
             yield field_problem(path, "incomplete", "is not completely uploaded")
         elif build.kind not in self._node.kinds():
-            reason = f"is of kind {build.kind}, which nothing here runs"
+            reason = f"has kind {build.kind}, which this service does not run"
             yield field_problem(path, "not-allowed", reason)
 
     async def _lease(
@@ -259,7 +252,7 @@ class ServerOperations:
                 if asyncio.get_running_loop().time() >= until_s:
                     raise ServiceError(
                         "CONTROL_PLANE_UNAVAILABLE",
-                        "The data plane leases ports and does not answer; try again.",
+                        "The data plane, which leases ports, does not answer; try again.",
                     ) from None
             await asyncio.sleep(_LEASE_POLL_INTERVAL_S)
 
@@ -309,9 +302,7 @@ class ServerOperations:
 
 async def find_server(tx: Transaction, caller: Caller, request: ServerPath) -> Record:
     """Returns the server's record. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
-    environment = await authorization.find_namespace(
-        tx, caller, request.game_id, request.environment_id
-    )
+    environment = await authorization.find_namespace(tx, caller, request)
     row = await servers.find(tx, environment.namespace_id, request.server_id)
     if row is None:
         raise ServiceError("SERVER_NOT_FOUND")

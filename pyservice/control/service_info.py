@@ -41,7 +41,7 @@ class ServiceInfoOperations:
         self, request: pb.ListDatacentersRequest, caller: Caller
     ) -> pb.ListDatacentersResponse:
         async with self._database.read() as tx:
-            await authorization.find_namespace(tx, caller, request.game_id, request.environment_id)
+            await authorization.find_namespace(tx, caller, request)
         return pb.ListDatacentersResponse(datacenters=self._datacenters)
 
 

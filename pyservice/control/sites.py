@@ -8,16 +8,15 @@ from typing import Final
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.timestamps import rfc3339
 from pyservice.control.upload_validation import content_type_problems, path_problems
 from pyservice.control.uploads import UploadLifecycle, UploadPlan
 from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2 as pb
-from pyservice.pb.hosting.v1 import uploads_pb2
 from pyservice.storage import uploads
-from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database import Record, Transaction
 from pyservice.storage.uploads import NewFile
 
 SITE_MAX_BYTES: Final = 1 << 30
@@ -27,9 +26,9 @@ _READ_AT_ONCE: Final = 500
 
 
 class SiteOperations:
-    def __init__(self, database: Database, ids: RecordIds, uploading: UploadLifecycle) -> None:
-        self._database = database
-        self._ids = ids
+    def __init__(self, context: RecordContext, uploading: UploadLifecycle) -> None:
+        self._database = context.database
+        self._ids = context.ids
         self._uploading = uploading
 
     async def create(
@@ -48,7 +47,7 @@ class SiteOperations:
             await uploads.add_site(tx, site_id, game_id, upload_id, name, now)
             return pb.CreateGameCdnSiteResponse(site_id=site_id, upload_id=upload_id)
 
-        preparation = UploadPlan(
+        plan = UploadPlan(
             kind="site",
             display_name=name,
             find_game=find,
@@ -56,9 +55,9 @@ class SiteOperations:
             check_request=lambda: _check_request(files, problems),
             make=make,
             answer_type=pb.CreateGameCdnSiteResponse,
-            set_urls=_address,
+            set_urls=lambda answer, requests: answer.presigned_requests.extend(requests),
         )
-        answer = await self._uploading.prepare(caller, request, preparation)
+        answer = await self._uploading.prepare(caller, request, plan)
         # Yields to the event loop before the large response is written.
         await asyncio.sleep(0)
         return answer
@@ -86,18 +85,12 @@ async def _read(
         if index and not index % _READ_AT_ONCE:
             await asyncio.sleep(0)
         content_type = file.content_type if file.HasField("content_type") else None
-        made = NewFile(file.path, file.content_length, content_type)
-        files.append(made)
+        new = NewFile(file.path, file.content_length, content_type)
+        files.append(new)
         if len(problems) < _PROBLEMS_MAX:
-            problems += _problems(index, made, seen)
-            seen.add(made.path)
+            problems += _problems(index, new, seen)
+            seen.add(new.path)
     return files, problems
-
-
-def _address(
-    answer: pb.CreateGameCdnSiteResponse, requests: list[uploads_pb2.PresignedRequest]
-) -> None:
-    answer.presigned_requests.extend(requests)
 
 
 def _problems(index: int, file: NewFile, seen: Collection[str]) -> Iterator[FieldProblem]:

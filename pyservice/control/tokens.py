@@ -37,8 +37,8 @@ from pyservice.storage.database_errors import retry_on_conflict
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
 _SECRET_BYTES: Final = 32
-_GOOD_MAX: Final = 1_000
-_REMEMBERED_MAX: Final = 10_000
+_VALID_MAX: Final = 1_000
+_RETAINED_MAX: Final = 10_000
 """Limit of all `pub_` tokens and of unexpired `dev_` tokens. The data plane stores up to 100,000
 revocations of a namespace.
 """
@@ -83,9 +83,7 @@ class TokenOperations:
         self, request: pb.CreateServiceTokenRequest, caller: Caller
     ) -> pb.CreateServiceTokenResponse:
         async with self._database.query() as tx:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.environment_id
-            )
+            row = await authorization.find_namespace(tx, caller, request)
         made = await self.make_environment_token(row.namespace_id)
         return pb.CreateServiceTokenResponse(token=made.token, token_id=made.token_id)
 
@@ -106,7 +104,7 @@ class TokenOperations:
         async def add() -> None:
             async with self._database.write() as tx:
                 await self._raise_revision(tx, namespace_id)
-                await self._make_room(tx, namespace_id, "env")
+                await self._require_below_limit(tx, namespace_id, "env")
                 await tokens.add_of_namespace(
                     tx,
                     token_id,
@@ -138,17 +136,13 @@ class TokenOperations:
         self, request: pb.CreatePublicTokenRequest, caller: Caller, note: NoteStored
     ) -> NewToken:
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+            row = await authorization.find_namespace(tx, caller, request)
             token_id = await self._add_public(tx, row.namespace_id, note)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         answer = await self._changes.apply(caller, request, pb.CreatePublicTokenResponse, change)
         async with self._database.query() as tx:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+            row = await authorization.find_namespace(tx, caller, request)
         # The token is not stored: signing the same id gives the same token.
         return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
 
@@ -165,7 +159,7 @@ class TokenOperations:
         return await self._undelivered.deliver(make)
 
     async def _add_public(self, tx: Transaction, namespace_id: str, note: NoteStored) -> str:
-        await self._make_room(tx, namespace_id, "pub")
+        await self._require_below_limit(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
         note(StoredToken(token_id, namespace_id))
@@ -193,14 +187,12 @@ class TokenOperations:
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller, note: NoteStored
     ) -> NewToken:
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+            row = await authorization.find_namespace(tx, caller, request)
             problems = development_problems(request)
             if problems:
                 raise ServiceError("VALIDATION_FAILED", errors=problems)
             await self._raise_revision(tx, row.namespace_id)
-            await self._make_room(tx, row.namespace_id, "dev")
+            await self._require_below_limit(tx, row.namespace_id, "dev")
             token_id, now = self._ids.new(), self._now_ms()
             expires_ms = now + DEVELOPMENT_MS
             await tokens.add_of_namespace(
@@ -221,9 +213,7 @@ class TokenOperations:
             caller, request, pb.CreateDevelopmentTokenResponse, change
         )
         async with self._database.read() as tx:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+            row = await authorization.find_namespace(tx, caller, request)
             kept = await tokens.find_of_namespace(tx, row.namespace_id, answer.token_id)
         if kept is None:
             raise ServiceError("TOKEN_NOT_FOUND")
@@ -235,18 +225,16 @@ class TokenOperations:
         )
         return NewToken(token, answer.token_id, expires_ms, row.namespace_id)
 
-    async def _make_room(self, tx: Transaction, namespace_id: str, kind: str) -> None:
+    async def _require_below_limit(self, tx: Transaction, namespace_id: str, kind: str) -> None:
         """Raises VALIDATION_FAILED at a limit of tokens. The limit is exact if the namespace is
         locked.
         """
         counts = await tokens.counts(tx, namespace_id, kind, self._now_ms())
-        if counts.good >= _GOOD_MAX:
-            sentence = f"the namespace has {_GOOD_MAX:,} good {kind}_ tokens; revoke one first"
-        elif counts.remembered >= _REMEMBERED_MAX:
-            rest = "wait until some are over" if kind == "dev" else "use one that is good"
-            sentence = (
-                f"the namespace had {_REMEMBERED_MAX:,} {kind}_ tokens, revoked ones too; {rest}"
-            )
+        if counts.good >= _VALID_MAX:
+            sentence = f"the namespace has {_VALID_MAX:,} valid {kind}_ tokens; revoke one first"
+        elif counts.remembered >= _RETAINED_MAX:
+            rest = "wait until some expire" if kind == "dev" else "use a valid one"
+            sentence = f"the namespace had {_RETAINED_MAX:,} {kind}_ tokens, including revoked ones; {rest}"
         else:
             return
         raise ServiceError(
@@ -257,9 +245,7 @@ class TokenOperations:
         self, request: pb.ListNamespaceTokensRequest, caller: Caller
     ) -> pb.ListNamespaceTokensResponse:
         async with self._database.read() as tx:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+            row = await authorization.find_namespace(tx, caller, request)
             rows = await tokens.of_namespace(tx, row.namespace_id)
         return pb.ListNamespaceTokensResponse(tokens=[_record(row, row.kind) for row in rows])
 
@@ -268,10 +254,8 @@ class TokenOperations:
     ) -> pb.RevokeNamespaceTokenResponse:
         namespace_ids: list[str] = []
 
-        async def change(tx: Transaction) -> pb.RevokeNamespaceTokenResponse:
-            row = await authorization.find_namespace(
-                tx, caller, request.game_id, request.namespace_id
-            )
+        async def change(tx: Transaction) -> None:
+            row = await authorization.find_namespace(tx, caller, request)
             namespace_ids[:] = [row.namespace_id]
             found = await tokens.find_of_namespace(tx, row.namespace_id, request.token_id)
             if found is None:
@@ -279,14 +263,11 @@ class TokenOperations:
             if found.revoke_ms is None:
                 await tokens.revoke_of_namespace(tx, request.token_id, self._now_ms())
                 await self._raise_revision(tx, row.namespace_id)
-            return pb.RevokeNamespaceTokenResponse()
 
         answer = await self._changes.apply(caller, request, pb.RevokeNamespaceTokenResponse, change)
         if not namespace_ids:
             async with self._database.query() as tx:
-                row = await authorization.find_namespace(
-                    tx, caller, request.game_id, request.namespace_id
-                )
+                row = await authorization.find_namespace(tx, caller, request)
             namespace_ids = [row.namespace_id]
         await self._feeder.enqueue_and_confirm(namespace_ids[0])
         return answer
@@ -326,9 +307,10 @@ class TokenOperations:
     ) -> NewToken:
         secret, token_id, now = new_secret("cloud"), self._ids.new(), self._now_ms()
         expires_ms = None if expires_in_ms is None else now + expires_in_ms
-        await tokens.add_cloud(
-            tx, token_id, secret.sha256, identity_id, group_id, game_id, now, expires_ms
+        new = tokens.NewCloudToken(
+            token_id, secret.sha256, now, identity_id, group_id, game_id, expires_ms
         )
+        await tokens.add_cloud(tx, new)
         return NewToken(secret.token, token_id, expires_ms)
 
     async def list_of_group(
@@ -344,14 +326,13 @@ class TokenOperations:
         self, request: pb.RevokeGroupTokenRequest, caller: Caller
     ) -> pb.RevokeGroupTokenResponse:
 
-        async def change(tx: Transaction) -> pb.RevokeGroupTokenResponse:
+        async def change(tx: Transaction) -> None:
             await authorization.find_group(tx, caller, request.group_id)
             rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
             if request.token_id not in {row.token_id for row in rows}:
                 raise ServiceError("TOKEN_NOT_FOUND")
             await tokens.revoke_cloud(tx, request.token_id, self._now_ms())
             tx.after_commit(self._clear_token_cache)
-            return pb.RevokeGroupTokenResponse()
 
         return await self._changes.apply(caller, request, pb.RevokeGroupTokenResponse, change)
 

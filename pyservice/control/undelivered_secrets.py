@@ -17,8 +17,8 @@ from pyservice.observability.logging import get_logger
 from pyservice.storage import namespaces, tokens
 from pyservice.storage.database import Database, Transaction
 
-_NOT_MADE: Final = (
-    "No token was made: the data plane has not said in time that it knows of it. "
+_NOT_CREATED: Final = (
+    "No token was created: the data plane did not confirm it in time. "
     "Repeating the request is harmless."
 )
 _RETRIES_S: Final = (0.05, 1.0)
@@ -90,9 +90,9 @@ class UndeliveredSecrets:
             raise
 
     async def deliver_confirmed(
-        self, namespace_id: str, tell: Callable[[], Awaitable[str]], *, is_kept: bool = False
+        self, namespace_id: str, sign: Callable[[], Awaitable[str]], *, is_kept: bool = False
     ) -> str:
-        """Returns the result of `tell` after the data plane holds the token.
+        """Returns the result of `sign` after the data plane holds the token.
 
         Raises VALIDATION_FAILED, or CONTROL_PLANE_UNAVAILABLE after a second.
         """
@@ -100,14 +100,14 @@ class UndeliveredSecrets:
         try:
             await self._feeder.enqueue_and_confirm(namespace_id)
             async with asyncio.timeout_at(until):
-                return await tell()
+                return await sign()
         except TimeoutError:
             error = unconfirmed_error()
         except ServiceError as failure:
             if failure.code != "CONTROL_PLANE_UNAVAILABLE":
                 raise
             error = unconfirmed_error()
-        raise error if is_kept else ServiceError(error.code, _NOT_MADE)
+        raise error if is_kept else ServiceError(error.code, _NOT_CREATED)
 
     async def _undo(self, making: asyncio.Future[NewToken], added: Sequence[StoredToken]) -> None:
         await asyncio.wait({making})

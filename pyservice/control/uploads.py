@@ -20,16 +20,15 @@ from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
 from pyservice.control.fair_thread_pool import FairThreadPool
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import now_ms
 from pyservice.control.upload_validation import CheckedContents, check_contents
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
 from pyservice.storage import games, uploads
-from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database import Record, Transaction
 from pyservice.storage.objects import (
     MULTIPART_FROM_BYTES,
     PART_BYTES,
@@ -42,7 +41,6 @@ from pyservice.storage.objects import (
     plan_parts,
 )
 from pyservice.storage.uploads import NewFile
-from pyservice.watch import Topics
 
 Answer = TypeVar("Answer", bound=Message)
 Find = Callable[[Transaction], Awaitable[Record]]
@@ -52,7 +50,7 @@ _SHOWN_ON_GAME: Final = frozenset({"banner", "logo"})
 ABANDONED_AFTER_MS: Final = 24 * 3_600_000
 CLEANUP_INTERVAL_S: Final = 3_600.0
 _RETRIES_S: Final = (60.0, CLEANUP_INTERVAL_S)
-_PORTION: Final = 100
+_BATCH_ROWS: Final = 100
 _SIGNED_AT_ONCE: Final = 100
 _REMEMBERED_MAX: Final = 1024
 _CHECKS_AT_ONCE: Final = 4
@@ -94,19 +92,12 @@ def _parts(files: Sequence[NewFile]) -> Iterator[tuple[NewFile, Part]]:
 
 
 class UploadLifecycle:
-    def __init__(
-        self,
-        database: Database,
-        changes: IdempotentChanges,
-        topics: Topics,
-        objects: Objects,
-        clock_ms: Callable[[], int] = now_ms,
-    ) -> None:
-        self._database = database
-        self._changes = changes
-        self._topics = topics
+    def __init__(self, context: RecordContext, objects: Objects) -> None:
+        self._database = context.database
+        self._changes = context.changes
+        self._topics = context.topics
         self._objects = objects
-        self._now_ms = clock_ms
+        self._now_ms = context.now_ms
         self._checks: SingleFlight[str, CheckedContents] = SingleFlight(is_kept=True)
         self._checked_contents: dict[str, CheckedContents] = {}
         self._removals: set[asyncio.Task[None]] = set()
@@ -114,12 +105,12 @@ class UploadLifecycle:
         self._permits = FairQueue(_CHECKS_AT_ONCE, 1)
         self.job = RetryingJob(
             "uploads",
-            "uploads left behind not removed",
+            "abandoned upload not removed",
             pauses_s=_RETRIES_S,
             is_worth_a_warning=True,
         )
 
-    async def prepare(self, caller: Caller, request: Any, wanted: UploadPlan[Answer]) -> Answer:
+    async def prepare(self, caller: Caller, request: Any, plan: UploadPlan[Answer]) -> Answer:
         """Stores an upload and returns signed URLs.
 
         Stored responses have no URLs. A repeated request gets new URLs if the caller may still see
@@ -127,31 +118,33 @@ class UploadLifecycle:
         """
 
         async def change(tx: Transaction) -> remembered_pb2.PreparedUpload:
-            game = await wanted.find_game(tx)
-            wanted.check_request()
-            for _, part in _parts(wanted.files):
+            game = await plan.find_game(tx)
+            plan.check_request()
+            for _, part in _parts(plan.files):
                 self._objects.refuse_too_long(part.content_length)
             upload_id, now = str(uuid4()), self._now_ms()
-            about = (game.game_id, wanted.kind, wanted.display_name)
-            await uploads.add(tx, upload_id, *about, wanted.files, now)
-            answer = await wanted.make(tx, game.game_id, upload_id, now)
+            new = uploads.NewUpload(
+                upload_id, game.game_id, plan.kind, plan.display_name, now, plan.files
+            )
+            await uploads.add(tx, new)
+            answer = await plan.make(tx, game.game_id, upload_id, now)
             return remembered_pb2.PreparedUpload(
                 upload_id=upload_id, answer=answer.SerializeToString()
             )
 
         async def again(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> None:
-            await wanted.find_game(tx)
+            await plan.find_game(tx)
             row = await uploads.find(tx, kept.upload_id)
             if row is None or row.kind == uploads.ABANDONED:
                 raise ServiceError(
-                    "UPLOAD_NOT_FOUND", "What this key prepared is gone. Use another key."
+                    "UPLOAD_NOT_FOUND", "The upload of this key was removed. Use another key."
                 )
 
         kept = await self._changes.apply(
             caller, request, remembered_pb2.PreparedUpload, change, again
         )
-        answer = wanted.answer_type.FromString(kept.answer)
-        wanted.set_urls(answer, await self._requests(wanted.kind, kept.upload_id, wanted.files))
+        answer = plan.answer_type.FromString(kept.answer)
+        plan.set_urls(answer, await self._requests(plan.kind, kept.upload_id, plan.files))
         return answer
 
     async def _requests(
@@ -187,7 +180,7 @@ class UploadLifecycle:
             row = await find(tx)
         found = await self._checked(row) if row.complete_ms is None else None
 
-        async def change(tx: Transaction) -> Answer:
+        async def change(tx: Transaction) -> None:
             now = self._now_ms()
             if found is None or not await uploads.complete(tx, row.upload_id, row.kind, now):
                 await find(tx)
@@ -200,7 +193,6 @@ class UploadLifecycle:
                     lambda: self._topics.bump(game_topic(row.game_id), group_topic(row.group_id))
                 )
             tx.after_commit(lambda: self._forget(row.upload_id))
-            return answer_type()
 
         return await self._changes.apply(caller, request, answer_type, change)
 
@@ -236,8 +228,8 @@ class UploadLifecycle:
         try:
             await self._objects.complete(prepared)
             run = functools.partial(self._threads.run, row.group_id)
-            place = self._permits.permit(None, row.group_id) if build else contextlib.nullcontext()
-            async with place:
+            permit = self._permits.permit(None, row.group_id) if build else contextlib.nullcontext()
+            async with permit:
                 return await check_contents(self._objects, run, row.kind, build, files, keys)
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
@@ -245,7 +237,7 @@ class UploadLifecycle:
             raise
         except FileNotFoundError:
             raise ServiceError(
-                "UPLOAD_INCOMPLETE", "What was uploaded is not there any more: upload it again."
+                "UPLOAD_INCOMPLETE", "The uploaded content was removed. Upload it again."
             ) from None
 
     def start_removal(self, upload_id: str) -> asyncio.Task[None]:
@@ -270,7 +262,7 @@ class UploadLifecycle:
         before_ms, count, passed = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:
-                left = await uploads.abandoned(tx, before_ms, passed, _PORTION)
+                left = await uploads.abandoned(tx, before_ms, passed, _BATCH_ROWS)
             for upload_id in left:
                 if upload_id in self._checks:
                     continue
@@ -278,7 +270,7 @@ class UploadLifecycle:
                 removing = functools.partial(self.remove, upload_id)
                 if await self.job.attempt(removing, upload_id=upload_id) is None:
                     count += 1
-            if len(left) < _PORTION:
+            if len(left) < _BATCH_ROWS:
                 return count
             passed = left[-1]
 
@@ -302,7 +294,7 @@ class UploadLifecycle:
 
 def _log_removed(count: int) -> None:
     if count:
-        _log.info("uploads left behind removed", count=count)
+        _log.info("abandoned uploads removed", count=count)
 
 
 class UploadOperations:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from google.protobuf.message import Message
 
@@ -40,34 +40,21 @@ class _AllTaken(Exception):
         self.up_to = up_to
 
 
-class ContextOf(Protocol):
-    def __call__(
-        self, builds: Mapping[str, Completeness], sites: Mapping[str, Completeness]
-    ) -> ValidationContext: ...
-
-
-class UploadStatus(Protocol):
-    async def builds(
-        self, tx: Transaction, game_id: str, ids: set[str]
-    ) -> dict[str, Completeness]: ...
-    async def sites(
-        self, tx: Transaction, game_id: str, ids: set[str]
-    ) -> dict[str, Completeness]: ...
+Completions = Mapping[str, Completeness]
+"""Completeness of uploads by the id of their build or site."""
 
 
 class VersionOperations:
     def __init__(
         self,
         context: RecordContext,
-        uploaded: UploadStatus,
-        context_of: ContextOf,
+        validation_context: Callable[[Completions, Completions], ValidationContext],
     ) -> None:
         self._database = context.database
         self._changes = context.changes
         self._ids = context.ids
         self._topics = context.topics
-        self._uploaded = uploaded
-        self._context_of = context_of
+        self._validation_context = validation_context
         self._now_ms = context.now_ms
 
     async def create(
@@ -78,17 +65,17 @@ class VersionOperations:
             game = await authorization.find_game(tx, caller, request.game_id)
             require_valid(await self._problems(tx, game.game_id, request))
             version_id = self._ids.new()
-            await games.add_version(
-                tx,
+            new = games.NewVersion(
                 version_id,
                 game.game_id,
                 request.display_name,
+                self._now_ms(),
                 encode(request.config),
                 json_of(request.config),
-                self._now_ms(),
                 site_id=next(iter(site_ids(request.config)), None),
                 build_ids=image_ids(request.config),
             )
+            await games.add_version(tx, new)
             topics = game_topic(game.game_id), group_topic(game.group_id)
             tx.after_commit(lambda: self._topics.bump(*topics))
             return pb.CreateVersionResponse(version_id=version_id)
@@ -154,11 +141,13 @@ class VersionOperations:
         return pb.ListVersionsResponse(versions=[version_summary(row) for row in rows])
 
     async def _problems(self, tx: Transaction, game_id: str, request: Input) -> list[FieldProblem]:
-        builds = await self._uploaded.builds(tx, game_id, image_ids(request.config))
-        sites = await self._uploaded.sites(tx, game_id, site_ids(request.config))
+        context = self._validation_context(
+            _completions(await builds.completeness(tx, game_id, image_ids(request.config))),
+            _completions(await uploads.site_completeness(tx, game_id, site_ids(request.config))),
+        )
         return [
             *display_name_problems(request.display_name, "display_name"),
-            *configuration_problems(request.config, self._context_of(builds, sites)),
+            *configuration_problems(request.config, context),
         ]
 
 
@@ -166,13 +155,5 @@ def _numbered(reserved: int) -> str:
     return f"0.0.{reserved + 1}"
 
 
-class StoredUploadStatus:
-    async def builds(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
-        return _completeness(await builds.completeness(tx, game_id, ids))
-
-    async def sites(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
-        return _completeness(await uploads.site_completeness(tx, game_id, ids))
-
-
-def _completeness(found: dict[str, bool]) -> dict[str, Completeness]:
+def _completions(found: dict[str, bool]) -> Completions:
     return {one: "complete" if is_complete else "incomplete" for one, is_complete in found.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import bindparam, insert, or_, select, update
 
@@ -93,31 +94,22 @@ async def set_picture(tx: Transaction, game_id: str, which: str, upload_id: str,
 # Versions -----------------------------------------------------------------------------------------
 
 
-async def add_version(
-    tx: Transaction,
-    version_id: str,
-    game_id: str,
-    display_name: str,
-    config: bytes,
-    config_json: bytes,
-    now_ms: int,
-    *,
-    site_id: str | None = None,
-    build_ids: Iterable[str] = (),
-) -> None:
-    await tx.run(
-        _ADD_VERSION,
-        {
-            "version_id": version_id,
-            "game_id": game_id,
-            "display_name": display_name,
-            "create_ms": now_ms,
-            "config": config,
-            "config_json": config_json,
-            "site_id": site_id,
-        },
-    )
-    named = [{"version_id": version_id, "build_id": build_id} for build_id in sorted(build_ids)]
+class NewVersion(NamedTuple):
+    version_id: str
+    game_id: str
+    display_name: str
+    create_ms: int
+    config: bytes = b""
+    config_json: bytes = b"{}"
+    site_id: str | None = None
+    build_ids: Collection[str] = ()
+
+
+async def add_version(tx: Transaction, new: NewVersion) -> None:
+    values = new._asdict()
+    build_ids = values.pop("build_ids")
+    await tx.run(_ADD_VERSION, values)
+    named = [{"version_id": new.version_id, "build_id": one} for one in sorted(build_ids)]
     if named:
         await tx.run(_ADD_BUILDS, named)
 

@@ -107,28 +107,18 @@ _ERASE_LINK_SECRETS = (
 _REMOVE_EXPIRED_LINKS = batch_deletion(device_links.c.expires_ms)
 
 
-async def add_cloud(
-    tx: Transaction,
-    token_id: str,
-    sha256: bytes,
-    identity_id: str,
-    group_id: str | None,
-    game_id: str | None,
-    now_ms: int,
-    expires_ms: int | None = None,
-) -> None:
-    await tx.run(
-        insert(cloud_tokens),
-        {
-            "token_id": token_id,
-            "sha256": sha256,
-            "identity_id": identity_id,
-            "group_id": group_id,
-            "game_id": game_id,
-            "create_ms": now_ms,
-            "expires_ms": expires_ms,
-        },
-    )
+class NewCloudToken(NamedTuple):
+    token_id: str
+    sha256: bytes
+    create_ms: int
+    identity_id: str
+    group_id: str | None = None
+    game_id: str | None = None
+    expires_ms: int | None = None
+
+
+async def add_cloud(tx: Transaction, new: NewCloudToken) -> None:
+    await tx.run(insert(cloud_tokens), new._asdict())
 
 
 async def cloud_by_hashes(tx: Transaction, hashes: Collection[bytes]) -> dict[bytes, Record]:

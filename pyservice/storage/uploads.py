@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
 
@@ -123,30 +124,26 @@ class NewFile:
     part_bytes: int | None = None
 
 
-async def add(
-    tx: Transaction,
-    upload_id: str,
-    game_id: str,
-    kind: str,
-    display_name: str,
-    files: Sequence[NewFile],
-    now_ms: int,
-) -> None:
-    values = {
-        "upload_id": upload_id,
-        "game_id": game_id,
-        "kind": kind,
-        "display_name": display_name,
-        "content_length": sum(file.content_length for file in files),
-        "create_ms": now_ms,
-    }
-    await tx.run(_ADD, values)
+class NewUpload(NamedTuple):
+    upload_id: str
+    game_id: str
+    kind: str
+    display_name: str
+    create_ms: int
+    files: Sequence[NewFile]
+
+
+async def add(tx: Transaction, new: NewUpload) -> None:
+    values = new._asdict()
+    files = values.pop("files")
+    content_length = sum(file.content_length for file in files)
+    await tx.run(_ADD, {**values, "content_length": content_length})
     for first in range(0, len(files), DELETION_BATCH_ROWS):
         if first:
             await asyncio.sleep(0)
         rows = [
             {
-                "upload_id": upload_id,
+                "upload_id": new.upload_id,
                 "path": file.path,
                 "content_length": file.content_length,
                 "content_type": file.content_type,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.cdn.site_records import SiteRecords
-from pyservice.control.namespace_change import site_topic
+from pyservice.control.namespaces import site_topic
 from pyservice.storage import games, groups, namespaces, uploads
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
@@ -56,10 +56,11 @@ async def _fill(tx: Transaction) -> None:
     await games.add(tx, "game", "arena", "Arena", "group", 0)
     for name, complete_ms in (("old", BEGIN_MS), ("new", BEGIN_MS + 5_000)):
         files = [uploads.NewFile("app.js", 4, content_type=name)]
-        await uploads.add(tx, f"upload-{name}", "game", "site", name, files, 0)
+        await uploads.add(tx, uploads.NewUpload(f"upload-{name}", "game", "site", name, 0, files))
         await uploads.complete(tx, f"upload-{name}", "site", complete_ms)
         await uploads.add_site(tx, f"site-{name}", "game", f"upload-{name}", name, 0)
-        await games.add_version(tx, name, "game", name, b"", b"{}", 0, site_id=f"site-{name}")
+        new = games.NewVersion(name, "game", name, 0, site_id=f"site-{name}")
+        await games.add_version(tx, new)
     made = [namespaces.NewNamespace(name, name, name, f"first-{name}") for name in NAMESPACES]
     await namespaces.add(tx, "game", "old", made, (1, 1), BEGIN_MS - 1_000)
 

@@ -147,9 +147,8 @@ class Source:
         mode.SetInParent()
         version_id = IDS.new()
         async with self.database.write() as tx:
-            await games.add_version(
-                tx, version_id, self.game_id, version_id, encode(config), b"{}", now_ms()
-            )
+            new = games.NewVersion(version_id, self.game_id, version_id, now_ms(), encode(config))
+            await games.add_version(tx, new)
         return version_id
 
     async def namespace(self, name_id: str = "prod", players: int = 8) -> str:

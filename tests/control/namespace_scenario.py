@@ -86,16 +86,10 @@ class Records:
     ) -> tuple[str, str]:
         secret, token_id = new_secret("cloud"), IDS.new()
         async with self.database.write() as tx:
-            await tokens.add_cloud(
-                tx,
-                token_id,
-                secret.sha256,
-                identity_id,
-                group_id,
-                game_id,
-                now_ms(),
-                expires_ms=expires_ms,
+            new = tokens.NewCloudToken(
+                token_id, secret.sha256, now_ms(), identity_id, group_id, game_id, expires_ms
             )
+            await tokens.add_cloud(tx, new)
             if is_revoked:
                 await tokens.revoke_cloud(tx, token_id, now_ms())
         return secret.token, token_id

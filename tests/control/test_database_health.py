@@ -172,7 +172,7 @@ async def test_loss_and_recovery_are_logged_once(
             f"{level}: {what}"
             for line in lines
             for level in ("debug", "info", "warning", "error")
-            for what in ("database is not well", "database is well again")
+            for what in ("database unhealthy", "database healthy again")
             if level in line and what in line
         ]
 
@@ -181,13 +181,13 @@ async def test_loss_and_recovery_are_logged_once(
     await asyncio.to_thread(server.stop)
     for _ in range(3):
         await watch.check()
-    assert logged() == ["warning: database is not well"]
+    assert logged() == ["warning: database unhealthy"]
     await asyncio.to_thread(server.start)
     async with asyncio.timeout(PATIENCE_S):
         while await check(watch):
             await asyncio.sleep(POLL_S)
     await watch.check()
-    assert logged() == ["info: database is well again"]
+    assert logged() == ["info: database healthy again"]
     await database.close()
 
 

@@ -101,13 +101,10 @@ class Plane:
         self._ids, topics, data_plane = RecordIds(), Topics(), cast(Any, DataPlane())
         signer = UrlSigner(b"k" * 32)
         self.blobs = FolderBlobStore(folder, signer, URL, 0)
-        changes = IdempotentChanges(database)
-        self.uploading = UploadLifecycle(
-            database, changes, topics, Objects(self.blobs, signer, URL)
-        )
-        self.sites = SiteOperations(database, self._ids, self.uploading)
-        context = RecordContext(database, changes, self._ids, topics)
-        self.versions = VersionOperations(context, data_plane, data_plane)
+        context = RecordContext(database, IdempotentChanges(database), self._ids, topics)
+        self.uploading = UploadLifecycle(context, Objects(self.blobs, signer, URL))
+        self.sites = SiteOperations(context, self.uploading)
+        self.versions = VersionOperations(context, data_plane)
         self.games = GameOperations(context, data_plane, data_plane, data_plane, [])
         self.namespaces = NamespaceOperations(context, data_plane, data_plane)
 
@@ -186,7 +183,9 @@ async def test_failed_site_creation_adds_nothing(plane: Plane) -> None:
     files = [NewFile(f"{number % (FILES_MAX - 1)}", 1) for number in range(FILES_MAX)]
     with pytest.raises(Conflict):
         async with plane.database.write() as tx:
-            await uploads.add(tx, str(uuid4()), plane.game_id, "site", "x", files, 1)
+            await uploads.add(
+                tx, uploads.NewUpload(str(uuid4()), plane.game_id, "site", "x", 1, files)
+            )
     upload_id = str(uuid4())
     adding = asyncio.create_task(_add(plane, upload_id, [NewFile(one.path, 1) for one in files]))
     for _ in range(3):
@@ -201,7 +200,7 @@ async def test_failed_site_creation_adds_nothing(plane: Plane) -> None:
 
 async def _add(plane: Plane, upload_id: str, files: list[NewFile]) -> None:
     async with plane.database.write() as tx:
-        await uploads.add(tx, upload_id, plane.game_id, "site", "x", files, 1)
+        await uploads.add(tx, uploads.NewUpload(upload_id, plane.game_id, "site", "x", 1, files))
 
 
 async def test_name_reservation_needs_few_statements(

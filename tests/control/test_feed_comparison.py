@@ -24,7 +24,7 @@ from tests.support.waiting import PATIENCE_S, FreeTime
 pytestmark = pytest.mark.anyio
 
 NEW_LIMIT = 77
-JOB_MESSAGE = "not fed"
+JOB_MESSAGE = "configuration not sent"
 
 
 async def all_fed(fed: Fed, count: int) -> list[str]:

@@ -97,7 +97,7 @@ def test_value_of_another_namespace_is_reported_as_taken() -> None:
     assert sentence == f"name_id makes the host arena--prod.cdn.example, which {reason}"
     path, sentence = reported("name_id", reason=reason, held_by="left")
     assert path == ["name_id"]
-    assert sentence.startswith(f"name_id {reason}; that one is left of another database")
+    assert sentence.startswith(f"name_id {reason}; that namespace belongs to another database")
 
 
 FLAWS: dict[tuple[str, ...], Any] = {

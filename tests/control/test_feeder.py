@@ -278,7 +278,7 @@ async def test_refused_change_is_reported_as_stored(fed: Fed) -> None:
     assert error.code == "VALIDATION_FAILED"
     assert "is stored" in error.detail
     assert "runs what it ran" in error.detail
-    assert "nothing was switched" not in error.detail
+    assert "was not changed" not in error.detail
     [problem] = error.errors
     assert problem.path == ("lobby_count_max", "not-allowed")
     assert problem.message == "lobby_count_max must be greater than or equal to 1"

@@ -11,8 +11,7 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import feeder
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
-from pyservice.control.namespace_change import NamespaceChange
-from pyservice.control.namespaces import NamespaceOperations
+from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
@@ -93,11 +92,10 @@ async def test_refused_version_is_set_again_under_its_key(
     namespace_id = await source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     ran, version_id = (await source.row(namespace_id)).version_id, await source.version(TOO_MANY)
-    changes, topics = IdempotentChanges(source.database), Topics()
-    one = NamespaceChange(source.database, changes, topics, fed.feeder)
-    nouns = NamespaceOperations(
-        RecordContext(source.database, changes, RecordIds(), topics), fed.feeder, one
+    context = RecordContext(
+        source.database, IdempotentChanges(source.database), RecordIds(), Topics()
     )
+    nouns = NamespaceOperations(context, fed.feeder, NamespaceChange(context, fed.feeder))
     async with source.database.read() as tx:
         game = await games.find(tx, source.game_id)
     assert game is not None

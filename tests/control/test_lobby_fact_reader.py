@@ -339,7 +339,7 @@ async def test_counts_wake_the_watches_of_changed_games(
         for game_id, namespace_id in zip(game_ids, namespace_ids, strict=True):
             version_id = ids.new()
             await games.add(tx, game_id, game_id[:8] + namespace_id[-12:], "x", group_id, 1)
-            await games.add_version(tx, version_id, game_id, "x", b"", b"{}", 1)
+            await games.add_version(tx, games.NewVersion(version_id, game_id, "x", 1))
             new = namespaces.NewNamespace(namespace_id, "prod", "x", ids.new())
             await namespaces.add(tx, game_id, version_id, [new], (1, 1), 1)
     one, other = namespace_ids

@@ -159,7 +159,7 @@ async def test_unknown_tier_ends_its_lobby_only(run_scenario: LobbyRunScenario) 
         affected = await run_scenario.lobby()
         run = await eventually(lambda: run_scenario.run(affected))
         assert (run.tier, run.reason, run.start_ms) == (TIER, "tier_unknown", None)
-        assert run.message == f"no tier {TIER} is there any more: give the game mode another one"
+        assert run.message == f"tier {TIER} was removed: set another tier for the game mode"
         assert not run_scenario.is_live(affected)
         assert runs.job.unexpected_errors == 0
     async with run_scenario.following():

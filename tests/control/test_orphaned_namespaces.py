@@ -106,7 +106,7 @@ async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, ep
         await new.enqueue_and_confirm(blocked)
     [problem] = caught.value.errors
     assert list(problem.path) == ["name_id", "not-unique"]
-    assert "left of another database" in problem.message
+    assert "belongs to another database" in problem.message
     assert left[0] not in problem.message
     reason = new.feeder.refused_reasons()[blocked]
     assert f"arena/prod ({left[0]})" in reason

@@ -167,7 +167,7 @@ async def test_ray_of_a_signed_url_belongs_to_its_game(
     async with database.write() as tx:
         await games.add(tx, game_id, "arena", "Arena", GROUP, NOW_MS)
         files = [uploads.NewFile("a.txt", 3)]
-        await uploads.add(tx, upload_id, game_id, "site", "x", files, NOW_MS)
+        await uploads.add(tx, uploads.NewUpload(upload_id, game_id, "site", "x", NOW_MS, files))
     of_upload = internal.Asker(upload_id=upload_id)
     upload = span_set(0, service="cdn", door="cdn", operation="upload", asker=of_upload)
     unknown = span_set(1, asker=internal.Asker(upload_id="up"))

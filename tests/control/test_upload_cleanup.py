@@ -23,7 +23,8 @@ NO_KEY = "0 cannot be a part of any key"
 
 async def broken_upload(builds: BuildUploads) -> None:
     async with builds.database.write() as tx:
-        await uploads.add(tx, NO_KEY, builds.game_id, "build", "broken", (), builds.now_ms)
+        new = uploads.NewUpload(NO_KEY, builds.game_id, "build", "broken", builds.now_ms, ())
+        await uploads.add(tx, new)
 
 
 async def left_behind(builds: BuildUploads) -> list[str]:

@@ -19,7 +19,7 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.builds import BuildOperations
 from pyservice.control.fair_thread_pool import THREADS
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.uploads import ABANDONED_AFTER_MS, UploadLifecycle, UploadOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
@@ -66,12 +66,9 @@ class BuildUploads:
         self._begin()
 
     def _begin(self) -> None:
-        self.uploading = UploadLifecycle(
-            self.database, self.changes, Topics(), self.objects, lambda: self.now_ms
-        )
-        self.builds = BuildOperations(
-            self.database, self.changes, IDS, self.uploading, AcceptedKinds("archive")
-        )
+        context = RecordContext(self.database, self.changes, IDS, Topics(), lambda: self.now_ms)
+        self.uploading = UploadLifecycle(context, self.objects)
+        self.builds = BuildOperations(context, self.uploading, AcceptedKinds("archive"))
         self.uploads = UploadOperations(self.uploading)
 
     async def restart(self) -> None:
@@ -139,9 +136,8 @@ async def test_replayed_preparation_ignores_later_settings(
 ) -> None:
     builds.caller = builds.new_caller("key")
     first = await builds.prepare()
-    builds.builds = BuildOperations(
-        builds.database, builds.changes, IDS, builds.uploading, AcceptedKinds("oci_bundle")
-    )
+    context = RecordContext(builds.database, builds.changes, IDS, Topics())
+    builds.builds = BuildOperations(context, builds.uploading, AcceptedKinds("oci_bundle"))
     assert (await builds.prepare()).upload_id == first.upload_id
     builds.caller = builds.new_caller("another")
     with pytest.raises(ServiceError) as refused:

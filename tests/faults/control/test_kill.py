@@ -52,7 +52,7 @@ from tests.support.waiting import PATIENCE_S, POLL_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
-NOT_MADE: Final = "No token was made"
+NOT_CREATED: Final = "No token was created"
 ELSEWHERE: Final = {
     "RemoveOrphans": "test_orphan_removal",
     "RotateControlKeys": "test_control_key_rotation",
@@ -84,7 +84,7 @@ class PendingChange:
             return answers[-1]
 
         answer = await answer_of(ask())
-        return answers[-1] if answers and NOT_MADE in answers[-1].detail else answer
+        return answers[-1] if answers and NOT_CREATED in answers[-1].detail else answer
 
     async def again(self) -> Answer:
         answer = await self.change.ask(self.fixture, self.fields, self.key)
@@ -197,7 +197,7 @@ def check_repeated_creation(
     if answer is None:
         assert created in (nothing, one)
     else:
-        assert answer.code == "OK" or NOT_MADE in answer.detail, answer
+        assert answer.code == "OK" or NOT_CREATED in answer.detail, answer
         assert created == (one if answer.code == "OK" else nothing)
 
 

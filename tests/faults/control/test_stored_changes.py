@@ -251,7 +251,7 @@ async def test_unconfirmed_change_is_stored_and_takes_effect_later(
             assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
             # A retry cannot return the same env_ token, so the service keeps none.
             is_lost = slug == "create_service_token"
-            output = "No token was made" if is_lost else "stored and will take effect"
+            output = "No token was created" if is_lost else "stored and will take effect"
             assert output in answer.detail
             assert HARMLESS in answer.detail
             assert began.wall_s > 0.9 * WAITED_S
