@@ -6,6 +6,7 @@ Only the owner of the data directory can open their socket.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
@@ -49,23 +50,13 @@ _OF_GROUP: Final[dict[Any, Callable[..., Iterator[FieldProblem]]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class AdminOperations:
-    def __init__(
-        self,
-        context: RecordContext,
-        gate: CallAuthenticator,
-        tokens: TokenOperations,
-        orphans: OrphanedNamespaces,
-        keys: SigningKeyFile,
-    ) -> None:
-        self._database = context.database
-        self._ids = context.ids
-        self._topics = context.topics
-        self._gate = gate
-        self._tokens = tokens
-        self._orphans = orphans
-        self._keys = keys
-        self._now_ms = context.now_ms
+    records: RecordContext
+    gate: CallAuthenticator
+    tokens: TokenOperations
+    orphans: OrphanedNamespaces
+    keys: SigningKeyFile
 
     def handlers(self) -> dict[str, Any]:
         return {
@@ -88,13 +79,13 @@ class AdminOperations:
     async def create_identity(self, request: pb.CreateIdentityRequest) -> pb.CreateIdentityResponse:
         _check(request)
         require_valid(list(display_name_problems(request.display_name, "display_name")))
-        identity_id = self._ids.new()
-        async with self._database.write() as tx:
-            await groups.add_identity(tx, identity_id, request.display_name, self._now_ms())
+        identity_id = self.records.ids.new()
+        async with self.records.database.write() as tx:
+            await groups.add_identity(tx, identity_id, request.display_name, self.records.now_ms())
         return pb.CreateIdentityResponse(identity_id=identity_id)
 
     async def list_identities(self, request: pb.ListIdentitiesRequest) -> pb.ListIdentitiesResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             rows, members = await groups.all_identities(tx), await groups.all_members(tx)
         of_identity: dict[str, list[str]] = {}
         for member in members:
@@ -116,29 +107,29 @@ class AdminOperations:
     ) -> pb.AdminCreateGroupResponse:
         _check(request)
         require_valid(list(display_name_problems(request.display_name, "display_name")))
-        group_id = self._ids.new()
-        async with self._database.write() as tx:
+        group_id = self.records.ids.new()
+        async with self.records.database.write() as tx:
             if request.HasField("owner_identity_id"):
                 owner_id = await _identity(tx, request.owner_identity_id)
             else:
                 owner_id = await _service_owner(tx)
-            await groups.add(tx, group_id, request.display_name, owner_id, self._now_ms())
+            await groups.add(tx, group_id, request.display_name, owner_id, self.records.now_ms())
             self._members_change(tx, group_id, owner_id)
         return pb.AdminCreateGroupResponse(group_id=group_id)
 
     async def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
         _check(request)
-        async with self._database.write() as tx:
+        async with self.records.database.write() as tx:
             group = await _group(tx, request.group_id)
             require_valid([*_problems_of_group(request)])
             values = {name: getattr(request, name) for name in _OF_GROUP if request.HasField(name)}
             if any(getattr(group, name) != value for name, value in values.items()):
                 await groups.change(tx, group.group_id, values)
-                tx.after_commit(lambda: self._topics.bump(group_topic(group.group_id)))
+                tx.after_commit(lambda: self.records.topics.bump(group_topic(group.group_id)))
         return pb.UpdateGroupResponse()
 
     async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             rows, members = await groups.all_groups(tx), await groups.all_members(tx)
         of_group: dict[str, list[str]] = {}
         for member in members:
@@ -162,12 +153,14 @@ class AdminOperations:
         _check(request)
 
         async def add() -> None:
-            async with self._database.write() as tx:
+            async with self.records.database.write() as tx:
                 await _group(tx, request.group_id)
                 await _identity(tx, request.identity_id)
                 if await groups.is_member(tx, request.group_id, request.identity_id):
                     return
-                await groups.add_member(tx, request.group_id, request.identity_id, self._now_ms())
+                await groups.add_member(
+                    tx, request.group_id, request.identity_id, self.records.now_ms()
+                )
                 self._members_change(tx, request.group_id, request.identity_id)
 
         await retry_on_conflict(add)
@@ -175,7 +168,7 @@ class AdminOperations:
 
     async def remove_member(self, request: pb.RemoveMemberRequest) -> pb.RemoveMemberResponse:
         _check(request)
-        async with self._database.write() as tx:
+        async with self.records.database.write() as tx:
             group = await _group(tx, request.group_id)
             if group.owner_identity_id == request.identity_id:
                 raise ServiceError("IN_USE", "The owner of a group cannot be removed.")
@@ -184,9 +177,9 @@ class AdminOperations:
         return pb.RemoveMemberResponse()
 
     def _members_change(self, tx: Transaction, group_id: str, identity_id: str) -> None:
-        tx.after_commit(self._gate.clear_cache)
+        tx.after_commit(self.gate.clear_cache)
         tx.after_commit(
-            lambda: self._topics.bump(identity_topic(identity_id), group_topic(group_id))
+            lambda: self.records.topics.bump(identity_topic(identity_id), group_topic(group_id))
         )
 
     async def create_cloud_token(
@@ -198,9 +191,9 @@ class AdminOperations:
             group_id, game_id = await _scope(tx, request)
             identity_id = await _bearer(tx, request, group_id)
             expires_in_ms = _expires_in_ms(request)
-            return await self._tokens.add_cloud(tx, identity_id, group_id, game_id, expires_in_ms)
+            return await self.tokens.add_cloud(tx, identity_id, group_id, game_id, expires_in_ms)
 
-        made = await self._tokens.make_cloud_token(add)
+        made = await self.tokens.make_cloud_token(add)
         return pb.CreateCloudTokenResponse(
             token=made.token, token_id=made.token_id, expires_ms=made.expires_ms
         )
@@ -209,24 +202,24 @@ class AdminOperations:
         self, request: pb.CreateNamespaceTokenRequest
     ) -> pb.CreateNamespaceTokenResponse:
         _check(request)
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             namespace_id = await _namespace_id(tx, request.namespace)
         if request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT:
-            made = await self._tokens.make_environment_token(namespace_id, _expires_in_ms(request))
+            made = await self.tokens.make_environment_token(namespace_id, _expires_in_ms(request))
             return pb.CreateNamespaceTokenResponse(
                 token=made.token, token_id=made.token_id, expires_ms=made.expires_ms
             )
-        made = await self._tokens.make_public_token(namespace_id)
+        made = await self.tokens.make_public_token(namespace_id)
         return pb.CreateNamespaceTokenResponse(token=made.token, token_id=made.token_id)
 
     async def check_token(
         self, request: control_pb2.CheckTokenRequest
     ) -> control_pb2.CheckTokenResponse:
         _check(request)
-        scope = (await self._gate.check(request.token)).scope
+        scope = (await self.gate.check(request.token)).scope
         reaches_game = False
         if request.HasField("game_id"):
-            async with self._database.read() as tx:
+            async with self.records.database.read() as tx:
                 game = await games.find(tx, request.game_id)
             reaches_game = game is not None and scope_covers(scope, game.game_id, game.group_id)
         return control_pb2.CheckTokenResponse(
@@ -239,27 +232,27 @@ class AdminOperations:
 
     async def record_billing(self, request: pb.RecordBillingRequest) -> pb.RecordBillingResponse:
         _check(request)
-        async with self._database.write() as tx:
+        async with self.records.database.write() as tx:
             times = {_BILLING[request.event]: request.ts_ms}
             if not await groups.record_billing(tx, request.group_id, times):
                 raise ServiceError("GROUP_NOT_FOUND")
-            tx.after_commit(lambda: self._topics.bump(billing_topic(request.group_id)))
+            tx.after_commit(lambda: self.records.topics.bump(billing_topic(request.group_id)))
         return pb.RecordBillingResponse()
 
     async def rotate_keys(
         self, request: pb.RotateControlKeysRequest
     ) -> pb.RotateControlKeysResponse:
-        rotated = await self._keys.rotate(drop_unused=request.drop_unused)
+        rotated = await self.keys.rotate(drop_unused=request.drop_unused)
         return pb.RotateControlKeysResponse(
             current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
         )
 
     async def list_orphans(self, request: pb.ListOrphansRequest) -> pb.ListOrphansResponse:
-        return pb.ListOrphansResponse(orphans=map(_orphan, await self._orphans.all()))
+        return pb.ListOrphansResponse(orphans=map(_orphan, await self.orphans.all()))
 
     async def remove_orphans(self, request: pb.RemoveOrphansRequest) -> pb.RemoveOrphansResponse:
         _check(request)
-        removed = await self._orphans.remove(None if request.all else request.namespace_ids)
+        removed = await self.orphans.remove(None if request.all else request.namespace_ids)
         return pb.RemoveOrphansResponse(removed=map(_orphan, removed))
 
 
@@ -360,31 +353,25 @@ class OrphanClient(Protocol):
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
 
 
+@dataclass(frozen=True, slots=True)
 class OrphanedNamespaces:
     """Namespaces that the data plane holds without a record.
 
     Players may still use them, and a backup may restore their records, so an operator decides.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        source_epoch: int,
-        client: OrphanClient,
-        removed: Callable[[], None],
-    ) -> None:
-        self._database = database
-        self._epoch = source_epoch
-        self._client = client
-        self._removed = removed
+    database: Database
+    source_epoch: int
+    client: OrphanClient
+    removed: Callable[[], None]
 
     async def all(self) -> list[feed_pb2.HeldConfiguration]:
         """Returns the orphaned namespaces. Raises CONTROL_PLANE_UNAVAILABLE."""
         try:
-            answer = await self._client.held(feed_pb2.HeldRequest())
+            answer = await self.client.held(feed_pb2.HeldRequest())
         except DataPlaneUnavailable:
             raise _unreachable() from None
-        async with self._database.read() as tx:
+        async with self.database.read() as tx:
             rows = await namespaces.revisions(tx)
         held = {one.namespace_id: one for one in answer.configurations}
         found = find_orphans(held, rows).values()
@@ -416,21 +403,19 @@ class OrphanedNamespaces:
             raise _unreachable() from None
         finally:
             if removed:
-                self._removed()
+                self.removed()
         return removed
 
     async def _remove(self, orphan: feed_pb2.HeldConfiguration) -> bool:
-        """Removes an orphan from the data plane. Returns False if the data plane has a newer
-        configuration of it.
-        """
+        """Removes an orphan from the data plane. Returns False if the data plane has a newer configuration of it."""
         request = feed_pb2.RemoveRequest(
-            namespace_id=orphan.namespace_id, source_epoch=self._epoch, revision=0
+            namespace_id=orphan.namespace_id, source_epoch=self.source_epoch, revision=0
         )
-        if orphan.source_epoch >= self._epoch:
+        if orphan.source_epoch >= self.source_epoch:
             # The orphan is from earlier records, or from records with a clock that was ahead.
             request.source_epoch = orphan.source_epoch
             request.revision = orphan.revision + 1
-        answer = await self._client.remove(request)
+        answer = await self.client.remove(request)
         is_removed: bool = answer.HasField("removed")
         _log.warning(
             "orphaned namespace removed" if is_removed else "orphaned namespace not removed",

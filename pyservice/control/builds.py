@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import orjson
@@ -47,19 +48,15 @@ class SupportedKinds(Protocol):
     def why_not(self, kind: str) -> str | None: ...
 
 
+@dataclass(frozen=True, slots=True)
 class BuildOperations:
-    def __init__(
-        self, context: RecordContext, uploading: UploadLifecycle, kinds: SupportedKinds
-    ) -> None:
-        self._database = context.database
-        self._changes = context.changes
-        self._ids = context.ids
-        self._uploading = uploading
-        self._kinds = kinds
+    records: RecordContext
+    uploading: UploadLifecycle
+    kinds: SupportedKinds
 
     async def list_(self, request: pb.ListBuildsRequest, caller: Caller) -> pb.ListBuildsResponse:
         wanted = parse_tag_filter(request.tags_json)
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             game = await authorization.find_namespace(tx, caller, request)
             rows = await builds.of_game(tx, game.game_id, wanted)
             tags = await builds.tags_of_game(tx, game.game_id)
@@ -68,7 +65,7 @@ class BuildOperations:
         )
 
     async def get(self, request: pb.GetBuildRequest, caller: Caller) -> pb.GetBuildResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             game = await authorization.find_namespace(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
             tags = await builds.tags_of(tx, row.build_id)
@@ -77,7 +74,6 @@ class BuildOperations:
     async def prepare(
         self, request: pb.PrepareBuildRequest, caller: Caller
     ) -> pb.PrepareBuildResponse:
-
         async def find(tx: Transaction) -> Record:
             return await authorization.find_namespace(tx, caller, request)
 
@@ -85,7 +81,7 @@ class BuildOperations:
             return pb.PrepareBuildResponse(build=_build(row, {}))
 
         plan = self._plan(request, "name", find, pb.PrepareBuildResponse, answer)
-        return await self._uploading.prepare(caller, request, plan)
+        return await self.uploading.prepare(caller, request, plan)
 
     def _plan(
         self,
@@ -98,7 +94,7 @@ class BuildOperations:
         name = getattr(request, name_field)
 
         async def make(tx: Transaction, game_id: str, upload_id: str, now: int) -> Answer:
-            build_id = self._ids.new()
+            build_id = self.records.ids.new()
             await builds.add(tx, build_id, game_id, upload_id, name, _form(request), now)
             return answer(await _found(tx, game_id, build_id))
 
@@ -116,7 +112,6 @@ class BuildOperations:
     async def complete(
         self, request: pb.CompleteBuildRequest, caller: Caller
     ) -> pb.CompleteBuildResponse:
-
         async def find(tx: Transaction) -> Record:
             game = await authorization.find_namespace(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
@@ -125,12 +120,11 @@ class BuildOperations:
                 raise ServiceError("BUILD_NOT_FOUND")
             return upload
 
-        return await self._uploading.complete(caller, request, pb.CompleteBuildResponse, find)
+        return await self.uploading.complete(caller, request, pb.CompleteBuildResponse, find)
 
     async def patch_tags(
         self, request: pb.PatchBuildTagsRequest, caller: Caller
     ) -> pb.PatchBuildTagsResponse:
-
         async def change(tx: Transaction) -> None:
             game = await authorization.find_namespace(tx, caller, request)
             await games.lock(tx, game.game_id)
@@ -142,12 +136,12 @@ class BuildOperations:
             exclusive = [name for name in request.exclusive_tags if "\0" not in name]
             await builds.remove_tags_from_other_builds(tx, game.game_id, row.build_id, exclusive)
 
-        return await self._changes.apply(caller, request, pb.PatchBuildTagsResponse, change)
+        return await self.records.changes.apply(caller, request, pb.PatchBuildTagsResponse, change)
 
     async def list_of_game(
         self, request: pb.ListGameBuildsRequest, caller: Caller
     ) -> pb.ListGameBuildsResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await builds.of_game(tx, game.game_id)
             tags = await builds.tags_of_game(tx, game.game_id)
@@ -165,7 +159,7 @@ class BuildOperations:
             return pb.CreateGameBuildResponse(build_id=row.build_id, upload_id=row.upload_id)
 
         plan = self._plan(request, "display_name", find, pb.CreateGameBuildResponse, answer)
-        return await self._uploading.prepare(caller, request, plan)
+        return await self.uploading.prepare(caller, request, plan)
 
     async def delete(
         self, request: pb.DeleteGameBuildRequest, caller: Caller
@@ -182,9 +176,11 @@ class BuildOperations:
                 raise ServiceError("IN_USE", "A server runs this build.")
             await builds.remove(tx, row.build_id)
             await uploads.abandon(tx, row.upload_id)
-            tx.after_commit(lambda: removals.append(self._uploading.start_removal(row.upload_id)))
+            tx.after_commit(lambda: removals.append(self.uploading.start_removal(row.upload_id)))
 
-        answer = await self._changes.apply(caller, request, pb.DeleteGameBuildResponse, change)
+        answer = await self.records.changes.apply(
+            caller, request, pb.DeleteGameBuildResponse, change
+        )
         if removals:
             await asyncio.wait(removals)
         return answer
@@ -203,9 +199,9 @@ class BuildOperations:
         if image.HasField("content_type"):
             yield from content_type_problems(image.content_type, "image_file", "content_type")
         kind, compression, _ = _form(request)
-        reason = self._kinds.why_not(kind)
+        reason = self.kinds.why_not(kind)
         if reason is not None:
-            kinds = ", ".join(self._kinds.kinds()) or "none"
+            kinds = ", ".join(self.kinds.kinds()) or "none"
             reason_text = f"must be one that is run here ({kinds}): {reason}"
             yield field_problem(["kind"], "not-allowed", reason_text)
         if compression not in COMPRESSIONS:
@@ -343,17 +339,15 @@ def tag_problems(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
         yield field_problem(path, "invalid", "must not have control characters")
 
 
+@dataclass(frozen=True, slots=True)
 class BuildFetcher:
-    """Source of builds for the runtime (`BuildFetcher` of `unpacked_builds`), from records and
-    objects.
-    """
+    """Source of builds for the runtime (`BuildFetcher` of `unpacked_builds`), from records and objects."""
 
-    def __init__(self, database: Database, objects: Objects) -> None:
-        self._database = database
-        self._objects = objects
+    database: Database
+    objects: Objects
 
     async def __call__(self, game_id: str, build_id: str) -> BuildSource:
-        async with self._database.read() as tx:
+        async with self.database.read() as tx:
             row = await builds.find(tx, game_id, build_id)
             if row is None:
                 raise BuildUnusable("the build was deleted")
@@ -362,7 +356,7 @@ class BuildFetcher:
             (file,) = await uploads.files_of(tx, row.upload_id)
         key = object_key("build", row.upload_id, file.path)
         sha256 = None if file.sha256 is None else file.sha256.hex()
-        content = self._objects.read(key)
+        content = self.objects.read(key)
         return BuildSource(
             row.kind, row.compression, sha256, content, file.content_length, row.image_tag
         )

@@ -1,6 +1,4 @@
-"""Encodings of a version's configuration: stored bytes, JSON for responses, and the message for the data
-plane.
-"""
+"""Encodings of a version's configuration: stored bytes, JSON for responses, and the message for the data plane."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ def json_of(config: pb.CloudConfig) -> bytes:
 def version_answer(
     kept: bytes, config_json: bytes, create_ts: str, display_name: str, version_id: str
 ) -> PrerenderedJson:
-    """Returns the response with the stored JSON text. Encoding 4 KB again would take 100 times as
-    long.
-    """
+    """Returns the response with the stored JSON text. Encoding 4 KB again would take 100 times as long."""
 
     def make() -> pb.GetVersionResponse:
         version = pb.GameVersion(

@@ -226,9 +226,7 @@ _DEFAULT_PROXY: Final = "edge-guard"
 def findings_in_docker(
     docker: pb.VersionDocker, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """Yields the problems of a docker section. Ignores fields that only the command-line tool
-    needs.
-    """
+    """Yields the problems of a docker section. Ignores fields that only the command-line tool needs."""
     if docker.HasField("image_id"):
         state = context.builds.get(docker.image_id)
         if state is None:

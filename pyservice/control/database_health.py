@@ -18,9 +18,7 @@ _POLL_INTERVAL_S: Final = 1.0
 _WRITE_INTERVAL_S: Final = 10.0
 """Interval of write checks in seconds. Each write costs a sync."""
 _TURN_TIMEOUT_S: Final = 2.0
-"""Timeout of a check while no other operation completes. A busy database completes some operations
-in this time.
-"""
+"""Timeout of a check while no other operation completes. A busy database completes some operations in this time."""
 
 _log = get_logger("control")
 

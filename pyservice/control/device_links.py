@@ -11,6 +11,7 @@ import math
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_bytes
 from typing import Final
@@ -46,19 +47,19 @@ _KIND: Final = "link_"
 _BODY: Final = struct.Struct(">16sQI")
 
 
+@dataclass(frozen=True, slots=True)
 class DeviceLinkKeys:
-    def __init__(self, keys: SigningKeyFile) -> None:
-        self._keys = keys
+    keys: SigningKeyFile
 
     @property
     def current(self) -> int:
-        return self._keys.now.current.number
+        return self.keys.now.current.number
 
     def link_token(self, device_link_id: str, expires_ms: int, number: int) -> str:
         """Returns the token of a link. The same link has the same token while its key exists."""
         body = _BODY.pack(UUID(device_link_id).bytes, expires_ms, number)
         # The key was only dropped if the link expired long ago.
-        key = self._keys.now.numbered(number) or self._keys.now.current
+        key = self.keys.now.numbered(number) or self.keys.now.current
         return _KIND + _text(body + _mac(key, b"link", body))
 
     def read(self, link_token: str) -> tuple[str, int]:
@@ -67,7 +68,7 @@ class DeviceLinkKeys:
         body, mac = raw[: _BODY.size], raw[_BODY.size :]
         if len(body) == _BODY.size:
             link, expires_ms, number = _BODY.unpack(body)
-            key = self._keys.now.numbered(number)
+            key = self.keys.now.numbered(number)
             is_ours = key is not None and hmac.compare_digest(mac, _mac(key, b"link", body))
             if key is not None and is_ours and expires_ms <= _last_end_ms(key):
                 return format_uuid(link), expires_ms
@@ -75,16 +76,14 @@ class DeviceLinkKeys:
 
     def device_token(self, device_link_id: str, secret: bytes, number: int) -> str | None:
         """Returns the device's `cloud_` token, or None if the key was dropped."""
-        key = self._keys.now.numbered(number)
+        key = self.keys.now.numbered(number)
         if key is None:
             return None
         return f"cloud_{_text(_mac(key, b'cloud', UUID(device_link_id).bytes + secret))}"
 
 
 def _last_end_ms(key: SigningKey) -> float:
-    """Returns the latest expiry of a link that this key may sign. It limits the use of a leaked old
-    key.
-    """
+    """Returns the latest expiry of a link that this key may sign. It limits the use of a leaked old key."""
     return math.inf if key.ended_ms is None else key.ended_ms + LINK_LIFETIME_MS + _SIGNING_MS
 
 
@@ -136,9 +135,7 @@ class DeviceLinkOperations:
     async def prepare(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller
     ) -> pb.PrepareDeviceLinkResponse:
-        """Creates a link. Callers need no token, so each call may evict the oldest uncompleted
-        links.
-        """
+        """Creates a link. Callers need no token, so each call may evict the oldest uncompleted links."""
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:
             now, device_link_id = self._now_ms(), self._ids.new()

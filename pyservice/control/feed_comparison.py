@@ -31,14 +31,11 @@ class HeldConfigurations:
         self._epoch = source_epoch
         self._held: dict[str, feed_pb2.HeldConfiguration] = {}
         self._news: dict[str, feed_pb2.HeldConfiguration] = {}
-        """Acknowledged messages since the last read began. The response of that read may be older.
-        """
+        """Acknowledged messages since the last read began. The response of that read may be older."""
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
 
     def begin_read(self) -> None:
-        """Starts a read of the data plane. Messages acknowledged from now on override the read's
-        response.
-        """
+        """Starts a read of the data plane. Messages acknowledged from now on override the read's response."""
         self._news = {}
 
     def take(self, answer: feed_pb2.HeldResponse) -> None:
@@ -82,9 +79,7 @@ class HeldConfigurations:
         ]
 
     def update_orphans(self, rows: Sequence[Record]) -> bool:
-        """Updates the orphans. Returns whether their set changed. `rows` must be newer than the
-        held configurations.
-        """
+        """Updates the orphans. Returns whether their set changed. `rows` must be newer than the held configurations."""
         orphans = find_orphans(self._held, rows)
         is_news = orphans.keys() != self.orphans.keys()
         self.orphans = orphans

@@ -47,9 +47,7 @@ def unconfirmed_error() -> ServiceError:
 
 
 class ConfirmationWaiter(NamedTuple):
-    """A request that waits until the data plane holds change `number`. With `version_id`, only that
-    version counts.
-    """
+    """A request that waits until the data plane holds change `number`. With `version_id`, only that version counts."""
 
     number: int
     version_id: str | None
@@ -94,9 +92,7 @@ class RefusedConfigurations:
         self._holdings = holdings
         self._on_switched_back = on_switched_back
         self._versions: dict[str, tuple[str, ServiceError]] = {}
-        """Last refused version of each namespace, with its error. Removed when the version is
-        accepted.
-        """
+        """Last refused version of each namespace, with its error. Removed when the version is accepted."""
         self._claiming: set[str] = set()
         self.reasons: dict[str, str] = {}
         self.count = 0
@@ -151,9 +147,7 @@ class RefusedConfigurations:
         return True
 
     async def _switch_back(self, namespace_id: str, version_id: str, running: str) -> bool:
-        """Stores the previous version as current. Returns False if the records have a third version
-        by now.
-        """
+        """Stores the previous version as current. Returns False if the records have a third version by now."""
         async with self._database.write() as tx:
             newest = await namespaces.history(tx, namespace_id, None, 2)
             entry = newest[0].entry_id if newest else ""
@@ -165,9 +159,7 @@ class RefusedConfigurations:
 
 _SENDERS: Final = 64
 _CHECK_TIMEOUT_S: Final = 0.3
-"""Timeout of a check before a deployment. Problems that arrive later are reported after the
-deployment.
-"""
+"""Timeout of a check before a deployment. Problems that arrive later are reported after the deployment."""
 _POLL_INTERVAL_S: Final = 0.4
 _POLL_INTERVAL_MAX_S: Final = 5.0
 _POLL_PAUSE_FACTOR: Final = 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -30,11 +31,11 @@ _ANSWERS: Final[Mapping[str, tuple[Any, Any]]] = {
 _MIME: Final = {"image/png": "png", "image/jpeg": "jpeg", "image/jpg": "jpeg"}
 
 
+@dataclass(frozen=True, slots=True)
 class GamePictureOperations:
-    def __init__(self, database: Database, uploading: UploadLifecycle, links: PublicUrls) -> None:
-        self._database = database
-        self._uploading = uploading
-        self._links = links
+    database: Database
+    uploading: UploadLifecycle
+    links: PublicUrls
 
     def prepare(self, kind: str) -> Run:
         """Returns the handler that prepares an upload of this kind of picture."""
@@ -61,7 +62,7 @@ class GamePictureOperations:
                 answer_type=answer_type,
                 set_urls=set_urls,
             )
-            return await self._uploading.prepare(caller, request, plan)
+            return await self.uploading.prepare(caller, request, plan)
 
         return run
 
@@ -77,7 +78,7 @@ class GamePictureOperations:
                     raise ServiceError("UPLOAD_NOT_FOUND")
                 return row
 
-            answer: Message = await self._uploading.complete(caller, request, answer_type, find)
+            answer: Message = await self.uploading.complete(caller, request, answer_type, find)
             return answer
 
         return run
@@ -85,7 +86,7 @@ class GamePictureOperations:
     async def list_avatars(
         self, request: pb.ListCustomAvatarsRequest, caller: Caller
     ) -> pb.ListCustomAvatarsResponse:
-        async with self._database.read() as tx:
+        async with self.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await uploads.of_kind(tx, game.game_id, "avatar")
         answer = pb.ListCustomAvatarsResponse()
@@ -95,7 +96,7 @@ class GamePictureOperations:
                 upload_id=row.upload_id,
                 display_name=row.display_name,
                 create_ts=rfc3339(row.create_ms),
-                url=self._links.picture_url(row.upload_id, kind) if kind else None,
+                url=self.links.picture_url(row.upload_id, kind) if kind else None,
                 content_length=row.content_length,
                 complete=row.complete_ms is not None,
             )

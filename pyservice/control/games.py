@@ -12,6 +12,7 @@ from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
 from pyservice.control.configuration_encoding import encode
+from pyservice.control.feeder import Feeder
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (
     derived_name_id,
@@ -52,10 +53,6 @@ class PlayerCounter(Protocol):
     def players(self, namespace_ids: Iterable[str]) -> int: ...
 
 
-class ChangeFeeder(Protocol):
-    def enqueue(self, *namespace_ids: str) -> None: ...
-
-
 def identity_topic(identity_id: str) -> str:
     """Topic of changes to the identity's groups."""
     return f"identity:{identity_id}"
@@ -81,7 +78,7 @@ class GameOperations:
     def __init__(
         self,
         context: RecordContext,
-        feeder: ChangeFeeder,
+        feeder: Feeder,
         counts: PlayerCounter,
         links: PublicUrls,
         regions: Sequence[pb.RegionSummary],

@@ -30,20 +30,11 @@ def billing_topic(group_id: str) -> str:
     return f"billing:{group_id}"
 
 
+@dataclass(frozen=True, slots=True)
 class GroupOperations:
-    def __init__(
-        self,
-        context: RecordContext,
-        links: PublicUrls,
-        clear_token_cache: Callable[[], None],
-    ) -> None:
-        self._database = context.database
-        self._changes = context.changes
-        self._ids = context.ids
-        self._topics = context.topics
-        self._links = links
-        self._clear_token_cache = clear_token_cache
-        self._now_ms = context.now_ms
+    records: RecordContext
+    links: PublicUrls
+    clear_token_cache: Callable[[], None]
 
     async def create(
         self, request: pb.CreateGroupRequest, caller: Caller
@@ -52,28 +43,28 @@ class GroupOperations:
 
         async def change(tx: Transaction) -> pb.CreateGroupResponse:
             require_valid(list(display_name_problems(request.display_name, "display_name")))
-            group_id = self._ids.new()
-            await groups.add(tx, group_id, request.display_name, identity_id, self._now_ms())
-            tx.after_commit(self._clear_token_cache)
-            tx.after_commit(lambda: self._topics.bump(identity_topic(identity_id)))
+            group_id = self.records.ids.new()
+            await groups.add(tx, group_id, request.display_name, identity_id, self.records.now_ms())
+            tx.after_commit(self.clear_token_cache)
+            tx.after_commit(lambda: self.records.topics.bump(identity_topic(identity_id)))
             return pb.CreateGroupResponse(group_id=group_id)
 
-        return await self._changes.apply(caller, request, pb.CreateGroupResponse, change)
+        return await self.records.changes.apply(caller, request, pb.CreateGroupResponse, change)
 
     async def get(self, request: pb.GetGroupRequest, caller: Caller) -> pb.GetGroupResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             row = await authorization.find_group(tx, caller, request.group_id)
             identity_id = scope_of(caller).identity_id
             is_member = await groups.is_member(tx, row.group_id, identity_id)
-        return pb.GetGroupResponse(group=group_summary(row, self._links, is_member=is_member))
+        return pb.GetGroupResponse(group=group_summary(row, self.links, is_member=is_member))
 
     async def billing(
         self, request: pb.GetGroupBillingRequest, caller: Caller
     ) -> pb.GetGroupBillingResponse | WaitForChange:
         topic = billing_topic(request.group_id)
-        index = self._topics.index_of(topic)
-        parked = self._topics.wait_unless_changed(request.watch_index, caller.call, topic)
-        async with self._database.read() as tx:
+        index = self.records.topics.index_of(topic)
+        parked = self.records.topics.wait_unless_changed(request.watch_index, caller.call, topic)
+        async with self.records.database.read() as tx:
             row = await authorization.find_group(tx, caller, request.group_id)
         if parked is not None:
             return parked

@@ -51,9 +51,7 @@ class IdempotentChanges:
         *,
         mac_key: bytes | None = None,
     ) -> None:
-        """`mac_key` hashes requests. If the key changes, repeated requests get
-        IDEMPOTENCY_KEY_REUSED.
-        """
+        """`mac_key` hashes requests. If the key changes, repeated requests get IDEMPOTENCY_KEY_REUSED."""
         self._database = database
         self._now_ms = clock_ms
         self._mac_key = secrets.token_bytes(_KEY_BYTES) if mac_key is None else mac_key
@@ -219,9 +217,7 @@ def _caller_key(caller: Caller) -> bytes | None:
 
 
 def _message_hash(mac_key: bytes, request: Message) -> bytes:
-    """Returns a keyed hash of the request. Keyed, because a request may contain a guessable
-    password.
-    """
+    """Returns a keyed hash of the request. Keyed, because a request may contain a guessable password."""
     name = str(type(request).DESCRIPTOR.full_name)
     content = name.encode() + b"\0" + request.SerializeToString(deterministic=True)
     return hmac.digest(mac_key, content, "sha256")

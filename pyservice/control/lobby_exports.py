@@ -121,8 +121,7 @@ class LobbyExportOperations:
         return pb.ExportLobbyHistoryResponse(url=url)
 
     async def _runs(self, lobby_ids: list[str]) -> Mapping[str, LobbyProcess | Record]:
-        # Processes are read before records: a lobby that ends between the reads already has its
-        # record.
+        # Processes are read before records: a lobby that ends between the reads already has its record.
         processes = await asyncio.to_thread(self._node.processes, lobby_ids)
         async with self._database.read() as tx:
             return {**processes, **await lobbies.find_ended_runs(tx, lobby_ids)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from pyservice.calls import Caller
@@ -81,9 +82,7 @@ class LobbyFactReader:
             raise
 
     async def step(self, wait_ms: int) -> int:
-        """Applies the next facts and returns their number. Raises DataPlaneUnavailable,
-        ServiceError.
-        """
+        """Applies the next facts and returns their number. Raises DataPlaneUnavailable, ServiceError."""
         # A gap is resolved as soon as no facts wait.
         count, is_all = await self._read(0 if self._is_gap else wait_ms)
         if self._is_gap and is_all:
@@ -222,18 +221,16 @@ _FACT_TIMEOUT_S: Final = 1.0
 _Found = TypeVar("_Found")
 
 
+@dataclass(frozen=True, slots=True)
 class LobbyRecordLookup:
-    def __init__(self, database: Database, client: FactsClient, history: LobbyFactReader) -> None:
-        self._database = database
-        self._client = client
-        self._history = history
+    database: Database
+    client: FactsClient
+    history: LobbyFactReader
 
     async def find(
         self, lobby_id: str, look: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """Returns the result of `look`, after waiting for the record of a live lobby. Raises
-        ServiceError.
-        """
+        """Returns the result of `look`, after waiting for the record of a live lobby. Raises ServiceError."""
         record = await look()
         if record is not None or not await self._is_alive(lobby_id):
             return record
@@ -241,7 +238,7 @@ class LobbyRecordLookup:
             async with asyncio.timeout(_FACT_TIMEOUT_S):
                 while record is None:
                     # Taken before the read, so that no facts are missed.
-                    applied = self._history.applied
+                    applied = self.history.applied
                     record = await look()
                     if record is None:
                         await applied.wait()
@@ -251,7 +248,7 @@ class LobbyRecordLookup:
         """Returns the lobby's record. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
 
         async def look() -> Record | None:
-            async with self._database.read() as tx:
+            async with self.database.read() as tx:
                 game = await authorization.find_game(tx, caller, game_id)
                 return await lobbies.of_game(tx, game.game_id, lobby_id)
 
@@ -262,7 +259,7 @@ class LobbyRecordLookup:
 
     async def _is_alive(self, lobby_id: str) -> bool:
         try:
-            return lobby_id in await self._client.lobby_places([lobby_id])
+            return lobby_id in await self.client.lobby_places([lobby_id])
         except DataPlaneUnavailable:
             return False
 
@@ -282,20 +279,13 @@ RUN_FAILURE_CODES: Final = {
 _FAILURES: Final = {"start_timeout": "START_TIMEOUT", "silent": "SILENT", "unknown": "UNKNOWN"}
 
 
+@dataclass(frozen=True, slots=True)
 class LobbyRecordOperations:
-    def __init__(
-        self,
-        database: Database,
-        client: FactsClient,
-        recorded: LobbyRecordLookup,
-        started_ms: Callable[[str], int | None],
-        clock_ms: Callable[[], int] = now_ms,
-    ) -> None:
-        self._started_ms = started_ms
-        self._database = database
-        self._client = client
-        self._recorded = recorded
-        self._now_ms = clock_ms
+    database: Database
+    client: FactsClient
+    recorded: LobbyRecordLookup
+    started_ms: Callable[[str], int | None]
+    clock_ms: Callable[[], int] = now_ms
 
     async def list_(
         self, request: pb.ListLobbyRecordsRequest, caller: Caller
@@ -303,8 +293,8 @@ class LobbyRecordOperations:
         before_ms = None
         if request.HasField("before_create_ts"):
             before_ms = _parse_create_ts(request.before_create_ts)
-        kept_since_ms = self._now_ms() - LOBBY_RETENTION_MS
-        async with self._database.read() as tx:
+        kept_since_ms = self.clock_ms() - LOBBY_RETENTION_MS
+        async with self.database.read() as tx:
             namespace = await authorization.find_namespace(tx, caller, request)
             rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
             runs = await lobbies.find_ended_runs(tx, [row.lobby_id for row in rows])
@@ -314,16 +304,16 @@ class LobbyRecordOperations:
     async def get(
         self, request: pb.GetLobbyRecordRequest, caller: Caller
     ) -> pb.GetLobbyRecordResponse:
-        kept_since_ms = self._now_ms() - LOBBY_RETENTION_MS
+        kept_since_ms = self.clock_ms() - LOBBY_RETENTION_MS
 
         async def look() -> tuple[Record, dict[str, Record], str] | None:
-            async with self._database.read() as tx:
+            async with self.database.read() as tx:
                 namespace = await authorization.find_namespace(tx, caller, request)
                 row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
                 runs = await lobbies.find_ended_runs(tx, [request.lobby_id])
             return None if row is None else (row, runs, namespace.version_id)
 
-        there = await self._recorded.find(request.lobby_id, look)
+        there = await self.recorded.find(request.lobby_id, look)
         if there is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
         row, runs, version_id = there
@@ -337,7 +327,7 @@ class LobbyRecordOperations:
         places: dict[str, facts_pb2.LobbyPlaces] = {}
         try:
             for start in range(0, len(live), _PLACES_AT_ONCE):
-                places |= await self._client.lobby_places(live[start : start + _PLACES_AT_ONCE])
+                places |= await self.client.lobby_places(live[start : start + _PLACES_AT_ONCE])
         except DataPlaneUnavailable:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
@@ -346,7 +336,7 @@ class LobbyRecordOperations:
         records = []
         for row in rows:
             run = runs.get(row.lobby_id)
-            start_ms = self._started_ms(row.lobby_id) if run is None else run.start_ms
+            start_ms = self.started_ms(row.lobby_id) if run is None else run.start_ms
             record = _record(row, places.get(row.lobby_id), version_id, _failure(row, run))
             if record.status.HasField("stopped"):
                 record.status.stopped.exit_code = _exit_code(row, run)

@@ -65,13 +65,6 @@ def api_variables(api_url: str, grpc_address: str) -> dict[str, str]:
     return {"HOSTING_API_URL": api_url, "HOSTING_GRPC_ADDRESS": grpc_address}
 
 
-def size_variables(size: TierSize) -> dict[str, str]:
-    return {
-        "HOSTING_CPU": str(size.cpu_mhz),
-        "HOSTING_MEMORY": str(size.resources.memory_mb),
-    }
-
-
 class LobbyRuns:
     def __init__(
         self,
@@ -93,9 +86,9 @@ class LobbyRuns:
         self.known = asyncio.Event()
         self._run = ""
         self._sequence = 0
-        self._room_changed = asyncio.Event()
+        self._capacity_changed = asyncio.Event()
         self._left: dict[str, pb.WantedLobby] = {}
-        self._telling: dict[str, asyncio.Task[None]] = {}
+        self._reporting: dict[str, asyncio.Task[None]] = {}
         self.job = RetryingJob(
             "lobbies",
             "lobbies not followed",
@@ -108,10 +101,10 @@ class LobbyRuns:
         try:
             await self.job.repeat_forever(lambda: self._step(runs))
         finally:
-            await cancel_and_wait(*self._telling.values())
+            await cancel_and_wait(*self._reporting.values())
 
     async def _step(self, runs: RunSupervisor) -> None:
-        answer = await self._ask()
+        answer = await self._fetch()
         if answer.http_address or answer.run != self._run:
             self.addresses = answer.http_address, answer.grpc_address
         left = {} if answer.is_complete else self._left
@@ -128,23 +121,23 @@ class LobbyRuns:
         self.known.set()
 
     def capacity_changed(self) -> None:
-        self._room_changed.set()
+        self._capacity_changed.set()
 
-    async def _ask(self) -> pb.WantedResponse:
+    async def _fetch(self) -> pb.WantedResponse:
         wait_ms = _RETRY_INTERVAL_MS if self._left or not self.addresses[0] else WAIT_MS
-        asking = asyncio.ensure_future(self._client.wanted(self._question(wait_ms)))
-        changing = asyncio.ensure_future(self._room_changed.wait())
+        fetching = asyncio.ensure_future(self._client.wanted(self._request(wait_ms)))
+        changing = asyncio.ensure_future(self._capacity_changed.wait())
         try:
-            await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
+            await asyncio.wait({fetching, changing}, return_when=asyncio.FIRST_COMPLETED)
+            if fetching.done():
+                return fetching.result()
         finally:
-            await cancel_and_wait(asking, changing)
+            await cancel_and_wait(fetching, changing)
         # This request returns at once, so frequent changes of capacity cannot starve responses.
-        return await self._client.wanted(self._question(0))
+        return await self._client.wanted(self._request(0))
 
-    def _question(self, wait_ms: int) -> pb.WantedRequest:
-        self._room_changed.clear()
+    def _request(self, wait_ms: int) -> pb.WantedRequest:
+        self._capacity_changed.clear()
         return pb.WantedRequest(
             run=self._run,
             after_sequence=self._sequence,
@@ -173,13 +166,13 @@ class LobbyRuns:
         else:
             is_known = runs.abandon(lobby_id, _refusal_end(lobby))
         if not is_known:
-            self._tell(lobby_id, lambda: self.over(lobby_id, _refusal_end(lobby), tier))
+            self._retry_report(lobby_id, lambda: self.over(lobby_id, _refusal_end(lobby), tier))
 
-    def _tell(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
-        if lobby_id not in self._telling:
+    def _retry_report(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
+        if lobby_id not in self._reporting:
             task = asyncio.create_task(self.job.retry_until_done(work, id=lobby_id))
-            self._telling[lobby_id] = task
-            task.add_done_callback(lambda _: self._telling.pop(lobby_id))
+            self._reporting[lobby_id] = task
+            task.add_done_callback(lambda _: self._reporting.pop(lobby_id))
 
     def _order(self, lobby: pb.WantedLobby, size: TierSize) -> RunRequest:
         spec = lobby.spec
@@ -190,7 +183,8 @@ class LobbyRuns:
             )
         own_env = {
             **api_variables(self._api_url(http_address), grpc_address),
-            **size_variables(size),
+            "HOSTING_CPU": str(size.cpu_mhz),
+            "HOSTING_MEMORY": str(size.resources.memory_mb),
             "HOSTING_LOBBY_ID": lobby.lobby_id,
             "HOSTING_LOBBY_TOKEN": spec.lobby_token,
             "HOSTING_NAMESPACE_ID": lobby.namespace_id,
@@ -232,8 +226,8 @@ class LobbyRuns:
 
     async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
         """Frees the slots first, then stores the end for the developer."""
-        await self._over(run_id, end)
-
+        over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)
+        await self._report(pb.LobbyReport(lobby_id=run_id, over=over))
         run = lobbies.EndedRun(
             tier, end.started_ms, now_ms(), end.reason, end.message, end.exit_code
         )
@@ -243,10 +237,6 @@ class LobbyRuns:
                 await lobbies.record_run_end(tx, run_id, run)
 
         await retry_on_conflict(write)
-
-    async def _over(self, run_id: str, end: RunEnd) -> None:
-        over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)
-        await self._report(pb.LobbyReport(lobby_id=run_id, over=over))
 
     async def _report(self, report: pb.LobbyReport) -> None:
         try:
@@ -258,8 +248,7 @@ class LobbyRuns:
 def _refusal_end(lobby: pb.WantedLobby) -> RunEnd:
     if not lobby.HasField("spec"):
         return RunEnd("lost", message="no process of this lobby exists")
-    tier = lobby.spec.tier
-    message = f"tier {tier} was removed: set another tier for the game mode"
+    message = f"tier {lobby.spec.tier} was removed: set another tier for the game mode"
     return RunEnd("tier_unknown", message=message)
 
 

@@ -17,17 +17,13 @@ PUBLICITIES: Final = ("open", "closed")
 
 
 def display_name_problems(text: str, *location: str) -> Iterator[FieldProblem]:
-    """Yields problems unless the text has 1 to 128 characters without control characters and extra
-    spaces.
-    """
+    """Yields problems unless the text has 1 to 128 characters without control characters and extra spaces."""
     for word, reason in display_name_flaws(text):
         yield field_problem(location, word, reason)
 
 
 def bio_problems(text: str, *location: str) -> Iterator[FieldProblem]:
-    """Yields problems unless the text has at most five lines, without control characters except
-    tabs.
-    """
+    """Yields problems unless the text has at most five lines, without control characters except tabs."""
     lines = text.removesuffix("\n").count("\n") + 1
     if lines > BIO_LINES_MAX or len(text) > BIO_MAX:
         reason = f"must have at most {BIO_LINES_MAX} lines and {BIO_MAX:,} characters"

@@ -45,7 +45,6 @@ class NamespaceAccessOperations:
     async def set_domain_public_auth(
         self, request: pb.SetDomainPublicAuthRequest, caller: Caller
     ) -> pb.SetDomainPublicAuthResponse:
-
         async def change(tx: Transaction, row: Record) -> None:
             values = {"enable_domain_public_auth": request.enabled}
             await namespaces.change(tx, row.namespace_id, values)
@@ -57,7 +56,6 @@ class NamespaceAccessOperations:
     async def add_domain(
         self, request: pb.AddDomainRequest, caller: Caller
     ) -> pb.AddDomainResponse:
-
         async def change(tx: Transaction, row: Record) -> None:
             domain = _host(request.domain)
             if domain is None:
@@ -82,7 +80,6 @@ class NamespaceAccessOperations:
     async def remove_domain(
         self, request: pb.RemoveDomainRequest, caller: Caller
     ) -> pb.RemoveDomainResponse:
-
         async def change(tx: Transaction, row: Record) -> None:
             domain = _host(request.domain)
             if domain and await namespaces.remove_domain(tx, row.namespace_id, domain):
@@ -93,7 +90,6 @@ class NamespaceAccessOperations:
     async def set_cdn_auth(
         self, request: pb.SetCdnAuthRequest, caller: Caller
     ) -> pb.SetCdnAuthResponse:
-
         async def change(tx: Transaction, row: Record) -> None:
             values = {"cdn_auth_type": request.auth_type}
             await namespaces.change(tx, row.namespace_id, values, is_fed=False)
@@ -122,7 +118,6 @@ class NamespaceAccessOperations:
     async def remove_user(
         self, request: pb.RemoveAuthUserRequest, caller: Caller
     ) -> pb.RemoveAuthUserResponse:
-
         async def change(tx: Transaction, row: Record) -> None:
             if _USER.fullmatch(request.user):
                 await namespaces.remove_user(tx, row.namespace_id, request.user)
@@ -165,8 +160,7 @@ def _host(text: str) -> str | None:
 PASSWORD_MAX_BYTES: Final = 72
 """Longest password in bytes. bcrypt ignores further bytes."""
 BCRYPT_ROUNDS: Final = 10
-"""Rounds of a hash. The dummy hash of an unknown user has as many, so that timing reveals nothing.
-"""
+"""Rounds of a hash. The dummy hash of an unknown user has as many, so that timing reveals nothing."""
 WAITING_PER_GROUP_MAX: Final = 64
 WAITING_PER_ADDRESS_MAX: Final = 64
 WAITING_PER_ADDRESS_AND_GROUP_MAX: Final = 32

@@ -6,14 +6,15 @@ A change of a namespace is stored first, then confirmed by the data plane.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.feeder import CONFIRM_TIMEOUT_S
+from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder
 from pyservice.control.games import NEW_LIMITS, game_topic, group_topic
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (
@@ -34,24 +35,14 @@ from pyservice.storage.database import Record, Transaction
 Answer = TypeVar("Answer", bound=Message)
 
 
-class ConfirmingFeeder(Protocol):
-    def enqueue(self, *namespace_ids: str) -> None: ...
-    async def enqueue_and_confirm(
-        self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
-    ) -> None: ...
-    async def check_version(self, namespace_id: str, version_id: str) -> None: ...
-
-
 def site_topic(namespace_id: str) -> str:
     return f"site:{namespace_id}"
 
 
+@dataclass(frozen=True, slots=True)
 class NamespaceChange:
-    def __init__(self, context: RecordContext, feeder: ConfirmingFeeder) -> None:
-        self._database = context.database
-        self._changes = context.changes
-        self._topics = context.topics
-        self._feeder = feeder
+    records: RecordContext
+    feeder: Feeder
 
     async def apply_and_confirm(
         self,
@@ -63,9 +54,7 @@ class NamespaceChange:
         version_id: str | None = None,
         wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> Answer:
-        """Stores a change, then waits for the data plane. `version_id` is the new version, if the
-        change sets one.
-        """
+        """Stores a change, then waits for the data plane. `version_id` is the new version, if the change sets one."""
         found: list[str] = []
 
         async def noted(tx: Transaction, row: Record) -> Answer | None:
@@ -75,14 +64,14 @@ class NamespaceChange:
         answer = await self.change(caller, request, answer_type, noted)
         if not found:
             # A replayed response: the data plane may not hold the change yet.
-            async with self._database.query() as tx:
+            async with self.records.database.query() as tx:
                 row = await authorization.find_namespace(tx, caller, request)
             found = [row.namespace_id]
         try:
-            await self._feeder.enqueue_and_confirm(found[0], version_id=version_id, wait_s=wait_s)
+            await self.feeder.enqueue_and_confirm(found[0], version_id=version_id, wait_s=wait_s)
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
-                await self._changes.forget_response(caller)
+                await self.records.changes.forget_response(caller)
             raise
         return answer
 
@@ -93,16 +82,17 @@ class NamespaceChange:
         answer_type: type[Answer],
         change: Callable[[Transaction, Record], Awaitable[Answer | None]],
     ) -> Answer:
-
         async def found(tx: Transaction) -> Answer | None:
             row = await authorization.find_namespace(tx, caller, request)
-            tx.after_commit(lambda: self._feeder.enqueue(row.namespace_id))
+            tx.after_commit(lambda: self.feeder.enqueue(row.namespace_id))
             tx.after_commit(
-                lambda: self._topics.bump(game_topic(row.game_id), site_topic(row.namespace_id))
+                lambda: self.records.topics.bump(
+                    game_topic(row.game_id), site_topic(row.namespace_id)
+                )
             )
             return await change(tx, row)
 
-        return await self._changes.apply(caller, request, answer_type, found)
+        return await self.records.changes.apply(caller, request, answer_type, found)
 
 
 _HISTORY_PAGE: Final = 64
@@ -117,25 +107,16 @@ class _Set(NamedTuple):
     is_new: bool
 
 
+@dataclass(frozen=True, slots=True)
 class NamespaceOperations:
-    def __init__(
-        self,
-        context: RecordContext,
-        feeder: ConfirmingFeeder,
-        one: NamespaceChange,
-    ) -> None:
-        self._database = context.database
-        self._changes = context.changes
-        self._ids = context.ids
-        self._topics = context.topics
-        self._feeder = feeder
-        self._one = one
-        self._now_ms = context.now_ms
+    records: RecordContext
+    feeder: Feeder
+    one: NamespaceChange
 
     async def validate(
         self, request: pb.ValidateNamespaceRequest, caller: Caller
     ) -> pb.ValidateNamespaceResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             problems = await _problems(tx, game.game_id, request)
         return pb.ValidateNamespaceResponse(errors=problem_messages(problems))
@@ -143,35 +124,34 @@ class NamespaceOperations:
     async def create(
         self, request: pb.CreateNamespaceRequest, caller: Caller
     ) -> pb.CreateNamespaceResponse:
-
         async def change(tx: Transaction) -> pb.CreateNamespaceResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
             require_valid(await _problems(tx, game.game_id, request))
             await _require_version(tx, game.game_id, request.version_id)
-            namespace_id = self._ids.new()
+            namespace_id = self.records.ids.new()
             new = namespaces.NewNamespace(
-                namespace_id, request.name_id, request.display_name, self._ids.new()
+                namespace_id, request.name_id, request.display_name, self.records.ids.new()
             )
             await namespaces.add(
-                tx, game.game_id, request.version_id, [new], NEW_LIMITS, self._now_ms()
+                tx, game.game_id, request.version_id, [new], NEW_LIMITS, self.records.now_ms()
             )
             topics = game_topic(game.game_id), group_topic(game.group_id)
-            tx.after_commit(lambda: self._feeder.enqueue(namespace_id))
-            tx.after_commit(lambda: self._topics.bump(*topics))
+            tx.after_commit(lambda: self.feeder.enqueue(namespace_id))
+            tx.after_commit(lambda: self.records.topics.bump(*topics))
             return pb.CreateNamespaceResponse(namespace_id=namespace_id)
 
-        return await self._changes.apply(caller, request, pb.CreateNamespaceResponse, change)
+        return await self.records.changes.apply(caller, request, pb.CreateNamespaceResponse, change)
 
     async def list_(
         self, request: pb.ListNamespacesRequest, caller: Caller
     ) -> pb.ListNamespacesResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await namespaces.of_game(tx, game.game_id)
         return pb.ListNamespacesResponse(namespaces=[namespace_summary(row) for row in rows])
 
     async def get(self, request: pb.GetNamespaceRequest, caller: Caller) -> pb.GetNamespaceResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             row = await authorization.find_namespace(tx, caller, request)
             domains = await namespaces.domains_of(tx, row.namespace_id)
             users = await namespaces.users_of(tx, row.namespace_id)
@@ -199,7 +179,7 @@ class NamespaceOperations:
     async def set_version(
         self, request: pb.UpdateNamespaceVersionRequest, caller: Caller
     ) -> pb.UpdateNamespaceVersionResponse:
-        async with self._database.query() as tx:
+        async with self.records.database.query() as tx:
             row = await authorization.find_namespace(tx, caller, request, request.version_id)
         if not row.has_version:
             raise ServiceError("VERSION_NOT_FOUND")
@@ -210,15 +190,15 @@ class NamespaceOperations:
         made = await self._set_version(request, caller, wait_s)
         if not made.is_new and made.entry_id and not await self._has_entry(row, made.entry_id):
             # The data plane refused the version after the first response was stored.
-            await self._changes.forget_response(caller)
+            await self.records.changes.forget_response(caller)
             await self._set_version(request, caller, wait_s)
         return pb.UpdateNamespaceVersionResponse()
 
     async def _check(self, caller: Caller, namespace_id: str, version_id: str) -> None:
         try:
-            await self._feeder.check_version(namespace_id, version_id)
+            await self.feeder.check_version(namespace_id, version_id)
         except ServiceError:
-            await self._changes.forget_response(caller)
+            await self.records.changes.forget_response(caller)
             raise
 
     async def _set_version(
@@ -231,14 +211,14 @@ class NamespaceOperations:
             is_new = True
             if not await namespaces.set_version(tx, row.namespace_id, request.version_id):
                 return remembered_pb2.VersionSet()
-            entry_id = self._ids.new()
+            entry_id = self.records.ids.new()
             await namespaces.add_history(
-                tx, entry_id, row.namespace_id, request.version_id, self._now_ms()
+                tx, entry_id, row.namespace_id, request.version_id, self.records.now_ms()
             )
             return remembered_pb2.VersionSet(entry_id=entry_id)
 
         version_id = request.version_id
-        kept = await self._one.apply_and_confirm(
+        kept = await self.one.apply_and_confirm(
             caller,
             request,
             remembered_pb2.VersionSet,
@@ -249,7 +229,7 @@ class NamespaceOperations:
         return _Set(kept.entry_id, is_new)
 
     async def _has_entry(self, row: Record, entry_id: str) -> bool:
-        async with self._database.query() as tx:
+        async with self.records.database.query() as tx:
             return await namespaces.has_entry(tx, row.namespace_id, entry_id)
 
     async def history(
@@ -257,7 +237,7 @@ class NamespaceOperations:
     ) -> pb.GetVersionHistoryResponse:
         limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
         before_ms = _before_ms(request.anchor) if request.HasField("anchor") else None
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             row = await authorization.find_namespace(tx, caller, request)
             entries = await namespaces.history(tx, row.namespace_id, before_ms, limit)
         return pb.GetVersionHistoryResponse(
@@ -274,7 +254,7 @@ class NamespaceOperations:
     async def validate_limits(
         self, request: pb.ValidateMatchmakerConfigRequest, caller: Caller
     ) -> pb.ValidateMatchmakerConfigResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             await authorization.find_namespace(tx, caller, request)
         problems = _limit_problems(request)
         return pb.ValidateMatchmakerConfigResponse(errors=problem_messages(problems))
@@ -282,7 +262,6 @@ class NamespaceOperations:
     async def set_limits(
         self, request: pb.UpdateMatchmakerConfigRequest, caller: Caller
     ) -> pb.UpdateMatchmakerConfigResponse:
-
         async def change(tx: Transaction, row: Record) -> None:
             require_valid(_limit_problems(request))
             values = {
@@ -291,7 +270,7 @@ class NamespaceOperations:
             }
             await namespaces.change(tx, row.namespace_id, values)
 
-        return await self._one.apply_and_confirm(
+        return await self.one.apply_and_confirm(
             caller, request, pb.UpdateMatchmakerConfigResponse, change
         )
 

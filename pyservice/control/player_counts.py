@@ -15,9 +15,9 @@ from pyservice.storage.database import Database
 from pyservice.watch import Topics
 
 _WAIT_MS: Final = 10_000
-_BEGIN_S: Final = 2.0
+_FIRST_READ_TIMEOUT_S: Final = 2.0
 _RETRIES_S: Final = (0.05, 0.5)
-_ASKED_AT_ONCE: Final = 500
+_NAMESPACES_PER_QUERY: Final = 500
 
 
 class PlayerCounts:
@@ -69,12 +69,10 @@ class PlayerCountReader:
         )
 
     async def read_current(self) -> None:
-        """Reads the counts for the first responses. Returns after two seconds even without a
-        result.
-        """
+        """Reads the counts for the first responses. Returns after two seconds even without a result."""
 
         async def step() -> None:
-            async with asyncio.timeout(_BEGIN_S):
+            async with asyncio.timeout(_FIRST_READ_TIMEOUT_S):
                 await self.step(0)
 
         await self.job.attempt(step)
@@ -95,10 +93,10 @@ class PlayerCountReader:
 
     async def _report(self) -> None:
         unknown = sorted(one for one in self._unannounced if one not in self._topics_of)
-        for start in range(0, len(unknown), _ASKED_AT_ONCE):
+        for start in range(0, len(unknown), _NAMESPACES_PER_QUERY):
             async with self._database.read() as tx:
                 rows = await lobbies.games_of_namespaces(
-                    tx, unknown[start : start + _ASKED_AT_ONCE]
+                    tx, unknown[start : start + _NAMESPACES_PER_QUERY]
                 )
             for row in rows:
                 topics = (game_topic(row.game_id), group_topic(row.group_id))

@@ -153,9 +153,9 @@ def _visible(rows: Sequence[Record], scope: GrantedScope) -> list[internal.SpanS
     Clients can send any ray id, so each request of a ray is checked alone.
     """
     own = {row.span_id: row for row in rows if _is_covered(row, scope)}
-    doors = {row.parent_span_id for row in own.values()}
+    servers = {row.parent_span_id for row in own.values()}
     shown = [
-        row for row in rows if row.span_id in own or (_is_nobodys(row) and row.span_id in doors)
+        row for row in rows if row.span_id in own or (_has_no_owner(row) and row.span_id in servers)
     ]
     span_sets = [internal.SpanSet.FromString(row.span_set) for row in shown]
     return sorted(span_sets, key=lambda one: one.start_ns)
@@ -170,7 +170,7 @@ def _is_covered(row: Record, scope: GrantedScope) -> bool:
     return is_whole and row.identity_id is not None and row.identity_id == scope.identity_id
 
 
-def _is_nobodys(row: Record) -> bool:
+def _has_no_owner(row: Record) -> bool:
     return row.game_id is None and row.group_id is None and row.identity_id is None
 
 

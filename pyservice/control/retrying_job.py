@@ -57,7 +57,7 @@ class RetryingJob:
             *expected_errors,
         )
         self._pauses_s = pauses_s
-        self._tell = _log.warning if is_worth_a_warning else _log.debug
+        self._log_expected = _log.warning if is_worth_a_warning else _log.debug
         self._sleep = sleep
 
     def new_backoff(self) -> Backoff:
@@ -76,7 +76,7 @@ class RetryingJob:
 
     def record_failure(self, error: Exception, **about: Any) -> None:
         if self.is_expected(error):
-            self._tell(self._failed, error=str(error), **about)
+            self._log_expected(self._failed, error=str(error), **about)
             return
         self.unexpected_errors += 1
         _log.error(self._failed, work=self.work, exc_info=error, **about)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from pyservice.control.feeder import DataPlaneUnavailable
@@ -52,9 +52,7 @@ class ServerClient(Protocol):
 
 
 class ServerRuns:
-    """Starts and ends servers while `run` is running. The supervisor reports their state to this
-    object.
-    """
+    """Starts and ends servers while `run` is running. The supervisor reports their state to this object."""
 
     def __init__(
         self,
@@ -66,8 +64,8 @@ class ServerRuns:
         self._client = client
         self._api = api
         self._runs: RunSupervisor | None = None
-        self._making: set[str] = set()
-        self._look = asyncio.Event()
+        self._creating: set[str] = set()
+        self._comparison_due = asyncio.Event()
         self.job = RetryingJob(
             "servers",
             "servers not compared",
@@ -80,13 +78,13 @@ class ServerRuns:
     @contextlib.contextmanager
     def creating(self, server_id: str) -> Iterator[None]:
         """Marks a server that has a lease and no record yet."""
-        self._making.add(server_id)
+        self._creating.add(server_id)
         try:
             yield
         finally:
-            self._making.discard(server_id)
+            self._creating.discard(server_id)
 
-    def want(self, record: pb.Server, game_id: str) -> None:
+    def start(self, record: pb.Server, game_id: str) -> None:
         """Starts a server after its record is stored."""
         if self._runs is None or self._api() is None:
             self.compare_again()
@@ -99,25 +97,24 @@ class ServerRuns:
             self.compare_again()
 
     def compare_again(self) -> None:
-        self._look.set()
+        self._comparison_due.set()
 
     async def run(self, runs: RunSupervisor) -> None:
         self._runs = runs
         await self.job.repeat_forever(self._step)
 
     async def _step(self) -> None:
-        self._look.clear()
+        self._comparison_due.clear()
         await self._compare()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COMPARE_INTERVAL_S):
-                await self._look.wait()
+                await self._comparison_due.wait()
 
     async def _compare(self) -> None:
         runs = self._runs
         assert runs is not None
-        # Leases are read before records: a server created between the reads has a record or is
-        # marked.
-        leased = set(await self._client.leased_servers()) - self._making
+        # Leases are read before records: a server created between the reads has a record or is marked.
+        leased = set(await self._client.leased_servers()) - self._creating
         running = set(runs.run_ids("server"))
         async with self._database.read() as tx:
             rows = await servers.live(tx)
@@ -211,16 +208,12 @@ class ServerRuns:
         except DataPlaneUnavailable as error:
             raise ReportUndelivered(str(error)) from None
 
-    async def _write(self, change: ServerWrite) -> None:
+    async def _write(self, change: Callable[[Transaction], Awaitable[None]]) -> None:
         async def attempt() -> None:
             async with self._database.write() as tx:
                 await change(tx)
 
         await retry_on_conflict(attempt)
-
-
-class ServerWrite(Protocol):
-    async def __call__(self, tx: Transaction, /) -> None: ...
 
 
 def _port(port: pb.ServerPort) -> PortRequest:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
@@ -61,31 +61,21 @@ class ServerNode:
     host_ports: range
 
 
+@dataclass(frozen=True, slots=True)
 class ServerOperations:
-    def __init__(
-        self,
-        context: RecordContext,
-        client: LeaseClient,
-        runs: ServerRuns,
-        room: NodeCapacity,
-        node: ServerNode,
-    ) -> None:
-        self._database = context.database
-        self._changes = context.changes
-        self._ids = context.ids
-        self._client = client
-        self._runs = runs
-        self._room = room
-        self._node = node
+    records: RecordContext
+    client: LeaseClient
+    runs: ServerRuns
+    capacity: NodeCapacity
+    node: ServerNode
 
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> pb.CreateServerResponse:
-
         async def again(tx: Transaction, _: pb.CreateServerResponse) -> None:
             await authorization.find_namespace(tx, caller, request)
 
-        return await self._changes.apply_with_resource(
+        return await self.records.changes.apply_with_resource(
             caller,
             request,
             pb.CreateServerResponse,
@@ -98,21 +88,21 @@ class ServerOperations:
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> AsyncIterator[Change[pb.CreateServerResponse]]:
         """Reserves capacity and ports, and releases both if no record is stored."""
-        server_id = self._ids.new()
-        async with self._database.read() as tx:
+        server_id = self.records.ids.new()
+        async with self.records.database.read() as tx:
             environment = await self._check_request(tx, request, caller)
         wanted = Resources(request.resources.cpu, request.resources.memory)
-        if not self._room.reserve(server_id, wanted):
+        if not self.capacity.reserve(server_id, wanted):
             raise ServiceError("CAPACITY_EXHAUSTED")
         try:
-            with self._runs.creating(server_id):
+            with self.runs.creating(server_id):
                 ports = await self._lease(server_id, environment.namespace_id, request)
                 yield self._adding(request, caller, server_id, ports)
         except BaseException:
-            self._runs.compare_again()
+            self.runs.compare_again()
             raise
         finally:
-            self._room.give_back(server_id)
+            self.capacity.give_back(server_id)
 
     def _adding(
         self,
@@ -158,21 +148,21 @@ class ServerOperations:
                 "failure_message": None,
             }
             await servers.add(tx, row, dict(request.tags.entries), host_ports)
-            tx.after_commit(lambda: self._runs.want(record, environment.game_id))
+            tx.after_commit(lambda: self.runs.start(record, environment.game_id))
             record.status = "created"
             return pb.CreateServerResponse(server=record)
 
         return change
 
     async def get(self, request: pb.GetServerRequest, caller: Caller) -> pb.GetServerResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             row = await find_server(tx, caller, request)
         return pb.GetServerResponse(server=server_message(row))
 
     async def list_(self, request: pb.ListServersRequest, caller: Caller) -> pb.ListServersResponse:
         tags = parse_tag_filter(request.tags_json)
         before = request.cursor if request.HasField("cursor") else None
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             environment = await authorization.find_namespace(tx, caller, request)
             rows = await servers.page(
                 tx,
@@ -189,28 +179,27 @@ class ServerOperations:
     async def destroy(
         self, request: pb.DestroyServerRequest, caller: Caller
     ) -> pb.DestroyServerResponse:
-
         async def change(tx: Transaction) -> None:
             row = await find_server(tx, caller, request)
             timeout_ms = server_message(row).lifecycle.kill_timeout
             if request.HasField("override_kill_timeout"):
                 timeout_ms = request.override_kill_timeout
             await servers.request_stop(tx, row.server_id, now_ms(), timeout_ms)
-            tx.after_commit(lambda: self._runs.stop(row.server_id, timeout_ms))
+            tx.after_commit(lambda: self.runs.stop(row.server_id, timeout_ms))
 
-        return await self._changes.apply(caller, request, pb.DestroyServerResponse, change)
+        return await self.records.changes.apply(caller, request, pb.DestroyServerResponse, change)
 
     async def _check_request(
         self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
     ) -> Record:
         environment = await authorization.find_namespace(tx, caller, request)
-        if request.datacenter not in self._node.regions:
+        if request.datacenter not in self.node.regions:
             raise ServiceError("REGION_NOT_FOUND")
         build = await builds.find(tx, environment.game_id, request.runtime.build)
         require_valid(
             [
                 *self._build_problems(build),
-                *_port_problems(request, self._node.host_ports),
+                *_port_problems(request, self.node.host_ports),
                 *_tag_problems(request),
                 # Runtime problems come last, because the last of them may count omitted problems.
                 *_runtime_problems(request),
@@ -224,7 +213,7 @@ class ServerOperations:
             yield field_problem(path, "not-found", "is not a build of this game")
         elif build.complete_ms is None:
             yield field_problem(path, "incomplete", "is not completely uploaded")
-        elif build.kind not in self._node.kinds():
+        elif build.kind not in self.node.kinds():
             reason = f"has kind {build.kind}, which this service does not run"
             yield field_problem(path, "not-allowed", reason)
 
@@ -247,7 +236,7 @@ class ServerOperations:
         until_s = asyncio.get_running_loop().time() + LEASE_WAIT_S
         while True:
             try:
-                return (await self._client.lease(wanted)).ports
+                return (await self.client.lease(wanted)).ports
             except DataPlaneUnavailable:
                 if asyncio.get_running_loop().time() >= until_s:
                     raise ServiceError(
@@ -286,33 +275,21 @@ class ServerOperations:
         if port.HasField("internal_port"):
             answer.internal_port = port.internal_port
         if public is not None:
-            answer.public_hostname, answer.public_port = (
-                public.hostname,
-                public.port,
-            )
+            answer.public_hostname, answer.public_port = public.hostname, public.port
             answer.routing.edge_guard.SetInParent()
         else:
-            answer.public_hostname, answer.public_port = (
-                self._node.address,
-                port.internal_port,
-            )
+            answer.public_hostname, answer.public_port = self.node.address, port.internal_port
             answer.routing.host.SetInParent()
         return answer
 
 
-async def find_server(tx: Transaction, caller: Caller, request: ServerPath) -> Record:
+async def find_server(tx: Transaction, caller: Caller, request: Any) -> Record:
     """Returns the server's record. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
     environment = await authorization.find_namespace(tx, caller, request)
     row = await servers.find(tx, environment.namespace_id, request.server_id)
     if row is None:
         raise ServiceError("SERVER_NOT_FOUND")
     return row
-
-
-class ServerPath(Protocol):
-    game_id: str
-    environment_id: str
-    server_id: str
 
 
 def server_message(row: Record) -> pb.Server:

@@ -83,9 +83,7 @@ class SigningKeyFile:
     def load_or_create(
         cls, folder: Path, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     ) -> SigningKeyFile:
-        """Loads the keys, or creates them at the first start. Raises OSError, also for a damaged
-        file.
-        """
+        """Loads the keys, or creates them at the first start. Raises OSError, also for a damaged file."""
         path = folder / KEY_FILE
         remove_unfinished(path)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pyservice.calls import Caller
@@ -25,11 +26,10 @@ _PROBLEMS_MAX: Final = 1_000
 _READ_AT_ONCE: Final = 500
 
 
+@dataclass(frozen=True, slots=True)
 class SiteOperations:
-    def __init__(self, context: RecordContext, uploading: UploadLifecycle) -> None:
-        self._database = context.database
-        self._ids = context.ids
-        self._uploading = uploading
+    records: RecordContext
+    uploading: UploadLifecycle
 
     async def create(
         self, request: pb.CreateGameCdnSiteRequest, caller: Caller
@@ -43,7 +43,7 @@ class SiteOperations:
         async def make(
             tx: Transaction, game_id: str, upload_id: str, now: int
         ) -> pb.CreateGameCdnSiteResponse:
-            site_id = self._ids.new()
+            site_id = self.records.ids.new()
             await uploads.add_site(tx, site_id, game_id, upload_id, name, now)
             return pb.CreateGameCdnSiteResponse(site_id=site_id, upload_id=upload_id)
 
@@ -57,13 +57,13 @@ class SiteOperations:
             answer_type=pb.CreateGameCdnSiteResponse,
             set_urls=lambda answer, requests: answer.presigned_requests.extend(requests),
         )
-        answer = await self._uploading.prepare(caller, request, plan)
+        answer = await self.uploading.prepare(caller, request, plan)
         # Yields to the event loop before the large response is written.
         await asyncio.sleep(0)
         return answer
 
     async def list_(self, request: pb.ListSitesRequest, caller: Caller) -> pb.ListSitesResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await uploads.sites_of_game(tx, game.game_id)
         return pb.ListSitesResponse(sites=[_site(row) for row in rows])

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
+from pyservice.control.feeder import Feeder
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.timestamps import rfc3339
 from pyservice.control.undelivered_secrets import (
@@ -22,7 +23,6 @@ from pyservice.control.undelivered_secrets import (
     NoteStored,
     RunToCompletion,
     StoredToken,
-    TokenFeeder,
     UndeliveredSecrets,
     raise_revision,
 )
@@ -64,7 +64,7 @@ class TokenOperations:
     def __init__(
         self,
         context: RecordContext,
-        feeder: TokenFeeder,
+        feeder: Feeder,
         signer: NamespaceTokenSigner,
         clear_token_cache: Callable[[], None],
         finish: RunToCompletion,
@@ -147,7 +147,6 @@ class TokenOperations:
         return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
 
     async def make_public_token(self, namespace_id: str) -> NewToken:
-
         async def make(note: NoteStored) -> NewToken:
             async def add() -> str:
                 async with self._database.write() as tx:
@@ -226,9 +225,7 @@ class TokenOperations:
         return NewToken(token, answer.token_id, expires_ms, row.namespace_id)
 
     async def _require_below_limit(self, tx: Transaction, namespace_id: str, kind: str) -> None:
-        """Raises VALIDATION_FAILED at a limit of tokens. The limit is exact if the namespace is
-        locked.
-        """
+        """Raises VALIDATION_FAILED at a limit of tokens. The limit is exact if the namespace is locked."""
         counts = await tokens.counts(tx, namespace_id, kind, self._now_ms())
         if counts.good >= _VALID_MAX:
             sentence = f"the namespace has {_VALID_MAX:,} valid {kind}_ tokens; revoke one first"
@@ -278,7 +275,6 @@ class TokenOperations:
     async def create_of_game(
         self, request: pb.CreateGameTokenRequest, caller: Caller
     ) -> pb.CreateGameTokenResponse:
-
         async def add(tx: Transaction) -> NewToken:
             game = await authorization.find_game(tx, caller, request.game_id)
             identity_id = scope_of(caller).identity_id
@@ -288,7 +284,6 @@ class TokenOperations:
         return pb.CreateGameTokenResponse(token=made.token, token_id=made.token_id)
 
     async def make_cloud_token(self, add: Callable[[Transaction], Awaitable[NewToken]]) -> NewToken:
-
         async def make(note: NoteStored) -> NewToken:
             async with self._database.write() as tx:
                 made = await add(tx)
@@ -325,7 +320,6 @@ class TokenOperations:
     async def revoke_of_group(
         self, request: pb.RevokeGroupTokenRequest, caller: Caller
     ) -> pb.RevokeGroupTokenResponse:
-
         async def change(tx: Transaction) -> None:
             await authorization.find_group(tx, caller, request.group_id)
             rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from pyservice.control.feeder import CONFIRM_TIMEOUT_S, unconfirmed_error
+from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder, unconfirmed_error
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -30,11 +30,6 @@ _log = get_logger("control")
 
 class RunToCompletion(Protocol):
     def __call__(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
-
-
-class TokenFeeder(Protocol):
-    def enqueue(self, *namespace_ids: str) -> None: ...
-    async def enqueue_and_confirm(self, namespace_id: str) -> None: ...
 
 
 class NewToken(NamedTuple):
@@ -57,7 +52,7 @@ NoteStored = Callable[[StoredToken], None]
 
 
 class UndeliveredSecrets:
-    def __init__(self, database: Database, feeder: TokenFeeder, finish: RunToCompletion) -> None:
+    def __init__(self, database: Database, feeder: Feeder, finish: RunToCompletion) -> None:
         self._database = database
         self._feeder = feeder
         self._finish = finish
@@ -143,7 +138,7 @@ class UndeliveredSecrets:
             await tokens.remove_cloud(tx, one.token_id)
 
 
-async def raise_revision(tx: Transaction, namespace_id: str, feeder: TokenFeeder) -> None:
+async def raise_revision(tx: Transaction, namespace_id: str, feeder: Feeder) -> None:
     """Sends the namespace to the data plane, even if the caller is cancelled."""
     await namespaces.change(tx, namespace_id, {})
     tx.after_commit(lambda: feeder.enqueue(namespace_id))

@@ -60,9 +60,7 @@ _log = get_logger("control")
 
 
 def object_key(kind: str, upload_id: str, path: str) -> str:
-    """Returns the object key. A picture has the same key for all file names, so its URL needs no
-    name.
-    """
+    """Returns the object key. A picture has the same key for all file names, so its URL needs no name."""
     return file_key(upload_id, "picture" if kind in PICTURES else path)
 
 
@@ -241,7 +239,6 @@ class UploadLifecycle:
             ) from None
 
     def start_removal(self, upload_id: str) -> asyncio.Task[None]:
-
         async def remove() -> None:
             await self.job.attempt(lambda: self.remove(upload_id), upload_id=upload_id)
 
@@ -275,7 +272,6 @@ class UploadLifecycle:
             passed = left[-1]
 
     async def run_cleanup(self) -> None:
-
         async def remove() -> None:
             _log_removed(await self.remove_abandoned())
 
@@ -297,14 +293,13 @@ def _log_removed(count: int) -> None:
         _log.info("abandoned uploads removed", count=count)
 
 
+@dataclass(frozen=True, slots=True)
 class UploadOperations:
-    def __init__(self, uploading: UploadLifecycle) -> None:
-        self._uploading = uploading
+    uploading: UploadLifecycle
 
     async def complete(
         self, request: pb.CompleteUploadRequest, caller: Caller
     ) -> pb.CompleteUploadResponse:
-
         async def find(tx: Transaction) -> Record:
             row = await uploads.find(tx, request.upload_id)
             if (
@@ -315,4 +310,4 @@ class UploadOperations:
                 raise ServiceError("UPLOAD_NOT_FOUND")
             return row
 
-        return await self._uploading.complete(caller, request, pb.CompleteUploadResponse, find)
+        return await self.uploading.complete(caller, request, pb.CompleteUploadResponse, find)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.message import Message
@@ -44,32 +45,23 @@ Completions = Mapping[str, Completeness]
 """Completeness of uploads by the id of their build or site."""
 
 
+@dataclass(frozen=True, slots=True)
 class VersionOperations:
-    def __init__(
-        self,
-        context: RecordContext,
-        validation_context: Callable[[Completions, Completions], ValidationContext],
-    ) -> None:
-        self._database = context.database
-        self._changes = context.changes
-        self._ids = context.ids
-        self._topics = context.topics
-        self._validation_context = validation_context
-        self._now_ms = context.now_ms
+    records: RecordContext
+    validation_context: Callable[[Completions, Completions], ValidationContext]
 
     async def create(
         self, request: pb.CreateVersionRequest, caller: Caller
     ) -> pb.CreateVersionResponse:
-
         async def change(tx: Transaction) -> pb.CreateVersionResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
             require_valid(await self._problems(tx, game.game_id, request))
-            version_id = self._ids.new()
+            version_id = self.records.ids.new()
             new = games.NewVersion(
                 version_id,
                 game.game_id,
                 request.display_name,
-                self._now_ms(),
+                self.records.now_ms(),
                 encode(request.config),
                 json_of(request.config),
                 site_id=next(iter(site_ids(request.config)), None),
@@ -77,15 +69,15 @@ class VersionOperations:
             )
             await games.add_version(tx, new)
             topics = game_topic(game.game_id), group_topic(game.group_id)
-            tx.after_commit(lambda: self._topics.bump(*topics))
+            tx.after_commit(lambda: self.records.topics.bump(*topics))
             return pb.CreateVersionResponse(version_id=version_id)
 
-        return await self._changes.apply(caller, request, pb.CreateVersionResponse, change)
+        return await self.records.changes.apply(caller, request, pb.CreateVersionResponse, change)
 
     async def validate(
         self, request: pb.ValidateVersionRequest, caller: Caller
     ) -> pb.ValidateVersionResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             problems = await self._problems(tx, game.game_id, request)
         return pb.ValidateVersionResponse(errors=problem_messages(problems))
@@ -108,16 +100,16 @@ class VersionOperations:
 
         while True:
             try:
-                return await self._changes.apply(
+                return await self.records.changes.apply(
                     caller, request, pb.ReserveVersionNameResponse, change
                 )
             except _AllTaken as found:
                 # These names are skipped permanently, because versions keep their names.
-                async with self._database.write() as tx:
+                async with self.records.database.write() as tx:
                     await games.reserve_version_names(tx, found.game_id, found.up_to)
 
     async def get(self, request: pb.GetVersionRequest, caller: Caller) -> Message:
-        async with self._database.query() as tx:
+        async with self.records.database.query() as tx:
             row = await games.find_version_with_game(tx, request.game_id, request.version_id)
             if row is None or not authorization.scope_covers(
                 scope_of(caller), row.game_id, row.group_id
@@ -135,13 +127,13 @@ class VersionOperations:
     async def list_(
         self, request: pb.ListVersionsRequest, caller: Caller
     ) -> pb.ListVersionsResponse:
-        async with self._database.read() as tx:
+        async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await games.versions_of(tx, game.game_id)
         return pb.ListVersionsResponse(versions=[version_summary(row) for row in rows])
 
     async def _problems(self, tx: Transaction, game_id: str, request: Input) -> list[FieldProblem]:
-        context = self._validation_context(
+        context = self.validation_context(
             _completions(await builds.completeness(tx, game_id, image_ids(request.config))),
             _completions(await uploads.site_completeness(tx, game_id, site_ids(request.config))),
         )

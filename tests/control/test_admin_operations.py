@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -12,22 +11,37 @@ import pytest
 from tests.control.namespace_scenario import Records
 from tests.control.response_shapes import ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer, unique
-from tests.support.command_line import error_output, json_output, output
+from tests.support.command_line import error_output, json_output, output, run
 from tests.support.full_service import Developer, eventually
 from tests.support.waiting import PATIENCE_S, promised
 
 pytestmark = pytest.mark.anyio
 
 
-async def _person(developer: Developer) -> str:
-    return await output(
-        developer.full_service.data_dir, "identity", "create", "--display-name", unique("Person")
-    )
+async def _person(owner: Developer) -> str:
+    data_dir = owner.full_service.data_dir
+    return await output(data_dir, "identity", "create", "--display-name", unique("Person"))
 
 
-async def _group(developer: Developer, *words: str) -> str:
-    data_dir = developer.full_service.data_dir
+async def _group(owner: Developer, *words: str) -> str:
+    data_dir = owner.full_service.data_dir
     return await output(data_dir, "group", "create", "--display-name", unique("Group"), *words)
+
+
+def _with_token(owner: Developer, token: str) -> Developer:
+    return Developer(owner.full_service, owner.door, token)
+
+
+@pytest.mark.parametrize("words", ["identity list", "group list", "token create", "billing record"])
+def test_command_runs_as_a_process(owner: Developer, words: str) -> None:
+    needs_group = ("--group", owner.full_service.group_id)
+    more = {
+        "token create": needs_group,
+        "billing record": (*needs_group, "--payment-failed", "2030-01-31T12:00:00Z"),
+    }
+    done = run(owner.full_service.data_dir, *words.split(), *more.get(words, ()), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("{")
 
 
 async def test_identity_is_created_and_listed_with_its_groups(owner: Developer) -> None:
@@ -37,18 +51,16 @@ async def test_identity_is_created_and_listed_with_its_groups(owner: Developer) 
     group_id = await _group(owner, "--owner", created["identity_id"])
     listed = await json_output(data_dir, "identity", "list")
     [mine] = [one for one in listed["identities"] if one["identity_id"] == created["identity_id"]]
-    assert shape(mine) == {
-        "identity_id": ID,
-        "display_name": TEXT,
-        "create_ms": NUMBER,
-        "group_ids": [ID],
-    }
+    expected = {"identity_id": ID, "display_name": TEXT, "create_ms": NUMBER, "group_ids": [ID]}
+    assert shape(mine) == expected
     assert (mine["display_name"], mine["group_ids"]) == (name, [group_id])
     lines = (await output(data_dir, "identity", "list")).splitlines()
     assert f"{created['identity_id']}\t{name}" in lines
 
 
-async def test_group_owner_defaults_to_the_service_owner(owner: Developer) -> None:
+async def test_group_owner_defaults_to_the_service_owner_and_stays_a_member(
+    owner: Developer,
+) -> None:
     data_dir = owner.full_service.data_dir
     owner_id = (await owner.good("inspect_token"))["identity_id"]
     group_id = await _group(owner)
@@ -57,48 +69,44 @@ async def test_group_owner_defaults_to_the_service_owner(owner: Developer) -> No
     assert (mine["owner_identity_id"], mine["member_ids"]) == (owner_id, [owner_id])
     lines = (await output(data_dir, "group", "list")).splitlines()
     assert f"{group_id}\t{mine['display_name']}" in lines
-    answer = await owner.good("get_group", group_id=group_id)
-    assert answer["group"]["member_count"] == 1
+    member = ("--group", group_id, "--identity", owner_id)
+    assert "IN_USE" in await error_output(data_dir, "group", "remove-member", *member)
+    assert (await owner.good("get_group", group_id=group_id))["group"]["member_count"] == 1
 
 
-async def test_group_profile_changes_are_returned(developer: Developer) -> None:
-    data_dir, group_id = developer.full_service.data_dir, await _group(developer)
-    before = (await developer.good("get_group", group_id=group_id))["group"]
+async def test_group_profile_changes_are_returned(owner: Developer) -> None:
+    data_dir, group_id = owner.full_service.data_dir, await _group(owner)
+    before = (await owner.good("get_group", group_id=group_id))["group"]
     assert (before["bio"], before["publicity"]) == ("", "closed")
     update = ("group", "update", group_id)
     name, bio = unique("Renamed"), "Knights.\n\n\t\u00e9\nWe ride\nat dawn\n"
-    for words, field, value in (
-        (("--bio", bio), "bio", bio),
-        (("--publicity", "open"), "publicity", "open"),
-        (("--display-name", name), "display_name", name),
-        (("--bio", ""), "bio", ""),
-        (("--bio", "one line"), "bio", "one line"),
+    for flag, value in (
+        ("bio", bio),
+        ("publicity", "open"),
+        ("display_name", name),
+        ("bio", ""),
+        # The largest texts that are accepted.
+        *(("bio", text) for text in ("\n" * 5, "a" * BIO_MAX, "a\n" * 5, "\u00e9" * BIO_MAX)),
     ):
-        assert await output(data_dir, *update, *words) == ""
-        before[field] = value
-        assert (await developer.good("get_group", group_id=group_id))["group"] == before
+        assert await output(data_dir, *update, f"--{flag.replace('_', '-')}", value) == ""
+        before[flag] = value
+        assert (await owner.good("get_group", group_id=group_id))["group"] == before
     assert await json_output(data_dir, *update, "--publicity", "closed", "--bio", bio) == {}
     listed = (await json_output(data_dir, "group", "list"))["groups"]
     [mine] = [one for one in listed if one["group_id"] == group_id]
-    message = (mine["display_name"], mine["bio"], mine["publicity"])
-    assert message == (name, bio, "closed")
+    assert (mine["display_name"], mine["bio"], mine["publicity"]) == (name, bio, "closed")
 
 
-async def test_game_list_watch_wakes_on_a_group_change(
-    developer: Developer, records: Records
-) -> None:
-    me, group_id = await new_developer(developer, records)
-    other, other_id = await new_developer(developer, records)
-    data_dir = developer.full_service.data_dir
+async def test_game_list_watch_wakes_on_a_group_change(owner: Developer, records: Records) -> None:
+    me, group_id = await new_developer(owner, records)
+    other, other_id = await new_developer(owner, records)
+    data_dir = owner.full_service.data_dir
     games = await me.good("get_games")
-    for words, field, value in (
-        (("--bio", "We ride"), "bio", "We ride"),
-        (("--publicity", "open"), "publicity", "open"),
-        (("--display-name", "Riders"), "display_name", "Riders"),
-    ):
-        index = games["watch"]["index"]
-        waiting = asyncio.create_task(me.good("get_games", watch_index=index))
-        for unseen in ((other_id, *words), (group_id, "--publicity", games_publicity(games))):
+    for field, value in (("bio", "We ride"), ("publicity", "open"), ("display_name", "Riders")):
+        words = (f"--{field.replace('_', '-')}", value)
+        waiting = asyncio.create_task(me.good("get_games", watch_index=games["watch"]["index"]))
+        unchanged = str(games["groups"][0]["publicity"])
+        for unseen in ((other_id, *words), (group_id, "--publicity", unchanged)):
             await output(data_dir, "group", "update", *unseen)
         done, _ = await asyncio.wait({waiting}, timeout=0.25)
         assert not done
@@ -106,10 +114,6 @@ async def test_game_list_watch_wakes_on_a_group_change(
         games = await asyncio.wait_for(waiting, PATIENCE_S)
         assert games["groups"][0][field] == value
     assert (await other.good("get_games"))["groups"][0]["display_name"] == "Riders"
-
-
-def games_publicity(games: dict[str, Any]) -> str:
-    return str(games["groups"][0]["publicity"])
 
 
 BIO_MAX = 1_024
@@ -127,92 +131,54 @@ BAD_CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_CHANGES)
-async def test_invalid_group_change_changes_nothing(
-    owner: Developer, records: Records, name: str
-) -> None:
+async def test_invalid_group_change_changes_nothing(owner: Developer, records: Records) -> None:
     me, group_id = await new_developer(owner, records)
+    update = (owner.full_service.data_dir, "group", "update", group_id)
     before = (await me.good("get_group", group_id=group_id))["group"]
-    words, problem = BAD_CHANGES[name]
     rest = {"--bio": "good", "--publicity": "open", "--display-name": "Good"}
-    more = [word for pair in rest.items() if pair[0] != words[0] for word in pair]
-    message = await error_output(
-        owner.full_service.data_dir, "group", "update", group_id, *words, *more
-    )
-    assert "VALIDATION_FAILED: " in message
-    assert f"; {problem}\n" in message
-    assert (await me.good("get_group", group_id=group_id))["group"] == before
-
-
-async def test_group_change_reports_every_problem(owner: Developer) -> None:
+    for words, problem in BAD_CHANGES.values():
+        more = [word for pair in rest.items() if pair[0] != words[0] for word in pair]
+        message = await error_output(*update, *words, *more)
+        assert "VALIDATION_FAILED: " in message
+        assert f"; {problem}\n" in message
+        assert (await me.good("get_group", group_id=group_id))["group"] == before
     words = ("--bio", "a\r" * 600, "--publicity", "", "--display-name", "")
-    message = await error_output(
-        owner.full_service.data_dir, "group", "update", owner.full_service.group_id, *words
+    message = await error_output(*update, *words)
+    expected = "display_name.too-short bio.too-long bio.invalid publicity.not-allowed"
+    assert all(f"; {problem}" in message for problem in expected.split())
+
+
+async def test_membership_is_seen_at_once(owner: Developer) -> None:
+    data_dir, person, group_id = (
+        owner.full_service.data_dir,
+        await _person(owner),
+        await _group(owner),
     )
-    for problem in (
-        "display_name.too-short",
-        "bio.too-long",
-        "bio.invalid",
-        "publicity.not-allowed",
-    ):
-        assert f"; {problem}" in message
-
-
-async def test_largest_bio_is_accepted(owner: Developer, records: Records) -> None:
-    me, group_id = await new_developer(owner, records)
-    for bio in ("\n" * 5, "a" * BIO_MAX, "a\n" * 5, "\u00e9" * BIO_MAX):
-        await output(owner.full_service.data_dir, "group", "update", group_id, "--bio", bio)
-        assert (await me.good("get_group", group_id=group_id))["group"]["bio"] == bio
-
-
-async def test_new_member_sees_the_group_at_once(developer: Developer) -> None:
-    data_dir = developer.full_service.data_dir
-    person = await _person(developer)
-    token = await output(data_dir, "token", "create", "--identity", person)
-    me = Developer(developer.full_service, developer.door, token)
-    games = await me.good("get_games")
-    assert games["groups"] == []
-    waiting = asyncio.create_task(me.good("get_games", watch_index=games["watch"]["index"]))
-    group_id = developer.full_service.group_id
-    for _ in range(2):
-        words = ("group", "add-member", "--group", group_id, "--identity", person)
-        assert await output(data_dir, *words) == ""
-    answer = await asyncio.wait_for(waiting, PATIENCE_S)
-    [group] = answer["groups"]
-    assert (group["group_id"], group["is_current_identity_member"]) == (group_id, True)
-    waiting = asyncio.create_task(me.good("get_games", watch_index=answer["watch"]["index"]))
-    words = ("group", "remove-member", "--group", group_id, "--identity", person)
-    assert await output(data_dir, *words) == ""
-    answer = await asyncio.wait_for(waiting, PATIENCE_S)
-    assert answer["groups"] == []
-    assert await me.code("get_group", group_id=group_id) == "GROUP_NOT_FOUND"
-    assert await output(data_dir, *words) == ""
-
-
-async def test_member_count_follows_every_change(
-    developer: Developer,
-) -> None:
-    data_dir = developer.full_service.data_dir
-    group_id, person = await _group(developer), await _person(developer)
-    token = await output(data_dir, "token", "create", "--identity", person)
-    me = Developer(developer.full_service, developer.door, token)
+    me = _with_token(owner, await output(data_dir, "token", "create", "--identity", person))
     await me.good("create_group", display_name=unique("Group"))
 
-    async def seen_by(somebody: Developer) -> list[tuple[bool, int]]:
-        listed = (await somebody.good("get_games"))["groups"]
+    async def seen_by(developer: Developer) -> list[tuple[bool, int]]:
+        listed = (await developer.good("get_games"))["groups"]
         found = [one for one in listed if one["group_id"] == group_id]
-        answer = await somebody.call("get_group", group_id=group_id)
+        answer = await developer.call("get_group", group_id=group_id)
         assert answer.code == ("OK" if found else "GROUP_NOT_FOUND")
         if answer.code == "OK":
             found.append(answer.body["group"])
         return [(one["is_current_identity_member"], one["member_count"]) for one in found]
 
-    assert (await seen_by(developer), await seen_by(me)) == ([(True, 1)] * 2, [])
+    assert (await seen_by(owner), await seen_by(me)) == ([(True, 1)] * 2, [])
     member = ("--group", group_id, "--identity", person)
-    await output(data_dir, "group", "add-member", *member)
-    assert (await seen_by(developer), await seen_by(me)) == ([(True, 2)] * 2, [(True, 2)] * 2)
-    await output(data_dir, "group", "remove-member", *member)
-    assert (await seen_by(developer), await seen_by(me)) == ([(True, 1)] * 2, [])
+    for command, others, mine in (
+        ("add-member", [(True, 2)] * 2, [(True, 2)] * 2),
+        ("remove-member", [(True, 1)] * 2, []),
+    ):
+        index = (await me.good("get_games"))["watch"]["index"]
+        waiting = asyncio.create_task(me.good("get_games", watch_index=index))
+        # The second command changes nothing.
+        for _ in range(2):
+            assert await output(data_dir, "group", command, *member) == ""
+        await asyncio.wait_for(waiting, PATIENCE_S)
+        assert (await seen_by(owner), await seen_by(me)) == (others, mine)
 
 
 async def test_group_tokens_end_with_the_membership(developer: Developer) -> None:
@@ -223,7 +189,7 @@ async def test_group_tokens_end_with_the_membership(developer: Developer) -> Non
     await output(data_dir, "group", "add-member", *member)
     created = await json_output(data_dir, "token", "create", *member)
     assert shape(created) == {"token": TEXT, "token_id": ID}
-    me = Developer(developer.full_service, developer.door, created["token"])
+    me = _with_token(developer, created["token"])
     game_id = await me.game(developer_group_id=group_id)
     version_id = await me.version(game_id)
     await me.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
@@ -239,38 +205,22 @@ async def test_group_tokens_end_with_the_membership(developer: Developer) -> Non
     await promised(is_over, 1.0)
 
 
-async def test_group_owner_stays_a_member(owner: Developer) -> None:
-    data_dir = owner.full_service.data_dir
-    group_id = await _group(owner)
-    owner_id = (await owner.good("inspect_token"))["identity_id"]
-    member = ("--group", group_id, "--identity", owner_id)
-    assert "IN_USE" in await error_output(data_dir, "group", "remove-member", *member)
-    assert (await owner.good("get_group", group_id=group_id))["group"]["member_count"] == 1
-
-
-async def test_token_covers_the_requested_scope(developer: Developer) -> None:
-    data_dir = developer.full_service.data_dir
-    game_id = await developer.game()
-    name = (await developer.good("get_game", game_id=game_id))["game"]["name_id"]
-    group_id = developer.full_service.group_id
+async def test_token_covers_the_requested_scope(owner: Developer) -> None:
+    game_id, group_id = await owner.game(), owner.full_service.group_id
+    name = (await owner.good("get_game", game_id=game_id))["game"]["name_id"]
     for words, scope in (
         (("--group", group_id), (group_id, None)),
         (("--game", game_id), (group_id, game_id)),
         (("--game", name), (group_id, game_id)),
     ):
-        token = await output(data_dir, "token", "create", *words)
+        token = await output(owner.full_service.data_dir, "token", "create", *words)
         assert token.startswith("cloud_")
-        token_info = await Developer(developer.full_service, developer.door, token).good(
-            "inspect_token"
-        )
-        assert (token_info.get("group_id"), token_info.get("game_id")) == scope
+        found = await _with_token(owner, token).good("inspect_token")
+        assert (found.get("group_id"), found.get("game_id")) == scope
 
 
-async def test_namespace_tokens_work_are_listed_and_revoked(
-    developer: Developer,
-) -> None:
-    data_dir = developer.full_service.data_dir
-    game_id = await developer.arena()
+async def test_namespace_tokens_work_are_listed_and_revoked(developer: Developer) -> None:
+    data_dir, game_id = developer.full_service.data_dir, await developer.arena()
     game = (await developer.good("get_game", game_id=game_id))["game"]
     target = {"game_id": game_id, "namespace_id": "prod"}
     names = (f"{game['name_id']}/prod", game["namespaces"][0]["namespace_id"])
@@ -297,34 +247,27 @@ async def _words_of_tokens(developer: Developer, game_id: str) -> list[tuple[str
     ]
 
 
-async def test_time_to_live_is_returned_and_listed(developer: Developer) -> None:
-    data_dir, game_id = developer.full_service.data_dir, await developer.arena()
-    listed: dict[str, str] = {}
+async def test_time_to_live_is_returned_and_listed(owner: Developer) -> None:
+    data_dir, game_id = owner.full_service.data_dir, await owner.arena()
     created: list[dict[str, str]] = []
-    for words in await _words_of_tokens(developer, game_id):
-        created.append(
-            await json_output(data_dir, "token", "create", *words, "--expires-in", "30d")
-        )
+    for words in await _words_of_tokens(owner, game_id):
+        created += [await json_output(data_dir, "token", "create", *words, "--expires-in", "30d")]
         assert shape(created[-1]) == {"token": TEXT, "token_id": ID, "expires_ts": TIME}
         rest = datetime.fromisoformat(created[-1]["expires_ts"]) - datetime.now(UTC)
         assert timedelta(days=29, hours=23) < rest < timedelta(days=30)
+    group = {"group_id": owner.full_service.group_id}
     target = {"game_id": game_id, "namespace_id": "prod"}
-    for slug, fields in (
-        ("list_group_tokens", {"group_id": developer.full_service.group_id}),
-        ("list_namespace_tokens", target),
-    ):
-        for one in (await developer.good(slug, **fields))["tokens"]:
-            listed[one["token_id"]] = one.get("expires_ts", "")
-    assert {one["token_id"]: listed[one["token_id"]] for one in created} == {
-        one["token_id"]: one["expires_ts"] for one in created
-    }
+    listed = [
+        *(await owner.good("list_group_tokens", **group))["tokens"],
+        *(await owner.good("list_namespace_tokens", **target))["tokens"],
+    ]
+    expiries = {one["token_id"]: one.get("expires_ts", "") for one in listed}
+    for one in created:
+        assert expiries[one["token_id"]] == one["expires_ts"]
     for one in created[:3]:
-        token_info = await Developer(developer.full_service, developer.door, one["token"]).good(
-            "inspect_token"
-        )
-        assert token_info["expires_ts"] == one["expires_ts"]
-    answer = await developer.door.call("list", {}, token=created[3]["token"])
-    assert answer.code == "OK"
+        found = await _with_token(owner, one["token"]).good("inspect_token")
+        assert found["expires_ts"] == one["expires_ts"]
+    assert (await owner.door.call("list", {}, token=created[3]["token"])).code == "OK"
 
 
 async def test_expired_token_is_refused_by_both_planes(developer: Developer) -> None:
@@ -333,49 +276,51 @@ async def test_expired_token_is_refused_by_both_planes(developer: Developer) -> 
     in_control = ("list_builds", {"game_id": game_id, "environment_id": "prod"})
     detach = ("detach", {"game_id": game_id, "lobby_id": lobby["lobby_id"]})
     *clouds, environment = await _words_of_tokens(developer, game_id)
+    expiring = []
     for words, calls in (
         *((words, (in_control, detach)) for words in clouds),
         (environment, (in_control, ("list", {}))),
     ):
         token = await output(data_dir, "token", "create", *words, "--expires-in", "1s")
+        expiring += [(token, slug, fields) for slug, fields in calls]
+    assert len(expiring) == 8
 
-        async def is_over(slug: str, fields: dict[str, str], token: str = token) -> bool:
-            answer = await developer.door.call(slug, fields, token=token)
-            return answer.code == "TOKEN_EXPIRED"
+    async def are_over() -> bool:
+        called = [
+            developer.door.call(slug, fields, token=token) for token, slug, fields in expiring
+        ]
+        return {one.code for one in await asyncio.gather(*called)} == {"TOKEN_EXPIRED"}
 
-        for slug, fields in calls:
-            await eventually(lambda slug=slug, fields=fields: is_over(slug, fields))
+    await eventually(are_over)
 
 
 async def test_invalid_time_to_live_is_refused(owner: Developer) -> None:
-    data_dir, create = owner.full_service.data_dir, ("token", "create")
-    cloud = ("--group", owner.full_service.group_id)
-    before = await owner.good("list_group_tokens", group_id=owner.full_service.group_id)
-    assert "such as 30d or 12h" in await error_output(
-        data_dir, *create, *cloud, "--expires-in", "30"
-    )
-    assert "expires_in_ms" in await error_output(
-        data_dir, *create, *cloud, "--expires-in", "36501d"
-    )
-    public = ("--kind", "public", "--namespace", "no/where", "--expires-in", "1d")
-    assert "until it is revoked" in await error_output(data_dir, *create, *public)
-    assert await owner.good("list_group_tokens", group_id=owner.full_service.group_id) == before
+    group_id = owner.full_service.group_id
+    before = await owner.good("list_group_tokens", group_id=group_id)
+    for words, reason in (
+        (("--group", group_id, "--expires-in", "30"), "such as 30d or 12h"),
+        (("--group", group_id, "--expires-in", "36501d"), "expires_in_ms"),
+        (
+            ("--kind", "public", "--namespace", "no/where", "--expires-in", "1d"),
+            "until it is revoked",
+        ),
+    ):
+        errors = await error_output(owner.full_service.data_dir, "token", "create", *words)
+        assert reason in errors
+    assert await owner.good("list_group_tokens", group_id=group_id) == before
 
 
 async def test_missing_objects_are_reported_by_code(owner: Developer) -> None:
-    data_dir, nobody = owner.full_service.data_dir, str(uuid4())
-    create = ("token", "create")
+    nobody, group_id = str(uuid4()), owner.full_service.group_id
+    create, member = ("token", "create"), ("group", "add-member", "--identity", nobody)
     for words, code in (
         ((*create, "--group", nobody), "GROUP_NOT_FOUND"),
         ((*create, "--game", "nowhere"), "GAME_NOT_FOUND"),
         ((*create, "--identity", nobody), "NOT_FOUND"),
         ((*create, "--kind", "public", "--namespace", "no/where"), "NAMESPACE_NOT_FOUND"),
         ((*create, "--kind", "public", "--namespace", nobody), "NAMESPACE_NOT_FOUND"),
-        (("group", "add-member", "--group", nobody, "--identity", nobody), "GROUP_NOT_FOUND"),
-        (
-            ("group", "add-member", "--group", owner.full_service.group_id, "--identity", nobody),
-            "NOT_FOUND",
-        ),
+        ((*member, "--group", nobody), "GROUP_NOT_FOUND"),
+        ((*member, "--group", group_id), "NOT_FOUND"),
         (("group", "create", "--display-name", "x", "--owner", nobody), "NOT_FOUND"),
         (("group", "update", nobody, "--bio", "x"), "GROUP_NOT_FOUND"),
         (("group", "update", "developers", "--bio", "x"), "BODY_INVALID"),
@@ -383,7 +328,7 @@ async def test_missing_objects_are_reported_by_code(owner: Developer) -> None:
         (("identity", "create", "--display-name", "x" * 129), "VALIDATION_FAILED"),
         (("identity", "create", "--display-name", ""), "BODY_INVALID"),
     ):
-        assert f"{code}: " in await error_output(data_dir, *words), words
+        assert f"{code}: " in await error_output(owner.full_service.data_dir, *words), words
 
 
 async def test_conflicting_flags_are_refused(owner: Developer) -> None:

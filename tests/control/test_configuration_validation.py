@@ -70,8 +70,7 @@ def test_full_configuration_is_valid() -> None:
     assert paths({}) == []
 
 
-# Path, value at this path, and the expected problem. The problem is relative to the path unless it
-# starts with "/".
+# Path, value at this path, and the expected problem. The problem is relative to the path unless it starts with "/".
 LIMITS: list[tuple[FieldPath, Any, tuple[str, ...]]] = [
     (MODES, named(33, {}), ("too-many",)),
     ((*MODES, "a b"), {}, ("invalid",)),
