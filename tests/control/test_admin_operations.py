@@ -33,13 +33,15 @@ def _with_token(owner: Developer, token: str) -> Developer:
 
 
 @pytest.mark.parametrize("words", ["identity list", "group list", "token create", "billing record"])
-def test_command_runs_as_a_process(owner: Developer, words: str) -> None:
+async def test_command_runs_as_a_process(owner: Developer, words: str) -> None:
     needs_group = ("--group", owner.full_service.group_id)
     more = {
         "token create": needs_group,
         "billing record": (*needs_group, "--payment-failed", "2030-01-31T12:00:00Z"),
     }
-    done = run(owner.full_service.data_dir, *words.split(), *more.get(words, ()), "--json")
+    done = await asyncio.to_thread(
+        run, owner.full_service.data_dir, *words.split(), *more.get(words, ()), "--json"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("{")
 
@@ -142,8 +144,8 @@ async def test_invalid_group_change_changes_nothing(owner: Developer, records: R
         assert "VALIDATION_FAILED: " in message
         assert f"; {problem}\n" in message
         assert (await me.good("get_group", group_id=group_id))["group"] == before
-    words = ("--bio", "a\r" * 600, "--publicity", "", "--display-name", "")
-    message = await error_output(*update, *words)
+    every = ("--bio", "a\r" * 600, "--publicity", "", "--display-name", "")
+    message = await error_output(*update, *every)
     expected = "display_name.too-short bio.too-long bio.invalid publicity.not-allowed"
     assert all(f"; {problem}" in message for problem in expected.split())
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -52,28 +53,24 @@ class Back:
 
 
 @pytest.fixture
-async def back(developer: Developer) -> Back:
-    game_id = await developer.game()
-    return Back(developer, game_id, await developer.service_token(game_id))
+async def back(owner: Developer) -> Back:
+    game_id = await owner.game()
+    return Back(owner, game_id, await owner.service_token(game_id))
 
 
 async def test_build_upload_from_preparation_to_list(back: Back) -> None:
     content = tar({**MANIFEST, "bin/run": b"\x7fELF" * 500})
     created = await back.prepare(content)
     build, request = created["build"], created["image_presigned_request"]
+    about = {"content_length": len(content), "tags": {}, "complete": False}
     assert build == {
         "id": build["id"],
         "name": "server",
-        "content_length": len(content),
         "created_at": build["created_at"],
-        "tags": {},
-        "complete": False,
+        **about,
     }
-    assert {name: request[name] for name in ("byte_offset", "content_length", "path")} == {
-        "byte_offset": 0,
-        "content_length": len(content),
-        "path": "server.tar",
-    }
+    part = (request["byte_offset"], request["content_length"], request["path"])
+    assert part == (0, len(content), "server.tar")
     assert "image_presigned_requests" not in created
     assert (await back.good("list_builds"))["builds"] == [build]
     incomplete = await back.call("complete_build", build_id=build["id"])
@@ -84,87 +81,61 @@ async def test_build_upload_from_preparation_to_list(back: Back) -> None:
     assert (await back.good("get_build", build_id=build["id"]))["build"] == done
     assert (await back.good("list_builds"))["builds"] == [done]
     (summary,) = (await back.developer.good("list_game_builds", game_id=back.game_id))["builds"]
-    assert summary == {
-        "build_id": build["id"],
-        "upload_id": summary["upload_id"],
-        "display_name": "server",
-        "create_ts": build["created_at"],
-        "content_length": len(content),
-        "complete": True,
-        "tags": {},
-    }
+    expected = {"build_id": build["id"], "upload_id": summary["upload_id"], **about}
+    expected |= {"display_name": "server", "create_ts": build["created_at"], "complete": True}
+    assert summary == expected
 
 
 async def test_second_completion_is_refused_a_replay_is_not(back: Back) -> None:
-    content = tar()
+    content, key = tar(), str(uuid4())
     created = await back.prepare(content)
-    build_id = created["build"]["id"]
     await put(created["image_presigned_request"], content)
-    key = str(uuid4())
-    assert (await back.call("complete_build", key, build_id=build_id)).code == "OK"
-    assert (await back.call("complete_build", key, build_id=build_id)).code == "OK"
-    second = await back.call("complete_build", build_id=build_id)
-    assert second.code == "UPLOAD_ALREADY_COMPLETE"
+    complete = partial(back.call, "complete_build", build_id=created["build"]["id"])
+    codes = [(await complete(key=one)).code for one in (key, key, None)]
+    assert codes == ["OK", "OK", "UPLOAD_ALREADY_COMPLETE"]
     late = await put(created["image_presigned_request"], content)
     assert late.json()["code"] == "UPLOAD_ALREADY_COMPLETE"
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
-async def test_game_build_is_completed_by_its_upload(
-    developer: Developer, compression: str
-) -> None:
-    game_id, content = await developer.game(), packed(tar(), compression)
-    image = {
-        "path": "server.tar.gz",
-        "content_length": len(content),
-        "content_type": "application/gzip",
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
+async def test_game_build_is_completed_by_its_upload(owner: Developer, compression: str) -> None:
+    game_id, content = await owner.game(), packed(tar(), compression)
+    image = {"path": "server.tar.gz", "content_length": len(content)}
+    image |= {"content_type": "application/gzip", "sha256": hashlib.sha256(content).hexdigest()}
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0", "image_file": image}
-    created = await developer.good("create_game_build", **fields, compression=compression)
+    created = await owner.good("create_game_build", **fields, compression=compression)
     await put(created["image_presigned_request"], content)
-    await developer.good("complete_upload", upload_id=created["upload_id"])
-    (build,) = (await developer.good("list_game_builds", game_id=game_id))["builds"]
-    assert build["complete"]
-    assert build["build_id"] == created["build_id"]
-    again = await developer.code("complete_upload", upload_id=created["upload_id"])
+    await owner.good("complete_upload", upload_id=created["upload_id"])
+    (build,) = (await owner.good("list_game_builds", game_id=game_id))["builds"]
+    assert (build["complete"], build["build_id"]) == (True, created["build_id"])
+    again = await owner.code("complete_upload", upload_id=created["upload_id"])
     assert again == "UPLOAD_ALREADY_COMPLETE"
 
 
 async def test_wrong_digest_is_refused_and_leaves_nothing(back: Back) -> None:
-    content = tar()
-    digest = hashlib.sha256(b"another").hexdigest()
-    created = await back.prepare(content, image={"sha256": digest})
-    await put(created["image_presigned_request"], content)
-    refused = await back.call("complete_build", build_id=created["build"]["id"])
+    refused = await back.refused(tar(), image={"sha256": hashlib.sha256(b"another").hexdigest()})
     assert refused.code == "VALIDATION_FAILED"
     assert refused.errors == (("image_file", "sha256", "invalid"),)
-    again = await back.call("complete_build", build_id=created["build"]["id"])
+    (build,) = (await back.good("list_builds"))["builds"]
+    assert not build["complete"]
+    again = await back.call("complete_build", build_id=build["id"])
     assert again.code == "UPLOAD_INCOMPLETE"
-    assert not (await back.good("get_build", build_id=created["build"]["id"]))["build"]["complete"]
 
 
-@pytest.mark.parametrize(
-    ("content", "path"),
-    [
-        (tar({"../out": b"x"}), ("image_file", "not-allowed")),
-        (tar({"/etc/x": b"x"}), ("image_file", "not-allowed")),
-        (
-            tar(entries=[entry("a", tarfile.SYMTYPE, "../../etc")]),
-            ("image_file", "not-allowed"),
-        ),
-        (tar(entries=[entry("null", tarfile.CHRTYPE)]), ("image_file", "not-allowed")),
-        (b"no tar at all" * 100, ("image_file", "invalid")),
-        (tar({"a": b"x" * 5000})[:3000], ("image_file", "invalid")),
-    ],
-)
-async def test_invalid_or_escaping_archive_is_refused(
-    back: Back, content: bytes, path: tuple[str, ...]
-) -> None:
-    refused = await back.refused(content)
-    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
+async def test_invalid_or_escaping_archive_is_refused(back: Back) -> None:
+    for content, word in (
+        (tar({"../out": b"x"}), "not-allowed"),
+        (tar({"/etc/x": b"x"}), "not-allowed"),
+        (tar(entries=[entry("a", tarfile.SYMTYPE, "../../etc")]), "not-allowed"),
+        (tar(entries=[entry("null", tarfile.CHRTYPE)]), "not-allowed"),
+        (b"no tar at all" * 100, "invalid"),
+        (tar({"a": b"x" * 5000})[:3000], "invalid"),
+    ):
+        refused = await back.refused(content)
+        assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", word),))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
 async def test_archive_over_the_expansion_limit_is_refused(back: Back, compression: str) -> None:
     refused = await back.refused(bomb(compression), compression=compression)
@@ -273,11 +244,8 @@ async def test_build_of_a_version_is_kept(back: Back) -> None:
     assert (await back.call("complete_build", build_id=other)).code == "BUILD_NOT_FOUND"
 
 
-async def test_builds_of_others_are_not_found(back: Back) -> None:
+async def test_build_of_another_game_is_not_found(back: Back) -> None:
     build_id = (await back.prepare(tar()))["build"]["id"]
-    elsewhere = Back(back.developer, await back.developer.game(), back.token)
-    assert (await elsewhere.call("list_builds")).code == "GAME_NOT_FOUND"
-    elsewhere.token = await back.developer.service_token(elsewhere.game_id)
+    game_id = await back.developer.game()
+    elsewhere = Back(back.developer, game_id, await back.developer.service_token(game_id))
     assert (await elsewhere.call("get_build", build_id=build_id)).code == "BUILD_NOT_FOUND"
-    sibling = await back.call("get_build", build_id=build_id, environment_id="staging")
-    assert sibling.code == "NAMESPACE_NOT_FOUND"

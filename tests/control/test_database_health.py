@@ -8,7 +8,7 @@ import errno
 import os
 import signal
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
@@ -58,51 +58,67 @@ def hung(server: Server) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-async def migrated(url: str | None, folder: Path) -> Database:
+@contextlib.asynccontextmanager
+async def migrated(url: str | None, folder: Path) -> AsyncIterator[Database]:
     database = open_database(url, folder)
-    await migrate(database, is_allowed=True)
-    return database
+    try:
+        await migrate(database, is_allowed=True)
+        yield database
+    finally:
+        await database.close()
 
 
-async def test_healthy_database_is_written_periodically(tmp_path: Path) -> None:
-    database = await migrated(None, tmp_path)
-    watch = DatabaseHealthCheck(database, write_s=3_600)
-    assert await is_well(watch)
-    with sqlite3.connect(tmp_path / "records.db") as other:
-        [(first,)] = other.execute("SELECT value FROM service_state WHERE name = 'written_ms'")
-        assert await is_well(watch)
-        [(second,)] = other.execute("SELECT value FROM service_state WHERE name = 'written_ms'")
-    other.close()
-    assert first == second
-    await database.close()
+async def wait_until_healthy(watch: DatabaseHealthCheck) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while await check(watch):
+            await asyncio.sleep(POLL_S)
 
 
-async def test_stopped_server_is_reported_until_it_is_back(server: Server, tmp_path: Path) -> None:
-    database = await migrated(server.url(), tmp_path)
-    watch = DatabaseHealthCheck(database)
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[Database]:
+    async with migrated(None, tmp_path) as database:
+        yield database
+
+
+@pytest.fixture
+async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
+    async with migrated(server.url(), tmp_path) as database:
+        yield database
+
+
+async def test_healthy_database_is_written_periodically(local: Database, tmp_path: Path) -> None:
+    watch = DatabaseHealthCheck(local, write_s=3_600)
+    written = []
+    with contextlib.closing(sqlite3.connect(tmp_path / "records.db")) as other:
+        for _ in range(2):
+            assert await is_well(watch)
+            query = "SELECT value FROM service_state WHERE name = 'written_ms'"
+            written += other.execute(query).fetchall()
+    assert len(written) == 2
+    assert written[0] == written[1]
+
+
+@pytest.mark.full
+async def test_stopped_server_is_reported_until_it_is_back(
+    server: Server, on_server: Database
+) -> None:
+    watch = DatabaseHealthCheck(on_server)
     assert await is_well(watch)
     await asyncio.to_thread(server.stop)
     assert await check(watch) == "does not answer: see the log"
     await asyncio.to_thread(server.start)
-    async with asyncio.timeout(30):
-        while await check(watch):
-            await asyncio.sleep(0.01)
+    await wait_until_healthy(watch)
     assert watch.job.unexpected_errors == 0
-    await database.close()
 
 
-async def test_locked_database_takes_no_changes(
-    tmp_path: Path,
-) -> None:
-    database = await migrated(None, tmp_path)
-    watch = DatabaseHealthCheck(database)
-    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    assert await check(watch) == "is read and takes no changes: see the log"
-    other.rollback()
-    other.close()
+async def test_locked_database_takes_no_changes(local: Database, tmp_path: Path) -> None:
+    watch = DatabaseHealthCheck(local)
+    path = tmp_path / "records.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert await check(watch) == "is read and takes no changes: see the log"
+        other.rollback()
     assert await is_well(watch)
-    await database.close()
 
 
 # Busy database ------------------------------------------------------------------------------------
@@ -112,37 +128,35 @@ QUEUES = {"sqlite": 12, "postgresql": 16 * 12}
 """With this number of waiting database users, the last user waits longer than the health check's timeout."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 async def test_busy_database_is_healthy(kind: str, databases: Databases, tmp_path: Path) -> None:
-    database = await migrated(databases.url(kind), tmp_path)
-    watch = DatabaseHealthCheck(database)
+    async with migrated(databases.url(kind), tmp_path) as database:
 
-    async def use() -> None:
-        # Some users find the queue of the database full.
-        with contextlib.suppress(ServiceError):
-            async with database.write() as tx:
-                await service_state.get_int(tx, service_state.SOURCE_EPOCH)
-                await asyncio.sleep(HELD_S)
+        async def use() -> None:
+            # Some users find the queue of the database full.
+            with contextlib.suppress(ServiceError):
+                async with database.write() as tx:
+                    await service_state.get_int(tx, service_state.SOURCE_EPOCH)
+                    await asyncio.sleep(HELD_S)
 
-    users = [asyncio.create_task(use()) for _ in range(QUEUES[kind])]
-    await asyncio.sleep(0)
-    assert await check(watch) == ""
-    assert all(user.done() for user in users[: QUEUES[kind] * 3 // 4])
-    await asyncio.gather(*users)
-    await database.close()
+        users = [asyncio.create_task(use()) for _ in range(QUEUES[kind])]
+        await asyncio.sleep(0)
+        assert await check(DatabaseHealthCheck(database)) == ""
+        assert all(user.done() for user in users[: QUEUES[kind] * 3 // 4])
+        await asyncio.gather(*users)
 
 
+@pytest.mark.full
 async def test_hung_database_is_reported_with_all_connections_in_use(
-    server: Server, tmp_path: Path
+    server: Server, on_server: Database
 ) -> None:
-    database = await migrated(server.url(), tmp_path)
-    watch = DatabaseHealthCheck(database)
-    is_over = asyncio.Event()
+    watch, is_over = DatabaseHealthCheck(on_server), asyncio.Event()
 
     async def use() -> None:
         while not is_over.is_set():
             with contextlib.suppress(ServiceError):
-                async with database.read() as tx:
+                async with on_server.read() as tx:
                     await service_state.get_int(tx, service_state.SOURCE_EPOCH)
 
     users = [asyncio.create_task(use()) for _ in range(40)]
@@ -150,27 +164,23 @@ async def test_hung_database_is_reported_with_all_connections_in_use(
         assert await is_well(watch)
         with hung(server):
             assert await check(watch) == "does not answer: see the log"
-        async with asyncio.timeout(PATIENCE_S):
-            while await check(watch):
-                await asyncio.sleep(POLL_S)
+        await wait_until_healthy(watch)
     finally:
         is_over.set()
         await asyncio.gather(*users)
-    await database.close()
 
 
+@pytest.mark.full
 async def test_loss_and_recovery_are_logged_once(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server, on_server: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    database = await migrated(server.url(), tmp_path)
-    watch = DatabaseHealthCheck(database)
+    watch = DatabaseHealthCheck(on_server)
 
     def logged() -> list[str]:
         captured = capsys.readouterr()
-        lines = (captured.out + captured.err).splitlines()
         return [
             f"{level}: {what}"
-            for line in lines
+            for line in (captured.out + captured.err).splitlines()
             for level in ("debug", "info", "warning", "error")
             for what in ("database unhealthy", "database healthy again")
             if level in line and what in line
@@ -183,12 +193,9 @@ async def test_loss_and_recovery_are_logged_once(
         await watch.check()
     assert logged() == ["warning: database unhealthy"]
     await asyncio.to_thread(server.start)
-    async with asyncio.timeout(PATIENCE_S):
-        while await check(watch):
-            await asyncio.sleep(POLL_S)
+    await wait_until_healthy(watch)
     await watch.check()
     assert logged() == ["info: database healthy again"]
-    await database.close()
 
 
 # The whole service --------------------------------------------------------------------------------
@@ -223,40 +230,38 @@ def faulty_service(tmp_path: Path) -> Iterator[KilledService]:
         created.close()
 
 
+@pytest.mark.full
 async def test_removed_file_is_reported_until_it_is_back(faulty_service: KilledService) -> None:
     await asyncio.to_thread(faulty_service.start)
     await page_has(faulty_service, "ok")
     folder = faulty_service.data_dir / "control"
     names = [name for name in os.listdir(folder) if name.startswith("records.db")]
-    away = faulty_service.folder / "away"
-    away.mkdir()
+    aside = faulty_service.folder / "aside"
+    aside.mkdir()
     for name in names:
-        (folder / name).rename(away / name)
+        (folder / name).rename(aside / name)
     await page_has(faulty_service, "does not answer: see the log; players are served")
     for name in names:
-        (away / name).rename(folder / name)
+        (aside / name).rename(folder / name)
     await page_has(faulty_service, "ok")
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.EROFS, errno.ENOSPC])
-async def test_full_disk_is_reported_until_it_has_space(
-    faulty_service: KilledService, error: int
-) -> None:
+@pytest.mark.full
+async def test_failing_disk_is_reported_until_it_works(faulty_service: KilledService) -> None:
     await asyncio.to_thread(faulty_service.start)
     await page_has(faulty_service, "ok")
-    rule = faulty_service.shim.fail("pwrite", LOG, error=error)
-    if error == errno.ENOSPC:
-        await page_has(
-            faulty_service, "its disk is full: it is read and takes no changes; players are served"
-        )
-    else:
-        await page_has(
-            faulty_service, "is read and takes no changes: see the log; players are served"
-        )
-    rule.release()
-    await page_has(faulty_service, "ok")
+    for error, problem in (
+        (errno.EIO, "is read and takes no changes: see the log"),
+        (errno.EROFS, "is read and takes no changes: see the log"),
+        (errno.ENOSPC, "its disk is full: it is read and takes no changes"),
+    ):
+        rule = faulty_service.shim.fail("pwrite", LOG, error=error)
+        await page_has(faulty_service, f"{problem}; players are served")
+        rule.release()
+        await page_has(faulty_service, "ok")
 
 
+@pytest.mark.full
 async def test_service_reports_a_stopped_database_server(
     databases: Databases, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import stat
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
@@ -12,7 +14,12 @@ import pytest
 from sqlalchemy import delete, func, select
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.device_links import LINK_LIFETIME_MS, DeviceLinkKeys, DeviceLinkOperations
+from pyservice.control.device_links import (
+    KEPT_MAX,
+    LINK_LIFETIME_MS,
+    DeviceLinkKeys,
+    DeviceLinkOperations,
+)
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.signing_keys import SigningKeyFile
@@ -38,14 +45,32 @@ async def _link(client: Door, key: str | None = None) -> dict[str, str]:
     return body
 
 
+def operations_with(
+    database: Database, keys: DeviceLinkKeys, clock_ms: Callable[[], int], kept_max: int = KEPT_MAX
+) -> DeviceLinkOperations:
+    changes = IdempotentChanges(database)
+    context = RecordContext(database, changes, RecordIds(), Topics(), clock_ms)
+    urls = PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str)
+    return DeviceLinkOperations(context, keys, urls, kept_max)
+
+
+def anonymous(number: int = 1, key: str | None = None) -> Caller:
+    call = Call("0" * 32, number.to_bytes(4, "big"), idempotency_key=key)
+    return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> DeviceLinkKeys:
+    return DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path))
+
+
+PREPARE = pb.PrepareDeviceLinkRequest()
+
+
 async def test_completed_link_gives_the_device_a_game_token(developer: Developer) -> None:
     game_id, other_id = await developer.game(), await developer.game()
     link = await _link(developer.door)
-    assert shape(link) == {
-        "device_link_id": ID,
-        "device_link_token": TEXT,
-        "device_link_url": TEXT,
-    }
+    assert shape(link) == {"device_link_id": ID, "device_link_token": TEXT, "device_link_url": TEXT}
     token = link["device_link_token"]
     assert token.startswith("link_")
     assert len(token) <= 160
@@ -63,9 +88,7 @@ async def test_completed_link_gives_the_device_a_game_token(developer: Developer
     assert await device.code("get_game", game_id=other_id) == "GAME_NOT_FOUND"
 
 
-async def test_device_waits_for_completion(
-    developer: Developer,
-) -> None:
+async def test_device_waits_for_completion(developer: Developer) -> None:
     game_id = await developer.game()
     token = (await _link(developer.door))["device_link_token"]
     fields = {"device_link_token": token}
@@ -82,43 +105,37 @@ async def test_device_waits_for_completion(
     assert first.body["watch"]["index"] != index
 
 
-async def test_second_completion_is_refused(developer: Developer, records: Records) -> None:
-    game_id, other_id = await developer.game(), await developer.game()
-    token = (await _link(developer.door))["device_link_token"]
-    answers = await asyncio.gather(
-        *(
-            developer.call("complete_device_link", device_link_token=token, game_id=one)
-            for one in (game_id, other_id)
-        )
-    )
-    assert sorted(answer.code for answer in answers) == ["DEVICE_LINK_USED", "OK"]
-    fields = {"device_link_token": token, "game_id": game_id}
-    assert await developer.code("complete_device_link", **fields) == "DEVICE_LINK_USED"
-    async with records.database.read() as tx:
-        created = await tx.all(
-            select(cloud_tokens.c.token_id).where(cloud_tokens.c.game_id.in_([game_id, other_id]))
-        )
-    assert len(created) == 1
-
-
-async def test_repeated_completion_returns_the_same_response(developer: Developer) -> None:
-    game_id = await developer.game()
-    key = uuid4().hex
-    created = [await _link(developer.door, key) for _ in range(2)]
+async def test_only_a_repeated_completion_succeeds_twice(
+    owner: Developer, records: Records
+) -> None:
+    game_id, other_id, key = await owner.game(), await owner.game(), uuid4().hex
+    created = [await _link(owner.door, key) for _ in range(2)]
     assert created[0] == created[1]
-    fields = {"device_link_token": created[0]["device_link_token"], "game_id": game_id}
+    token = created[0]["device_link_token"]
+    complete = "complete_device_link"
     for _ in range(2):
-        assert await developer.good("complete_device_link", key, **fields) == {}
+        fields = {"device_link_token": token, "game_id": game_id}
+        assert await owner.good(complete, key, **fields) == {}
+    assert await owner.code(complete, **fields) == "DEVICE_LINK_USED"
+    other = (await _link(owner.door))["device_link_token"]
+    calls = [
+        owner.call(complete, device_link_token=other, game_id=one) for one in (game_id, other_id)
+    ]
+    codes = [answer.code for answer in await asyncio.gather(*calls)]
+    assert sorted(codes) == ["DEVICE_LINK_USED", "OK"]
+    async with records.database.read() as tx:
+        of_games = cloud_tokens.c.game_id.in_([game_id, other_id])
+        assert len(await tx.all(select(cloud_tokens.c.token_id).where(of_games))) == 2
 
 
 async def test_tokens_are_not_stored_in_clear(
-    developer: Developer, records: Records, full_service: FullService
+    owner: Developer, records: Records, full_service: FullService
 ) -> None:
-    game_id = await developer.game()
-    token = (await _link(developer.door, uuid4().hex))["device_link_token"]
+    game_id = await owner.game()
+    token = (await _link(owner.door, uuid4().hex))["device_link_token"]
     fields = {"device_link_token": token}
-    await developer.good("complete_device_link", **fields, game_id=game_id)
-    secret = (await developer.door.call("get_device_link", fields)).body["cloud_token"]
+    await owner.good("complete_device_link", **fields, game_id=game_id)
+    secret = (await owner.door.call("get_device_link", fields)).body["cloud_token"]
     async with records.database.read() as tx:
         kept = await tx.first(select(cloud_tokens).where(cloud_tokens.c.game_id == game_id))
         stored = [str(await tx.all(select(table))) for table in metadata.sorted_tables]
@@ -130,53 +147,37 @@ async def test_tokens_are_not_stored_in_clear(
 
 
 @pytest.mark.parametrize("slug", ["get_device_link", "complete_device_link"])
-async def test_unsigned_token_is_invalid(developer: Developer, slug: str) -> None:
-    game_id = await developer.game()
-    good = (await _link(developer.door))["device_link_token"]
+async def test_unsigned_token_is_invalid(owner: Developer, slug: str) -> None:
+    game_id = await owner.game()
+    good = (await _link(owner.door))["device_link_token"]
     middle = len(good) // 2
     tampered = good[:middle] + ("A" if good[middle] != "A" else "B") + good[middle + 1 :]
-    for token in (tampered, good[:-4], good + "AAAA", "link_", "x", developer.token):
+    for token in (tampered, good[:-4], good + "AAAA", "link_", "x", owner.token):
         fields = {"device_link_token": token}
         if slug == "complete_device_link":
             fields["game_id"] = game_id
-        assert await developer.code(slug, **fields) == "TOKEN_INVALID", token
+        assert await owner.code(slug, **fields) == "TOKEN_INVALID", token
 
 
-async def test_forgotten_link_is_not_found(developer: Developer, records: Records) -> None:
-    game_id = await developer.game()
-    link = await _link(developer.door)
+async def test_forgotten_link_is_not_found(owner: Developer, records: Records) -> None:
+    game_id = await owner.game()
+    link = await _link(owner.door)
     async with records.database.write() as tx:
         condition = device_links.c.device_link_id == link["device_link_id"]
         await tx.run(delete(device_links).where(condition))
     fields = {"device_link_token": link["device_link_token"]}
-    assert await developer.code("get_device_link", **fields) == "DEVICE_LINK_NOT_FOUND"
+    assert await owner.code("get_device_link", **fields) == "DEVICE_LINK_NOT_FOUND"
     fields["game_id"] = game_id
-    assert await developer.code("complete_device_link", **fields) == "DEVICE_LINK_NOT_FOUND"
+    assert await owner.code("complete_device_link", **fields) == "DEVICE_LINK_NOT_FOUND"
 
 
-async def test_game_of_another_caller_is_refused(
-    developer: Developer,
+async def test_link_expires_and_is_deleted_a_day_later(
+    records: Records, keys: DeviceLinkKeys
 ) -> None:
-    link = await _link(developer.door)
-    fields = {"device_link_token": link["device_link_token"], "game_id": str(uuid4())}
-    assert await developer.code("complete_device_link", **fields) == "GAME_NOT_FOUND"
-    answer = await developer.call("complete_device_link", device_link_token="link_x")
-    assert (answer.code, answer.errors) == ("BODY_INVALID", (("game_id", "required"),))
-
-
-async def test_link_expires_and_is_deleted_a_day_later(records: Records, tmp_path: Path) -> None:
-    database = records.database
     # With a clock in the past, no record of another test expires.
-    clock = [1_000_000_000_000]
-    topics, ids = Topics(), RecordIds()
-    created = DeviceLinkOperations(
-        RecordContext(database, IdempotentChanges(database), ids, topics, lambda: clock[0]),
-        DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
-        PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
-    )
-    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
-    caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
-    link = await created.prepare(pb.PrepareDeviceLinkRequest(), caller)
+    database, clock, caller = records.database, [1_000_000_000_000], anonymous()
+    created = operations_with(database, keys, lambda: clock[0])
+    link = await created.prepare(PREPARE, caller)
     request = pb.GetDeviceLinkRequest(device_link_token=link.device_link_token)
     clock[0] += LINK_LIFETIME_MS - 1
     assert isinstance(await created.get(request, caller), pb.GetDeviceLinkResponse)
@@ -185,51 +186,46 @@ async def test_link_expires_and_is_deleted_a_day_later(records: Records, tmp_pat
         await created.get(request, caller)
     assert caught.value.code == "TOKEN_EXPIRED"
     clock[0] += 24 * 3_600_000 + 1
-    await created.prepare(pb.PrepareDeviceLinkRequest(), caller)
+    await created.prepare(PREPARE, caller)
     async with database.read() as tx:
         assert await links.find_device_link(tx, link.device_link_id) is None
 
 
-async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_path: Path) -> None:
+async def test_anonymous_links_and_responses_are_bounded(
+    records: Records, keys: DeviceLinkKeys
+) -> None:
     database, kept, now_ms = records.database, 200, 4_000_000_000_000
-    topics, ids = Topics(), RecordIds()
     changes = IdempotentChanges(database)
-    created = DeviceLinkOperations(
-        RecordContext(database, changes, ids, topics, lambda: now_ms),
-        DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
-        PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
-        kept,
-    )
+    created = operations_with(database, keys, lambda: now_ms, kept)
 
     def caller(number: int) -> Caller:
-        call = Call("0" * 32, number.to_bytes(4, "big"), idempotency_key=f"key {number}")
-        return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
+        return anonymous(number, f"key {number}")
+
+    async def repeat(text: str) -> pb.GetDeviceLinkResponse:
+        async def change(_: Transaction) -> pb.GetDeviceLinkResponse:
+            return pb.GetDeviceLinkResponse(cloud_token=text)
+
+        request = pb.GetDeviceLinkRequest()
+        return await changes.apply(owner, request, pb.GetDeviceLinkResponse, change)
 
     # Responses of identified callers and completed links must not be deleted.
-    owner = Caller(
-        TokenKind.CLOUD, b"", b"", uuid4().bytes, Call("0" * 32, b"", idempotency_key="k")
-    )
-    remembered = await changes.apply(
-        owner, pb.GetDeviceLinkRequest(), pb.GetDeviceLinkResponse, _same
-    )
-    first = await created.prepare(pb.PrepareDeviceLinkRequest(), caller(0))
+    call = Call("0" * 32, b"", idempotency_key="k")
+    owner = Caller(TokenKind.CLOUD, b"", b"", uuid4().bytes, call)
+    remembered = await repeat("first")
+    first = await created.prepare(PREPARE, caller(0))
     async with database.write() as tx:
         assert await links.complete_device_link(
             tx, first.device_link_id, "game", "token", b"s", now_ms
         )
-    answers = [
-        await created.prepare(pb.PrepareDeviceLinkRequest(), caller(number))
-        for number in range(1, 2 * kept)
-    ]
+    answers = [await created.prepare(PREPARE, caller(number)) for number in range(1, 2 * kept)]
     # The number of links is checked periodically, so it can exceed the limit by 1 %.
     most = kept + kept // 100 + 1
-    anonymous = idempotent_answers.c.anonymous_number.is_not(None)
+    is_anonymous = idempotent_answers.c.anonymous_number.is_not(None)
+    is_open = device_links.c.complete_ms.is_(None)
     async with database.read() as tx:
         counted = select(func.count().label("number"))
-        waiting = await tx.first(
-            counted.select_from(device_links).where(device_links.c.complete_ms.is_(None))
-        )
-        answered = await tx.first(counted.select_from(idempotent_answers).where(anonymous))
+        waiting = await tx.first(counted.select_from(device_links).where(is_open))
+        answered = await tx.first(counted.select_from(idempotent_answers).where(is_anonymous))
         newest = [await links.find_device_link(tx, one.device_link_id) for one in answers[-kept:]]
         assert await links.find_device_link(tx, first.device_link_id) is not None
         assert await links.find_device_link(tx, answers[0].device_link_id) is None
@@ -238,17 +234,16 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
     assert kept <= waiting.number <= most
     assert answered.number <= most
     assert None not in newest
-    again = await changes.apply(owner, pb.GetDeviceLinkRequest(), pb.GetDeviceLinkResponse, _other)
-    assert again == remembered
+    assert await repeat("second") == remembered
     async with database.write() as tx:
-        await tx.run(delete(device_links).where(device_links.c.complete_ms.is_(None)))
+        await tx.run(delete(device_links).where(is_open))
     last = caller(2 * kept - 1)
-    twice = [await created.prepare(pb.PrepareDeviceLinkRequest(), last) for _ in range(2)]
+    twice = [await created.prepare(PREPARE, last) for _ in range(2)]
     assert twice[0] == twice[1] != answers[-1]
 
 
 async def test_concurrent_links_are_dropped_once(
-    records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    records: Records, keys: DeviceLinkKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped: list[int] = []
     forget = links.trim_uncompleted_device_links
@@ -258,54 +253,10 @@ async def test_concurrent_links_are_dropped_once(
         return await forget(database, kept, most)
 
     monkeypatch.setattr(links, "trim_uncompleted_device_links", noted)
-    created = DeviceLinkOperations(
-        RecordContext(
-            records.database,
-            IdempotentChanges(records.database),
-            RecordIds(),
-            Topics(),
-            lambda: 4_000_000_000_000,
-        ),
-        DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
-        PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
-        kept_max=5_000,
-    )
-    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
-    caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
-
-    async def make(times: int) -> None:
-        await asyncio.gather(
-            *(created.prepare(pb.PrepareDeviceLinkRequest(), caller) for _ in range(times))
-        )
-
-    await make(30)
-    assert dropped == [5_000]
-    await make(30)
-    assert dropped == [5_000] * 2
-
-
-async def _same(_: Transaction) -> pb.GetDeviceLinkResponse:
-    return pb.GetDeviceLinkResponse(cloud_token="same")
-
-
-async def _other(_: Transaction) -> pb.GetDeviceLinkResponse:
-    return pb.GetDeviceLinkResponse(cloud_token="other")
-
-
-def later(
-    full_service: FullService, records: Records, now_ms: int
-) -> tuple[DeviceLinkOperations, DeviceLinkKeys]:
-    keys = DeviceLinkKeys(SigningKeyFile.load_or_create(full_service.data_dir / "control"))
-    database, hub = (
-        records.database,
-        PublicUrls("http://127.0.0.1:1", None, "https://h.example", None, str),
-    )
-    created = DeviceLinkOperations(
-        RecordContext(database, IdempotentChanges(database), RecordIds(), Topics(), lambda: now_ms),
-        keys,
-        hub,
-    )
-    return created, keys
+    created = operations_with(records.database, keys, lambda: 4_000_000_000_000, kept_max=5_000)
+    for number in (1, 2):
+        await asyncio.gather(*(created.prepare(PREPARE, anonymous()) for _ in range(30)))
+        assert dropped == [5_000] * number
 
 
 async def row_of(records: Records, link: dict[str, str]) -> Record:
@@ -316,59 +267,50 @@ async def row_of(records: Records, link: dict[str, str]) -> Record:
 
 
 async def test_token_cannot_be_derived_after_the_link_ended(
-    developer: Developer, records: Records, full_service: FullService
+    owner: Developer, records: Records, full_service: FullService
 ) -> None:
-    game_id, link = await developer.game(), await _link(developer.door)
+    keys = DeviceLinkKeys(SigningKeyFile.load_or_create(full_service.data_dir / "control"))
+    game_id, link = await owner.game(), await _link(owner.door)
     fields = {"device_link_token": link["device_link_token"]}
-    await developer.good("complete_device_link", **fields, game_id=game_id)
-    token = (await developer.door.call("get_device_link", fields)).body["cloud_token"]
+    await owner.good("complete_device_link", **fields, game_id=game_id)
+    token = (await owner.door.call("get_device_link", fields)).body["cloud_token"]
     row = await row_of(records, link)
     for ended_ms in (row.expires_ms - 1, row.expires_ms):
-        created, keys = later(full_service, records, ended_ms)
-        await created.delete_expired()
+        await operations_with(records.database, keys, partial(int, ended_ms)).delete_expired()
         row = await row_of(records, link)
         kept = [b"", row.token_secret or b""]
         can = {keys.device_token(row.device_link_id, secret, row.key_number) for secret in kept}
         assert (token in can) is (ended_ms < row.expires_ms)
     assert row.token_secret is None
-    assert (await developer.door.call("get_device_link", fields)).code == "TOKEN_EXPIRED"
-    assert await Developer(developer.full_service, developer.door, token).good("inspect_token")
+    assert (await owner.door.call("get_device_link", fields)).code == "TOKEN_EXPIRED"
+    assert await Developer(full_service, owner.door, token).good("inspect_token")
 
 
-async def test_two_devices_of_one_key_share_nothing(tmp_path: Path) -> None:
-    keys, link_id = DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)), str(uuid4())
-    created = [
-        keys.device_token(link_id, bytes([number]) * 32, keys.current) for number in (1, 2, 1)
-    ]
+def test_two_devices_of_one_key_share_nothing(keys: DeviceLinkKeys) -> None:
+    link_id = str(uuid4())
+    created = [keys.device_token(link_id, bytes([one]) * 32, keys.current) for one in (1, 2, 1)]
     assert created[0] == created[2] != created[1]
 
 
-async def test_secret_is_deleted_after_downtime(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.full
+async def test_secret_is_deleted_after_downtime(tmp_path: Path) -> None:
     full_service = FullService(tmp_path)
     try:
         full_service.start()
         assert full_service.stop() == 0
         database = open_database(None, full_service.data_dir / "control")
         async with database.write() as tx:
-            await links.add_device_link(tx, "ended", 1, 2, 1)
-            assert await links.complete_device_link(tx, "ended", "game", "token", b"secret", 1)
-            await links.add_device_link(tx, "lasting", 1, 9_000_000_000_000, 1)
-            assert await links.complete_device_link(tx, "lasting", "game", "token", b"secret", 1)
+            for name, expires_ms in (("ended", 2), ("lasting", 9_000_000_000_000)):
+                await links.add_device_link(tx, name, 1, expires_ms, 1)
+                assert await links.complete_device_link(tx, name, "game", "token", b"secret", 1)
         await database.close()
         full_service.start()
         database = open_database(None, full_service.data_dir / "control")
 
-        async def secrets() -> list[bytes | None]:
-            async with database.read() as tx:
-                order = device_links.c.expires_ms
-                return [
-                    one.token_secret for one in await tx.all(select(device_links).order_by(order))
-                ]
-
         async def is_gone() -> bool:
-            return await secrets() in ([None, b"secret"], [b"secret"])
+            async with database.read() as tx:
+                rows = await tx.all(select(device_links).order_by(device_links.c.expires_ms))
+            return [row.token_secret for row in rows] in ([None, b"secret"], [b"secret"])
 
         await eventually(is_gone)
         await database.close()

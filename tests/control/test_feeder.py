@@ -265,7 +265,7 @@ async def test_lowered_limit_does_not_block_other_changes(fed: Fed) -> None:
     await fed.source.set_version(namespace_id, refused)
     error = await error_of(fed.enqueue_and_confirm(namespace_id, version_id=refused))
     assert error.code == "VALIDATION_FAILED"
-    assert "runs the one that it ran" in error.detail
+    assert "runs its previous version" in error.detail
     await fed.wait_until_equal(namespace_id)
     await fed.wait_until_idle()
 
@@ -277,7 +277,7 @@ async def test_refused_change_is_reported_as_stored(fed: Fed) -> None:
     error = await error_of(fed.enqueue_and_confirm(namespace_id))
     assert error.code == "VALIDATION_FAILED"
     assert "is stored" in error.detail
-    assert "runs what it ran" in error.detail
+    assert "runs its previous configuration" in error.detail
     assert "was not changed" not in error.detail
     [problem] = error.errors
     assert problem.path == ("lobby_count_max", "not-allowed")
