@@ -50,14 +50,7 @@ async def test_batch_ends_at_the_byte_limit() -> None:
     await asyncio.sleep(0)
     work.go_on.set()
     assert await adding == [2 * size for size in sizes]
-    assert work.batches == [
-        [1, half],
-        [half],
-        [half + 1],
-        [9 * BYTES_AT_ONCE],
-        [half, half],
-        [1],
-    ]
+    assert work.batches == [[1, half], [half], [half + 1], [9 * BYTES_AT_ONCE], [half, half], [1]]
 
 
 @pytest.mark.parametrize("is_of_one", [True, False])

@@ -15,7 +15,6 @@ from pyservice.storage import tokens
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
 from tests.control.namespace_scenario import Records
-from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 
@@ -38,14 +37,9 @@ class Counted:
             await self.may_end.wait()
 
 
-@pytest.fixture(params=KINDS)
-async def counted(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    databases: Databases,
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[Counted]:
-    database = open_database(databases.url(request.param), tmp_path)
+@pytest.fixture
+async def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counted]:
+    database = open_database(None, tmp_path)
     await migrate(database, is_allowed=True)
     created = Counted(database)
     monkeypatch.setattr(database, "read", created.read)
@@ -67,12 +61,13 @@ async def test_concurrent_tokens_share_one_read(
     records, gate = Records(counted.database), CallAuthenticator(counted.database)
     identity_id, (own, left) = await records.identity("Own", "Left")
     given = [await records.cloud_token(identity_id) for _ in range(50)]
-    expected = dict.fromkeys((token for token, _ in given), "OK")
-    expected[(await records.cloud_token(identity_id, own))[0]] = "OK"
-    expected[(await records.cloud_token(identity_id, left))[0]] = "TOKEN_REVOKED"
-    expected[(await records.cloud_token(identity_id, is_revoked=True))[0]] = "TOKEN_REVOKED"
-    expected[(await records.cloud_token(identity_id, expires_ms=1))[0]] = "TOKEN_EXPIRED"
-    expected["cloud_nobody"] = "TOKEN_INVALID"
+    expected = dict.fromkeys((token for token, _ in given), "OK") | {
+        (await records.cloud_token(identity_id, own))[0]: "OK",
+        (await records.cloud_token(identity_id, left))[0]: "TOKEN_REVOKED",
+        (await records.cloud_token(identity_id, is_revoked=True))[0]: "TOKEN_REVOKED",
+        (await records.cloud_token(identity_id, expires_ms=1))[0]: "TOKEN_EXPIRED",
+        "cloud_unknown": "TOKEN_INVALID",
+    }
     await records.leave(identity_id, left)
     reads = counted.reads
     codes = await asyncio.gather(*(code_of(gate, token) for token in expected))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 
@@ -15,7 +16,7 @@ from pyservice.control.lobby_runs import LobbyRuns, TierSize
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.rpc import InternalClient, InternalServer
 from pyservice.runtime.node_allocation import NodeCapacity
-from pyservice.runtime.run_requests import OwnerKind, Resources, RunEnd, RunRequest
+from pyservice.runtime.run_requests import Resources
 from pyservice.storage.database import open_database
 from tests.support.waiting import PATIENCE_S
 
@@ -25,48 +26,26 @@ NODE: Final = Resources(1_000, 1_024)
 SERVER: Final = Resources(400, 512)
 
 
+Answer = asyncio.Future[pb.WantedResponse]
+
+
 class DataPlane:
     def __init__(self) -> None:
-        self.questions: asyncio.Queue[tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]]
-        self.questions = asyncio.Queue()
+        self._requests: asyncio.Queue[tuple[pb.WantedRequest, Answer]] = asyncio.Queue()
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
-        answer: asyncio.Future[pb.WantedResponse] = asyncio.get_running_loop().create_future()
-        self.questions.put_nowait((request, answer))
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._requests.put_nowait((request, answer))
         return await answer
 
-    async def next_request(self) -> tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]:
-        return await asyncio.wait_for(self.questions.get(), PATIENCE_S)
-
-
-class LobbyRunner:
-    def __init__(self) -> None:
-        self.ended: list[str] = []
-
-    def ensure_running(self, order: RunRequest) -> None:
-        raise AssertionError(order)
-
-    def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
-        self.ended.append(run_id)
-        return True
-
-    def is_known(self, run_id: str) -> bool:
-        return True
-
-    def abandon(self, run_id: str, end: RunEnd) -> bool:
-        return True
-
-    def run_ids(self, owner: OwnerKind) -> list[str]:
-        return []
-
-    def stop_others(self, owner: OwnerKind, ids: Collection[str]) -> None:
-        assert not ids
+    async def next_request(self) -> tuple[pb.WantedRequest, Answer]:
+        return await asyncio.wait_for(self._requests.get(), PATIENCE_S)
 
 
 class Node:
     def __init__(self, folder: Path) -> None:
         self.room = NodeCapacity(NODE)
-        self.runner = LobbyRunner()
+        self.ended: list[str] = []
         self.data_plane = DataPlane()
         self._folder = folder
 
@@ -86,7 +65,8 @@ class Node:
                 self._capacity,
             )
             self.room.changed = lobbies.capacity_changed
-            work = asyncio.create_task(lobbies.run(self.runner))
+            runs: Any = SimpleNamespace(end=self.ended.append)
+            work = asyncio.create_task(lobbies.run(runs))
             yield
             work.cancel()
             await asyncio.wait([work])
@@ -105,6 +85,13 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield created
 
 
+def reserve_or_give_back(room: NodeCapacity) -> None:
+    if room.unclaimed == NODE:
+        assert room.reserve("server", SERVER)
+    else:
+        room.give_back("server")
+
+
 def free_in(question: pb.WantedRequest) -> Resources:
     capacity = question.capacity
     return Resources(capacity.free_cpu_millicores, capacity.free_memory_mb)
@@ -116,8 +103,8 @@ async def test_capacity_change_is_reported_before_an_answer(
     question, unanswered = await node.data_plane.next_request()
     assert free_in(question) == NODE
     assert question.wait_ms > 0
-    for number, change in enumerate((reserve, give_back), start=1):
-        change(node.room)
+    for number in (1, 2):
+        reserve_or_give_back(node.room)
         question, answer = await node.data_plane.next_request()
         assert free_in(question) == node.room.unclaimed
         assert question.wait_ms == 0
@@ -126,42 +113,30 @@ async def test_capacity_change_is_reported_before_an_answer(
         assert free_in(question) == node.room.unclaimed
         assert (question.after_sequence, question.wait_ms > 0) == (number, True)
         assert not unanswered.done()
-    assert node.runner.ended == ["lobby 1", "lobby 2"]
-
-
-def reserve(room: NodeCapacity) -> None:
-    assert room.reserve("server", SERVER)
-
-
-def give_back(room: NodeCapacity) -> None:
-    room.give_back("server")
+    assert node.ended == ["lobby 1", "lobby 2"]
 
 
 async def test_late_answer_is_repeated_and_applied_once(node: Node) -> None:
     news = pb.WantedResponse(run="this", sequence=7, gone=["lobby"])
     _, answer = await node.data_plane.next_request()
-    reserve(node.room)
+    reserve_or_give_back(node.room)
     answer.set_result(news)
     question, answer = await node.data_plane.next_request()
     if question.after_sequence == 0:
         answer.set_result(news)
         question, answer = await node.data_plane.next_request()
     assert (question.run, question.after_sequence) == ("this", 7)
-    assert node.runner.ended == ["lobby"]
+    assert node.ended == ["lobby"]
 
 
 async def test_answers_are_applied_during_capacity_changes(node: Node) -> None:
     await node.data_plane.next_request()
     for number in range(1, 20):
-        other(node.room)
+        reserve_or_give_back(node.room)
         question, answer = await node.data_plane.next_request()
         assert question.wait_ms == 0
-        other(node.room)
+        reserve_or_give_back(node.room)
         answer.set_result(pb.WantedResponse(run="this", sequence=number, gone=[str(number)]))
         question, _ = await node.data_plane.next_request()
         assert (question.after_sequence, free_in(question)) == (number, node.room.unclaimed)
-    assert node.runner.ended == [str(number) for number in range(1, 20)]
-
-
-def other(room: NodeCapacity) -> None:
-    (reserve if room.unclaimed == NODE else give_back)(room)
+    assert node.ended == [str(number) for number in range(1, 20)]

@@ -44,14 +44,13 @@ async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]
 
 async def show(developer: Developer, game_id: str, namespace: str) -> None:
     content = {"index.html": PAGES[namespace]}
-    files = [{"path": path, "content_length": len(file)} for path, file in content.items()]
+    files = [{"path": "index.html", "content_length": len(PAGES[namespace])}]
     created = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
-    requests = created["presigned_requests"]
-    for request in requests:
-        assert request["url"].startswith(f"{FILES_URL}/")
-        here = f"http://{developer.full_service.said['cdn']}"
-        request["url"] = here + request["url"].removeprefix(FILES_URL)
-    await put_all(requests, content)
+    (request,) = created["presigned_requests"]
+    assert request["url"].startswith(f"{FILES_URL}/")
+    here = f"http://{developer.full_service.said['cdn']}"
+    request["url"] = here + request["url"].removeprefix(FILES_URL)
+    await put_all([request], content)
     await developer.good("complete_upload", upload_id=created["upload_id"])
     config = {"cdn": {"site_id": created["site_id"]}, "matchmaker": {"game_modes": ARENA_MODES}}
     version_id = await developer.version(game_id, config)
@@ -61,12 +60,9 @@ async def show(developer: Developer, game_id: str, namespace: str) -> None:
 
 async def lobby_of(developer: Developer, game_id: str, namespace: str) -> str:
     token = await developer.service_token(game_id, namespace)
-    fields: dict[str, Any] = {
-        "game_id": game_id,
-        "namespace_id": namespace,
-        "game_mode": "arena",
-        "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
-    }
+    ports = {"game": {"address": "127.0.0.1", "port": 4000}}
+    target: dict[str, Any] = {"game_id": game_id, "namespace_id": namespace}
+    fields = {**target, "game_mode": "arena", "ports": ports}
     attached = await developer.door.call("attach", fields, token=token)
     assert attached.code == "OK", attached
     ready = await developer.door.call("ready", {}, token=attached.body["lobby_token"])

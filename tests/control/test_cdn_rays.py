@@ -40,14 +40,12 @@ class RayViewer:
     async def prepare(self) -> RayViewer:
         owner = self._owner
         self.game_id = await owner.game()
-        game = (await owner.good("get_game", game_id=self.game_id))["game"]
-        self.name = game["name_id"]
+        self.name = (await owner.good("get_game", game_id=self.game_id))["game"]["name_id"]
         own = await owner.good("create_game_token", game_id=self.game_id)
         other = await owner.good("create_game_token", game_id=await owner.game())
         other_identity_id, _ = await self._records.identity("Theirs")
         other_caller, _ = await self._records.cloud_token(other_identity_id)
-        self._may = (owner.token, own["token"])
-        self._may_not = (other["token"], other_caller)
+        self._may, self._may_not = (owner.token, own["token"]), (other["token"], other_caller)
         return self
 
     async def perf(self, ray_id: str, token: str | None = None) -> list[Any]:
@@ -95,12 +93,10 @@ async def viewer(owner: Developer, records: Records) -> RayViewer:
     return await RayViewer(owner, records).prepare()
 
 
-def labels(one: Any) -> list[str]:
-    return [span["label"] for span in one["spans"]]
-
-
-def code(one: Any) -> str:
-    return str(one["marks"][-1]["label"]).removeprefix("answered ")
+def summary(one: Any) -> tuple[list[str], str]:
+    """Returns the labels of the spans, and the code of the response."""
+    code = str(one["marks"][-1]["label"]).removeprefix("answered ")
+    return [span["label"] for span in one["spans"]], code
 
 
 async def test_upload_ray_is_visible_to_the_game(
@@ -111,8 +107,7 @@ async def test_upload_ray_is_visible_to_the_game(
     ray_id, headers = fresh_trace()
     answer = await browser.put(request["url"], content=b"abc", headers=headers)
     assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
-    one = await viewer.seen(ray_id)
-    assert (labels(one), code(one)) == (["cdn upload", "receiving", "disk"], "OK")
+    assert summary(await viewer.seen(ray_id)) == (["cdn upload", "receiving", "disk"], "OK")
 
 
 async def test_refused_upload_has_a_ray(viewer: RayViewer, browser: httpx.AsyncClient) -> None:
@@ -122,8 +117,10 @@ async def test_refused_upload_has_a_ray(viewer: RayViewer, browser: httpx.AsyncC
     assert forged.status_code == 403
     refused = await browser.put(request["url"], content=b"abcd")
     assert refused.json()["code"] == "UPLOAD_LENGTH_MISMATCH"
-    one = await viewer.seen(refused.headers["x-ray-id"])
-    assert (labels(one), code(one)) == (["cdn upload"], "UPLOAD_LENGTH_MISMATCH")
+    assert summary(await viewer.seen(refused.headers["x-ray-id"])) == (
+        ["cdn upload"],
+        "UPLOAD_LENGTH_MISMATCH",
+    )
     # An unsigned request does not count as a request about the game, so its ray is not stored.
     assert await viewer.perf(forged.headers["x-ray-id"]) == []
 
@@ -141,8 +138,7 @@ async def test_picture_ray_is_visible_to_the_game(
     ray_id, headers = fresh_trace()
     shown = await browser.get(game["logo_url"], headers=headers)
     assert (shown.content, shown.headers["x-ray-id"]) == (picture, ray_id)
-    one = await viewer.seen(ray_id)
-    assert (labels(one), code(one)) == (["cdn object", "file", "sending"], "OK")
+    assert summary(await viewer.seen(ray_id)) == (["cdn object", "file", "sending"], "OK")
 
 
 async def test_site_ray_is_visible_to_the_site_owner(
@@ -152,13 +148,14 @@ async def test_site_ray_is_visible_to_the_site_owner(
     ray_id, headers = fresh_trace()
     page = await browser.get(f"{site}/", headers=headers)
     assert (page.content, page.headers["x-ray-id"]) == (FILES["index.html"], ray_id)
-    one = await viewer.seen(ray_id)
-    assert (labels(one), code(one)) == (["cdn site", "site", "file", "sending"], "OK")
+    assert summary(await viewer.seen(ray_id)) == (["cdn site", "site", "file", "sending"], "OK")
     unknown = await browser.get(f"/{viewer.name}/nowhere/")
     missing = await browser.get(f"{site}/missing.js")
     assert (unknown.status_code, missing.status_code) == (404, 404)
-    one = await viewer.seen(missing.headers["x-ray-id"])
-    assert (labels(one), code(one)) == (["cdn site", "site", "sending"], "NOT_FOUND")
+    assert summary(await viewer.seen(missing.headers["x-ray-id"])) == (
+        ["cdn site", "site", "sending"],
+        "NOT_FOUND",
+    )
     assert await viewer.perf(unknown.headers["x-ray-id"]) == []
 
 

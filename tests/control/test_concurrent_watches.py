@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from pyservice.control.timestamps import now_ms
 from pyservice.storage import groups
 from tests.control.namespace_scenario import Records
-from tests.support.full_service import Developer, FullService, HttpDoor, eventually
+from tests.support.full_service import Developer, FullService, eventually
 from tests.support.sample_service import HttpConnection, Response, code_of
 from tests.support.waiting import PATIENCE_S
 
@@ -20,13 +18,6 @@ pytestmark = pytest.mark.anyio
 
 EACH = 98
 """Number of watches of each of three members. Together the watches exceed one batch of responses."""
-
-
-@pytest.fixture
-async def developer(full_service: FullService) -> AsyncIterator[Developer]:
-    client = HttpDoor(full_service.said["http"])
-    yield Developer(full_service, client)
-    await client.close()
 
 
 async def held(full_service: FullService) -> int:
@@ -63,11 +54,12 @@ async def answers(watching: list[HttpConnection]) -> list[Response]:
     return responses
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("slug", ["get_game", "get_games"])
 async def test_change_is_returned_by_each_token(
-    developer: Developer, records: Records, slug: str
+    owner: Developer, records: Records, slug: str
 ) -> None:
-    full_service = developer.full_service
+    full_service = owner.full_service
     owner_id, (group_id,) = await records.identity("Many")
     members = [owner_id]
     for _ in range(3):
@@ -76,7 +68,7 @@ async def test_change_is_returned_by_each_token(
             await groups.add_member(tx, group_id, identity_id, now_ms())
         members.append(identity_id)
     *staying, leaving = members
-    me = Developer(full_service, developer.door, (await records.cloud_token(owner_id))[0])
+    me = Developer(full_service, owner.door, (await records.cloud_token(owner_id))[0])
     game_id = await me.game(developer_group_id=group_id)
     fields = {"game_id": game_id} if slug == "get_game" else {}
     index = (await me.good(slug, **fields))["watch"]["index"]
@@ -91,10 +83,10 @@ async def test_change_is_returned_by_each_token(
 
     await records.leave(leaving, group_id)
     await me.good("revoke_group_token", group_id=group_id, token_id=revoked_id)
-    await me.good(
-        "create_version" if slug == "get_game" else "create_game",
-        **_change(group_id, game_id, slug),
-    )
+    if slug == "get_game":
+        await me.version(game_id, {}, "2.0.0")
+    else:
+        await me.game(developer_group_id=group_id)
 
     responses = await answers(watching)
     refused = responses.pop(EACH)
@@ -106,9 +98,3 @@ async def test_change_is_returned_by_each_token(
     reply = await me.good(slug, **fields)
     assert all(response.json == reply for response in responses)
     assert reply["watch"]["index"] != index
-
-
-def _change(group_id: str, game_id: str, slug: str) -> dict[str, Any]:
-    if slug == "get_game":
-        return {"game_id": game_id, "display_name": "2.0.0", "config": {}}
-    return {"developer_group_id": group_id, "display_name": "Another"}

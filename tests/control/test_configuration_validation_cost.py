@@ -114,22 +114,20 @@ def test_invalid_configuration_is_cheap_and_gets_a_small_answer(name: str) -> No
     assert cpu_s(body) < MAX_CPU_S
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BODIES)
 def test_validation_time_is_linear(name: str) -> None:
     small, large = BODIES[name](LIMIT // 4), BODIES[name](LIMIT)
     assert_linear(lambda: cpu_s(small), lambda: cpu_s(large))
 
 
+@pytest.mark.full
 def test_largest_valid_configuration_is_linear() -> None:
     def good_s(modes: int, size: int) -> float:
         env = {f"N{number}": "x" * size for number in range(64)}
         mode = {"docker": {"env": env}}
-        body = orjson.dumps(
-            {
-                "display_name": "1",
-                "config": {"matchmaker": {"game_modes": {f"m{n}": mode for n in range(modes)}}},
-            }
-        )
+        config = {"matchmaker": {"game_modes": {f"m{n}": mode for n in range(modes)}}}
+        body = orjson.dumps({"display_name": "1", "config": config})
         assert len(body) <= LIMIT
         started = time.process_time()
         message, unread = _decode(body, b"", {"game_id": "arena"})

@@ -18,7 +18,7 @@ from tests.faults.control.test_static_stability import control_pid
 from tests.programs import images
 from tests.support.full_service import Developer, FullService, eventually, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 HELD = """#!/bin/sh
 if [ -p {gate} ]; then : > {asked}; read _ < {gate}; fi
