@@ -58,7 +58,8 @@ test: build $(S3_SERVER) ## The fast tests: run them before a commit
 
 test-full: wheel $(S3_SERVER) ## Every test: what CI runs
 	cargo test --workspace --exclude hosting-bindings --quiet
-	$(BIN)/pytest -m "not proof" -n 3 --dist worksteal
+	$(BIN)/pytest -m "not proof and not timing" -n 3 --dist worksteal
+	$(BIN)/pytest -m "timing and not proof" -n 0
 
 # A real S3 server. Without it the tests of objects in S3 are skipped.
 $(S3_SERVER):

@@ -19,6 +19,8 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2, matchmaker_pb2_grpc
 from tests.support.data_plane_service import MODES, MakeService, Service, version
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 PASSES_S = 1.5
 """Time in which the request reaches the game's verification server, which does not respond."""
 LOOPBACK = {"verification_allowed_networks": ["127.0.0.0/8"]}

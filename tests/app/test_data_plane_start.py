@@ -14,7 +14,7 @@ from pyservice.rpc import InternalServer
 from pyservice.settings import Settings, load
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 
 def _settings(data_dir: Path) -> Settings:

@@ -23,7 +23,7 @@ from tests.support.databases import server as server
 from tests.support.full_service import Developer, FullService
 from tests.support.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180), pytest.mark.full]
 
 OWNER: Final = "://postgres:@"
 

@@ -35,7 +35,7 @@ from tests.control.test_builds import Back
 from tests.dataplane.third_party_server import third_party_server
 from tests.support.full_service import ARENA_MODES, Developer, eventually, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,7 @@ async def test_ended_lobby_has_no_host_name(domain: Domain, game: Game) -> None:
         await eventually(is_unknown)
 
 
+@pytest.mark.fast
 async def test_site_is_served_at_its_own_host_name(domain: Domain, game: Game) -> None:
     page = b"<h1>The domain's own</h1>"
     await game.deploy(page)
@@ -241,6 +242,7 @@ async def test_sighup_loads_a_new_certificate_without_disconnects(
         assert await asyncio.to_thread(played, domain, ports["sealed"]) == b"hello"
 
 
+@pytest.mark.fast
 def test_edge_guard_configuration_has_the_domain_hosts(domain: Domain) -> None:
     config = json.loads((domain.data_dir / "edge" / "config.json").read_text())
     hosts = [backend["hosts"] for backend in config["backends"]]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.app.supervised_service import SupervisedService, processes_of, until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.full]
 
 WAIT_S = 30.0
 ENDING = [signal.SIGTERM, signal.SIGINT]

@@ -23,6 +23,8 @@ from tests.app.test_edge_guard import EdgeGuardService, is_reached, with_server
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.full
+
 
 class Operated(EdgeGuardService):
     @property
@@ -176,6 +178,7 @@ def test_invalid_settings_are_logged_and_change_nothing(operated: Operated) -> N
     assert operated.config()["limits"]["connections"] == 2_000
 
 
+@pytest.mark.fast
 def test_every_limit_out_of_range_is_reported() -> None:
     limits = {
         "connections": 0,

@@ -16,6 +16,8 @@ from tests.app.test_edge_guard import EdgeGuardService, is_reached, made_server,
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.full
+
 RUNTIME = {**UNLIMITED, "runtime": programs.SETTINGS}
 API = "api.example.com"
 RoleOf = Callable[[str], EdgeGuardService]
@@ -40,6 +42,7 @@ def role_of(tmp_path: Path) -> Iterator[RoleOf]:
         one.close()
 
 
+@pytest.mark.fast
 def test_edge_role_serves_until_it_stops(role_of: RoleOf) -> None:
     role = role_of("edge-guard")
     role.start()

@@ -18,7 +18,7 @@ from tests.support.full_service import Developer, FullService, running
 from tests.support.leftover_processes import pids_of
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 
 async def test_second_signal_kills_a_lobby_that_ignores_sigterm(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.support.full_service import FullService, running
 from tests.support.waiting import eventually
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.anyio,
     pytest.mark.skipif(os.geteuid() != 0, reason="every game server is another user as root alone"),
 ]

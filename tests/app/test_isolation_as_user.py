@@ -24,7 +24,7 @@ from tests.support.leftover_processes import pids_of
 from tests.support.unprivileged_python import interpreter
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 SOCKETS: Final = {
     "admin.sock",
@@ -171,6 +171,7 @@ async def test_allowed_signals_are_reported_for_explicit_landlock() -> None:
     assert unenforced == {*UNLIMITED, SIGNALS}
 
 
+@pytest.mark.fast
 async def test_no_game_server_runs_without_isolation() -> None:
     with serving("auto", landlock=NOT_SCOPED) as full_service:
         runs, unenforced = await runtime_status(full_service)

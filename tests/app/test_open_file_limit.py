@@ -17,7 +17,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.rpc.raw_http2 import PREFACE
 from tests.support.data_plane_service import Service
-from tests.support.waiting import PATIENCE_S, is_ready
+from tests.support.waiting import PATIENCE_S, until
+
+pytestmark = pytest.mark.full
 
 HARD = 512
 ELSEWHERE = "127.0.0.2"
@@ -63,7 +65,7 @@ def test_idle_connections_leave_descriptors_for_the_service(service: Service) ->
         other_client = httpx.HTTPTransport(local_address=ELSEWHERE)
         with httpx.Client(transport=other_client) as other:
             assert other.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
-        assert is_ready(client.get(f"{probes}/readyz"))
+        until(lambda: client.get(f"{probes}/readyz").status_code == 200)
         told = client.get(f"{probes}/readyz?verbose").text
         assert f"of {HARD} open" in told, told
     with httpx.Client() as after:
@@ -81,7 +83,7 @@ def test_idle_grpc_connections_leave_descriptors_for_the_journal(
         assert found.status_code == 200, found.text
         player_token = found.json()["player"]["token"]
         assert service.connected(lobby_token, player_token).status_code == 200
-        assert is_ready(service.probe("/readyz"))
+        service.wait_ready()
         told = service.probe("/readyz?verbose").text
         assert f"of {HARD} open" in told, told
         assert "nearly used up" not in told

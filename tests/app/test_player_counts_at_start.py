@@ -18,7 +18,7 @@ from pyservice.settings import load
 from tests.support.data_plane_service import NAMESPACE_ID, MakeService
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 
 @pytest.fixture

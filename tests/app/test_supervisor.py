@@ -19,7 +19,9 @@ import httpx
 import pytest
 
 from tests.app.supervised_service import SupervisedService, is_gone, processes_of, until
-from tests.support.waiting import PATIENCE_S, is_ready
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 MakeHousehold = Callable[..., SupervisedService]
 
@@ -63,6 +65,7 @@ def _without_control(supervised: SupervisedService) -> Path:
     return folder
 
 
+@pytest.mark.fast
 def test_supervisor_imports_no_transport_and_no_database() -> None:
     listing = "import pyservice.cli.commands, pyservice.app.supervisor, sys; print(*sys.modules)"
     done = subprocess.run(
@@ -72,6 +75,7 @@ def test_supervisor_imports_no_transport_and_no_database() -> None:
     assert not heavy & set(done.stdout.split())
 
 
+@pytest.mark.fast
 def test_service_is_ready_with_both_planes(quiet: SupervisedService) -> None:
     said = quiet.ready()
     for name in ("http", "grpc", "cdn", "metrics"):
@@ -90,6 +94,7 @@ def test_service_is_ready_with_both_planes(quiet: SupervisedService) -> None:
 @pytest.mark.skipif(
     not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus"
 )
+@pytest.mark.fast
 def test_one_scrape_shows_both_planes(quiet: SupervisedService) -> None:
     def scraped() -> str:
         text = quiet.probe("/metrics").text
@@ -106,6 +111,7 @@ def test_one_scrape_shows_both_planes(quiet: SupervisedService) -> None:
     assert len(series) == len(set(series))
 
 
+@pytest.mark.fast
 def test_killed_data_plane_restarts_on_the_same_ports(supervised: SupervisedService) -> None:
     public = supervised.public_token()
     lobby_id, _ = supervised.attach("party")
@@ -115,7 +121,7 @@ def test_killed_data_plane_restarts_on_the_same_ports(supervised: SupervisedServ
     found = until(lambda: _answer(lambda: supervised.find(public, "party")))
     assert found is not None
     assert found.json()["lobby"]["lobby_id"] == lobby_id
-    assert is_ready(supervised.probe("/readyz"))
+    supervised.wait_ready()
     host, port = supervised.addresses["grpc"].split(":")
     socket.create_connection((host, int(port)), 5).close()
     assert supervised.pid("control") == control
@@ -152,7 +158,7 @@ def test_killed_control_plane_restarts_without_player_impact(supervised: Supervi
     playing.start()
     os.kill(control, signal.SIGKILL)
     until(lambda: supervised.up() == 0)
-    assert is_ready(supervised.probe("/readyz"))
+    supervised.wait_ready()
     until(lambda: supervised.up() == 1)
     is_over.set()
     playing.join()
@@ -169,7 +175,7 @@ def test_death_of_the_supervisor_ends_both_planes(supervised: SupervisedService)
     supervised.start()
     until(lambda: is_gone(data) and is_gone(control))
     assert supervised.pid("data") != data
-    assert is_ready(supervised.probe("/readyz"))
+    supervised.wait_ready()
 
 
 @pytest.mark.parametrize("supervised", [{"settings": {"lame_duck_ms": 3_000}}], indirect=True)
@@ -234,10 +240,11 @@ def test_ctrl_c_sends_one_signal_to_each_plane(make_supervised: MakeHousehold) -
     assert time.monotonic() - began > 0.4
 
 
+@pytest.mark.fast
 def test_sighup_reaches_both_planes(quiet: SupervisedService) -> None:
     quiet.signal(signal.SIGHUP)
     until(lambda: len(quiet.events("reloaded")) == 2)
-    assert is_ready(quiet.probe("/readyz"))
+    quiet.wait_ready()
 
 
 def test_players_are_served_without_a_control_plane(supervised: SupervisedService) -> None:
@@ -249,7 +256,7 @@ def test_players_are_served_without_a_control_plane(supervised: SupervisedServic
     assert supervised.find(public, "party").status_code == 200
     assert supervised.ready()["cdn"] is None
     assert supervised.ready()["owner_group_id"] is None
-    assert is_ready(supervised.probe("/readyz"))
+    supervised.wait_ready()
     assert "control: down" in supervised.probe("/readyz?verbose").text
     assert supervised.up() == 0
     until(lambda: len(supervised.events("ended")) >= 3)
@@ -289,7 +296,7 @@ def test_second_supervisor_fails_with_the_pid_of_the_first(quiet: SupervisedServ
     done = quiet.command("serve", "--http", "127.0.0.1:0")
     assert done.returncode == 1
     assert f"in use by process {quiet.process.pid}:" in done.stderr
-    assert is_ready(quiet.probe("/readyz"))
+    quiet.wait_ready()
 
 
 def test_single_role_is_rejected_beside_a_supervisor(quiet: SupervisedService) -> None:

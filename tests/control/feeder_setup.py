@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +35,7 @@ from pyservice.storage import games, groups, namespaces
 from pyservice.storage.database import Database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import namespaces as namespaces_table
-from tests.support.waiting import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S
 
 EPOCH = 1_700_000_000_000
 IDS = RecordIds()
@@ -246,8 +247,8 @@ class Fed:
             while self.feeder.waiting:
                 await asyncio.sleep(0.005)
 
-    async def wait_until_equal(self, namespace_id: str, within_s: float = 2.0) -> None:
-        began = FreeTime()
+    async def wait_until_equal(self, namespace_id: str) -> None:
+        end = time.monotonic() + PATIENCE_S
         while True:
             row, held = await self.source.row(namespace_id), self.plane.holds(namespace_id)
             if held is not None and (held.revision, held.current_version_id) == (
@@ -255,5 +256,5 @@ class Fed:
                 row.version_id,
             ):
                 return
-            assert began.is_within(within_s), (row, held)
+            assert time.monotonic() < end, (row, held)
             await asyncio.sleep(0.005)

@@ -13,7 +13,7 @@ from tests.control.response_shapes import ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer, unique
 from tests.support.command_line import error_output, json_output, output, run
 from tests.support.full_service import Developer, eventually
-from tests.support.waiting import PATIENCE_S, promised
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -204,7 +204,7 @@ async def test_group_tokens_end_with_the_membership(developer: Developer) -> Non
         fields = {"game_id": game_id, "lobby_id": lobby["lobby_id"]}
         return (await me.call("detach", **fields)).code == "TOKEN_REVOKED"
 
-    await promised(is_over, 1.0)
+    await eventually(is_over)
 
 
 async def test_token_covers_the_requested_scope(owner: Developer) -> None:

@@ -174,7 +174,7 @@ async def all_but_one_are_fed(fed: Fed, names: list[str], broken: str) -> None:
     fed.feeder.enqueue(*names)
     for name in names:
         if name != broken:
-            await fed.wait_until_equal(name, within_s=20)
+            await fed.wait_until_equal(name)
     assert fed.plane.holds(broken) is None
     async with asyncio.timeout(PATIENCE_S):
         while fed.feeder.waiting > 1:
@@ -214,7 +214,7 @@ async def test_slow_namespace_does_not_block_others(
         # PostgreSQL ends a lock wait after 10 s. The other callers must get their results before.
         assert 0 not in earlier
     assert await waiting == "VALIDATION_FAILED"
-    await fed.wait_until_equal(slow, within_s=20)
+    await fed.wait_until_equal(slow)
 
 
 async def test_failing_namespace_does_not_block_others(fed: Fed) -> None:
@@ -222,7 +222,7 @@ async def test_failing_namespace_does_not_block_others(fed: Fed) -> None:
     fed.plane.breaks_on = names[2]
     await all_but_one_are_fed(fed, names, names[2])
     fed.plane.breaks_on = ""
-    await fed.wait_until_equal(names[2], within_s=20)
+    await fed.wait_until_equal(names[2])
 
 
 async def test_unreadable_record_does_not_block_others(fed: Fed) -> None:
@@ -261,11 +261,11 @@ async def test_unannounced_change_is_fed(fed: Fed, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(feeder, "_RECORDS_INTERVAL_S", 0.2)
     namespace_id = await fed.source.namespace()
     await fed.run_anew()
-    await fed.wait_until_equal(namespace_id, within_s=5)
+    await fed.wait_until_equal(namespace_id)
     for number in (3, 4):
         await fed.source.touch(namespace_id, number)
-        await fed.wait_until_equal(namespace_id, within_s=10)
-    await fed.wait_until_equal(await fed.source.namespace("new"), within_s=10)
+        await fed.wait_until_equal(namespace_id)
+    await fed.wait_until_equal(await fed.source.namespace("new"))
 
 
 # Rays ---------------------------------------------------------------------------------------------

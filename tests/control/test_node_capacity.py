@@ -17,7 +17,7 @@ from tests import programs
 from tests.control.test_lobby_processes import Game
 from tests.control.test_servers import Servers
 from tests.support.full_service import Developer, FullService, running
-from tests.support.waiting import PATIENCE_S, promised
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -149,7 +149,7 @@ async def test_servers_and_lobbies_share_the_capacity(
         answer = await game.find("duel")
         return answer.body if answer.code == "OK" else None
 
-    lobby_id = (await promised(found, within_s=1.0))["lobby"]["lobby_id"]
+    lobby_id = (await eventually(found))["lobby"]["lobby_id"]
     assert (await back.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
     await back.developer.good("detach", game_id=back.game_id, lobby_id=lobby_id)
     await game.over(lobby_id)

@@ -20,7 +20,7 @@ from aiohttp import web
 from pyservice.dataplane.outbound_http import DnsResolver, NoUsableResponse, OutboundHttpClient
 from pyservice.network.hosts import AllowedDestinations, anywhere
 from tests.dataplane.third_party_server import ThirdPartyServer, raw_server, third_party_server
-from tests.support.waiting import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -235,9 +235,7 @@ async def test_slow_response_times_out(server: ThirdPartyServer) -> None:
 
     server.reply = reply
     outbound = OutboundHttpClient(AllowedDestinations(LOOPBACK), timeout_ms=200)
-    started = FreeTime()
     assert await _reason(outbound, server.url(), 1 << 20) == "no answer within 0.2 s"
-    assert started.is_within(1)
     await outbound.close()
 
 

@@ -24,6 +24,8 @@ from tests.support.leftover_processes import pids_of
 from tests.support.loopback import FREE_PORT
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 CHROMIUM = shutil.which("chromium")
 needs_curl = pytest.mark.skipif(
     shutil.which("curl") is None, reason="no curl: apt-get install curl"
@@ -111,6 +113,7 @@ def address_of(found: Any) -> str:
     return f"ws://{found['ports']['game']['host']}/play?token={found['player']['token']}"
 
 
+@pytest.mark.fast
 def test_closed_socket_frees_its_slot_for_find(
     start_run: StartRun,
 ) -> None:

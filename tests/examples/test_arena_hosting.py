@@ -12,7 +12,7 @@ import pytest
 from examples.arena.hosting import Connections, HostingClient, Pauses, ServiceAway
 from examples.arena.lobby import RELEASES_MAX, Lobby, Releases
 from examples.arena.settings import SettingsError, read_settings
-from tests.support.waiting import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S, within
 
 pytestmark = pytest.mark.anyio
 
@@ -48,31 +48,27 @@ async def test_refused_connection_counts_as_an_outage(refused_url: str) -> None:
             assert hosting.outages == count
 
 
+@pytest.mark.timing
 async def test_silent_service_is_an_outage_after_the_timeout(silent_url: str) -> None:
     async with client_of(silent_url) as hosting:
-        started = FreeTime()
-        with pytest.raises(ServiceAway):
+        with within(0.5), pytest.raises(ServiceAway):
             await hosting.call("POST", "/matchmaker/lobbies/ready", b"{}", timeout_s=0.2)
-        assert started.wall_s >= 0.2
-        assert started.is_within(1)
         assert hosting.outages == 1
 
 
+@pytest.mark.timing
 async def test_confirm_is_retried_until_its_deadline(refused_url: str) -> None:
     async with client_of(refused_url) as hosting:
-        started = FreeTime()
-        with pytest.raises(ServiceAway):
+        with within(0.9), pytest.raises(ServiceAway):
             await hosting.confirm_player("player_a", "key", within_s=0.6)
-        assert started.is_within(0.6)
         assert hosting.outages >= 2
 
 
+@pytest.mark.timing
 async def test_confirm_times_out_on_a_silent_service(silent_url: str) -> None:
     async with client_of(silent_url) as hosting:
-        started = FreeTime()
-        with pytest.raises(ServiceAway):
+        with within(0.8), pytest.raises(ServiceAway):
             await hosting.confirm_player("player_a", "key", within_s=0.5)
-        assert started.is_within(0.75)
 
 
 async def test_close_cancels_a_running_call() -> None:

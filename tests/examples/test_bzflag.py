@@ -19,9 +19,10 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = shutil.which("bzfs", path="/usr/games:/usr/bin")
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None, reason="no BZFlag server: apt-get install bzflag-server"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(PROGRAM is None, reason="no BZFlag server: apt-get install bzflag-server"),
+]
 
 
 @pytest.fixture

@@ -12,11 +12,15 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.app.supervised_service import is_gone
 from tests.e2e.conftest import Run, StartRun
 from tests.e2e.conftest import start_run as start_run
 from tests.support.leftover_processes import pids_of
 from tests.support.waiting import PATIENCE_S, until
+
+pytestmark = pytest.mark.full
 
 OPEN = "Ctrl-C ends all of it"
 LOCKS = ("SERVE.LOCK", "LOCK", "control/LOCK")

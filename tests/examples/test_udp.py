@@ -42,6 +42,8 @@ from tests.examples.udp_game import (
 from tests.support.full_service import FullService, running
 from tests.support.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.full
+
 GRACE_MS = 300
 PSS_MAX_KB = 3_000
 CONFIRM_S = 10.0
@@ -70,6 +72,7 @@ def players(stage: Stage) -> Iterator[Players]:
         yield players
 
 
+@pytest.mark.fast
 def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage) -> None:
     with contextlib.closing(stage.bots("crowd", 8, seconds=4)) as bots:
         report = bots.report()
@@ -291,6 +294,7 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
     players.at(again).enter()
 
 
+@pytest.mark.fast
 def test_all_environment_problems_are_reported_at_once(programs: Path) -> None:
     wrong = {"HOSTING_API_URL": "https://127.0.0.1", "PORT": "70000", "HOSTING_LOBBY_ID": "x"}
     server = run_server(programs, wrong)
@@ -303,6 +307,7 @@ def test_all_environment_problems_are_reported_at_once(programs: Path) -> None:
     assert usage[0].startswith("usage:")
 
 
+@pytest.mark.fast
 def test_bot_reports_all_missing_arguments(programs: Path) -> None:
     command = [str(programs / "udp-bot"), "--api", "http://127.0.0.1:1"]
     created = subprocess.run(command, capture_output=True, text=True, check=False)

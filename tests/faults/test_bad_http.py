@@ -16,7 +16,7 @@ from tests.faults.transports import Response
 from tests.faults.unchanged_state import assert_unchanged
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 JOIN = "/matchmaker/lobbies/join"
 ATTACH = "/cloud/games/faults/namespaces/prod/lobbies/attach"
@@ -195,6 +195,7 @@ async def test_invalid_query_lists_every_problem(
         ("BREW", JOIN, 400, "HEADER_INVALID"),
     ],
 )
+@pytest.mark.fast
 async def test_unknown_route_returns_its_code(
     shared: SharedPlane, method: str, path: str, status: int, code: str
 ) -> None:

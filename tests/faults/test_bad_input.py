@@ -16,7 +16,7 @@ from tests.faults.shared_plane import SharedPlane, check_problem
 from tests.faults.transports import OPERATIONS, Answer
 from tests.faults.unchanged_state import assert_unchanged
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 
 @pytest.mark.parametrize("row", BOTH_TRANSPORTS, ids=lambda row: row.name)
@@ -99,6 +99,7 @@ async def test_invalid_token_returns_its_code_and_changes_nothing(
                     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
+@pytest.mark.fast
 async def test_token_of_another_lobby_does_not_change_the_slot(shared: SharedPlane) -> None:
     body = {"player_token": shared.player_token}
     other = shared.tokens["other lobby"]

@@ -22,7 +22,7 @@ from tests.faults.transports import (
     Transports,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 FIND_WAIT_MS = 120_000
 START_LIMIT_MS = 120_000
@@ -65,6 +65,7 @@ async def give_up(transport: Transport, request: asyncio.Task[Answer]) -> None:
 
 @pytest.mark.parametrize("operation", ["find", "join"])
 @pytest.mark.parametrize("name", ["http", "grpc"])
+@pytest.mark.fast
 async def test_disconnected_client_frees_its_held_slot(
     plane: Plane, session: ApiSession, open_transports: OpenTransports, operation: str, name: str
 ) -> None:

@@ -18,7 +18,7 @@ from tests.faults.plane import GAME, Plane
 from tests.faults.shim import Shim
 from tests.faults.transports import Answer, Transport, Transports
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180), pytest.mark.full]
 
 DISK_MIB = 24
 STATE_BYTES = 60_000
@@ -126,6 +126,7 @@ async def check_recovers(session: ApiSession, transport: Transport, lobby: Attac
     await until(is_well, "places to be given again", timeout_s=30)
 
 
+@pytest.mark.fast
 async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
     plane: Plane, disk: SmallDisk, session: ApiSession, transports: Transports
 ) -> None:

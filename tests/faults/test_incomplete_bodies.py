@@ -13,7 +13,7 @@ from tests.faults.conftest import MakePlane
 from tests.faults.plane import Plane
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 MIB = 1 << 20
 VERSIONS = "/cloud/games/faults/versions"

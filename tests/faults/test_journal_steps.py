@@ -18,7 +18,7 @@ from tests.faults.plane import Plane
 from tests.faults.restarts_under_load import EndProcess, restart_under_load
 from tests.faults.shim import Rule, Shim, Step
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180), pytest.mark.full]
 
 SEGMENT_BYTES: Final = 1 << 20
 # States of this size fill a segment in about thirty calls.
@@ -136,6 +136,7 @@ def role(step: Step) -> tuple[str, str]:
 
 
 @pytest.mark.proof
+@pytest.mark.fast
 async def test_step_table_has_every_step_of_the_journal(make_plane: MakePlane) -> None:
     plane = make_plane(settings={"journal": {"segment_bytes": SEGMENT_BYTES}})
     shim = plane.commanded

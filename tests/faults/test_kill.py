@@ -15,7 +15,7 @@ from tests.faults.plane import Plane
 from tests.faults.restarts_under_load import EndProcess, restart_under_load
 from tests.faults.shim import Rule, Shim
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 SEED = 20_251_120
 

@@ -16,7 +16,7 @@ from tests.faults.lobby_setup import ApiSession, attach_fields
 from tests.faults.plane import Plane
 from tests.faults.transports import Lost
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 READ = "hosting.internal.v1.Facts.Read"
 PENDING = "hosting_journal_pending_events"

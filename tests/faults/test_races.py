@@ -16,7 +16,7 @@ from tests.faults.lobby_setup import ApiSession, attach_fields
 from tests.faults.plane import Plane
 from tests.faults.transports import Answer, Transport, Transports
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 CROWD = 1_000
 
@@ -78,6 +78,7 @@ async def test_concurrent_party_finds_never_exceed_the_limit(
     assert len({token for answer in winners for token in answer.tokens}) == 297
 
 
+@pytest.mark.fast
 async def test_concurrent_uses_of_one_token_succeed_once(
     session: ApiSession, transports: Transports
 ) -> None:

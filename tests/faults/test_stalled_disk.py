@@ -16,7 +16,7 @@ from tests.faults.plane import GAME, Plane
 from tests.faults.transports import Answer, GrpcTransport, Lost, Transport, Transports
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 SOURCE_LIMIT = 4
 IN_FLIGHT = "hosting_requests_in_flight"

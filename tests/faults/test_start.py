@@ -16,7 +16,7 @@ from tests.faults.conftest import MakePlane, OpenTransports
 from tests.faults.lobby_setup import ApiSession, until
 from tests.faults.plane import Plane
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 
 def pyservice(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

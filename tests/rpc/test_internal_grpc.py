@@ -13,7 +13,7 @@ import pytest
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
 from pyservice.rpc import InternalClient, InternalServer, Unreachable
-from tests.support.waiting import promised
+from tests.support.waiting import eventually, within
 
 pytestmark = pytest.mark.anyio
 
@@ -98,6 +98,7 @@ async def test_stale_socket_of_a_killed_process_is_replaced(path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.timing
 async def test_restarted_server_is_reached_within_a_second(path: Path) -> None:
     request = pb.CreateTokenRequest(namespace="arena/prod")
     async with InternalClient(path) as client:
@@ -117,7 +118,8 @@ async def test_restarted_server_is_reached_within_a_second(path: Path) -> None:
                 return False
             return True
 
-        await promised(is_reached, 1.0)
+        with within(1.0):
+            await eventually(is_reached)
         await server.stop(0.0)
 
 

@@ -23,6 +23,7 @@ from pyservice.auth import keyring
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, document, version
 from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     # Tests of pure Python code run without the native module.
@@ -179,6 +180,10 @@ class Service:
 
     def probe(self, path: str) -> httpx.Response:
         return self.client.get(f"http://{self.addresses['metrics']}{path}")
+
+    def wait_ready(self) -> None:
+        """A late event loop keeps a busy machine not ready for ten seconds."""
+        until(lambda: self.probe("/readyz").status_code == 200)
 
     def public_token(self) -> str:
         done = self.command("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")

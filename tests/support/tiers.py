@@ -1,6 +1,7 @@
 """Test tiers: tests that run in `make test-full` and not in `make test`.
 
-The fast tier skips tests with the marker `full`. Of a test over databases and transports it runs
+The fast tier skips tests with the marker `full` or `timing`. The marker `fast` on a test of such a
+module makes it the smoke test that stays. Of a test over databases and transports it runs
 two combinations: SQLite with HTTP, and PostgreSQL with gRPC. Of a test over one of the two it runs
 the first value.
 """
@@ -13,6 +14,7 @@ import pytest
 
 _DATABASES: Final = ("sqlite", "postgresql")
 _TRANSPORTS: Final = ("http", "grpc")
+_TIERS: Final = {"fast": True, "full": False, "timing": False}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,7 +35,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_fast(item: pytest.Item) -> bool:
-    return item.get_closest_marker("full") is None and _is_on_diagonal(item)
+    # The closest marker comes first: the test's own before its module's.
+    tier = next((mark.name for mark in item.iter_markers() if mark.name in _TIERS), "fast")
+    return _TIERS[tier] and _is_on_diagonal(item)
 
 
 def _is_on_diagonal(item: pytest.Item) -> bool:

@@ -19,14 +19,12 @@ from tests.control.files import png, put, tar
 from tests.faults.control.killed_service import KilledService, StateReader
 from tests.faults.control.running_servers import RunningServers
 from tests.support.full_service import ARENA_MODES, Answer, Developer, Door, eventually
-from tests.support.waiting import PATIENCE_S, promised
+from tests.support.waiting import PATIENCE_S
 
 DOMAIN: Final = "play.example.com"
 BUILD: Final = tar()
 PAGE: Final = b"<h1>Arena</h1>"
 CURRENT: Final = {"current": "yes"}
-SHOWN_S: Final = 1.0
-REVOKED_S: Final = 1.0
 """Time for which the data plane may still accept a revoked token."""
 Fields = dict[str, Any]
 
@@ -277,7 +275,7 @@ class GameFixture:
             good = "MATCHMAKER_LOBBY_NOT_FOUND"
             return answer.code == ("TOKEN_REVOKED" if is_revoked else good)
 
-        await promised(is_known, REVOKED_S)
+        await eventually(is_known)
 
     async def _check_uploads(self, responses: Fields) -> None:
         for site in responses["list_sites"]["sites"]:
@@ -342,7 +340,7 @@ class GameFixture:
             async def is_so() -> bool:
                 return (await browser.get(url, auth=who)).status_code == status
 
-            await promised(is_so, SHOWN_S)
+            await eventually(is_so)
 
         is_guarded = cdn["auth_type"] == "basic"
         await answers(401 if is_guarded else 200)

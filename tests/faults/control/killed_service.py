@@ -30,11 +30,10 @@ from pyservice.storage.tables import metadata
 from tests.control.namespace_scenario import MOVING, still
 from tests.faults.shim import Rule, Shim
 from tests.support.full_service import Answer, Door, FullService
-from tests.support.waiting import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S
 
 _HELD: Final = "hosting.internal.v1.Feed.Held"
 _IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
-AGREE_S: Final = 1.0
 UNPACKER: Final = "unpacker"
 """Unpacks builds for the control plane, and ends with the control plane."""
 HALF: Final = 20
@@ -318,12 +317,12 @@ class StateReader:
 
     async def agree(self) -> None:
         """Returns when the data plane has the configuration of all namespaces in the records. Fails
-        after `AGREE_S`.
+        after `PATIENCE_S`.
         """
         await self.both_up()
-        began = FreeTime()
+        end = time.monotonic() + PATIENCE_S
         while found := await self._differences():
-            assert began.is_within(AGREE_S), (found, self._house.log())
+            assert time.monotonic() < end, (found, self._house.log())
             await asyncio.sleep(0.01)
 
     async def records(self) -> Rows:

@@ -30,7 +30,7 @@ from tests.support.databases import Databases
 from tests.support.full_service import Developer, FullService
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 COMMIT = b"COMMIT\0"
 TIMES = 6

@@ -22,7 +22,7 @@ from tests.support import command_line
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Answer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
 RING: Final = "control/keys.json"
 UNNAMED: Final = "control/.keys.json.*.tmp"

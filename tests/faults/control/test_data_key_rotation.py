@@ -29,7 +29,7 @@ from tests.faults.control.killed_service import (
 from tests.support import command_line
 from tests.support.full_service import ARENA_MODES, Developer, Door
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
 RING: Final = "keys.json"
 UNNAMED: Final = ".keys.json.*.tmp"

@@ -19,7 +19,7 @@ from tests.faults.control.test_disconnected_callers import HeldCommitService
 from tests.faults.control.test_disconnected_callers import full_service as full_service
 from tests.support.full_service import Developer, eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 ATTEMPTS: Final = 3
 FED: Final = "feed/.*.tmp"

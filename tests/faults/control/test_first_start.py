@@ -19,7 +19,7 @@ from pyservice.storage.tables import cloud_tokens, groups, identities
 from tests.faults.control.killed_service import LOG, KilledService, Step
 from tests.support.databases import Databases
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 TOKEN: Final = "control/owner.token"
 OF_TOKEN: Final = (

@@ -18,7 +18,7 @@ from tests.faults.control.killed_service import KilledService
 from tests.support.full_service import Developer, Door, eventually
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 STALLED_S: Final = 0.3
 ROUNDED_MS: Final = 1

@@ -50,7 +50,7 @@ from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Answer
 from tests.support.waiting import PATIENCE_S, POLL_S
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
 NOT_CREATED: Final = "No token was created"
 ELSEWHERE: Final = {
@@ -59,6 +59,7 @@ ELSEWHERE: Final = {
 }
 
 
+@pytest.mark.fast
 def test_every_change_has_a_kill_test() -> None:
     operations = {row.slug for row in ROWS if row.changes}
     service = control_admin_pb2.DESCRIPTOR.services_by_name["ControlAdmin"]

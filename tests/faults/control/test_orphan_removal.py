@@ -22,7 +22,7 @@ from tests.faults.control.test_kill import open_game_fixture
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Answer, eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
 COUNT: Final = 3
 _FEED: Final = "hosting.internal.v1.Feed"

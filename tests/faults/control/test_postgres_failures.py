@@ -18,7 +18,7 @@ from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
 from tests.support.full_service import ARENA_MODES, Answer, Developer, FullService
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
 CALLERS: Final = 32
 CHANGES: Final = 12

@@ -24,7 +24,7 @@ from tests.support.databases import server as server
 from tests.support.full_service import Developer, Door, FullService, eventually
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 DOORS: Final = ("http", "grpc")
 ORIGIN: Final = "https://play.example.com"

@@ -24,7 +24,7 @@ from tests.faults.servers.failing_game import (
 )
 from tests.support.full_service import Developer, FullService, eventually, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 KILLED = 128 + 9
 

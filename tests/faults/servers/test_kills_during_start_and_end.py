@@ -30,7 +30,7 @@ from tests.faults.servers.failing_game import PLAIN, FailingGame, address_of, ec
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Answer, eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
 Data = tuple[Step, ...]
 

@@ -31,7 +31,7 @@ from tests.faults.servers.failing_game import (
 from tests.support.full_service import FullService, eventually, running
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 START_LIMIT_MS: Final = 10_000
 KILLED: Final = 128 + 9
@@ -135,6 +135,7 @@ async def check_no_leftovers(game: FailingGame, lobby_id: str) -> None:
     assert processes_of(full_service, lobby_id) == []
 
 
+@pytest.mark.fast
 async def test_immediate_exit_is_reported_with_its_exit_code(game: FailingGame) -> None:
     record = await start_failed(game, "exits", "exited", 3)
     assert record["failure"] == "EXITED"

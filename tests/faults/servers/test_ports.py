@@ -30,7 +30,7 @@ from tests.support.full_service import FullService, eventually, running
 from tests.support.loopback import OWN_ADDRESS
 from tests.support.occupied_ports import Foreigner, many_files
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 PUBLIC: Final = range(26_000, 32_000)
 FREE: Final = 300

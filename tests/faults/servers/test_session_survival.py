@@ -24,7 +24,7 @@ from tests.faults.servers.failing_game import (
 )
 from tests.support.full_service import FullService, eventually, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 PLAYERS: Final = 100
 LOST_MAX: Final = 0.001

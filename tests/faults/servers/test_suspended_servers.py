@@ -23,9 +23,8 @@ from tests.faults.servers.failing_game import (
     signal_run,
 )
 from tests.support.full_service import FullService, eventually, running
-from tests.support.waiting import promised
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 TIMEOUT_MS: Final = 3_000
 LIMIT: Final = 2
@@ -54,7 +53,7 @@ async def wait_unlisted(game: FailingGame, lobby_id: str) -> None:
             one["lobby_id"] for one in answer.body["lobbies"]
         }
 
-    await promised(is_hidden, TIMEOUT_MS / 1000)
+    await eventually(is_hidden)
 
 
 async def found_existing(game: FailingGame) -> Any:
