@@ -71,8 +71,7 @@ FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, PartDied)
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500
 _SWITCH_S: Final = 0.000_5
-"""Thread switch interval in seconds. With Python's 5 ms, an archive scan delays a request by 40 ms.
-"""
+"""Thread switch interval in seconds. With Python's 5 ms, busy threads delay a request by 40 ms."""
 _ADDED_HEADERS_BYTES: Final = 4096
 
 _log = get_logger("service")

@@ -18,7 +18,7 @@ from pyservice.control import authorization
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.timestamps import rfc3339
-from pyservice.control.upload_validation import ARCHIVE, content_type_problems, path_problems
+from pyservice.control.upload_validation import content_type_problems, path_problems
 from pyservice.control.uploads import (
     Answer,
     Find,
@@ -31,6 +31,7 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
 from pyservice.runtime import decompression
+from pyservice.runtime.build_unpacking import ARCHIVE
 from pyservice.runtime.unpacked_builds import BuildSource, BuildUnusable
 from pyservice.storage import builds, games, servers, uploads
 from pyservice.storage.database import Database, Record, Transaction

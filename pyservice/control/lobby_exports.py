@@ -20,7 +20,6 @@ from pyservice.control.lobby_runs import LobbyProcess
 from pyservice.control.name_rules import require_valid
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms, rfc3339
-from pyservice.control.upload_validation import STEP_S
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
@@ -34,6 +33,8 @@ _EXPORTS_AT_ONCE: Final = 4
 _CLEANUP_INTERVAL_S: Final = 600.0
 _RETRIES_S: Final = (5.0, _CLEANUP_INTERVAL_S)
 _LATE_MS: Final = 3_600_000
+_STEP_S: Final = 0.05
+"""A step yields to other tenants after this time."""
 _INERT: Final = ("=", "+", "-", "@", "\t", "\r")
 _PORTION: Final = 1_000
 HISTORY_COLUMNS: Final = (
@@ -177,7 +178,7 @@ _LOG_COLUMNS: Final = ("timestamp", "stream", "line")
 
 
 def _log_turn(lines: Iterator[LogLine], end: int, stream: LogStream) -> tuple[bytes, bool]:
-    until = time.perf_counter() + STEP_S
+    until = time.perf_counter() + _STEP_S
     is_more = False
 
     def rows() -> Iterator[Sequence[object]]:

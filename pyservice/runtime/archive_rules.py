@@ -6,7 +6,7 @@ rules: its links may have any target, because only the program inside the contai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Final, Protocol
 
 STEPS_MAX: Final = 5_000_000
@@ -18,7 +18,6 @@ DEPTH_MAX: Final = 256
 FILES: Final = frozenset(b"\x0007")
 HARD_LINK, SYMBOLIC_LINK, FOLDER = b"1"[0], b"2"[0], b"5"[0]
 DEVICES: Final = frozenset(b"346")
-_STEPS_AT_ONCE: Final = 10_000
 _JUMPS_MAX: Final = 40
 
 UNPACKED_MAX_BYTES: Final = 32 << 30
@@ -48,7 +47,7 @@ class BadArchive(Exception):
 class Rules(Protocol):
     def entry(self, kind: int, name: bytes, link: bytes) -> None: ...
 
-    def finish(self) -> Iterator[None]: ...
+    def finish(self) -> None: ...
 
 
 class FolderRules:
@@ -56,35 +55,35 @@ class FolderRules:
         self._links: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
-        told = _display_name(name)
+        shown = _display_name(name)
         if kind in DEVICES:
-            raise BadArchive(told, "not-allowed", "is a device or a pipe")
+            raise BadArchive(shown, "not-allowed", "is a device or a pipe")
         if kind not in FILES and kind not in (HARD_LINK, SYMBOLIC_LINK, FOLDER):
-            raise BadArchive(told, "not-allowed", "is neither file, folder nor link")
-        path = self._inside(told, name)
+            raise BadArchive(shown, "not-allowed", "is neither file, folder nor link")
+        path = self._inside(shown, name)
         if path in self._links:
-            raise BadArchive(told, "not-unique", "stands where a link is")
+            raise BadArchive(shown, "not-unique", "stands where a link is")
         if not path and kind != FOLDER:
-            raise BadArchive(told, "invalid", "has no name")
-        if kind == HARD_LINK and self._inside(told, link) in self._links:
-            raise BadArchive(told, "not-allowed", "is another name of a link")
+            raise BadArchive(shown, "invalid", "has no name")
+        if kind == HARD_LINK and self._inside(shown, link) in self._links:
+            raise BadArchive(shown, "not-allowed", "is another name of a link")
         if kind == SYMBOLIC_LINK:
-            _refuse_link(told, link)
+            _refuse_link(shown, link)
             if link.startswith(b"/") or not link:
-                raise BadArchive(told, "not-allowed", "is a link out of the archive")
+                raise BadArchive(shown, "not-allowed", "is a link out of the archive")
             self._links[path] = tuple(link.split(b"/"))
 
-    def _inside(self, told: str, name: bytes) -> tuple[bytes, ...]:
+    def _inside(self, shown: str, name: bytes) -> tuple[bytes, ...]:
         if name.startswith(b"/"):
-            raise BadArchive(told, "not-allowed", "has no relative path")
+            raise BadArchive(shown, "not-allowed", "has no relative path")
         words = tuple(path_parts(name))
-        _refuse_path(told, words)
+        _refuse_path(shown, words)
         for length in range(1, len(words)):
             if words[:length] in self._links:
-                raise BadArchive(told, "not-allowed", "is behind a link")
+                raise BadArchive(shown, "not-allowed", "is behind a link")
         return words
 
-    def finish(self) -> Iterator[None]:
+    def finish(self) -> None:
         steps = 0
         for path in self._links:
             place, left = list(path[:-1]), [*reversed(self._links[path])]
@@ -92,8 +91,6 @@ class FolderRules:
             while left:
                 word = left.pop()
                 steps += 1
-                if not steps % _STEPS_AT_ONCE:
-                    yield
                 if steps > STEPS_MAX:
                     raise BadArchive("", "too-many", "has too many links through links")
                 if word in (b"", b"."):
@@ -108,8 +105,8 @@ class FolderRules:
                 elif place:
                     place.pop()
                 else:
-                    told = b"/".join(path).decode("utf-8", "replace")[:256]
-                    raise BadArchive(told, "not-allowed", "is a link out of the archive")
+                    shown = b"/".join(path).decode("utf-8", "replace")[:256]
+                    raise BadArchive(shown, "not-allowed", "is a link out of the archive")
 
 
 class RootRules:
@@ -118,49 +115,49 @@ class RootRules:
     """
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
-        told = _display_name(name)
+        shown = _display_name(name)
         kinds = (HARD_LINK, SYMBOLIC_LINK, FOLDER)
         if kind not in FILES and kind not in kinds and kind not in DEVICES:
-            raise BadArchive(told, "not-allowed", "is neither file, folder, link nor device")
-        _refuse_path(told, path_parts(name))
+            raise BadArchive(shown, "not-allowed", "is neither file, folder, link nor device")
+        _refuse_path(shown, path_parts(name))
         if kind == HARD_LINK:
-            _refuse_path(told, path_parts(link))
+            _refuse_path(shown, path_parts(link))
         elif kind == SYMBOLIC_LINK:
-            _refuse_link(told, link)
+            _refuse_link(shown, link)
         if kind in (HARD_LINK, SYMBOLIC_LINK) and not link:
-            raise BadArchive(told, "not-allowed", "is a link to nothing")
+            raise BadArchive(shown, "not-allowed", "is a link to nothing")
 
-    def finish(self) -> Iterator[None]:
-        yield from ()
+    def finish(self) -> None:
+        pass
 
 
 def path_parts(path: bytes) -> list[bytes]:
     return [word for word in path.split(b"/") if word not in (b"", b".")]
 
 
-def _refuse_path(told: str, words: Collection[bytes]) -> None:
+def _refuse_path(shown: str, words: Collection[bytes]) -> None:
     if b".." in words:
-        raise BadArchive(told, "not-allowed", "has .. in its path")
+        raise BadArchive(shown, "not-allowed", "has .. in its path")
     if len(words) > DEPTH_MAX:
-        raise BadArchive(told, "not-allowed", "is too deep in folders")
+        raise BadArchive(shown, "not-allowed", "is too deep in folders")
     # Without this check, the error would only occur at the start of a run.
     lengths = [len(word) for word in words]
     if max(lengths, default=0) > NAME_MAX_BYTES:
         reason = f"has a name in its path that is longer than {NAME_MAX_BYTES} bytes"
-        raise BadArchive(told, "too-long", reason)
+        raise BadArchive(shown, "too-long", reason)
     if sum(lengths) + len(lengths) - 1 > PATH_MAX_BYTES:
         reason = f"has a path that is longer than {PATH_MAX_BYTES} bytes"
-        raise BadArchive(told, "too-long", reason)
+        raise BadArchive(shown, "too-long", reason)
     if any(b"\0" in word for word in words):
-        raise BadArchive(told, "invalid", "has a NUL in its path")
+        raise BadArchive(shown, "invalid", "has a NUL in its path")
 
 
-def _refuse_link(told: str, link: bytes) -> None:
+def _refuse_link(shown: str, link: bytes) -> None:
     if len(link) > LINK_MAX_BYTES:
         reason = f"leads to a path that is longer than {LINK_MAX_BYTES} bytes"
-        raise BadArchive(told, "too-long", reason)
+        raise BadArchive(shown, "too-long", reason)
     if b"\0" in link:
-        raise BadArchive(told, "invalid", "leads to a path with a NUL")
+        raise BadArchive(shown, "invalid", "leads to a path with a NUL")
 
 
 def _display_name(name: bytes) -> str:
@@ -186,18 +183,18 @@ class SizeAllowance:
         self.take(folders * DISK_BLOCK_BYTES + max(0, DISK_BLOCK_BYTES - content_bytes))
 
     def refuse_beyond(self, coming_bytes: int) -> None:
-        told_bytes = self._taken_bytes + coming_bytes
-        if told_bytes > self.max_bytes:
-            raise BadArchive("", "too-high", self._reason(told_bytes))
+        bytes_so_far = self._taken_bytes + coming_bytes
+        if bytes_so_far > self.max_bytes:
+            raise BadArchive("", "too-high", self._reason(bytes_so_far))
 
-    def _reason(self, told_bytes: int) -> str:
+    def _reason(self, bytes_so_far: int) -> str:
         if self.max_bytes == UNPACKED_MAX_BYTES:
             return (
-                f"unpacks to at least {told_bytes} bytes, and no build may unpack to more than {self.max_bytes}: "
+                f"unpacks to at least {bytes_so_far} bytes, and no build may unpack to more than {self.max_bytes}: "
                 "leave out what the server does not need"
             )
         return (
-            f"unpacks to at least {told_bytes} bytes, and {self._packed_bytes} bytes may unpack to at most "
+            f"unpacks to at least {bytes_so_far} bytes, and {self._packed_bytes} bytes may unpack to at most "
             f"{self.max_bytes} ({RATIO_MAX} times as much, or {FREE_BYTES}): leave out what the server does not need, "
             "have it write what is empty when it starts, or upload it with less compression"
         )
@@ -220,13 +217,13 @@ class ImplicitFolders:
     def __init__(self) -> None:
         self._known: set[int] = set()
 
-    def made_by(self, kind: int, name: bytes) -> int:
+    def add_parents(self, kind: int, name: bytes) -> int:
         *above, last = path_parts(name) or [b""]
         known, at, count = self._known, 0, len(self._known)
         for word in above:
             at = hash((at, word))
             known.add(at)
-        made = len(known) - count
+        added = len(known) - count
         if kind == FOLDER:
             known.add(hash((at, last)))
-        return made
+        return added

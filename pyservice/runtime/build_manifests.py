@@ -12,7 +12,7 @@ import platform
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 SERVER_JSON: Final = "server.json"
 CONFIG_JSON: Final = "config.json"
@@ -48,10 +48,9 @@ class BuildProgram:
     is_readonly: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ImageContents:
+class BuildContents(NamedTuple):
     program: BuildProgram
-    layers: Sequence[str]
+    layers: Sequence[str] = ()
 
 
 def read_server_json(content: bytes | None) -> BuildProgram:
@@ -104,7 +103,7 @@ def read_bundle_config(content: bytes | None) -> BuildProgram:
     )
 
 
-def read_image(read: Read, names: Collection[str], tag: str | None) -> ImageContents:
+def read_image(read: Read, names: Collection[str], tag: str | None) -> BuildContents:
     """Returns the image with this tag. Without a tag, the file must have a single image. Raises
     BadManifest.
     """
@@ -121,7 +120,7 @@ def read_image(read: Read, names: Collection[str], tag: str | None) -> ImageCont
     for layer in layers:
         if layer not in names:
             raise BadManifest(f"lacks the layer {layer!r} that it names")
-    return ImageContents(_of_config(_object(config, _content(read, config)), config), layers)
+    return BuildContents(_of_config(_object(config, _content(read, config)), config), layers)
 
 
 def _of_docker(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:

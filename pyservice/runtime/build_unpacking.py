@@ -1,138 +1,190 @@
-"""Worker process that unpacks one build from standard input.
+"""Worker process that checks or unpacks one build from standard input.
 
-Usage: `python -m pyservice.runtime.build_unpacking <parent pid> <folder> <kind> <compression>
-<length> <reserve bytes> [<image tag>]`. It is a separate process, because builds are hostile input
-and take minutes. It ends with its parent.
+Usage: `python -m pyservice.runtime.build_unpacking <parent pid> check|<folder> <kind> <compression>
+<length> <reserve bytes> [<image tag>]`. It is a separate process without secrets in its
+environment, because builds are hostile input and take minutes. It ends with its parent.
 
-Writes `root` and, for images and bundles, `program.json`. Every byte is validated before it is
-written. Exit codes: 0 with the SHA-256 of the input, 1 with a sentence, 28 (ENOSPC) at the disk
-reserve, 75 (EX_TEMPFAIL) for a fault of this machine. Sentences contain no paths, because
-developers read them.
+`check` changes nothing. With a folder, it writes `root` and, for images and bundles,
+`program.json`. Exit codes: 0 with a report as JSON, 28 (ENOSPC) at the disk reserve, 75
+(EX_TEMPFAIL) for a fault of this machine. Sentences contain no paths, because developers read them.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import errno
 import functools
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
-import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Final, Protocol
 
 from pyservice.durable_files import is_disk_full, write_file
 from pyservice.process.parent_death import signal_on_parent_death
+from pyservice.runtime.archive_reader import ArchiveEntry, read_archive
 from pyservice.runtime.archive_rules import (
     DISK_BLOCK_BYTES,
+    FILES,
+    FOLDER,
+    HARD_LINK,
+    SYMBOLIC_LINK,
     BadArchive,
     FolderRules,
     RootRules,
-    Rules,
     SizeAllowance,
 )
-from pyservice.runtime.archive_validation import ArchiveValidator, SmallFiles, normal_path
 from pyservice.runtime.build_manifests import (
     CONFIG_JSON,
+    SERVER_JSON,
+    SERVER_JSON_MAX_BYTES,
     BadManifest,
-    BuildProgram,
+    BuildContents,
     read_bundle_config,
     read_image,
+    read_server_json,
 )
 from pyservice.runtime.build_manifests import MAX_BYTES as MANIFEST_MAX_BYTES
-from pyservice.runtime.decompression import (
-    MAGIC_BYTES,
-    BadCompression,
-    decompressor,
-    detect_compression,
-)
+from pyservice.runtime.decompression import decompressed_layer
 from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.root_filesystem import (
     PROGRAM_JSON,
     RootFilesystem,
     container_root_uid,
+    path_words,
     resolve_program,
 )
 
+ARCHIVE: Final = "archive"
+IMAGE: Final = "docker_image"
+BUNDLE: Final = "oci_bundle"
+CHECK: Final = "check"
 NO_SPACE_STATUS: Final = errno.ENOSPC
 FAULT_STATUS: Final = os.EX_TEMPFAIL
 NICE: Final = 10
+NAMES_MAX: Final = 10_000
+_SMALL_FILES_MAX: Final = 64
 _FAULTS: Final = (
     *(errno.EIO, errno.EROFS, errno.ESTALE),
     *(errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EAGAIN),
 )
 _ROOTFS: Final = "rootfs"
-_PIECE_BYTES: Final = 1 << 20
+_INPUT_BYTES: Final = 64 << 10
+_MEMORY_MAX_BYTES: Final = 2 << 30
+"""Limit of the address space. Paths and links of a hostile archive could take any amount."""
 _CHECK_EVERY_BYTES: Final = 16 << 20
 _CHECK_EVERY: Final = 64
 """Number of writes and entries between two checks. A small disk has few spare inodes."""
 
 
-class _Checked:
-    def __init__(
-        self,
-        source: IO[bytes],
-        compression: str,
-        allowance: SizeAllowance,
-        *,
-        rules: Rules | None = None,
-        small: SmallFiles | None = None,
-    ) -> None:
-        self.digest = hashlib.sha256()
+class _Target(Protocol):
+    def add(self, entry: ArchiveEntry) -> None: ...
+
+
+class _Build:
+    """Uploaded build. Its archive is read once, and `target` receives the entries."""
+
+    def __init__(self, source: IO[bytes], kind: str, compression: str, length: int) -> None:
         self._source = source
-        self._unpack = decompressor(compression) if compression != "none" else None
-        self._archive = ArchiveValidator("none", allowance, rules=rules, small=small)
-        self._pieces = self._read()
-        self._left = b""
+        self._kind = kind
+        self._compression = compression
+        self._length = length
+        self._digest = hashlib.sha256()
 
-    def read(self, size: int) -> bytes:
-        while not self._left:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._left = piece
-        taken, self._left = self._left[:size], self._left[size:]
-        return taken
+    def read(self, target: _Target, image_tag: str | None) -> BuildContents:
+        """Returns the program and the layers. Raises BadArchive, BadManifest."""
+        manifests = _Manifests(self._kind)
+        rules = RootRules() if self._kind == BUNDLE else FolderRules()
+        allowance = SizeAllowance(self._length)
+        for entry in read_archive(self._blocks(), self._compression, allowance, rules):
+            copied = manifests.copied(entry)
+            target.add(copied)
+            _skip(copied.content)
+        return manifests.parse(image_tag)
 
-    def finish(self) -> None:
-        collections.deque(self._pieces, maxlen=0)
+    def digest(self) -> str:
+        """Reads the rest of the build. Returns the SHA-256 of all of it."""
+        _skip(self._blocks())
+        return self._digest.hexdigest()
 
-    def _read(self) -> collections.abc.Iterator[bytes]:
-        while content := self._source.read(_PIECE_BYTES):
-            self.digest.update(content)
-            for piece in (content,) if self._unpack is None else self._unpack.pieces(content):
-                collections.deque(self._archive.feed(piece), maxlen=0)
-                yield piece
-        if self._unpack is not None:
-            self._unpack.finish()
-        collections.deque(self._archive.finish(), maxlen=0)
+    def _blocks(self) -> Iterator[bytes]:
+        while block := self._source.read(_INPUT_BYTES):
+            self._digest.update(block)
+            yield block
 
 
-class _Upload(NamedTuple):
-    content: IO[bytes]
-    compression: str
-    length: int
+def _skip(content: Iterable[object]) -> None:
+    collections.deque(content, maxlen=0)
 
-    def checked(self, rules: Rules | None = None, small: SmallFiles | None = None) -> _Checked:
-        allowance = SizeAllowance(self.length)
-        return _Checked(self.content, self.compression, allowance, rules=rules, small=small)
+
+class _Manifests:
+    """Copies of the files that describe a build. In an image, these can be all JSON files."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._name = {ARCHIVE: SERVER_JSON, BUNDLE: CONFIG_JSON}.get(kind)
+        self._max_bytes = SERVER_JSON_MAX_BYTES if kind == ARCHIVE else MANIFEST_MAX_BYTES
+        self._files: dict[str, bytearray] = {}
+        self._names: set[str] = set()
+
+    def copied(self, entry: ArchiveEntry) -> ArchiveEntry:
+        """Returns the entry. Its content is copied while it is read."""
+        if entry.kind == FOLDER:
+            return entry
+        path = normal_path(entry.name)
+        self._files.pop(path, None)
+        if self._name is None:
+            self._names.add(path)
+            if len(self._names) > NAMES_MAX:
+                raise BadArchive("", "too-many", f"must have at most {NAMES_MAX} files")
+        elif path != self._name:
+            return entry
+        if entry.kind not in FILES:
+            return entry
+        if self._name is not None:
+            self._files[path] = bytearray()
+        return dataclasses.replace(entry, content=self._copy(path, entry.content))
+
+    def _copy(self, path: str, content: Iterator[bytes]) -> Iterator[bytes]:
+        for number, piece in enumerate(content):
+            if self._name is None and number == 0 and piece.startswith((b"{", b"[")):
+                if len(self._files) >= _SMALL_FILES_MAX:
+                    raise BadArchive("", "too-many", "has too many files that say what is in it")
+                self._files[path] = bytearray()
+            copy = self._files.get(path)
+            if copy is not None:
+                # One more byte shows that the file is too long.
+                copy += piece[: self._max_bytes + 1 - len(copy)]
+            yield piece
+
+    def parse(self, image_tag: str | None) -> BuildContents:
+        if self._name is None:
+            return read_image(lambda path: bytes(self._files[path]), self._names, image_tag)
+        content = bytes(self._files[self._name]) if self._name in self._files else None
+        read = read_server_json if self._kind == ARCHIVE else read_bundle_config
+        return BuildContents(read(content))
+
+
+def normal_path(name: str) -> str:
+    return "/".join(path_words(name))
 
 
 class DiskReserve:
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._is_short = functools.partial(is_disk_short, folder, reserve_bytes)
-        self._unlooked_bytes = self._unlooked = 0
+        self._unchecked_bytes = self._unchecked_writes = 0
 
     def written(self, more_bytes: int) -> None:
-        self._unlooked_bytes += more_bytes
-        self._unlooked += 1
-        if self._unlooked_bytes >= _CHECK_EVERY_BYTES or self._unlooked >= _CHECK_EVERY:
-            self._unlooked_bytes = self._unlooked = 0
+        self._unchecked_bytes += more_bytes
+        self._unchecked_writes += 1
+        if self._unchecked_bytes >= _CHECK_EVERY_BYTES or self._unchecked_writes >= _CHECK_EVERY:
+            self._unchecked_bytes = self._unchecked_writes = 0
             self.refuse_without()
 
     def refuse_without(self) -> None:
@@ -141,137 +193,159 @@ class DiskReserve:
 
 
 class _Folder:
-    def __init__(self, root: Path, room: DiskReserve) -> None:
+    def __init__(self, root: Path, reserve: DiskReserve) -> None:
         self._root = str(root)
-        self._room = room
+        self._reserve = reserve
         self._folders = {self._root}
 
-    def add(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
-        place = self._place(entry.name)
-        if entry.isdir():
-            self._make(place)
+    def add(self, entry: ArchiveEntry) -> None:
+        path = self._path(entry.name)
+        if entry.kind == FOLDER:
+            self._create_folder(path)
             return
-        self._make(os.path.dirname(place))
-        self._room.written(DISK_BLOCK_BYTES)
-        if os.path.lexists(place):
-            if os.path.isdir(place):
+        self._create_folder(os.path.dirname(path))
+        self._reserve.written(DISK_BLOCK_BYTES)
+        if os.path.lexists(path):
+            if os.path.isdir(path):
                 raise BadArchive(entry.name, "not-unique", "is a folder and a file")
-            os.unlink(place)
-        if entry.issym():
-            os.symlink(entry.linkname, place)
-        elif entry.islnk():
-            self._link(entry, place)
-        elif entry.isreg():
-            self._write(archive, entry, place)
+            os.unlink(path)
+        if entry.kind == SYMBOLIC_LINK:
+            os.symlink(entry.link, path)
+        elif entry.kind == HARD_LINK:
+            self._link(entry, path)
         else:
-            raise BadArchive(entry.name, "not-allowed", "is neither file, folder nor link")
+            self._write(entry, path)
 
-    def _link(self, entry: tarfile.TarInfo, place: str) -> None:
-        linked = self._place(entry.linkname)
+    def _link(self, entry: ArchiveEntry, path: str) -> None:
+        linked = self._path(entry.link)
         # Any other folder is missing or is a link. Nothing is written through links.
         if os.path.dirname(linked) not in self._folders or not os.path.lexists(linked):
             raise BadArchive(entry.name, "not-found", "is another name of what is not there yet")
-        os.link(linked, place, follow_symlinks=False)
+        if linked in self._folders:
+            raise BadArchive(entry.name, "not-allowed", "is another name of a folder")
+        os.link(linked, path, follow_symlinks=False)
 
-    def _place(self, name: str) -> str:
-        words = [word for word in name.split("/") if word not in ("", ".")]
+    def _path(self, name: str) -> str:
+        words = path_words(name)
         if name.startswith("/") or ".." in words:
             raise BadArchive(name, "not-allowed", "leads out of the archive")
         return "/".join([self._root, *words])
 
-    def _make(self, place: str) -> None:
-        if place in self._folders:
+    def _create_folder(self, path: str) -> None:
+        if path in self._folders:
             return
-        self._make(os.path.dirname(place))
-        self._room.written(DISK_BLOCK_BYTES)
+        self._create_folder(os.path.dirname(path))
+        self._reserve.written(DISK_BLOCK_BYTES)
         try:
-            os.mkdir(place, 0o755)
+            os.mkdir(path, 0o755)
         except FileExistsError:
-            name = place.removeprefix(f"{self._root}/")
+            name = path.removeprefix(f"{self._root}/")
             raise BadArchive(name, "not-unique", "stands where a folder has to be") from None
-        self._folders.add(place)
+        self._folders.add(path)
 
-    def _write(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, place: str) -> None:
-        content = archive.extractfile(entry)
-        assert content is not None
+    def _write(self, entry: ArchiveEntry, path: str) -> None:
         mode = 0o755 if entry.mode & 0o100 else 0o644
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with open(os.open(place, flags, mode), "wb", buffering=0) as file:
+        with open(os.open(path, flags, mode), "wb", buffering=0) as file:
             os.fchmod(file.fileno(), mode)
-            while piece := content.read(_PIECE_BYTES):
+            for piece in entry.content:
                 file.write(piece)
-                self._room.written(len(piece))
+                self._reserve.written(len(piece))
 
 
-def _unpack_archive(checked: _Checked, root: Path, room: DiskReserve) -> str:
-    folder = _Folder(root, room)
-    for archive, entry in _entries(checked, FolderRules()):
-        folder.add(archive, entry)
-    return checked.digest.hexdigest()
+class _BundleRoot:
+    def __init__(self, root: RootFilesystem) -> None:
+        self._root = root
+
+    def add(self, entry: ArchiveEntry) -> None:
+        name = _inside_rootfs(entry.name)
+        if name is None:
+            return
+        link = _inside_rootfs(entry.link) if entry.kind == HARD_LINK else entry.link
+        if link is None:
+            raise BadArchive(name, "not-allowed", f"is another name of what is not in {_ROOTFS}")
+        self._root.add(dataclasses.replace(entry, name=name, link=link), whiteouts=False)
 
 
-def _entries(checked: _Checked, rules: Rules) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    source: Any = checked
-    with tarfile.open(fileobj=source, mode="r|", bufsize=_PIECE_BYTES) as archive:
-        for entry in archive:
-            rules.entry(entry.type[0], os.fsencode(entry.name), os.fsencode(entry.linkname))
-            yield archive, entry
-            archive.members = []  # type: ignore[attr-defined]  # or it keeps them all
-    checked.finish()
-    collections.deque(rules.finish(), maxlen=0)
-
-
-def _unpack_bundle(upload: _Upload, root: RootFilesystem) -> tuple[str, BuildProgram]:
-    small = SmallFiles(CONFIG_JSON, MANIFEST_MAX_BYTES)
-    checked = upload.checked(RootRules(), small)
-    for archive, entry in _entries(checked, RootRules()):
-        inside = _inside(entry.name)
-        if inside is None:
-            continue
-        entry.name = inside
-        if entry.islnk():
-            linked = _inside(entry.linkname)
-            if linked is None:
-                raise BadArchive(
-                    inside, "not-allowed", f"is another name of what is not in {_ROOTFS}"
-                )
-            entry.linkname = linked
-        root.add(archive, entry, whiteouts=False)
-    content = small.files.get(CONFIG_JSON)
-    return checked.digest.hexdigest(), read_bundle_config(
-        None if content is None else bytes(content)
-    )
-
-
-def _inside(name: str) -> str | None:
+def _inside_rootfs(name: str) -> str | None:
     first, _, rest = normal_path(name).partition("/")
     return rest if first == _ROOTFS else None
 
 
-def _unpack_image(
-    upload: _Upload, folder: Path, tag: str | None, root: RootFilesystem, room: DiskReserve
-) -> tuple[str, BuildProgram]:
-    parts = folder / "parts"
-    parts.mkdir()
-    small = SmallFiles(None, MANIFEST_MAX_BYTES)
-    digest = _unpack_archive(upload.checked(small=small), parts, room)
-    found = read_image(lambda path: bytes(small.files[path]), small.names, tag)
+class _Nothing:
+    def add(self, entry: ArchiveEntry) -> None:
+        pass
+
+
+class _LayerCheck:
+    """Validates all files of an image that are tars, and counts the unpacked size of all files."""
+
+    def __init__(self, length: int) -> None:
+        self._allowance = SizeAllowance(length)
+        self._problems: dict[str, BadArchive] = {}
+
+    def add(self, entry: ArchiveEntry) -> None:
+        self._problems.pop(normal_path(entry.name), None)
+        if entry.kind not in FILES:
+            return
+        pieces = decompressed_layer(entry.content)
+        layer = read_archive(pieces, "none", self._allowance, RootRules())
+        for reading in (layer, self._counted(pieces), self._counted(entry.content)):
+            try:
+                _skip(reading)
+            except BadArchive as error:
+                if not _is_no_tar(error):
+                    raise
+                self._problems.setdefault(normal_path(entry.name), error)
+
+    def _counted(self, pieces: Iterator[bytes]) -> Iterator[None]:
+        for piece in pieces:
+            self._allowance.take(len(piece))
+            yield
+
+    def refuse_bad(self, layers: Sequence[str]) -> None:
+        for layer in layers:
+            if layer in self._problems:
+                raise _of_layer(layer, self._problems[layer])
+
+
+def _is_no_tar(error: BadArchive) -> bool:
+    return not error.entry and error.word == "invalid"
+
+
+def _of_layer(layer: str, error: BadArchive) -> BadArchive:
+    return BadArchive(layer, error.word, error.reason) if _is_no_tar(error) else error
+
+
+def _unpack_layers(parts: Path, layers: Sequence[str], length: int, root: RootFilesystem) -> None:
     # All layers share the allowance, because each layer can be compressed.
-    allowance = SizeAllowance(upload.length)
-    for layer in found.layers:
+    allowance = SizeAllowance(length)
+    for layer in layers:
         root.next_layer()
         with (parts / layer).open("rb") as file:
-            below = _Checked(file, _compression(file), allowance, rules=RootRules())
-            for archive, entry in _entries(below, RootRules()):
-                root.add(archive, entry)
-    shutil.rmtree(parts)
-    return digest, found.program
+            blocks = iter(functools.partial(file.read, _INPUT_BYTES), b"")
+            pieces = decompressed_layer(blocks)
+            try:
+                for entry in read_archive(pieces, "none", allowance, RootRules()):
+                    root.add(entry)
+            except BadArchive as error:
+                raise _of_layer(layer, error) from None
 
 
-def _compression(file: IO[bytes]) -> str:
-    begin = file.read(MAGIC_BYTES)
-    file.seek(0)
-    return detect_compression(begin)
+def check(
+    source: IO[bytes], kind: str, compression: str, length: int, image_tag: str | None = None
+) -> tuple[str, BadArchive | None]:
+    """Returns the SHA-256 of a build, and its first problem. Writes nothing."""
+    build = _Build(source, kind, compression, length)
+    try:
+        if kind == IMAGE:
+            layers = _LayerCheck(length)
+            layers.refuse_bad(build.read(layers, image_tag).layers)
+        else:
+            build.read(_Nothing(), image_tag)
+    except (BadArchive, BadManifest) as error:
+        return build.digest(), _problem(error)
+    return build.digest(), None
 
 
 def unpack(
@@ -287,54 +361,56 @@ def unpack(
 
     Raises BadArchive, BadManifest, OSError.
     """
-    room = DiskReserve(folder, reserve_bytes)
-    room.refuse_without()
-    try:
-        return _unpack(_Upload(source, compression, length), folder, kind, room, image_tag)
-    except (BadCompression, tarfile.TarError, UnicodeError) as error:
-        raise BadArchive("", "invalid", str(error)) from None
-
-
-def _unpack(
-    upload: _Upload, folder: Path, kind: str, room: DiskReserve, image_tag: str | None
-) -> str:
-    if kind == "archive":
-        return _unpack_archive(upload.checked(), folder / "root", room)
-    root = RootFilesystem(folder / "root", container_root_uid(), room.written)
-    if kind == "oci_bundle":
-        digest, program = _unpack_bundle(upload, root)
+    reserve = DiskReserve(folder, reserve_bytes)
+    reserve.refuse_without()
+    build = _Build(source, kind, compression, length)
+    if kind == ARCHIVE:
+        build.read(_Folder(folder / "root", reserve), image_tag)
+        return build.digest()
+    root = RootFilesystem(folder / "root", container_root_uid(), reserve.written)
+    if kind == BUNDLE:
+        program = build.read(_BundleRoot(root), image_tag).program
     else:
-        digest, program = _unpack_image(upload, folder, image_tag, root, room)
-    write_file(folder / PROGRAM_JSON, json.dumps(resolve_program(program, root).told()).encode())
-    return digest
+        parts = folder / "parts"
+        parts.mkdir()
+        program, layers = build.read(_Folder(parts, reserve), image_tag)
+        _unpack_layers(parts, layers, length, root)
+        shutil.rmtree(parts)
+    content = json.dumps(dataclasses.asdict(resolve_program(program, root))).encode()
+    write_file(folder / PROGRAM_JSON, content)
+    return build.digest()
 
 
 def main() -> int:
-    asking, folder, kind, compression, length, reserve_bytes, *tag = sys.argv[1:]
+    parent, folder, kind, compression, length, reserve_bytes, *tag = sys.argv[1:]
     signal_on_parent_death(signal.SIGKILL)
-    if os.getppid() != int(asking):
+    if os.getppid() != int(parent):
         return 1
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX_BYTES, _MEMORY_MAX_BYTES))
     os.nice(NICE)
+    digest, problem = None, None
+    source, build = sys.stdin.buffer, (kind, compression, int(length))
     try:
-        stdin = sys.stdin.buffer
-        sizes = int(length), int(reserve_bytes)
-        print(unpack(stdin, Path(folder), kind, compression, *sizes, *tag))
-    except BadManifest as error:
-        print(error, file=sys.stderr)
-        return 1
-    except BadArchive as error:
-        print(f"{error.entry!r} {error.reason}" if error.entry else error.reason, file=sys.stderr)
-        return 1
+        if folder == CHECK:
+            digest, problem = check(source, *build, *tag)
+        else:
+            digest = unpack(source, Path(folder), *build, int(reserve_bytes), *tag)
+    except (BadManifest, BadArchive) as error:
+        problem = _problem(error)
+    except MemoryError:
+        problem = BadArchive("", "too-high", "needs too much memory to be read")
     except OSError as error:
-        print(error.strerror or "it cannot be unpacked here", file=sys.stderr)
-        return _status(error)
+        if is_disk_full(error) or error.errno in _FAULTS:
+            print(error.strerror, file=sys.stderr)
+            return NO_SPACE_STATUS if is_disk_full(error) else FAULT_STATUS
+        problem = BadArchive("", "invalid", error.strerror or "it cannot be unpacked here")
+    found = problem and (problem.entry, problem.word, problem.reason)
+    print(json.dumps({"sha256": digest, "problem": found}))
     return 0
 
 
-def _status(error: OSError) -> int:
-    if is_disk_full(error):
-        return NO_SPACE_STATUS
-    return FAULT_STATUS if error.errno in _FAULTS else 1
+def _problem(error: BadArchive | BadManifest) -> BadArchive:
+    return error if isinstance(error, BadArchive) else BadArchive("", "invalid", str(error))
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import lz4.frame
 import zstandard
 
+from pyservice.runtime.archive_rules import BadArchive
+
 COMPRESSIONS: Final = ("gzip", "zstd", "lz4")
-MAGIC_BYTES: Final = 4
+_MAGIC_BYTES: Final = 4
 _LAYERS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _OUTPUT_BYTES: Final = 1 << 20
 _ZSTD_INPUT_BYTES: Final = 512
@@ -19,29 +21,44 @@ _ZSTD_INPUT_BYTES: Final = 512
 _ZSTD_WINDOW_MAX_BYTES: Final = 128 << 20
 
 
-class BadCompression(Exception):
-    """The compressed data is invalid. The message is the end of a sentence for the developer."""
+def decompressed(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
+    """Yields the content of one or more compressed frames. Raises BadArchive."""
+    if compression == "none":
+        yield from blocks
+        return
+    new_frame, error = _FRAMES[compression]
+    frame: _Frame = new_frame()
+    is_begun = False
+    for block in blocks:
+        while block:
+            if frame.is_ended:
+                block = block.lstrip(b"\0")
+                if not block:
+                    break
+                frame = new_frame()
+            is_begun = True
+            try:
+                yield from frame.pieces(block)
+            except error:
+                reason = f"is not {compression}, though its compression says so"
+                raise BadArchive("", "invalid", reason) from None
+            block = frame.rest
+    if not is_begun or not frame.is_ended:
+        raise BadArchive("", "invalid", f"is cut off: its {compression} has no end")
 
 
-class Decompressor(Protocol):
-    def pieces(self, content: bytes) -> Iterator[bytes]: ...
+def decompressed_layer(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the content of an image layer. Its first bytes show its compression. Raises BadArchive."""
+    source, begin = iter(blocks), b""
+    while len(begin) < _MAGIC_BYTES and (block := next(source, None)) is not None:
+        begin += block
+    found = (name for magic, name in _LAYERS.items() if begin.startswith(magic))
 
-    def finish(self) -> None: ...
+    def whole() -> Iterator[bytes]:
+        yield begin
+        yield from source
 
-
-def decompressor(compression: str) -> Decompressor:
-    match compression:
-        case "gzip":
-            return _Frames(_GzipFrame, "gzip", zlib.error)
-        case "zstd":
-            return _Frames(_ZstdFrame, "zstd", zstandard.ZstdError)
-        case "lz4":
-            return _Frames(_Lz4Frame, "lz4", RuntimeError)
-    raise ValueError(f"{compression} is no compression")
-
-
-def detect_compression(begin: bytes) -> str:
-    return next((name for magic, name in _LAYERS.items() if begin.startswith(magic)), "none")
+    yield from decompressed(whole(), next(found, "none"))
 
 
 class _Frame(Protocol):
@@ -50,35 +67,6 @@ class _Frame(Protocol):
     @property
     def is_ended(self) -> bool: ...
     def pieces(self, content: bytes) -> Iterator[bytes]: ...
-
-
-class _Frames:
-    def __init__(self, new_frame: type[Any], name: str, error: type[Exception]) -> None:
-        self._new_frame = new_frame
-        self._name = name
-        self._error = error
-        self._frame: _Frame = new_frame()
-        self._is_begun = False
-
-    def pieces(self, content: bytes) -> Iterator[bytes]:
-        while content:
-            if self._frame.is_ended:
-                content = content.lstrip(b"\0")
-                if not content:
-                    return
-                self._frame = self._new_frame()
-            self._is_begun = True
-            try:
-                yield from self._frame.pieces(content)
-            except self._error:
-                raise BadCompression(
-                    f"is not {self._name}, though its compression says so"
-                ) from None
-            content = self._frame.rest
-
-    def finish(self) -> None:
-        if not self._is_begun or not self._frame.is_ended:
-            raise BadCompression(f"is cut off: its {self._name} has no end")
 
 
 class _GzipFrame:
@@ -143,3 +131,10 @@ class _Lz4Frame:
             if self._reader.needs_input:
                 return
             piece = self._reader.decompress(b"", max_length=_OUTPUT_BYTES)
+
+
+_FRAMES: Final[dict[str, tuple[type[Any], type[Exception]]]] = {
+    "gzip": (_GzipFrame, zlib.error),
+    "zstd": (_ZstdFrame, zstandard.ZstdError),
+    "lz4": (_Lz4Frame, RuntimeError),
+}

@@ -10,17 +10,21 @@ import contextlib
 import os
 import shutil
 import stat
-import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
+from pyservice.runtime.archive_reader import ArchiveEntry
 from pyservice.runtime.archive_rules import (
     DEPTH_MAX,
+    DEVICES,
     DISK_BLOCK_BYTES,
     ENTRIES_MAX,
+    FOLDER,
+    HARD_LINK,
     STEPS_MAX,
+    SYMBOLIC_LINK,
     BadArchive,
     too_many,
 )
@@ -32,7 +36,6 @@ _OF_WHITEOUTS: Final = ".wh..wh."
 _LINKS_MAX: Final = 40
 _KEPT_BITS: Final = 0o1777
 _FOLDER_MODE: Final = 0o755
-_PIECE_BYTES: Final = 1 << 20
 
 
 class RootFilesystem:
@@ -51,12 +54,10 @@ class RootFilesystem:
     def next_layer(self) -> None:
         self._of_layer = {self._root}
 
-    def add(
-        self, archive: tarfile.TarFile, entry: tarfile.TarInfo, *, whiteouts: bool = True
-    ) -> None:
+    def add(self, entry: ArchiveEntry, *, whiteouts: bool = True) -> None:
         words = _words(entry.name)
         if not words:
-            if entry.isdir():
+            if entry.kind == FOLDER:
                 self._dress(self._root, entry)
             return
         *above, name = words
@@ -65,19 +66,19 @@ class RootFilesystem:
             return
         place = self._place(entry, above, name)
         self._written(DISK_BLOCK_BYTES)
-        if entry.isdir():
+        if entry.kind == FOLDER:
             self._make_folder(place)
-        elif entry.issym():
+        elif entry.kind == SYMBOLIC_LINK:
             self._clear(place)
-            os.symlink(entry.linkname, place)
-        elif entry.islnk():
+            os.symlink(entry.link, place)
+        elif entry.kind == HARD_LINK:
             self._link(entry, place)
-        elif entry.isreg():
-            self._clear(place)
-            self._write(archive, entry, place)
-        else:
+        elif entry.kind in DEVICES:
             return
-        if not entry.islnk():
+        else:
+            self._clear(place)
+            self._write(entry, place)
+        if entry.kind != HARD_LINK:
             self._dress(place, entry)
         while place not in self._of_layer:
             self._of_layer.add(place)
@@ -96,7 +97,7 @@ class RootFilesystem:
     def make(self, path: str) -> None:
         self._make_above(self.find(path))
 
-    def _place(self, entry: tarfile.TarInfo, above: Sequence[str], name: str) -> str:
+    def _place(self, entry: ArchiveEntry, above: Sequence[str], name: str) -> str:
         folder = self._follow(above, entry.name)
         self._make_above(folder)
         return f"{folder}/{name}"
@@ -148,8 +149,8 @@ class RootFilesystem:
             self._clear(place)
             os.mkdir(place, _FOLDER_MODE)
 
-    def _link(self, entry: tarfile.TarInfo, place: str) -> None:
-        *above, name = _words(entry.linkname) or [""]
+    def _link(self, entry: ArchiveEntry, place: str) -> None:
+        *above, name = _words(entry.link) or [""]
         target = f"{self._follow(above, entry.name)}/{name}"
         if not name or not os.path.lexists(target) or stat.S_ISDIR(os.lstat(target).st_mode):
             raise BadArchive(entry.name, "invalid", "is another name of a file that there is not")
@@ -158,12 +159,10 @@ class RootFilesystem:
         self._clear(place)
         os.link(target, place, follow_symlinks=False)
 
-    def _write(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, place: str) -> None:
-        content = archive.extractfile(entry)
-        assert content is not None
+    def _write(self, entry: ArchiveEntry, place: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(place, flags, 0o600), "wb", buffering=0) as file:
-            while piece := content.read(_PIECE_BYTES):
+            for piece in entry.content:
                 file.write(piece)
                 self._written(len(piece))
 
@@ -195,13 +194,13 @@ class RootFilesystem:
         except (FileNotFoundError, NotADirectoryError):
             pass
 
-    def _dress(self, place: str, entry: tarfile.TarInfo) -> None:
+    def _dress(self, place: str, entry: ArchiveEntry) -> None:
         self._own(place, entry.uid, entry.gid)
-        if entry.issym():
+        if entry.kind == SYMBOLIC_LINK:
             return
         mode = entry.mode & _KEPT_BITS
         if self._owner is None:
-            mode |= 0o700 if entry.isdir() else 0o400  # the service must be able to read it
+            mode |= 0o700 if entry.kind == FOLDER else 0o400  # the service must be able to read it
         os.chmod(place, mode)
 
     def _own(self, place: str, uid: int, gid: int) -> None:
@@ -210,8 +209,12 @@ class RootFilesystem:
             os.chown(place, *(self._owner + one for one in owners), follow_symlinks=False)
 
 
+def path_words(path: str) -> list[str]:
+    return [word for word in path.split("/") if word not in ("", ".")]
+
+
 def _words(name: str) -> list[str]:
-    words = [word for word in name.split("/") if word not in ("", ".")]
+    words = path_words(name)
     if ".." in words:
         raise BadArchive(name, "not-allowed", "has .. in its path")
     return words
@@ -237,9 +240,6 @@ class ContainerProgram:
     groups: Sequence[int]
     home: str
     is_readonly: bool
-
-    def told(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def container_root_uid() -> int | None:

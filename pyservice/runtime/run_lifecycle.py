@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.runtime.build_worker import NoDiskSpace
 from pyservice.runtime.keeper_launcher import KeeperLauncher
 from pyservice.runtime.node_allocation import NodeCapacity, NoFreePort, PlacementAllocator
 from pyservice.runtime.run_cleanup import KEEPER_GRACE_S, end_leftover_processes, kill_keeper
@@ -26,12 +27,7 @@ from pyservice.runtime.run_requests import (
     RunReporter,
     RunRequest,
 )
-from pyservice.runtime.unpacked_builds import (
-    BuildUnusable,
-    NoDiskSpace,
-    UnpackedBuild,
-    UnpackedBuilds,
-)
+from pyservice.runtime.unpacked_builds import BuildUnusable, UnpackedBuild, UnpackedBuilds
 
 _Result = TypeVar("_Result")
 

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
 import re
 import secrets
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.concurrency.single_flight import SingleFlight
@@ -33,9 +30,9 @@ from pyservice.runtime.build_manifests import (
     BadManifest,
     read_server_json,
 )
-from pyservice.runtime.build_unpacking import FAULT_STATUS, NO_SPACE_STATUS
+from pyservice.runtime.build_worker import NoDiskSpace, WorkerFailed, unpack_build
 from pyservice.runtime.filesystem import remove_tree
-from pyservice.runtime.root_filesystem import PROGRAM_JSON, ContainerProgram
+from pyservice.runtime.root_filesystem import PROGRAM_JSON, ContainerProgram, path_words
 
 UNUSED_RETENTION_S: Final = 24 * 3600.0
 UNPACKING_MAX: Final = 2
@@ -52,10 +49,6 @@ _Result = TypeVar("_Result")
 
 
 class BuildUnusable(Exception):
-    pass
-
-
-class NoDiskSpace(Exception):
     pass
 
 
@@ -161,7 +154,7 @@ class UnpackedBuilds:
         fresh = folder.with_suffix(_UNFINISHED)
         try:
             await self._in_thread(lambda: _create_folder(fresh))
-            await self._pour(source, fresh)
+            await self._write_unpacked(source, fresh)
             _read_unpacked(fresh)
             _publish(fresh, folder)
         except BaseException as error:
@@ -170,14 +163,8 @@ class UnpackedBuilds:
                 raise NoDiskSpace(str(error)) from None
             raise
 
-    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Runs work in dedicated threads, because unpacking blocks a thread for minutes."""
-        """Runs work in dedicated threads, because unpacking would block the shared threads for
-        minutes.
-        """
-        return await self._begin(work)
-
-    def _begin(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+    def _in_thread(self, work: Callable[[], object]) -> asyncio.Future[object]:
+        """Runs work in dedicated threads, because it can take minutes on a slow disk."""
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def mark_used(self, build_id: str) -> None:
@@ -192,38 +179,20 @@ class UnpackedBuilds:
         with contextlib.suppress(OSError):
             os.utime(self._folder / build_id)
 
-    async def _pour(self, source: BuildSource, folder: Path) -> None:
-        sizes = (str(source.content_length), str(self._reserve_bytes))
-        words = [str(folder), source.kind, source.compression, *sizes]
-        words += [] if source.image_tag is None else [source.image_tag]
-        process = await self._in_thread(lambda: _start_unpacker(words))
-        assert process.stdin is not None
-        doing: asyncio.Future[Any] | None = None
+    async def _write_unpacked(self, source: BuildSource, folder: Path) -> None:
+        blocks = _uploaded_blocks(source)
+        sizes = (source.content_length, self._reserve_bytes)
         try:
-            # The worker closes its input when it refuses the archive.
-            with contextlib.suppress(BrokenPipeError):
-                async for block in _uploaded_blocks(source):
-                    doing = self._begin(functools.partial(process.stdin.write, block))
-                    await asyncio.shield(doing)
-            doing = self._begin(process.communicate)
-            digest, problem = await asyncio.shield(doing)
-        except BaseException:
-            process.kill()
-            if doing is not None:
-                # A second thread must not close the same pipes.
-                await asyncio.gather(doing, return_exceptions=True)
-            if process.returncode is None:
-                await self._in_thread(process.communicate)
-            raise
-        if process.returncode == NO_SPACE_STATUS:
-            raise NoDiskSpace(problem.decode(errors="replace").strip())
-        if process.returncode == FAULT_STATUS:
-            raise OSError(problem.decode(errors="replace").strip())
-        if process.returncode != 0:
-            raise BuildUnusable(
-                _last_line(problem) or f"unpacking it ended with {process.returncode}"
+            sha256, problem = await unpack_build(
+                folder, source.kind, source.compression, *sizes, source.image_tag, blocks
             )
-        if source.sha256 is not None and digest.decode().strip() != source.sha256:
+        except WorkerFailed as error:
+            raise BuildUnusable(str(error)) from None
+        if problem is not None:
+            raise BuildUnusable(
+                f"{problem.entry!r} {problem.reason}" if problem.entry else problem.reason
+            )
+        if source.sha256 is not None and sha256 != source.sha256:
             raise BuildUnusable("what is stored is not what was uploaded: its SHA-256 differs")
 
     def without_paths(self, message: str) -> str:
@@ -293,15 +262,6 @@ async def _uploaded_blocks(source: BuildSource) -> AsyncIterator[bytes]:
         raise BuildUnusable(f"{sentence}: upload it as a new build") from None
 
 
-def _start_unpacker(words: Sequence[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pyservice.runtime.build_unpacking", str(os.getpid()), *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
 def _create_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "root").mkdir(parents=True, mode=0o755)
@@ -329,17 +289,8 @@ def _read_unpacked(folder: Path) -> UnpackedBuild:
     except BadManifest as error:
         raise BuildUnusable(str(error)) from None
     return UnpackedBuild(
-        root, program.command, program.env, root.joinpath(*_words(program.workdir))
+        root, program.command, program.env, root.joinpath(*path_words(program.workdir))
     )
-
-
-def _words(path: str) -> Sequence[str]:
-    return [word for word in path.split("/") if word not in ("", ".")]
-
-
-def _last_line(text: bytes) -> str:
-    lines = text.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
 
 
 def _boot_id() -> str:

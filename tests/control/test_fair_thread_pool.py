@@ -9,9 +9,6 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from pyservice.control.fair_thread_pool import FairThreadPool
-from pyservice.runtime.archive_rules import SizeAllowance
-from pyservice.runtime.archive_validation import ArchiveValidator
-from tests.control.files import packed, tar
 
 pytestmark = pytest.mark.anyio
 
@@ -101,13 +98,3 @@ async def test_step_error_is_raised_and_the_slot_is_freed(threads: FairThreadPoo
         with pytest.raises(LookupError):
             await threads.run("a", fail)
     assert await threads.run("a", lambda: 1) == 1
-
-
-@pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
-def test_compressed_archive_is_read_in_short_steps(compression: str) -> None:
-    unpacked = tar({"level": bytes(48 << 20)})
-    content = packed(unpacked, compression)
-    archive = ArchiveValidator(compression, SizeAllowance(len(content)))
-    steps = sum(1 for _ in archive.feed(content)) + sum(1 for _ in archive.finish())
-    assert len(content) < len(unpacked) // 100
-    assert steps >= len(unpacked) // (64 << 10)

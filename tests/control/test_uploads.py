@@ -18,9 +18,13 @@ import pytest
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.builds import BuildOperations
-from pyservice.control.fair_thread_pool import THREADS
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
-from pyservice.control.uploads import ABANDONED_AFTER_MS, UploadLifecycle, UploadOperations
+from pyservice.control.uploads import (
+    _CHECKS_AT_ONCE,
+    ABANDONED_AFTER_MS,
+    UploadLifecycle,
+    UploadOperations,
+)
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2, uploads_pb2
@@ -241,35 +245,25 @@ async def test_leftovers_of_a_deleted_build_are_removed(
     assert builds.objects_left() == []
 
 
-async def test_busy_content_threads_do_not_block_other_work(builds: BuildUploads) -> None:
+async def test_busy_checks_do_not_block_other_work(builds: BuildUploads) -> None:
     """Slow archives may delay other archives, but no other work."""
     read, waiting = await builds.prepare(), await builds.prepare()
     builds.upload(read)
     builds.upload(waiting)
     assert await builds.complete(read) == "OK"
-    let_go, started = threading.Event(), threading.Semaphore(0)
-
-    def last() -> None:
-        started.release()
-        assert let_go.wait(60)
-
-    busy = [
-        asyncio.ensure_future(builds.uploading._threads.run(f"tenant {number}", last))
-        for number in range(THREADS)
-    ]
-    for _ in busy:
-        assert await asyncio.to_thread(started.acquire, timeout=60)
-    completing = asyncio.create_task(builds.complete(waiting))
-    async with asyncio.timeout(30):
-        key = file_key(read.upload_id, "server.tar")
-        assert b"".join([block async for block in builds.objects.read(key)]) == tar()
-        assert await asyncio.to_thread(lambda: "default executor") == "default executor"
-        await builds.prepare()
-        assert len(await builds.listed()) == 3
-    assert not completing.done()
-    let_go.set()
+    async with contextlib.AsyncExitStack() as busy:
+        for number in range(_CHECKS_AT_ONCE):
+            permit = builds.uploading._permits.permit(None, f"tenant {number}")
+            await busy.enter_async_context(permit)
+        completing = asyncio.create_task(builds.complete(waiting))
+        async with asyncio.timeout(PATIENCE_S):
+            key = file_key(read.upload_id, "server.tar")
+            assert b"".join([block async for block in builds.objects.read(key)]) == tar()
+            assert await asyncio.to_thread(lambda: "default executor") == "default executor"
+            await builds.prepare()
+            assert len(await builds.listed()) == 3
+        assert not completing.done()
     assert await completing == "OK"
-    await asyncio.gather(*busy)
 
 
 async def test_content_check_uses_its_own_threads(builds: BuildUploads) -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
-import json
 import os
 import re
 import signal
@@ -21,22 +19,14 @@ from typing import Final
 import pytest
 
 from pyservice.errors import ServiceError
-from pyservice.runtime.unpacked_builds import BuildUnusable, NoDiskSpace, UnpackedBuilds
+from pyservice.runtime.build_worker import NoDiskSpace
+from pyservice.runtime.unpacked_builds import BuildUnusable
 from tests.control.files import entry, packed, tar
-from tests.runtime.build_store import Store
+from tests.runtime.build_store import BUILD, GAME, MANIFEST, Store, opened, whole
 
 pytestmark = pytest.mark.anyio
 
-GAME, BUILD = "game", "0192f000-0000-7000-8000-0000000000e1"
-MANIFEST: Final = b'{"command": ["./run"]}'
-BOMB_BYTES: Final = 128 << 20
 LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
-
-
-def opened(folder: Path, store: Store, reserve_bytes: int = 0) -> UnpackedBuilds:
-    made = UnpackedBuilds(folder, store, reserve_bytes)
-    made.recover()
-    return made
 
 
 @pytest.fixture
@@ -55,26 +45,6 @@ async def refused(folder: Path, store: Store) -> str:
     assert sentence
     assert "Traceback" not in sentence
     return sentence
-
-
-def whole() -> bytes:
-    """Returns an archive with every kind of entry that a build may have."""
-    told = {"command": ["./run", "--fast"], "env": {"A": "b"}, "workdir": "bin"}
-    modes = {"bin/run": 0o6755, "data/map": 0o600, "server.json": 0o666, "data/run.sh": 0o4511}
-    contents = {"server.json": json.dumps(told).encode(), "data/map": bytes(3 << 20)}
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        folder = entry("data/", FOLDER)
-        folder.mode = 0o2700
-        archive.addfile(folder)
-        for name, mode in modes.items():
-            file = tarfile.TarInfo(name)
-            file.mode, file.size = mode, len(contents.get(name, b"#!"))
-            file.uid, file.uname = 4711, "somebody"
-            archive.addfile(file, io.BytesIO(contents.get(name, b"#!")))
-        archive.addfile(entry("bin/start", LINK, "run"))
-        archive.addfile(entry("map", HARD, "data/map"))
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "lz4"])
@@ -141,6 +111,10 @@ BAD: Final = {
         of(("up", LINK, "."), ("a", HARD, "up/server.json")),
         "'a' is behind a link",
     ),
+    "a hard link to a folder": (
+        of(("b", FOLDER, ""), ("a", HARD, "b")),
+        "'a' is another name of a folder",
+    ),
     "a hard link to nothing": (of(("a", HARD, "b")), "'a' is another name of what is not there"),
     "a file through a link": (of(("up", LINK, "."), ("up/a", FOLDER, "")), "is behind a link"),
     "a file in place of a link": (of(("a", LINK, "b"), ("a", FOLDER, "")), "where a link is"),
@@ -150,7 +124,7 @@ BAD: Final = {
     "a file for a folder": (of(files={"a": b"", "a/b": b""}), "stands where a folder has to be"),
     "a folder and a file": (of(files={"a/b": b"", "a": b""}), "'a' is a folder and a file"),
     "no archive": (b"no tar " * 1000, "is not a tar"),
-    "an empty one": (bytes(10_240), "is not a tar with something in it"),
+    "an empty one": (bytes(10_240), "has no server.json at its root"),
 }
 
 
@@ -192,8 +166,7 @@ async def test_stored_archive_must_match_the_upload(folder: Path) -> None:
 
 
 async def test_unpacking_waits_when_the_disk_reaches_its_reserve(folder: Path) -> None:
-    bomb = packed(tar({"server.json": MANIFEST, "zeros": bytes(BOMB_BYTES)}), "zstd")
-    assert len(bomb) * 1_000 < BOMB_BYTES
+    bomb = packed(tar({"server.json": MANIFEST, "zeros": bytes(64 << 20)}), "zstd")
     found = os.statvfs(folder.parent)
     reserve_bytes = found.f_bavail * found.f_frsize - (8 << 20)
     store = Store(bomb, "zstd")

@@ -11,7 +11,7 @@ from pyservice.runtime.build_manifests import BadManifest
 from pyservice.runtime.root_filesystem import find_program
 from tests.control.files import tar
 from tests.programs.images import bundle, file, folder, laid_out, layer, link, saved
-from tests.runtime.unpacked_trees import told, tree, unpacked
+from tests.runtime.unpacked_trees import program_json, tree, unpacked
 
 HARD = tarfile.LNKTYPE
 
@@ -37,7 +37,7 @@ def test_image_configuration_gives_command_and_user(tmp_path: Path) -> None:
     for number, (user, expected) in enumerate(as_whom.items()):
         host = tmp_path / str(number)
         root = unpacked(host, saved(base, config={**config, "User": user}))
-        found = told(host)
+        found = program_json(host)
         assert (found["uid"], found["gid"], found["groups"], found["home"]) == expected, user
         assert (found["command"], found["args"]) == (["/run"], ["--fast"])
         assert found["env"] == {"A": "b=c", "EMPTY": ""}
@@ -158,7 +158,7 @@ def test_bundle_gives_root_and_command(tmp_path: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == [".wh.kept", "bin", "dev", "etc", "twin"]
     assert list((root / "dev").iterdir()) == []
     assert (root / "twin").samefile(root / "bin/server")
-    found = told(tmp_path)
+    found = program_json(tmp_path)
     assert (found["command"], found["args"]) == (["/bin/server", "--fast"], [])
     assert (found["uid"], found["gid"], found["env"], found["workdir"]) == (
         7,

@@ -14,11 +14,8 @@ from pathlib import Path
 import pytest
 
 from pyservice.runtime.unpacked_builds import UNUSED_RETENTION_S
-from tests.control.files import tar
-from tests.runtime.build_store import Store
+from tests.runtime.build_store import BUILD, GAME, Store, opened, whole
 from tests.runtime.node import disk_of
-from tests.runtime.test_build_unpacking import BUILD, GAME, opened, whole
-from tests.runtime.unpacked_trees import unpacked_apart
 
 pytestmark = pytest.mark.anyio
 
@@ -192,12 +189,3 @@ async def test_unreadable_build_stays_for_its_runs(folder: Path) -> None:
     boot_id.write_bytes(content)
     assert await builds.unpacked(GAME, BUILD) == first
     assert len(store.asked) == 1
-
-
-def test_cancelled_request_unpacks_nothing(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    nobody = unpacked_apart(tmp_path, "archive", tar({"a": b"a"}), asking=1 << 22)
-    assert nobody.returncode == 1
-    assert not list((tmp_path / "root").iterdir())
-    assert unpacked_apart(tmp_path, "archive", tar({"a": b"a"})).returncode == 0
-    assert (tmp_path / "root" / "a").read_bytes() == b"a"

@@ -15,20 +15,19 @@ from typing import Final
 import pytest
 
 from pyservice.runtime import run_lifecycle
+from pyservice.runtime.build_worker import NoDiskSpace
 from pyservice.runtime.run_requests import RunEnd, RunRequest
 from pyservice.runtime.unpacked_builds import (
     BuildSource,
     BuildUnusable,
-    NoDiskSpace,
     UnpackedBuilds,
 )
 from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
 from pyservice.storage.signed_urls import UrlSigner
 from tests.control.files import tar
-from tests.runtime.build_store import Store
+from tests.runtime.build_store import BUILD, GAME, MANIFEST, Store, opened
 from tests.runtime.node import RuntimeHost, build_of, disk_of, open_host, until
-from tests.runtime.test_build_unpacking import BUILD, GAME, MANIFEST, opened
 
 pytestmark = pytest.mark.anyio
 

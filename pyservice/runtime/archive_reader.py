@@ -1,0 +1,243 @@
+"""The only reader of tar archives: validates and yields the entries of a stream.
+
+Refuses entries outside of the target folder, devices, sparse files and oversized archives. Also
+refuses ambiguous headers, so that other tools read the same entries.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pyservice.runtime.archive_rules import (
+    FILES,
+    FOLDER,
+    BadArchive,
+    ImplicitFolders,
+    Rules,
+    SizeAllowance,
+)
+from pyservice.runtime.decompression import decompressed
+
+_META_MAX_BYTES: Final = 64 << 10
+_BLOCK: Final = 512
+_USTAR: Final = b"ustar\0"
+
+_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK = b"x"[0], b"g"[0], b"L"[0], b"K"[0]
+_META: Final = frozenset((_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK))
+_OF_ENTRY: Final = frozenset(("path", "linkpath", "size"))
+_OWNERS: Final = frozenset(("uid", "gid"))
+
+
+def _broken(reason: str) -> BadArchive:
+    return BadArchive("", "invalid", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveEntry:
+    kind: int
+    name: str
+    link: str
+    mode: int
+    uid: int
+    gid: int
+    content: Iterator[bytes]
+    """Content of a file. It ends when the next entry is read."""
+
+
+def read_archive(
+    blocks: Iterable[bytes], compression: str, allowance: SizeAllowance, rules: Rules
+) -> Iterator[ArchiveEntry]:
+    """Yields the valid entries of a tar, and reads the stream to its end. Raises BadArchive."""
+    source = _Source(decompressed(blocks, compression), allowance)
+    folders, has_entries, zero_blocks = ImplicitFolders(), False, 0
+    of_all: dict[str, bytes] = {}
+    of_next: dict[str, bytes] = {}
+    while zero_blocks < 2 and (block := source.header()):
+        if not any(block):
+            zero_blocks += 1
+            continue
+        zero_blocks = 0
+        if _number(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * 32:
+            raise _broken("is not a tar: a header has the wrong checksum")
+        kind, size = _kind(block), _number(block[124:136])
+        if kind in _META:
+            _read_meta(kind, source.meta(size), of_all, of_next)
+            continue
+        attributes, of_next = of_all | of_next, {}
+        if "size" in attributes:
+            size = _decimal(attributes["size"])
+        name = attributes["path"] if "path" in attributes else _name(block)
+        link = attributes.get("linkpath", _text(block[157:257]))
+        if kind not in FILES:
+            size = 0
+        has_entries = True
+        rules.entry(kind, name, link)
+        allowance.take_entry(folders.add_parents(kind, name), size)
+        source.refuse_announced(size)
+        content = source.content(size)
+        yield ArchiveEntry(
+            kind,
+            os.fsdecode(name),
+            os.fsdecode(link),
+            _number(block[100:108]),
+            _owner(attributes.get("uid"), block[108:116]),
+            _owner(attributes.get("gid"), block[116:124]),
+            content,
+        )
+        collections.deque(content, maxlen=0)
+        source.skip_padding(size)
+    if not has_entries and zero_blocks < 2:
+        raise _broken("is not a tar with something in it")
+    source.skip_rest()
+    rules.finish()
+
+
+class _Source:
+    """Bytes of a tar. Counts each block when it arrives."""
+
+    def __init__(self, blocks: Iterator[bytes], allowance: SizeAllowance) -> None:
+        self._blocks = blocks
+        self._allowance = allowance
+        self._rest = memoryview(b"")
+
+    def header(self) -> bytes:
+        """Returns the next block, or nothing at the end."""
+        block = self._exactly(_BLOCK)
+        return self._whole(block, _BLOCK) if block else b""
+
+    def meta(self, size: int) -> bytes:
+        if size > _META_MAX_BYTES:
+            raise _broken("has a name or attributes that are too long")
+        padded = size + _padding(size)
+        content = self._whole(self._exactly(padded), padded)
+        if any(content[size:]):
+            raise _broken("has a name or attributes that go on behind their end")
+        return content[:size]
+
+    def refuse_announced(self, size: int) -> None:
+        self._allowance.refuse_beyond(size - len(self._rest))
+
+    def content(self, size: int) -> Iterator[bytes]:
+        while size:
+            piece = bytes(self._take(size))
+            size -= len(self._whole(piece, 1))
+            yield piece
+
+    def skip_padding(self, size: int) -> None:
+        padding = _padding(size)
+        self._whole(self._exactly(padding), padding)
+
+    def skip_rest(self) -> None:
+        while self._take(sys.maxsize):
+            pass
+
+    def _take(self, max_bytes: int) -> memoryview:
+        while not self._rest and (block := next(self._blocks, None)) is not None:
+            self._allowance.take(len(block))
+            self._rest = memoryview(block)
+        taken, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
+        return taken
+
+    def _exactly(self, size: int) -> bytes:
+        found = bytes(self._take(size))
+        while len(found) < size and (more := self._take(size - len(found))):
+            found += more
+        return found
+
+    @staticmethod
+    def _whole(content: bytes, size: int) -> bytes:
+        if len(content) < size:
+            raise _broken("is cut off: its last entry is not whole")
+        return content
+
+
+def _padding(size: int) -> int:
+    return -size % _BLOCK
+
+
+def _read_meta(
+    kind: int, content: bytes, of_all: dict[str, bytes], of_next: dict[str, bytes]
+) -> None:
+    if kind == _LONG_NAME:
+        _add(of_next, {"path": _text(content)})
+    elif kind == _LONG_LINK:
+        _add(of_next, {"linkpath": _text(content)})
+    else:
+        records = dict(_pax(content))
+        if any(name.startswith("GNU.sparse") for name in records):
+            raise _broken("has a sparse file, which cannot be unpacked")
+        if kind == _PAX:
+            names = (_OF_ENTRY | _OWNERS) & records.keys()
+            _add(of_next, {name: records[name] for name in names})
+        elif not _OF_ENTRY.isdisjoint(records):
+            raise _broken("gives all entries one path or size")
+        else:
+            of_all |= {name: records[name] for name in _OWNERS & records.keys()}
+
+
+def _add(attributes: dict[str, bytes], more: dict[str, bytes]) -> None:
+    if not _OF_ENTRY.isdisjoint(attributes.keys() & more.keys()):
+        # Readers disagree on the value that counts.
+        raise _broken("gives an entry two paths or sizes")
+    attributes |= more
+
+
+def _text(field: bytes) -> bytes:
+    return field.split(b"\0")[0]
+
+
+def _number(field: bytes) -> int:
+    if field[0] & 0x80:
+        number = int.from_bytes(field) & ((1 << (8 * len(field) - 1)) - 1)
+        if field[0] == 0xFF or number >> 62:
+            raise _broken("has a header with a number out of range")
+        return number
+    text = _text(field).strip(b" ")
+    if not text:
+        return 0
+    if text.strip(b"01234567"):
+        raise _broken("is not a tar: a header has no number where one belongs")
+    return int(text, 8)
+
+
+def _owner(attribute: bytes | None, field: bytes) -> int:
+    if attribute is not None:
+        return int(attribute) if attribute.isdigit() and len(attribute) <= 18 else 0
+    return 0 if field[0] == 0xFF else _number(field)
+
+
+def _decimal(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 18:
+        raise _broken("has attributes with a number out of range")
+    return int(text)
+
+
+def _kind(block: bytes) -> int:
+    kind = block[156]
+    return FOLDER if not kind and _text(block[:100]).endswith(b"/") else kind
+
+
+def _name(block: bytes) -> bytes:
+    name, prefix = _text(block[:100]), _text(block[345:500])
+    if prefix and block[257:263] != _USTAR:
+        # Old GNU archives store times here, and some readers take them for a part of the name.
+        raise _broken("has headers of an old format: write it as ustar or pax")
+    return prefix + b"/" + name if prefix else name
+
+
+def _pax(content: bytes) -> Iterator[tuple[str, bytes]]:
+    at = 0
+    while at < len(content):
+        digits = content[at : at + 12].split(b" ")[0]
+        length = _decimal(digits)
+        record = content[at + len(digits) + 1 : at + length]
+        name, separator, value = record.partition(b"=")
+        if length <= len(digits) or not separator or not record.endswith(b"\n"):
+            raise _broken("has attributes that are no attributes")
+        yield name.decode("utf-8", "replace"), value[:-1]
+        at += length

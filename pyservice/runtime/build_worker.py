@@ -1,0 +1,103 @@
+"""Worker processes that check and unpack builds, seen from the service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterable, Sequence
+from typing import NamedTuple
+
+from pyservice.concurrency.cancellation import await_despite_cancel
+from pyservice.runtime.archive_rules import BadArchive
+from pyservice.runtime.build_unpacking import CHECK, FAULT_STATUS, NO_SPACE_STATUS
+
+
+class NoDiskSpace(Exception):
+    pass
+
+
+class WorkerFailed(Exception):
+    """The worker process ended without a report."""
+
+
+class BuildReport(NamedTuple):
+    sha256: str
+    """Not known if the build has a problem and was to be unpacked."""
+    problem: BadArchive | None
+
+
+async def check_build(
+    kind: str, compression: str, length: int, image_tag: str | None, blocks: AsyncIterable[bytes]
+) -> BuildReport:
+    """Validates a build in a worker. Raises WorkerFailed, OSError, and errors of `blocks`.
+
+    A cancellation kills the worker.
+    """
+    return await _run((CHECK, kind, compression, str(length), "0"), image_tag, blocks)
+
+
+async def unpack_build(
+    folder: os.PathLike[str],
+    kind: str,
+    compression: str,
+    length: int,
+    reserve_bytes: int,
+    image_tag: str | None,
+    blocks: AsyncIterable[bytes],
+) -> BuildReport:
+    """Like `check_build`, and unpacks the build into `folder`. Raises NoDiskSpace, too."""
+    sizes = (str(length), str(reserve_bytes))
+    return await _run((str(folder), kind, compression, *sizes), image_tag, blocks)
+
+
+async def _run(
+    words: Sequence[str], image_tag: str | None, blocks: AsyncIterable[bytes]
+) -> BuildReport:
+    tag = () if image_tag is None else (image_tag,)
+    process = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "pyservice.runtime.build_unpacking",
+            str(os.getpid()),
+            *words,
+            *tag,
+        ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # The worker inherits no variable, because some are secret.
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert process.stdin is not None
+    try:
+        # The worker closes its input when it has found a problem.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            async for block in blocks:
+                process.stdin.write(block)
+                await process.stdin.drain()
+        process.stdin.close()
+        output, message = await process.communicate()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await await_despite_cancel(process.wait())
+        raise
+    reason = _last_line(message)
+    if process.returncode == NO_SPACE_STATUS:
+        raise NoDiskSpace(reason)
+    if process.returncode == FAULT_STATUS:
+        raise OSError(reason)
+    if process.returncode != 0:
+        raise WorkerFailed(f"the worker ended with {process.returncode}: {reason}")
+    found = json.loads(output)
+    return BuildReport(found["sha256"], found["problem"] and BadArchive(*found["problem"]))
+
+
+def _last_line(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
