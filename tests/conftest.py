@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import structlog
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from google.protobuf.descriptor import Descriptor
 
@@ -102,6 +103,15 @@ def shape() -> type[Any]:
         timestamp_pb2.DESCRIPTOR is not None
     )  # The descriptor pool needs this file before the file that imports it.
     return message_factory.GetMessageClass(_add_file())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_tracebacks() -> None:
+    """Logs tracebacks without the values of variables, which take seconds to print."""
+    *others, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.plain_traceback
+    renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=plain)
+    structlog.configure(processors=[*others, renderer])
 
 
 @pytest.fixture(scope="session")

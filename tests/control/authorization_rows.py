@@ -9,34 +9,36 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import uuid4
 
-from tests.control import authorization_upload_rows
 from tests.control.authorization import OK, Fields, Row, Scope
+from tests.control.files import png, put, tar
 from tests.control.namespace_scenario import PAID_TS, NamespaceScenario
+
+_Fields = Callable[[NamespaceScenario], Awaitable[Fields]]
 
 # Fields of a good call ----------------------------------------------------------------------------
 
 
-def _given(
-    make: Callable[[NamespaceScenario], Fields],
-) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
+def _given(make: Callable[[NamespaceScenario], Fields]) -> _Fields:
     async def fields(scenario: NamespaceScenario) -> Fields:
         return make(scenario)
 
     return fields
 
 
-def _of_game(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
+def _of_game(**more: Any) -> _Fields:
     """Returns the fields of a request for the game. `NEW` in a value becomes a new unique name."""
     return _given(lambda scenario: {"game_id": scenario.game_id, **_named(more)})
 
 
-def _of_namespace(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
-    return _given(
-        lambda scenario: {"game_id": scenario.game_id, "namespace_id": "prod", **_named(more)}
-    )
+def _of_namespace(**more: Any) -> _Fields:
+    return _of_game(namespace_id="prod", **more)
 
 
-def _of_group(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
+def _of_environment(**more: Any) -> _Fields:
+    return _given(lambda scenario: {**_environment(scenario), **more})
+
+
+def _of_group(**more: Any) -> _Fields:
     return _given(lambda scenario: {"group_id": scenario.group_id, **_named(more)})
 
 
@@ -57,25 +59,24 @@ _limits = iter(range(1000, 1_000_000))
 
 
 async def _new_limits(scenario: NamespaceScenario) -> Fields:
-    return {
-        "game_id": scenario.game_id,
-        "namespace_id": "staging",
-        "lobby_count_max": next(_limits),
-        "max_players": 2,
-    }
+    target = {"game_id": scenario.game_id, "namespace_id": "staging"}
+    return {**target, "lobby_count_max": next(_limits), "max_players": 2}
+
+
+async def _cdn(scenario: NamespaceScenario, target: Fields) -> Any:
+    return (await scenario.owner.good("get_namespace", **target))["namespace"]["config"]["cdn"]
 
 
 async def _other_public_auth(scenario: NamespaceScenario) -> Fields:
     target = {"game_id": scenario.game_id, "namespace_id": "staging"}
-    config = (await scenario.owner.good("get_namespace", **target))["namespace"]["config"]
-    return {**target, "enabled": not config["cdn"]["enable_domain_public_auth"]}
+    cdn = await _cdn(scenario, target)
+    return {**target, "enabled": not cdn["enable_domain_public_auth"]}
 
 
 async def _other_cdn_auth(scenario: NamespaceScenario) -> Fields:
     target = {"game_id": scenario.game_id, "namespace_id": "staging"}
-    config = (await scenario.owner.good("get_namespace", **target))["namespace"]["config"]
-    other = "basic" if config["cdn"]["auth_type"] == "none" else "none"
-    return {**target, "auth_type": other}
+    cdn = await _cdn(scenario, target)
+    return {**target, "auth_type": "basic" if cdn["auth_type"] == "none" else "none"}
 
 
 async def _some_domain(scenario: NamespaceScenario) -> Fields:
@@ -105,35 +106,32 @@ async def _reserved(scenario: NamespaceScenario) -> Fields:
     return {"player_token": await scenario.player_token()}
 
 
-async def _connected(scenario: NamespaceScenario) -> Fields:
-    fields = await _reserved(scenario)
-    answer = await scenario.door.call("connected", fields, token=scenario.lobby["lobby_token"])
+async def _of_lobby(scenario: NamespaceScenario, slug: str, fields: Fields) -> Fields:
+    """Calls an operation as the lobby, and returns the fields."""
+    answer = await scenario.door.call(slug, fields, token=scenario.lobby["lobby_token"])
     assert answer.code == OK, answer
     return fields
+
+
+async def _connected(scenario: NamespaceScenario) -> Fields:
+    return await _of_lobby(scenario, "connected", await _reserved(scenario))
 
 
 async def _heartbeat_without_player(scenario: NamespaceScenario) -> Fields:
     """Returns a heartbeat that omits a player of the previous heartbeat, which frees the slot."""
     await _connected(scenario)
-    fields: Fields = {"player_tokens": []}
-    answer = await scenario.door.call("heartbeat", fields, token=scenario.lobby["lobby_token"])
-    assert answer.code == OK, answer
+    fields = await _of_lobby(scenario, "heartbeat", {"player_tokens": []})
     await _connected(scenario)
     return fields
 
 
 async def _open(scenario: NamespaceScenario) -> None:
-    answer = await scenario.door.call(
-        "closed", {"is_closed": False}, token=scenario.lobby["lobby_token"]
-    )
-    assert answer.code == OK, answer
+    await _of_lobby(scenario, "closed", {"is_closed": False})
 
 
 async def _with_state(scenario: NamespaceScenario) -> Fields:
     scenario.lobby_state = _new()
-    fields, token = {"state": scenario.lobby_state}, scenario.lobby["lobby_token"]
-    answer = await scenario.door.call("set_state", fields, token=token)
-    assert answer.code == OK, answer
+    await _of_lobby(scenario, "set_state", {"state": scenario.lobby_state})
     return {"lobby_id": scenario.lobby["lobby_id"]}
 
 
@@ -170,14 +168,73 @@ def _environment(scenario: NamespaceScenario) -> Fields:
     return {"game_id": scenario.game_id, "environment_id": "prod"}
 
 
-def _of_server(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
+def _of_server(**more: Any) -> _Fields:
     return _given(
         lambda scenario: {**_environment(scenario), "server_id": scenario.hosted.server_id, **more}
     )
 
 
+_of_hosted_lobby = _given(
+    lambda scenario: {
+        "game_id": scenario.game_id,
+        "lobby_id": scenario.hosted.lobby_id,
+        "stream": "std_out",
+    }
+)
 PORTS: Final = {"game": {"address": "127.0.0.1", "port": 4000}}
 MODES: Final = {"game_modes": ["arena"]}
+
+
+def _image(content: bytes) -> Fields:
+    return {"path": "server.tar", "content_length": len(content)}
+
+
+_PICTURE: Final[Fields] = {"path": "a.png", "content_length": len(png())}
+_FILES: Final[Fields] = {
+    "display_name": "x",
+    "files": [{"path": "index.html", "content_length": 1}],
+}
+
+
+async def _uploaded(scenario: NamespaceScenario) -> Any:
+    content = tar()
+    fields: Fields = {"display_name": "x", "image_file": _image(content)}
+    created = await scenario.owner.good("create_game_build", game_id=scenario.game_id, **fields)
+    assert (await put(created["image_presigned_request"], content)).status_code == 200
+    return created
+
+
+async def _upload(scenario: NamespaceScenario) -> Fields:
+    return {"upload_id": (await _uploaded(scenario))["upload_id"]}
+
+
+async def _build(scenario: NamespaceScenario) -> Fields:
+    return {"game_id": scenario.game_id, "build_id": (await _uploaded(scenario))["build_id"]}
+
+
+async def _build_of_environment(scenario: NamespaceScenario) -> Fields:
+    return {"environment_id": "prod", **await _build(scenario)}
+
+
+async def _old_build(scenario: NamespaceScenario) -> Fields:
+    return {**_environment(scenario), "build_id": scenario.build_id}
+
+
+async def _build_to_tag(scenario: NamespaceScenario) -> Fields:
+    return {**await _build_of_environment(scenario), "tags": {"name": uuid4().hex}}
+
+
+def _completed(slug: str) -> _Fields:
+    async def fields(scenario: NamespaceScenario) -> Fields:
+        created = await scenario.owner.good(slug, game_id=scenario.game_id, **_PICTURE)
+        assert (await put(created["presigned_request"], png())).status_code == 200
+        return {"game_id": scenario.game_id, "upload_id": created["upload_id"]}
+
+    return fields
+
+
+_UPLOADED: Final = frozenset({"uploads", "upload_files"})
+_PREPARED: Final = frozenset({*_UPLOADED, "builds"})
 
 # The table ----------------------------------------------------------------------------------------
 
@@ -298,12 +355,10 @@ _PLATFORM = (
                               "lobby_id": scenario.past_lobby_id}),
         shows=lambda scenario: scenario.past_lobby_id),
     Row("get_lobby_logs", Scope.GAME,
-        _given(lambda scenario: {"game_id": scenario.game_id, "lobby_id": scenario.hosted.lobby_id,
-                              "stream": "std_out"}),
+        _of_hosted_lobby,
         shows=lambda _: "begins"),
     Row("export_lobby_logs", Scope.GAME,
-        _given(lambda scenario: {"game_id": scenario.game_id, "lobby_id": scenario.hosted.lobby_id,
-                              "stream": "std_out"}),
+        _of_hosted_lobby,
         changes=frozenset({"exports"})),
     Row("export_lobby_history", Scope.GAME, _of_game(query_start=0, query_end=1),
         changes=frozenset({"exports"})),
@@ -326,14 +381,39 @@ _SERVERS = (
         shows=lambda scenario: scenario.hosted.server_line, elsewhere=_ELSEWHERE),
 )  # fmt: skip
 
+_UPLOADS = (
+    Row("list_builds", Scope.ENVIRONMENT, _of_environment(),
+        shows=lambda scenario: scenario.build_id, elsewhere=_ELSEWHERE),
+    Row("prepare_build", Scope.ENVIRONMENT,
+        _of_environment(name="x", image_file=_image(tar())),
+        changes=_PREPARED, elsewhere=_ELSEWHERE),
+    Row("complete_build", Scope.ENVIRONMENT, _build_of_environment,
+        changes=_UPLOADED, elsewhere=_ELSEWHERE),
+    Row("get_build", Scope.ENVIRONMENT, _old_build,
+        shows=lambda scenario: scenario.build_id, elsewhere=_ELSEWHERE),
+    Row("patch_build_tags", Scope.ENVIRONMENT, _build_to_tag,
+        changes=frozenset({"build_tags"}), elsewhere=_ELSEWHERE),
+    Row("list_game_builds", Scope.GAME, _of_game(), shows=lambda scenario: scenario.build_id),
+    Row("create_game_build", Scope.GAME,
+        _of_game(display_name="x", image_file=_image(tar())),
+        changes=_PREPARED),
+    Row("delete_build", Scope.GAME, _build, changes=_PREPARED),
+    Row("complete_upload", Scope.GAME, _upload, changes=_UPLOADED, missing="UPLOAD_NOT_FOUND"),
+    Row("create_site", Scope.GAME, _of_game(**_FILES), changes=frozenset({*_UPLOADED, "sites"})),
+    Row("list_sites", Scope.GAME, _of_game(), shows=lambda scenario: scenario.site_id),
+    Row("prepare_avatar", Scope.GAME, _of_game(**_PICTURE), changes=_UPLOADED),
+    Row("complete_avatar", Scope.GAME, _completed("prepare_avatar"),
+        changes=frozenset({"uploads"})),
+    Row("list_avatars", Scope.GAME, _of_game(), shows=lambda scenario: scenario.avatar_id),
+    Row("prepare_banner", Scope.GAME, _of_game(**_PICTURE), changes=_UPLOADED),
+    Row("complete_banner", Scope.GAME, _completed("prepare_banner"),
+        changes=frozenset({"uploads", "games"})),
+    Row("prepare_logo", Scope.GAME, _of_game(**_PICTURE), changes=_UPLOADED),
+    Row("complete_logo", Scope.GAME, _completed("prepare_logo"),
+        changes=frozenset({"uploads", "games"})),
+)  # fmt: skip
+
 ROWS: Final = (
-    *_GAMES,
-    *_GROUPS,
-    *_VERSIONS,
-    *_NAMESPACES,
-    *_TOKENS,
-    *_MATCHMAKER,
-    *_PLATFORM,
-    *_SERVERS,
-    *authorization_upload_rows.ROWS,
+    *(*_GAMES, *_GROUPS, *_VERSIONS, *_NAMESPACES, *_TOKENS),
+    *(*_MATCHMAKER, *_PLATFORM, *_SERVERS, *_UPLOADS),
 )

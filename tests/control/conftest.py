@@ -1,48 +1,32 @@
 """Running services and clients for the control plane tests.
 
-Tests with the fixture `developer` run on each kind of database and over both transports.
+A test of a service runs on each kind of database, with one transport for each: HTTP on SQLite,
+gRPC on PostgreSQL. `tests/rpc` and `tests/edge` prove that the transports are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from pyservice.storage.database import open_database
+from pyservice.storage.database import Database, open_database
 from tests import programs
 from tests.control.namespace_scenario import NamespaceScenario, Records
+from tests.control.service_fixtures import service_fixture
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, Door, FullService
 
-
-@pytest.fixture(scope="session", params=KINDS)
-def full_service(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
-) -> Iterator[FullService]:
-    # The limit is so high that every request of a test has a ray.
-    rays = {"per_second": 10_000}
-    created = FullService(
-        tmp_path_factory.mktemp("s"),
-        databases.url(request.param),
-        rays=rays,
-        runtime=programs.SETTINGS,
-    )
-    try:
-        yield created.start()
-    finally:
-        created.close()
+# The limit is so high that every request of a test has a ray.
+full_service = service_fixture("session", rays={"per_second": 10_000}, runtime=programs.SETTINGS)
 
 
-@pytest.fixture(params=["http", "grpc"])
-async def client(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Door]:
-    created = full_service.door(request.param)
-    try:
-        yield created
-    finally:
-        await created.close()
+@pytest.fixture
+async def client(full_service: FullService) -> AsyncIterator[Door]:
+    async with full_service.opened("http" if full_service.database_url is None else "grpc") as door:
+        yield door
 
 
 @pytest.fixture
@@ -50,8 +34,15 @@ def developer(full_service: FullService, client: Door) -> Developer:
     return Developer(full_service, client)
 
 
-@pytest.fixture(scope="session")
-async def records(full_service: FullService) -> AsyncIterator[Records]:
+@pytest.fixture
+async def owner(full_service: FullService) -> AsyncIterator[Developer]:
+    """Returns the service owner over HTTP, for tests of what only HTTP shows."""
+    async with full_service.opened("http") as door:
+        yield Developer(full_service, door)
+
+
+@contextlib.asynccontextmanager
+async def opened_records(full_service: FullService) -> AsyncIterator[Records]:
     database = open_database(full_service.database_url, full_service.data_dir / "control")
     try:
         yield Records(database)
@@ -59,22 +50,33 @@ async def records(full_service: FullService) -> AsyncIterator[Records]:
         await database.close()
 
 
+@pytest.fixture
+async def records(full_service: FullService) -> AsyncIterator[Records]:
+    async with opened_records(full_service) as created:
+        yield created
+
+
 @pytest.fixture(scope="session")
-async def scenario(full_service: FullService, records: Records) -> AsyncIterator[NamespaceScenario]:
-    client = full_service.door("http")
-    created = NamespaceScenario(full_service, records, client)
-    try:
-        yield await created.build()
-    finally:
-        await created.close()
-        await client.close()
+async def scenario(full_service: FullService) -> AsyncIterator[NamespaceScenario]:
+    async with opened_records(full_service) as records, full_service.opened("http") as door:
+        created = NamespaceScenario(full_service, records, door)
+        try:
+            yield await created.build()
+        finally:
+            await created.close()
 
 
 @pytest.fixture
-async def owner(full_service: FullService) -> AsyncIterator[Developer]:
-    """Returns the service owner over HTTP, for tests that do not depend on the transport."""
-    client = full_service.door("http")
+def kind() -> str:
+    """Returns the kind of `database`. A test of SQL has the marker `each_database`."""
+    return KINDS[0]
+
+
+@pytest.fixture
+async def database(kind: str, databases: Databases, tmp_path: Path) -> AsyncIterator[Database]:
+    """Returns a new database with the tables of the service."""
+    created = await databases.migrated(kind, tmp_path)
     try:
-        yield Developer(full_service, client)
+        yield created
     finally:
-        await client.close()
+        await created.close()

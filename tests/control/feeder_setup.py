@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
-from collections.abc import Coroutine
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFiles
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
@@ -33,15 +34,21 @@ from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.rpc import Handler, InternalClient, InternalServer
 from pyservice.storage import games, groups, namespaces
 from pyservice.storage.database import Database
-from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import namespaces as namespaces_table
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 EPOCH = 1_700_000_000_000
 IDS = RecordIds()
 LIMIT = 256
 TOO_MANY = LIMIT + 1
+LINKS = PublicUrls("http://cdn.invalid", None, "http://hub.invalid", None, str)
 Answered = TypeVar("Answered")
+
+
+async def wait_for(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 class FedPlane:
@@ -65,10 +72,8 @@ class FedPlane:
 
     async def start(self) -> None:
         limits = OperatorLimits(player_limit_max=self.limit, regions={"local"})
-        self.namespaces = NamespaceIndex()
-        self.feed = ConfigurationFeed(
-            FeedFiles(self.folder / "feed"), self.namespaces, limits, FeedMetrics()
-        )
+        self.namespaces, files = NamespaceIndex(), FeedFiles(self.folder / "feed")
+        self.feed = ConfigurationFeed(files, self.namespaces, limits, FeedMetrics())
         self.feed.load()
         name = "hosting.internal.v1.Feed"
         handlers: dict[str, Handler] = {
@@ -118,11 +123,13 @@ class FedPlane:
         await self.may_return_held.wait()
         return answer
 
+    async def wait_for_poll(self) -> None:
+        before = self.held_requests
+        await wait_for(lambda: self.held_requests > before)
+
     def holds(self, namespace_id: str) -> configuration_pb2.NamespaceConfiguration | None:
-        for configuration in self.namespaces:
-            if configuration.namespace_id == namespace_id:
-                return configuration
-        return None
+        found = (one for one in self.namespaces if one.namespace_id == namespace_id)
+        return next(found, None)
 
 
 class Source:
@@ -131,7 +138,6 @@ class Source:
         self.game_id = IDS.new()
 
     async def prepare(self) -> None:
-        await migrate(self.database, is_allowed=True)
         owner, group = IDS.new(), IDS.new()
         async with self.database.write() as tx:
             await groups.add_identity(tx, owner, "Owner", now_ms())
@@ -178,13 +184,9 @@ class Source:
         return [entry.version_id for entry in entries]
 
     async def set_revision(self, namespace_id: str, revision: int) -> None:
-        statement = (
-            update(namespaces_table)
-            .where(namespaces_table.c.namespace_id == namespace_id)
-            .values(revision=revision)
-        )
+        is_it = namespaces_table.c.namespace_id == namespace_id
         async with self.database.write() as tx:
-            await tx.run(statement)
+            await tx.run(update(namespaces_table).where(is_it).values(revision=revision))
 
 
 class Fed:
@@ -198,12 +200,8 @@ class Fed:
         self._running: asyncio.Task[None] | None = None
 
     def new_feeder(self, epoch: int = EPOCH) -> Feeder:
-        links = PublicUrls(
-            "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload
-        )
-        return Feeder(
-            self.source.database, FeedComposer(epoch, links), DataPlaneClient(self._client)
-        )
+        composer = FeedComposer(epoch, LINKS)
+        return Feeder(self.source.database, composer, DataPlaneClient(self._client))
 
     def run(self) -> None:
         self._running = asyncio.create_task(self.feeder.run())
@@ -224,11 +222,28 @@ class Fed:
         await self.end()
         await self._client.close()
 
+    async def namespace(self, name_id: str = "prod", players: int = 8) -> str:
+        """Adds a namespace and waits until the data plane holds it."""
+        namespace_id = await self.source.namespace(name_id, players)
+        await self.enqueue_and_confirm(namespace_id)
+        return namespace_id
+
+    async def namespaces(self, count: int) -> list[str]:
+        names = [await self.source.namespace(f"n{number}") for number in range(count)]
+        await asyncio.gather(*map(self.enqueue_and_confirm, names))
+        return names
+
     async def enqueue_and_confirm(self, namespace_id: str, version_id: str | None = None) -> None:
-        """Enqueues a namespace and waits for its confirmation, with a longer timeout than the product's."""
+        """Enqueues a namespace and waits for its confirmation, longer than the product does."""
         await self.feeder.enqueue_and_confirm(
             namespace_id, version_id=version_id, wait_s=PATIENCE_S
         )
+
+    async def refusal(self, namespace_id: str, version_id: str | None = None) -> ServiceError:
+        with pytest.raises(ServiceError) as caught:
+            await self.enqueue_and_confirm(namespace_id, version_id)
+        assert caught.value.code == "VALIDATION_FAILED"
+        return caught.value
 
     async def check_version(self, namespace_id: str, version_id: str) -> None:
         """Checks a version with a long timeout. The feeder refuses a check until it is connected."""
@@ -238,23 +253,45 @@ class Fed:
             await self.feeder.check_version(namespace_id, version_id)
 
     async def wait_until_connected(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not self.feeder.is_connected:
-                await asyncio.sleep(0.005)
+        await wait_for(lambda: self.feeder.is_connected)
 
     async def wait_until_idle(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while self.feeder.waiting:
-                await asyncio.sleep(0.005)
+        await wait_for(lambda: not self.feeder.waiting)
 
     async def wait_until_equal(self, namespace_id: str) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while True:
+        async def is_equal() -> bool:
             row, held = await self.source.row(namespace_id), self.plane.holds(namespace_id)
-            if held is not None and (held.revision, held.current_version_id) == (
-                row.revision,
-                row.version_id,
-            ):
-                return
-            assert time.monotonic() < end, (row, held)
-            await asyncio.sleep(0.005)
+            stored = row.revision, row.version_id
+            return held is not None and (held.revision, held.current_version_id) == stored
+
+        await eventually(is_equal)
+
+    def held(self, namespace_id: str) -> configuration_pb2.NamespaceConfiguration:
+        held = self.plane.holds(namespace_id)
+        assert held is not None
+        return held
+
+
+@pytest.fixture
+async def source(database: Database) -> Source:
+    created = Source(database)
+    await created.prepare()
+    return created
+
+
+@pytest.fixture
+async def plane() -> AsyncIterator[FedPlane]:
+    # A socket path has a length limit that `tmp_path` can exceed.
+    with tempfile.TemporaryDirectory() as folder:
+        created = FedPlane(Path(folder))
+        await created.start()
+        yield created
+        await created.stop()
+
+
+@pytest.fixture
+async def fed(source: Source, plane: FedPlane) -> AsyncIterator[Fed]:
+    created = Fed(source, plane)
+    created.run()
+    yield created
+    await created.close()

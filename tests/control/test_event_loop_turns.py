@@ -24,10 +24,9 @@ from pyservice.control.versions import VersionOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2, games_pb2, namespaces_pb2, versions_pb2
-from pyservice.storage import games, groups, namespaces, tables, uploads
-from pyservice.storage.database import Conflict, Database, open_database
+from pyservice.storage import games, namespaces, tables, uploads
+from pyservice.storage.database import Conflict, Database
 from pyservice.storage.local_objects import FolderBlobStore
-from pyservice.storage.migrations import migrate
 from pyservice.storage.objects import Objects
 from pyservice.storage.signed_urls import UrlSigner
 from pyservice.storage.sqlite import SqliteDatabase
@@ -35,7 +34,7 @@ from pyservice.storage.uploads import NewFile
 from pyservice.watch import Topics
 from tests.control.bulk_records import add_domains, add_users, add_versions
 from tests.control.namespace_scenario import Records
-from tests.support.databases import KINDS, Databases
+from tests.control.service_fixtures import each_database
 
 pytestmark = pytest.mark.anyio
 
@@ -109,14 +108,11 @@ class Plane:
         self.namespaces = NamespaceOperations(context, data_plane, data_plane)
 
     async def prepare(self) -> None:
-        await migrate(self.database, is_allowed=True)
         identity_id, (self.group_id,) = await self.records.identity("Ours")
         scope = GrantedScope(identity_id, self._ids.new(), None, None, (self.group_id,))
         self.caller = Caller(
             TokenKind.CLOUD, b"", b"", b"token", Call(uuid4().hex, b"\x7f\0\0\1"), scope
         )
-        async with self.database.read() as tx:
-            assert await groups.find(tx, self.group_id) is not None
         self.game_id = await self.game("First")
 
     async def game(self, display_name: str) -> str:
@@ -134,14 +130,10 @@ class Plane:
     async def close(self) -> None:
         await self.uploading.stop()
         self.blobs.close()
-        await self.database.close()
 
 
-@pytest.fixture(params=KINDS)
-async def plane(
-    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
-) -> AsyncIterator[Plane]:
-    database = open_database(databases.url(request.param), tmp_path)
+@pytest.fixture
+async def plane(database: Database, tmp_path: Path) -> AsyncIterator[Plane]:
     created = Plane(database, tmp_path / "objects")
     await created.prepare()
     yield created
@@ -157,6 +149,7 @@ def site_request(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCd
     return cdn_pb2.CreateGameCdnSiteRequest(game_id=game_id, display_name="x", files=files)
 
 
+@each_database
 async def test_site_of_many_files_yields_to_others(plane: Plane) -> None:
     request = site_request(plane.game_id, FILES_MAX)
     with measured(plane.database) as turns:
@@ -178,6 +171,7 @@ async def test_invalid_site_yields_to_others(plane: Plane) -> None:
     assert turns.longest < TURN_CALLS
 
 
+@each_database
 async def test_failed_site_creation_adds_nothing(plane: Plane) -> None:
     """The files of a site are added in several turns of the event loop."""
     files = [NewFile(f"{number % (FILES_MAX - 1)}", 1) for number in range(FILES_MAX)]
@@ -191,7 +185,7 @@ async def test_failed_site_creation_adds_nothing(plane: Plane) -> None:
     for _ in range(3):
         await asyncio.sleep(0)
     adding.cancel()
-    await asyncio.gather(adding, return_exceptions=True)
+    await asyncio.wait({adding})
     assert adding.cancelled()
     async with plane.database.read() as tx:
         assert await uploads.of_kind(tx, plane.game_id, "site") == []
@@ -203,12 +197,9 @@ async def _add(plane: Plane, upload_id: str, files: list[NewFile]) -> None:
         await uploads.add(tx, uploads.NewUpload(upload_id, plane.game_id, "site", "x", 1, files))
 
 
-async def test_name_reservation_needs_few_statements(
-    plane: Plane,
-) -> None:
-    await add_versions(
-        plane.records, plane.game_id, [f"0.0.{number}" for number in range(2, TAKEN_NAME_COUNT + 2)]
-    )
+async def test_name_reservation_needs_few_statements(plane: Plane) -> None:
+    names = [f"0.0.{number}" for number in range(2, TAKEN_NAME_COUNT + 2)]
+    await add_versions(plane.records, plane.game_id, names)
     request = versions_pb2.ReserveVersionNameRequest(game_id=plane.game_id)
     with measured(plane.database) as turns:
         created = await plane.versions.reserve_name(request, plane.caller)
@@ -221,25 +212,22 @@ async def test_name_reservation_needs_few_statements(
     assert again.statements < 6
 
 
-async def test_version_names_use_an_index(tmp_path: Path) -> None:
-    database = SqliteDatabase(tmp_path / "records.db")
-    await migrate(database, is_allowed=True)
+async def test_version_names_use_an_index(database: Database) -> None:
+    assert isinstance(database, SqliteDatabase)
     values = {"game_id": "game", "names": ["0.0.2", "0.0.3"]}
     statement = database._statements.compiled(games._NAMED, values)
 
     def explain(connection: Connection) -> list[str]:
         text = f"EXPLAIN QUERY PLAN {statement.text}"
-        return [
-            row[-1]
-            for row in connection.exec_driver_sql(text, tuple(statement.argument_values(values)))
-        ]
+        arguments = tuple(statement.argument_values(values))
+        return [row[-1] for row in connection.exec_driver_sql(text, arguments)]
 
     steps = await database.run_sync(explain)
-    await database.close()
     (searched,) = [step for step in steps if "versions" in step]
     assert "(game_id=? AND display_name=?)" in searched
 
 
+@each_database
 async def test_shared_game_name_costs_as_much_as_any(plane: Plane) -> None:
     await plane.game("Same")
     about = {"display_name": "Same", "group_id": plane.group_id, "create_ms": 1}

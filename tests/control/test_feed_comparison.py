@@ -1,4 +1,4 @@
-"""Comparison of fed and stored namespaces with unreadable records."""
+"""Comparison of fed and stored namespaces: unreadable records, restored and replaced databases."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.tables import versions
-from tests.control.feeder_setup import Fed
-from tests.control.test_feeder import fed as fed
-from tests.control.test_feeder import plane as plane
-from tests.control.test_feeder import source as source
-from tests.support.waiting import PATIENCE_S, within
+from tests.control.feeder_setup import EPOCH, Fed, wait_for
+from tests.control.feeder_setup import fed as fed
+from tests.control.feeder_setup import plane as plane
+from tests.control.feeder_setup import source as source
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 NEW_LIMIT = 77
-JOB_MESSAGE = "configuration not sent"
+
+# Unreadable records -------------------------------------------------------------------------------
 
 
 async def all_fed(fed: Fed, count: int) -> list[str]:
-    names = [await fed.source.namespace(f"n{number}") for number in range(count)]
-    await asyncio.gather(*(fed.feeder.enqueue_and_confirm(one, wait_s=PATIENCE_S) for one in names))
+    names = await fed.namespaces(count)
     await fed.wait_until_idle()
     return names
 
 
 async def configuration(fed: Fed, namespace_id: str, config: bytes | None = None) -> bytes:
-    version_id = (await fed.source.row(namespace_id)).version_id
-    is_it = versions.c.version_id == version_id
+    """Returns the stored configuration of a namespace, and replaces it with `config`."""
+    is_it = versions.c.version_id == (await fed.source.row(namespace_id)).version_id
     async with fed.source.database.write() as tx:
         row = await tx.first(versions.select().where(is_it))
         assert row is not None
@@ -53,11 +53,7 @@ async def fork(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
 
 
 async def wait_until_fed(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while (held := fed.plane.holds(namespace_id)) is None or (
-            held.matchmaker.lobby_count_max != limit
-        ):
-            await asyncio.sleep(0.005)
+    await wait_for(lambda: fed.held(namespace_id).matchmaker.lobby_count_max == limit)
 
 
 @pytest.mark.parametrize("count", [1, 40], ids=["one", "more than are compared at once"])
@@ -84,19 +80,17 @@ async def test_unreadable_namespace_is_logged_once(
     capsys.readouterr()
     await fed.run_anew()
     await wait_until_fed(fed, last)
-    output = capsys.readouterr()
-    assert (output.out + output.err).count(f"namespace_ids=['{broken}']") == 1
+    assert "".join(capsys.readouterr()).count(f"namespace_ids=['{broken}']") == 1
     assert fed.feeder.job.unexpected_errors == 1
     for limit in (5, 6):
         await fork(fed, other, limit)
         fed.feeder.compare_again()
         await wait_until_fed(fed, other, limit)
-    output = capsys.readouterr()
-    assert broken not in output.out + output.err
+    assert broken not in "".join(capsys.readouterr())
     assert fed.feeder.job.unexpected_errors == 1
 
 
-async def test_readable_namespace_is_compared_again_unasked(
+async def test_repaired_namespace_is_compared_again_without_a_request(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_comparison, "_AGAIN_S", 0.05)
@@ -107,17 +101,15 @@ async def test_readable_namespace_is_compared_again_unasked(
         await fork(fed, one)
     await fed.run_anew()
     await wait_until_fed(fed, other)
-    async with asyncio.timeout(PATIENCE_S):
-        while not fed.feeder.job.unexpected_errors:
-            await asyncio.sleep(0.005)
+    await wait_for(lambda: fed.feeder.job.unexpected_errors)
     await configuration(fed, broken, stored)
     await wait_until_fed(fed, broken)
 
 
-@pytest.mark.timing
-async def test_database_wait_does_not_lengthen_the_pause() -> None:
+async def test_database_wait_does_not_lengthen_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause is a multiple of the comparison time, which must not contain the wait for the database."""
-    pause_s, tried, left = 1.5, 0, asyncio.Event()
+    monkeypatch.setattr(feed_comparison, "_REST", 400.0)
+    tried, left = 0, asyncio.Event()
 
     async def compose(requests: Sequence[ComposeRequest]) -> list[Message | None]:
         nonlocal tried
@@ -128,14 +120,88 @@ async def test_database_wait_does_not_lengthen_the_pause() -> None:
             left.set()
         return [None for _ in requests]
 
-    job = RetryingJob("feeder", JOB_MESSAGE, pauses_s=(pause_s, pause_s))
+    job = RetryingJob("feeder", "configuration not sent", pauses_s=(0.1, 0.1))
     contents = ContentComparison(compose, lambda namespace_id: None, job)
     names = [f"n{number}" for number in range(20)]
     contents.compare(feed_pb2.HeldConfiguration(namespace_id=one) for one in [*names, "last"])
-    with within(2 * pause_s):
-        running = asyncio.create_task(contents.run())
-        async with asyncio.timeout(PATIENCE_S):
-            await left.wait()
+    running = asyncio.create_task(contents.run())
+    # 400 times the pause of 0.1 s is longer than this timeout.
+    async with asyncio.timeout(PATIENCE_S):
+        await left.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert tried > 2
+
+
+# Restored and replaced databases ------------------------------------------------------------------
+
+
+async def test_restored_backup_catches_up_with_the_data_plane(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    for number in range(1, 6):
+        await fed.source.touch(namespace_id, number)
+        await fed.enqueue_and_confirm(namespace_id)
+    await fed.end()
+    await fed.source.set_revision(namespace_id, 2)
+    await fed.source.touch(namespace_id, 77)
+    await fed.run_anew()
+    await fed.wait_until_equal(namespace_id)
+    held = fed.held(namespace_id)
+    assert held.revision > 6
+    assert held.matchmaker.lobby_count_max == 77
+
+
+async def forked(fed: Fed) -> str:
+    """Creates a namespace with a record that differs from the held one under the same revision."""
+    namespace_id = await fed.source.namespace()
+    await fed.source.touch(namespace_id, 5)
+    await fed.enqueue_and_confirm(namespace_id)
+    await fed.wait_until_idle()
+    await fed.end()
+    await fed.source.set_revision(namespace_id, 1)
+    await fed.source.touch(namespace_id, 77)
+    row, held = await fed.source.row(namespace_id), fed.held(namespace_id)
+    assert (row.revision, row.lobby_count_max) == (held.revision, 77)
+    assert held.matchmaker.lobby_count_max == 5
+    return namespace_id
+
+
+async def test_change_after_a_restore_wins_at_an_equal_revision(fed: Fed) -> None:
+    namespace_id = await forked(fed)
+    await fed.run_anew()
+    await fed.enqueue_and_confirm(namespace_id)
+    assert fed.held(namespace_id).matchmaker.lobby_count_max == 77
+    await fed.wait_until_equal(namespace_id)
+
+
+async def test_restored_records_are_compared_by_content(fed: Fed) -> None:
+    await fed.namespaces(40)
+    namespace_id = await forked(fed)
+    fed.plane.acknowledged.clear()
+    await fed.run_anew()
+    await wait_for(lambda: fed.held(namespace_id).matchmaker.lobby_count_max == 77)
+    await fed.wait_until_equal(namespace_id)
+    await fed.wait_until_idle()
+    assert {name for name, _ in fed.plane.acknowledged} == {namespace_id}
+
+
+@pytest.mark.parametrize("is_forked", [False, True])
+async def test_older_database_is_not_fed_and_is_reported(fed: Fed, is_forked: bool) -> None:
+    namespace_id = await (forked(fed) if is_forked else fed.namespace())
+    before = fed.held(namespace_id)
+    await fed.run_anew(epoch=EPOCH - 1)
+    with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
+        await fed.feeder.enqueue_and_confirm(namespace_id, wait_s=0.05)
+    assert fed.held(namespace_id) == before
+    await wait_for(lambda: namespace_id in fed.feeder.refused_reasons())
+    assert "newer database" in fed.feeder.refused_reasons()[namespace_id]
+
+
+async def test_new_database_replaces_the_old_one(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    for number in range(1, 4):
+        await fed.source.touch(namespace_id, number)
+    await fed.enqueue_and_confirm(namespace_id)
+    await fed.source.set_revision(namespace_id, 1)
+    await fed.run_anew(epoch=EPOCH + 1)
+    await fed.wait_until_equal(namespace_id)

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from pyservice.control.feed_messages import FeedComposer
-from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.tokens import new_secret
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.storage import games, tokens
-from pyservice.storage.database import open_database
-from tests.control.feeder_setup import EPOCH, IDS, Source
-from tests.support.databases import KINDS, Databases
+from tests.control.feeder_setup import EPOCH, IDS, LINKS, Source
+from tests.control.feeder_setup import source as source
+from tests.control.service_fixtures import each_database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, each_database]
 
 NOW_MS = EPOCH + 1_000_000
 LATER_MS = NOW_MS + 1
 ENVIRONMENT_MAX = 2_000
 
 
-@pytest.fixture(params=KINDS)
-async def source(
-    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
-) -> AsyncIterator[Source]:
-    created = Source(open_database(databases.url(request.param), tmp_path))
-    await created.prepare()
-    yield created
-    await created.database.close()
-
-
 async def composed(source: Source, namespace_id: str) -> pb.NamespaceConfiguration:
-    links = PublicUrls(
-        "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload
-    )
     async with source.database.read() as tx:
-        message = await FeedComposer(EPOCH, links, lambda: NOW_MS).compose(tx, namespace_id)
+        message = await FeedComposer(EPOCH, LINKS, lambda: NOW_MS).compose(tx, namespace_id)
     assert message is not None
     return message
 
@@ -83,11 +66,9 @@ async def test_game_of_the_namespace_is_fed(source: Source) -> None:
 
 async def fed_token_ids(source: Source, namespace_id: str) -> tuple[set[str], set[str], set[str]]:
     message = await composed(source, namespace_id)
-    return (
-        {one.token_id for one in message.environment_tokens},
-        {one.token_id for one in message.development_tokens},
-        set(message.revoked_token_ids),
-    )
+    fed = (message.environment_tokens, message.development_tokens)
+    environment, development = ({one.token_id for one in several} for several in fed)
+    return environment, development, set(message.revoked_token_ids)
 
 
 async def test_token_is_fed_while_it_can_be_used(source: Source) -> None:
@@ -100,11 +81,8 @@ async def test_token_is_fed_while_it_can_be_used(source: Source) -> None:
     await add(source, target, "dev", expires_ms=NOW_MS, revoke_ms=NOW_MS - 1)
     (good,) = await add(source, target, "env")
     (revoked,) = await add(source, target, "env", revoke_ms=NOW_MS)
-    assert await fed_token_ids(source, target) == (
-        {good, revoked},
-        {running},
-        {public, ended, revoked},
-    )
+    expected = ({good, revoked}, {running}, {public, ended, revoked})
+    assert await fed_token_ids(source, target) == expected
     assert await fed_token_ids(source, other) == (set(), set(), set())
 
 

@@ -39,53 +39,41 @@ def reported(*path: str, reason: str = "is wrong", held_by: str = "") -> tuple[l
     return list(one.path[:-1]), one.message
 
 
-@pytest.mark.parametrize(
-    ("path", "sent"),
-    [
-        (("versions", "0", "matchmaker"), ("config", "matchmaker")),
-        (
-            ("versions", "0", "matchmaker", "game_modes", "duel", "max_players"),
-            ("config", "matchmaker", "game_modes", "duel", "max_players"),
-        ),
-        (("versions", "0", "display_name"), ("display_name",)),
-        (("versions", "0", "version_id"), ("version_id",)),
-        (("current_version_id",), ("version_id",)),
-        (("matchmaker", "lobby_count_max"), ("lobby_count_max",)),
-        (("matchmaker", "max_players"), ("max_players",)),
-        (("access", "enable_domain_public_auth"), ("enabled",)),
-        (("access", "domains"), ("domain",)),
-        (("access", "domains", "1"), ("domain",)),
-        (("access", "cdn_domains", "0"), ("name_id",)),
-        (("name_id",), ("name_id",)),
-        (("display_name",), ("display_name",)),
-        (("development_tokens", "0", "hostname"), ("hostname",)),
-        (("development_tokens", "0", "ports", "game", "port"), ("ports", "game", "port")),
-    ],
+MODE = "versions.0.matchmaker.game_modes.duel.max_players"
+PATHS: dict[str, tuple[str, ...]] = {
+    "versions.0.matchmaker": ("config", "matchmaker"),
+    MODE: ("config", "matchmaker", "game_modes", "duel", "max_players"),
+    "versions.0.display_name": ("display_name",),
+    "versions.0.version_id": ("version_id",),
+    "current_version_id": ("version_id",),
+    "matchmaker.lobby_count_max": ("lobby_count_max",),
+    "matchmaker.max_players": ("max_players",),
+    "access.enable_domain_public_auth": ("enabled",),
+    "access.domains": ("domain",),
+    "access.domains.1": ("domain",),
+    "access.cdn_domains.0": ("name_id",),
+    "name_id": ("name_id",),
+    "display_name": ("display_name",),
+    "development_tokens.0.hostname": ("hostname",),
+    "development_tokens.0.ports.game.port": ("ports", "game", "port"),
+}
+UNSENT = (
+    *("", "versions", "versions.0", "environment_tokens.3.sha256", "revoked_token_ids"),
+    *("development_tokens", "development_tokens.0.token_id", "retained_versions"),
+    *("game.name_id", "revision"),
 )
-def test_problem_has_the_path_of_its_request(path: tuple[str, ...], sent: tuple[str, ...]) -> None:
-    assert reported(*path)[0] == list(sent)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        (),
-        ("versions",),
-        ("versions", "0"),
-        ("environment_tokens", "3", "sha256"),
-        ("revoked_token_ids",),
-        ("development_tokens",),
-        ("development_tokens", "0", "token_id"),
-        ("retained_versions",),
-        ("game", "name_id"),
-        ("revision",),
-    ],
-)
-def test_problem_of_an_unsent_field_has_a_sentence(path: tuple[str, ...]) -> None:
-    where, sentence = reported(*path)
-    assert where == []
-    named = f"'s {'.'.join(path)}" if path else ""
-    assert sentence == f"the namespace{named} is wrong"
+@pytest.mark.parametrize("path", PATHS)
+def test_problem_has_the_path_of_its_request(path: str) -> None:
+    assert reported(*path.split("."))[0] == list(PATHS[path])
+
+
+@pytest.mark.parametrize("path", UNSENT)
+def test_problem_of_an_unsent_field_has_a_sentence(path: str) -> None:
+    named = f"'s {path}" if path else ""
+    expected: tuple[list[str], str] = ([], f"the namespace{named} is wrong")
+    assert reported(*filter(None, path.split("."))) == expected
 
 
 def test_value_of_another_namespace_is_reported_as_taken() -> None:
@@ -122,9 +110,7 @@ FLAWS: dict[tuple[str, ...], Any] = {
 
 
 @pytest.mark.parametrize("flaw", FLAWS, ids=".".join)
-def test_every_configuration_path_maps_to_its_source(
-    flaw: tuple[str, ...],
-) -> None:
+def test_every_configuration_path_maps_to_its_source(flaw: tuple[str, ...]) -> None:
     config = read(changed(flaw, FLAWS[flaw]))
     message = configuration()
     message.versions[0].matchmaker.CopyFrom(to_feed(config))

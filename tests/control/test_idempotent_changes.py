@@ -1,11 +1,14 @@
+"""Idempotency keys: replays, reuse, restarts and the secret of stored messages."""
+
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from secrets import token_bytes
+from signal import SIGKILL, SIGTERM
 from typing import Any
 from uuid import uuid4
 
@@ -19,9 +22,10 @@ from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage.database import Transaction
 from pyservice.storage.tables import idempotent_answers
 from tests.control.namespace_scenario import Records
+from tests.control.service_fixtures import each_database
 from tests.control.test_games import new_developer, unique
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Developer, FullService
+from tests.support.databases import Databases
+from tests.support.full_service import STOP_TIMEOUT_S, Developer, FullService, HttpDoor, running
 
 pytestmark = pytest.mark.anyio
 
@@ -64,24 +68,19 @@ async def test_same_key_with_another_operation_is_refused(developer: Developer) 
 
 async def test_keys_are_shared_by_both_transports(full_service: FullService) -> None:
     key = new_key()
-    clients = [full_service.door("http"), full_service.door("grpc")]
-    try:
-        first, second = [Developer(full_service, client) for client in clients]
+    async with full_service.opened("http") as http, full_service.opened("grpc") as grpc:
+        first, second = Developer(full_service, http), Developer(full_service, grpc)
         fields = new_game(first)
         created = await first.good("create_game", key, **fields)
         assert await second.good("create_game", key, **fields) == created
         other = {**fields, "display_name": unique()}
         assert await second.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
-    finally:
-        for client in clients:
-            await client.close()
 
 
 async def test_concurrent_duplicates_share_one_change(developer: Developer) -> None:
     key, fields = new_key(), new_game(developer)
-    answers = await asyncio.gather(
-        *(developer.good("create_game", key, **fields) for _ in range(16))
-    )
+    creations = (developer.good("create_game", key, **fields) for _ in range(16))
+    answers = await asyncio.gather(*creations)
     assert len({one["game_id"] for one in answers}) == 1
     assert len(await games_named(developer, fields["display_name"])) == 1
 
@@ -89,9 +88,8 @@ async def test_concurrent_duplicates_share_one_change(developer: Developer) -> N
 async def test_different_concurrent_message_is_refused(developer: Developer) -> None:
     key = new_key()
     requests = [new_game(developer) for _ in range(8)]
-    answers = await asyncio.gather(
-        *(developer.call("create_game", key, **fields) for fields in requests)
-    )
+    creations = (developer.call("create_game", key, **fields) for fields in requests)
+    answers = await asyncio.gather(*creations)
     assert sorted(one.code for one in answers) == ["IDEMPOTENCY_KEY_REUSED"] * 7 + ["OK"]
 
 
@@ -107,9 +105,7 @@ async def test_failure_is_retried(developer: Developer) -> None:
     assert again == created
 
 
-async def test_name_that_became_free_is_accepted_under_the_same_key(
-    developer: Developer,
-) -> None:
+async def test_name_that_became_free_is_accepted_under_the_same_key(developer: Developer) -> None:
     """The refusal of a taken name is not stored, because the name can become free."""
     game_id, other_id = await developer.arena(), await developer.arena()
     domain, key = f"{uuid4().hex[:16]}.example", new_key()
@@ -128,9 +124,7 @@ async def test_callers_have_separate_keys(developer: Developer, records: Records
     assert await me.good("create_group", key, display_name=name) != first
 
 
-async def test_reverted_change_is_not_repeated(
-    developer: Developer,
-) -> None:
+async def test_reverted_change_is_not_repeated(developer: Developer) -> None:
     game_id, key = await developer.arena(), new_key()
     target = {"game_id": game_id, "namespace_id": "prod"}
     fields: dict[str, Any] = {**target, "lobby_count_max": 7, "max_players": 7}
@@ -161,28 +155,27 @@ async def test_key_is_ignored_where_a_secret_is_returned(developer: Developer) -
         assert created[0]["token"] != created[1]["token"]
 
 
-@pytest.mark.parametrize("key", ["", "x" * 256, "a b", "é", "a\tb"])
-async def test_malformed_key_is_refused(owner: Developer, key: str) -> None:
-    fields = new_game(owner)
-    answer = await owner.door.request(  # type: ignore[union-attr]
-        "POST",
-        "/cloud/games",
-        json.dumps(fields).encode(),
-        token=owner.token,
-        headers={"idempotency-key": key.encode()},  # type: ignore[dict-item]
+async def test_malformed_key_is_refused_by_both_transports(full_service: FullService) -> None:
+    for name in ("http", "grpc"):
+        async with full_service.opened(name) as door:
+            developer = Developer(full_service, door)
+            fields = new_game(developer)
+            for key in ("", "x" * 256, "a b"):
+                assert await developer.code("create_game", key, **fields) == "HEADER_INVALID"
+            assert await games_named(developer, fields["display_name"]) == []
+            created = await developer.good("create_game", new_key().ljust(255, "x"), **fields)
+            assert await games_named(developer, fields["display_name"]) == [created["game_id"]]
+
+
+@pytest.mark.parametrize("key", ["é", "a\tb"])
+async def test_key_of_other_bytes_is_refused(owner: Developer, key: str) -> None:
+    assert isinstance(owner.door, HttpDoor)
+    headers: Any = {"idempotency-key": key.encode()}
+    content = json.dumps(new_game(owner)).encode()
+    answer = await owner.door.request(
+        "POST", "/cloud/games", content, token=owner.token, headers=headers
     )
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["code"] == "HEADER_INVALID"
-    assert await games_named(owner, fields["display_name"]) == []
-    created = await owner.good("create_game", new_key().ljust(255, "x"), **fields)
-    assert await games_named(owner, fields["display_name"]) == [created["game_id"]]
-
-
-@pytest.mark.parametrize("key", ["", "x" * 256, "a b"])
-async def test_malformed_key_is_refused_by_both_transports(developer: Developer, key: str) -> None:
-    fields = new_game(developer)
-    assert await developer.code("create_game", key, **fields) == "HEADER_INVALID"
-    assert await games_named(developer, fields["display_name"]) == []
+    assert (answer.status_code, answer.json()["code"]) == (400, "HEADER_INVALID")
 
 
 # Secret of stored messages ------------------------------------------------------------------------
@@ -207,13 +200,9 @@ async def test_stored_message_needs_the_same_secret(records: Records) -> None:
     caller, ours, theirs = caller_with_a_key(), token_bytes(32), token_bytes(32)
     created = await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller)
     assert await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller) == created
-    for other in (
-        IdempotentChanges(records.database, mac_key=theirs),
-        IdempotentChanges(records.database),
-    ):
-        with pytest.raises(ServiceError) as caught:
-            await remembered_by(other, caller)
-        assert caught.value.code == "IDEMPOTENCY_KEY_REUSED"
+    for other in (theirs, None):
+        with pytest.raises(ServiceError, match="IDEMPOTENCY_KEY_REUSED"):
+            await remembered_by(IdempotentChanges(records.database, mac_key=other), caller)
 
 
 async def test_stored_hash_depends_on_the_secret(records: Records) -> None:
@@ -222,12 +211,8 @@ async def test_stored_hash_depends_on_the_secret(records: Records) -> None:
             return [row.message_hash for row in await tx.all(select(idempotent_answers))]
 
     before = await traces()
-    for changes in (
-        IdempotentChanges(records.database, mac_key=token_bytes(32)),
-        IdempotentChanges(records.database, mac_key=token_bytes(32)),
-        IdempotentChanges(records.database),
-        IdempotentChanges(records.database),
-    ):
+    for mac_key in (token_bytes(32), token_bytes(32), None, None):
+        changes = IdempotentChanges(records.database, mac_key=mac_key)
         await remembered_by(changes, caller_with_a_key())
     after = await traces()
     assert (len(after) - len(before), len(set(after) - set(before))) == (4, 4)
@@ -236,56 +221,35 @@ async def test_stored_hash_depends_on_the_secret(records: Records) -> None:
 # Restart ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=KINDS)
-def own_service(
-    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
-) -> Iterator[FullService]:
-    created = FullService(tmp_path, databases.url(request.param))
-    try:
-        yield created.start()
-    finally:
-        created.close()
-
-
-@pytest.fixture
-async def own_developer(own_service: FullService) -> AsyncIterator[Developer]:
-    client = own_service.door("http")
-    try:
-        yield Developer(own_service, client)
-    finally:
-        await client.close()
-
-
-async def test_responses_survive_a_restart_and_a_kill(
-    own_service: FullService, own_developer: Developer
+@pytest.mark.full
+@each_database
+async def test_responses_survive_a_restart_and_a_kill_but_not_a_lost_key(
+    kind: str, tmp_path: Path, databases: Databases
 ) -> None:
-    key, fields = new_key(), new_game(own_developer)
-    created = await own_developer.good("create_game", key, **fields)
-    assert own_service.stop() == 0
-    own_service.start()
-    assert await own_developer.good("create_game", key, **fields) == created
-    assert own_service.process is not None
-    own_service.process.kill()
-    own_service.process.wait()
-    own_service.start()
-    assert await own_developer.good("create_game", key, **fields) == created
-    other = {**fields, "display_name": unique()}
-    assert await own_developer.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
-    assert await games_named(own_developer, fields["display_name"]) == [created["game_id"]]
+    with running(FullService(tmp_path, databases.url(kind))) as service:
+        async with service.opened("http") as door:
+            developer = Developer(service, door)
+            key, fields = new_key(), new_game(developer)
+            created = await developer.good("create_game", key, **fields)
+            for signal_number in (SIGTERM, SIGKILL):
+                stop(service, signal_number)
+                service.start()
+                assert await developer.good("create_game", key, **fields) == created
+            other = {**fields, "display_name": unique()}
+            assert await developer.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
+            # The key file is missing, as after a restore of the database alone.
+            stop(service, SIGTERM)
+            (service.data_dir / "control" / "keys.json").unlink()
+            service.start()
+            assert await developer.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
+            assert await games_named(developer, fields["display_name"]) == [created["game_id"]]
+            assert await developer.good("create_game", new_key(), **fields) != created
 
 
-async def test_lost_key_file_prevents_replay_and_duplicates(
-    own_service: FullService, own_developer: Developer
-) -> None:
-    """The key file is missing, as after a restore of the database alone."""
-    key, fields = new_key(), new_game(own_developer)
-    created = await own_developer.good("create_game", key, **fields)
-    assert own_service.stop() == 0
-    (own_service.data_dir / "control" / "keys.json").unlink()
-    own_service.start()
-    assert await own_developer.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
-    assert await games_named(own_developer, fields["display_name"]) == [created["game_id"]]
-    assert await own_developer.good("create_game", new_key(), **fields) != created
+def stop(service: FullService, signal_number: int) -> None:
+    assert service.process is not None
+    service.process.send_signal(signal_number)
+    service.process.wait(STOP_TIMEOUT_S)
 
 
 # Changes that need a resource ---------------------------------------------------------------------
@@ -293,15 +257,15 @@ async def test_lost_key_file_prevents_replay_and_duplicates(
 
 class Ports:
     def __init__(self) -> None:
-        self.had = 0
-        self.is_away = False
+        self.prepared_count = 0
+        self.are_used = False
 
     @contextlib.asynccontextmanager
     async def prepared(self) -> AsyncIterator[Change[pb.GetDeviceLinkResponse]]:
-        if self.is_away:
+        if self.are_used:
             raise ServiceError("PORTS_EXHAUSTED")
-        self.had += 1
-        number = str(self.had)
+        self.prepared_count += 1
+        number = str(self.prepared_count)
 
         async def change(_: Transaction) -> pb.GetDeviceLinkResponse:
             return pb.GetDeviceLinkResponse(cloud_token=number)
@@ -321,22 +285,20 @@ async def change_with(
 
 async def test_replay_succeeds_without_its_resource(records: Records) -> None:
     ports, changes, caller = Ports(), IdempotentChanges(records.database), caller_with_a_key()
-    ports.is_away = True
+    ports.are_used = True
     with pytest.raises(ServiceError):
         await change_with(ports, changes, caller)
-    ports.is_away = False
+    ports.are_used = False
     assert await change_with(ports, changes, caller) == "1", "a failure is not remembered"
-    ports.is_away = True
+    ports.are_used = True
     assert await change_with(ports, changes, caller) == "1"
-    with pytest.raises(ServiceError) as caught:
+    with pytest.raises(ServiceError, match="IDEMPOTENCY_KEY_REUSED"):
         await change_with(ports, changes, caller, "another")
-    assert caught.value.code == "IDEMPOTENCY_KEY_REUSED"
-    with pytest.raises(ServiceError) as caught:
+    with pytest.raises(ServiceError, match="PORTS_EXHAUSTED"):
         await change_with(ports, changes, caller_with_a_key())
-    assert caught.value.code == "PORTS_EXHAUSTED"
 
 
 async def test_concurrent_duplicates_prepare_once(records: Records) -> None:
     ports, changes, caller = Ports(), IdempotentChanges(records.database), caller_with_a_key()
     created = await asyncio.gather(*(change_with(ports, changes, caller) for _ in range(8)))
-    assert (set(created), ports.had) == ({"1"}, 1)
+    assert (set(created), ports.prepared_count) == ({"1"}, 1)

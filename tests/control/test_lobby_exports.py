@@ -1,3 +1,5 @@
+"""Exports of lobby logs and of the lobby history."""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,10 +7,8 @@ import csv
 import io
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import insert
 
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.authorization import GrantedScope
@@ -17,10 +17,10 @@ from pyservice.control.lobby_records import LobbyFactReader, LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
-from pyservice.storage import games, groups, lobbies, namespaces, uploads
+from pyservice.storage import games, groups, lobbies, namespaces, objects, uploads
 from pyservice.storage.local_objects import DiskReserve
 from pyservice.storage.signed_urls import PREFIX
-from pyservice.storage.tables import versions
+from tests.control.service_fixtures import each_database
 from tests.control.test_uploads import IDS, NOW_MS, BuildUploads
 from tests.control.test_uploads import builds as builds
 from tests.storage.blob_stores import put_whole
@@ -29,8 +29,8 @@ from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
-LINES = 400_000
-"""Number of log lines. Their table takes seconds and needs several pieces."""
+LINES = 100_000
+"""Number of log lines. Their table needs several pieces."""
 
 
 class ExportScenario:
@@ -54,19 +54,12 @@ class ExportScenario:
     async def game(self) -> str:
         group_id, game_id, version_id, namespace_id = (IDS.new() for _ in range(4))
         identity_id = self.builds.scope.identity_id
-        version = {
-            "version_id": version_id,
-            "game_id": game_id,
-            "display_name": "1.0",
-            "create_ms": NOW_MS,
-            "config": b"",
-            "config_json": b"{}",
-        }
         namespace = namespaces.NewNamespace(namespace_id, "prod", "Prod", IDS.new())
         async with self.builds.database.write() as tx:
             await groups.add(tx, group_id, "Group", identity_id, NOW_MS)
             await games.add(tx, game_id, f"g{game_id[-12:]}", "Game", group_id, NOW_MS)
-            await tx.run(insert(versions), version)
+            version = games.NewVersion(version_id, game_id, "1.0", NOW_MS, b"")
+            await games.add_version(tx, version)
             await namespaces.add(tx, game_id, version_id, [namespace], (10, 10), NOW_MS)
         self._versions[game_id] = namespace_id, version_id
         self._groups += (group_id,)
@@ -82,9 +75,9 @@ class ExportScenario:
         ids = [IDS.new() for _ in range(count)]
         about = {
             "namespace_id": namespace_id,
+            "version_id": version_id,
             "game_mode": "duel",
             "region_id": "local",
-            "version_id": version_id,
             "publicity": "public",
             "is_closed": False,
             "is_stopping": False,
@@ -115,106 +108,94 @@ class ExportScenario:
         content = b"".join([block async for block in self.builds.objects.read(key)])
         return list(csv.DictReader(io.StringIO(content.decode())))
 
-    async def first_pieces(self) -> Any:
-        async def some() -> list[str]:
-            return await self.pieces()
-
-        return await eventually(some)
+    async def first_pieces(self) -> None:
+        await eventually(self.pieces)
 
     async def pieces(self) -> list[str]:
         return await self.builds.blobs.names("kept/exports")
 
 
 @pytest.fixture
-async def export_scenario(builds: BuildUploads, tmp_path: Path) -> AsyncIterator[ExportScenario]:
+async def exports(
+    builds: BuildUploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ExportScenario]:
+    monkeypatch.setattr(objects, "_PIECE_BYTES", 1 << 16)
     created = ExportScenario(builds, tmp_path / "runs")
     yield created
     await created.exports.stop()
 
 
-async def test_long_log_is_stored_in_pieces_and_read_as_one(
-    export_scenario: ExportScenario,
-) -> None:
-    game_id = await export_scenario.game()
-    lobby_id = await export_scenario.lobby(game_id, LINES)
-    key = await export_scenario.logs(game_id, lobby_id)
-    assert len(await export_scenario.pieces()) > 2
-    rows = await export_scenario.table(key)
+async def test_long_log_is_stored_in_pieces_and_read_as_one(exports: ExportScenario) -> None:
+    game_id = await exports.game()
+    lobby_id = await exports.lobby(game_id, LINES)
+    export = exports.start_export(game_id, lobby_id)
+    await exports.first_pieces()
+    with (exports.folder_of(lobby_id) / "log" / "0").open("a") as log:
+        log.write(f"{NOW_MS}000 e a line that the export does not wait for\n")
+    key = await export
+    assert len(await exports.pieces()) > 2
+    rows = await exports.table(key)
     assert [row["line"] for row in rows] == [f"line {n}" for n in range(LINES)]
     assert {row["stream"] for row in rows} == {"std_err"}
 
 
-async def test_long_export_does_not_block_others(export_scenario: ExportScenario) -> None:
-    game_id, other_id = await export_scenario.game(), await export_scenario.game()
-    long_id, short_id = (
-        await export_scenario.lobby(game_id, LINES),
-        await export_scenario.lobby(game_id),
-    )
-    others_id = await export_scenario.lobby(other_id)
-    long = export_scenario.start_export(game_id, long_id)
-    await export_scenario.first_pieces()
-    short = export_scenario.start_export(f"g{game_id[-12:]}", short_id)
-    assert len(await export_scenario.table(await export_scenario.logs(other_id, others_id))) == 1
+async def test_long_export_does_not_block_other_groups(exports: ExportScenario) -> None:
+    game_id, other_id = await exports.game(), await exports.game()
+    long_id, short_id = await exports.lobby(game_id, LINES), await exports.lobby(game_id)
+    others_id = await exports.lobby(other_id)
+    long = exports.start_export(game_id, long_id)
+    await exports.first_pieces()
+    short = exports.start_export(f"g{game_id[-12:]}", short_id)
+    assert len(await exports.table(await exports.logs(other_id, others_id))) == 1
     assert not short.done(), "of each group one at a time"
     assert not long.done()
-    assert len(await export_scenario.table(await long)) == LINES
-    assert len(await export_scenario.table(await short)) == 1
+    assert len(await exports.table(await long)) == LINES
+    assert len(await exports.table(await short)) == 1
 
 
-async def test_cancelled_export_stops(export_scenario: ExportScenario) -> None:
-    game_id = await export_scenario.game()
-    long_id, short_id = (
-        await export_scenario.lobby(game_id, LINES),
-        await export_scenario.lobby(game_id),
-    )
-    given_up = export_scenario.start_export(game_id, long_id)
-    await export_scenario.first_pieces()
-    given_up.cancel()
-    await asyncio.wait({given_up})
-    assert await export_scenario.pieces() == []
+async def test_cancelled_export_stops(exports: ExportScenario) -> None:
+    game_id = await exports.game()
+    long_id, short_id = await exports.lobby(game_id, LINES), await exports.lobby(game_id)
+    cancelled = exports.start_export(game_id, long_id)
+    await exports.first_pieces()
+    cancelled.cancel()
+    await asyncio.wait({cancelled})
+    assert await exports.pieces() == []
     async with asyncio.timeout(PATIENCE_S):
-        key = await export_scenario.logs(game_id, short_id)
-    folder = key.rpartition("/")[0]
-    assert all(name.startswith(f"kept/{folder}/") for name in await export_scenario.pieces())
-    export_scenario.builds.now_ms += 3 * EXPORT_URL_EXPIRES_S * 1000
-    assert await export_scenario.exports.delete_expired() == 2
-    assert await export_scenario.pieces() == []
+        key = await exports.logs(game_id, short_id)
+    folder, pieces = key.rpartition("/")[0], await exports.pieces()
+    assert pieces
+    assert all(name.startswith(f"kept/{folder}/") for name in pieces)
+    exports.builds.now_ms += 3 * EXPORT_URL_EXPIRES_S * 1000
+    assert await exports.exports.delete_expired() == 2
+    assert await exports.pieces() == []
 
 
-async def test_failed_export_leaves_nothing(export_scenario: ExportScenario) -> None:
-    game_id = await export_scenario.game()
-    export = export_scenario.start_export(game_id, await export_scenario.lobby(game_id, LINES))
-    await export_scenario.first_pieces()
-    export_scenario.builds.blobs._disk_reserve = DiskReserve(export_scenario.builds.folder, 1 << 60)
+async def test_failed_export_leaves_nothing(exports: ExportScenario) -> None:
+    game_id = await exports.game()
+    export = exports.start_export(game_id, await exports.lobby(game_id, LINES))
+    await exports.first_pieces()
+    exports.builds.blobs._disk_reserve = DiskReserve(exports.builds.folder, 1 << 60)
     with pytest.raises(ServiceError, match="STORAGE_FULL"):
         await export
-    assert await export_scenario.pieces() == []
+    assert await exports.pieces() == []
 
 
-async def test_exports_of_an_earlier_version_are_removed(export_scenario: ExportScenario) -> None:
-    async with export_scenario.builds.database.write() as tx:
+@each_database
+async def test_exports_of_an_earlier_version_are_removed(exports: ExportScenario) -> None:
+    async with exports.builds.database.write() as tx:
         await uploads.add_export(tx, "of-before", NOW_MS)
-    await put_whole(export_scenario.builds.objects, "exports/of-before", b"timestamp")
-    export_scenario.builds.now_ms += 1
-    assert await export_scenario.exports.delete_expired() == 1
-    assert await export_scenario.pieces() == []
+    await put_whole(exports.builds.objects, "exports/of-before", b"timestamp")
+    exports.builds.now_ms += 1
+    assert await exports.exports.delete_expired() == 1
+    assert await exports.pieces() == []
 
 
-async def test_export_does_not_wait_for_new_lines(export_scenario: ExportScenario) -> None:
-    game_id = await export_scenario.game()
-    lobby_id = await export_scenario.lobby(game_id, LINES)
-    export = export_scenario.start_export(game_id, lobby_id)
-    await export_scenario.first_pieces()
-    with (export_scenario.folder_of(lobby_id) / "log" / "0").open("a") as log:
-        log.write(f"{NOW_MS}000 e one more\n")
-    rows = await export_scenario.table(await export)
-    assert rows[-1]["line"] == f"line {LINES - 1}"
-
-
-async def test_history_of_many_pages_is_complete(export_scenario: ExportScenario) -> None:
-    game_id = await export_scenario.game()
-    ids = await export_scenario.ended(game_id, 2_500)
+@each_database
+async def test_history_of_many_pages_is_complete(exports: ExportScenario) -> None:
+    game_id = await exports.game()
+    ids = await exports.ended(game_id, 2_500)
     request = pb.ExportLobbyHistoryRequest(game_id=game_id, query_start=0, query_end=NOW_MS)
-    answer = await export_scenario.exports.lobby_history(request, export_scenario.caller)
-    key = answer.url.split("?")[0].partition(PREFIX)[2]
-    assert sorted(row["lobby_id"] for row in await export_scenario.table(key)) == sorted(ids)
+    answer = await exports.exports.lobby_history(request, exports.caller)
+    rows = await exports.table(answer.url.split("?")[0].partition(PREFIX)[2])
+    assert sorted(row["lobby_id"] for row in rows) == sorted(ids)

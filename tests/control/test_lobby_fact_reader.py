@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -20,15 +19,13 @@ from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.storage import games, groups, lobbies, namespaces, service_state
-from pyservice.storage.database import Database, Record, open_database
-from pyservice.storage.migrations import migrate
+from pyservice.storage.database import Database, Record
 from pyservice.storage.tables import lobbies as lobbies_table
 from pyservice.watch import Topics
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import eventually
-from tests.support.waiting import PATIENCE_S
+from tests.control.service_fixtures import each_database
+from tests.support.waiting import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, each_database]
 
 NAMESPACE = str(uuid4())
 VERSION = str(uuid4())
@@ -40,13 +37,13 @@ class ScriptedFacts:
         self.facts: list[pb.Fact] = []
         self.alive: set[str] = set()
         self.lost = 0
-        self.is_away = False
+        self.is_unavailable = False
         self.reads: list[tuple[str, int]] = []
         self.on_places: Callable[[], None] = lambda: None
 
     async def read_facts(self, request: pb.ReadRequest) -> pb.ReadResponse:
-        if self.is_away:
-            raise DataPlaneUnavailable("away")
+        if self.is_unavailable:
+            raise DataPlaneUnavailable("unavailable")
         self.reads.append((request.stream, request.acknowledged_lsn))
         is_restarted = request.stream not in ("", self.stream)
         after = 0 if is_restarted else request.acknowledged_lsn
@@ -59,6 +56,13 @@ class ScriptedFacts:
         self.on_places()
         return {one: pb.LobbyPlaces(lobby_id=one) for one in lobby_ids if one in self.alive}
 
+    def add_lobby(self, lobby_id: str | None = None, *, is_alive: bool = True) -> str:
+        lobby_id = lobby_id or str(uuid4())
+        if is_alive:
+            self.alive.add(lobby_id)
+        self.add_fact(lobby_id, made=pb.LobbyMade(about=about()))
+        return lobby_id
+
     def add_fact(self, lobby_id: str, **what: Any) -> None:
         lsn = 10 * (len(self.facts) + 1)
         fact = pb.Fact(lsn=lsn, ts_ms=now_ms(), lobby_id=lobby_id, namespace_id=NAMESPACE, **what)
@@ -69,29 +73,11 @@ def about() -> pb.LobbyAbout:
     return pb.LobbyAbout(version_id=VERSION, game_mode="arena", region="local", create_ts_ms=1_000)
 
 
-def ended(exit_code: int | None = None, players_ms: int = 7) -> pb.LobbyEnded:
+def ended(exit_code: int | None = None) -> pb.LobbyEnded:
+    slots = {"reserved_count": 2, "connected_count": 1, "kept_count": 4}
+    players = {"player_ms": 7, "peak_players": 3, "connections": 9, **slots}
     reason = pb.LOBBY_END_REASON_EXITED
-    return pb.LobbyEnded(
-        about=about(),
-        reason=reason,
-        exit_code=exit_code,
-        player_ms=players_ms,
-        peak_players=3,
-        connections=9,
-        reserved_count=2,
-        connected_count=1,
-        kept_count=4,
-    )
-
-
-@pytest.fixture(params=KINDS)
-async def database(
-    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> AsyncIterator[Database]:
-    created = open_database(databases.url(request.param), tmp_path)
-    await migrate(created, is_allowed=True)
-    yield created
-    await created.close()
+    return pb.LobbyEnded(about=about(), reason=reason, exit_code=exit_code, **players)
 
 
 @pytest.fixture
@@ -112,10 +98,7 @@ async def rows(database: Database) -> dict[str, Record]:
 async def test_facts_fold_into_the_lobby_record(
     database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
-    one, other = str(uuid4()), str(uuid4())
-    plane.alive = {other}
-    plane.add_fact(one, made=pb.LobbyMade(about=about()))
-    plane.add_fact(other, made=pb.LobbyMade(about=about()))
+    one, other = plane.add_lobby(is_alive=False), plane.add_lobby()
     plane.add_fact(one, ready=pb.LobbyReady())
     plane.add_fact(other, closed=pb.LobbyClosed(is_closed=True))
     plane.add_fact(other, stopping=pb.LobbyStopping())
@@ -128,11 +111,8 @@ async def test_facts_fold_into_the_lobby_record(
     slots = [(row.connections, row.reserved_count, row.connected_count) for row in kept.values()]
     assert sorted(slots) == [(0, 0, 0), (9, 2, 1)]
     assert kept[one].connections == 9
-    assert (kept[other].is_closed, kept[other].is_stopping, kept[other].stop_ms) == (
-        True,
-        True,
-        None,
-    )
+    states = kept[other].is_closed, kept[other].is_stopping, kept[other].stop_ms
+    assert states == (True, True, None)
     # A second reader of the same facts produces the same records.
     parts = ScriptedFacts()
     parts.facts, parts.alive, parts.stream = plane.facts, plane.alive, "two"
@@ -144,9 +124,7 @@ async def test_facts_fold_into_the_lobby_record(
 async def test_facts_are_applied_once_across_restarts(
     database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
-    lobby = str(uuid4())
-    plane.alive = {lobby}
-    plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
+    lobby = plane.add_lobby()
     plane.add_fact(lobby, closed=pb.LobbyClosed(is_closed=True))
     assert await history.step(0) == 2
     assert await history.step(0) == 0
@@ -164,9 +142,7 @@ async def test_uncommitted_facts_are_read_again(
     history: LobbyFactReader,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lobby = str(uuid4())
-    plane.alive = {lobby}
-    plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
+    lobby = plane.add_lobby()
 
     async def full(*_: Any) -> None:
         raise ServiceError("STORAGE_FULL")
@@ -184,10 +160,7 @@ async def test_uncommitted_facts_are_read_again(
 async def test_new_stream_is_read_without_duplicates(
     database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
-    kept, gone = str(uuid4()), str(uuid4())
-    plane.alive = {kept, gone}
-    for lobby in (kept, gone):
-        plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
+    kept, gone = plane.add_lobby(), plane.add_lobby()
     await history.step(0)
     # The data directory is restored from a copy that has only one of the facts.
     plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
@@ -203,7 +176,7 @@ async def test_new_stream_is_read_without_duplicates(
 async def test_empty_new_stream_is_accepted(
     database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
-    plane.add_fact(str(uuid4()), made=pb.LobbyMade(about=about()))
+    plane.add_lobby(is_alive=False)
     await history.step(0)
     plane.stream, plane.facts = "two", []
     await history.step(0)
@@ -214,9 +187,7 @@ async def test_empty_new_stream_is_accepted(
 async def test_lost_ends_are_detected(
     database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
-    lobby, unknown = str(uuid4()), str(uuid4())
-    plane.alive = {lobby}
-    plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
+    lobby, unknown = plane.add_lobby(), str(uuid4())
     await history.step(0)
     assert (await rows(database))[lobby].stop_ms is None
     plane.alive, plane.lost = set(), 5
@@ -236,15 +207,12 @@ async def test_end_during_comparison_keeps_its_exit(
     database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
     """The reader compares all lobbies after its start. A lobby can end during this comparison."""
-    lobbies_there = [str(uuid4()) for _ in range(250)]
-    plane.alive = set(lobbies_there)
-    for lobby in lobbies_there:
-        plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
+    live = [plane.add_lobby() for _ in range(250)]
 
     def all_end() -> None:
         if plane.alive:
             plane.alive = set()
-            for lobby in lobbies_there:
+            for lobby in live:
                 plane.add_fact(lobby, ended=ended(exit_code=0))
 
     plane.on_places = all_end
@@ -255,10 +223,7 @@ async def test_end_during_comparison_keeps_its_exit(
 async def test_facts_of_many_pages_are_applied(
     database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
-    created = [str(uuid4()) for _ in range(450)]
-    plane.alive = set(created)
-    for lobby in created:
-        plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
+    created = [plane.add_lobby() for _ in range(450)]
     assert [await history.step(0) for _ in range(4)] == [200, 200, 50, 0]
     assert set(await rows(database)) == set(created)
 
@@ -268,9 +233,7 @@ async def test_ended_lobbies_are_kept_for_seven_days(
 ) -> None:
     clock = [now_ms()]
     history = LobbyFactReader(database, plane, lambda: None, lambda: clock[0])
-    lobby, live = str(uuid4()), str(uuid4())
-    plane.alive = {live}
-    plane.add_fact(live, made=pb.LobbyMade(about=about()))
+    lobby, live = str(uuid4()), plane.add_lobby()
     plane.add_fact(lobby, ended=ended())
     await history.step(0)
     stop_ms = (await rows(database))[lobby].stop_ms
@@ -289,15 +252,13 @@ async def test_ended_lobbies_are_kept_for_seven_days(
 async def test_unavailable_data_plane_is_polled_again(
     database: Database, plane: ScriptedFacts
 ) -> None:
-    doubted = asyncio.Event()
-    history = LobbyFactReader(database, plane, doubted.set)
-    plane.is_away = True
-    lobby = str(uuid4())
-    plane.alive = {lobby}
-    plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
+    failed = asyncio.Event()
+    history = LobbyFactReader(database, plane, failed.set)
+    plane.is_unavailable = True
+    lobby = plane.add_lobby()
     running = asyncio.create_task(history.run())
-    await asyncio.wait_for(doubted.wait(), PATIENCE_S)
-    plane.is_away = False
+    await asyncio.wait_for(failed.wait(), PATIENCE_S)
+    plane.is_unavailable = False
 
     async def is_there() -> bool:
         return lobby in await rows(database)
@@ -318,18 +279,12 @@ class ScriptedCounts:
         return self.answers.pop(0)
 
     def set_counts(self, generation: int, players: dict[str, int], *, is_all: bool = False) -> None:
-        reported = [
-            pb.NamespaceCounts(namespace_id=one, player_count=count)
-            for one, count in players.items()
-        ]
-        self.answers.append(
-            pb.CountsResponse(generation=generation, is_all=is_all, namespaces=reported)
-        )
+        counts = [pb.NamespaceCounts(namespace_id=n, player_count=c) for n, c in players.items()]
+        answer = pb.CountsResponse(generation=generation, is_all=is_all, namespaces=counts)
+        self.answers.append(answer)
 
 
-async def test_counts_wake_the_watches_of_changed_games(
-    database: Database,
-) -> None:
+async def test_counts_wake_the_watches_of_changed_games(database: Database) -> None:
     ids, topics, counts, plane = RecordIds(), Topics(), PlayerCounts(), ScriptedCounts()
     identity_id, group_id = ids.new(), ids.new()
     game_ids, namespace_ids = [ids.new(), ids.new()], [ids.new(), ids.new()]

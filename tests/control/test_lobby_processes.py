@@ -8,16 +8,16 @@ import io
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import pytest
 
 from tests import programs
+from tests.control.service_fixtures import service_fixture
 from tests.control.test_builds import Back
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Answer, Developer, FullService, eventually, running
+from tests.support.full_service import Answer, Developer, eventually
 from tests.support.loopback import OWN_ADDRESS
 
 pytestmark = pytest.mark.anyio
@@ -39,24 +39,12 @@ print("=1+1", flush=True)
 print("to err", file=sys.stderr, flush=True)
 os.execv(sys.executable, [sys.executable, "-S", "server.py"])
 """
-COMMAND = ("python3", "-S", "tell.py")
+COMMAND = ("python3", "-S", "report.py")
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def lobby_service(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
-) -> Iterator[FullService]:
-    created = FullService(
-        tmp_path_factory.mktemp("lobbies"),
-        databases.url(request.param),
-        runtime=programs.SETTINGS,
-        empty_lobby_grace_ms=200,
-        lobby_env_aliases=ALIASES,
-    )
-    with running(created) as full_service:
-        yield full_service
+full_service = service_fixture(
+    "module", runtime=programs.SETTINGS, empty_lobby_grace_ms=200, lobby_env_aliases=ALIASES
+)
 
 
 class Game:
@@ -70,23 +58,18 @@ class Game:
     ) -> str:
         token = await self.developer.service_token(self.game_id)
         back_end_client = Back(self.developer, self.game_id, token)
-        archive = programs.server_archive(*command, **{"tell.py": REPORT_SCRIPT})
+        archive = programs.server_archive(*command, **{"report.py": REPORT_SCRIPT})
         build_id = await back_end_client.build(archive)
         docker = {"image_id": build_id, "ports": {"game": {"protocol": "tcp"}}}
+        about = {"tier": TIER, "max_players": 4}
         entries = {
-            mode: {
-                "tier": TIER,
-                "max_players": 4,
-                **values,
-                "docker": {**docker, **values.get("docker", {})},
-            }
+            mode: {**about, **values, "docker": {**docker, **values.get("docker", {})}}
             for mode, values in modes.items()
         }
         config = {"matchmaker": {"game_modes": entries}}
         version_id = await self.developer.version(self.game_id, config, name)
-        await self.developer.good(
-            "set_version", game_id=self.game_id, namespace_id="prod", version_id=version_id
-        )
+        target = {"game_id": self.game_id, "namespace_id": "prod"}
+        await self.developer.good("set_version", **target, version_id=version_id)
         self.public_token = await self.developer.public_token(self.game_id)
         return version_id
 
@@ -150,12 +133,9 @@ class Game:
         return row
 
 
-@pytest.fixture(params=["http", "grpc"])
-async def game(lobby_service: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Game]:
-    client = lobby_service.door(request.param)
-    developer = Developer(lobby_service, client)
-    yield Game(developer, await developer.game())
-    await client.close()
+@pytest.fixture
+async def game(developer: Developer) -> Game:
+    return Game(developer, await developer.game())
 
 
 def echoed(port: Any) -> bytes:
@@ -173,28 +153,26 @@ async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None
     assert await asyncio.to_thread(echoed, port) == b"hello"
     lobby_id = found["lobby"]["lobby_id"]
 
-    variables = {
-        name: value
-        for name, value in (await game.variables(lobby_id)).items()
-        if not name.startswith("THEIR_")
-    }
+    every = await game.variables(lobby_id)
+    variables = {name: one for name, one in every.items() if not name.startswith("THEIR_")}
     assert variables.pop("PORT") == variables.pop("PORT_GAME") != str(port["port"])
     assert variables.pop("HOSTING_API_URL").startswith(f"http://{OWN_ADDRESS}:")
     assert variables.pop("HOSTING_GRPC_ADDRESS").startswith(f"{OWN_ADDRESS}:")
     assert variables.pop("HOSTING_NAMESPACE_ID")
-    assert variables == {
-        "HOSTING_LOBBY_ID": lobby_id,
-        "HOSTING_NAMESPACE_NAME": "prod",
-        "HOSTING_VERSION_ID": version_id,
-        "HOSTING_GAME_MODE": "duel",
-        "HOSTING_REGION_ID": "local",
-        "HOSTING_MAX_PLAYERS": "4",
-        "HOSTING_MAX_PLAYERS_DIRECT": "4",
-        "HOSTING_MAX_PLAYERS_PARTY": "4",
-        "HOSTING_LOBBY_TAGS": '{"map": "sea"}',
-        "HOSTING_CPU": "375",
-        "HOSTING_MEMORY": "256",
+    expected = {
+        "LOBBY_ID": lobby_id,
+        "VERSION_ID": version_id,
+        "NAMESPACE_NAME": "prod",
+        "GAME_MODE": "duel",
+        "REGION_ID": "local",
+        "LOBBY_TAGS": '{"map": "sea"}',
+        "MAX_PLAYERS": "4",
+        "MAX_PLAYERS_DIRECT": "4",
+        "MAX_PLAYERS_PARTY": "4",
+        "CPU": "375",
+        "MEMORY": "256",
     }
+    assert variables == {f"HOSTING_{name}": one for name, one in expected.items()}
     again = await game.found("duel")
     assert again["lobby"]["lobby_id"] == lobby_id
 
@@ -205,17 +183,20 @@ async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None
     assert [line["line"] for line in errors] == ["to err"]
 
     now_ms = int(time.time() * 1000)
-    [row] = await game.csv(
-        "export_lobby_history", query_start=int(began_ms) - 1_000, query_end=now_ms
-    )
+    span = {"query_start": int(began_ms) - 1_000, "query_end": now_ms}
+    [row] = await game.csv("export_lobby_history", **span)
     assert (row["lobby_id"], row["version_name"], row["stop_ts"]) == (lobby_id, "1.0.0", "")
     assert 0 <= int(row["query_uptime_ms"]) <= int(row["total_uptime_ms"])
     record = await game.record(lobby_id)
     assert record["create_ts"] <= record["start_ts"] <= record["ready_ts"]
 
 
+@pytest.mark.full
 async def test_export_of_a_running_lobby_matches_its_end(game: Game) -> None:
     await game.deploy(duel={})
+    reversed_span: dict[str, Any] = {"game_id": game.game_id, "query_start": 2, "query_end": 1}
+    refused = await game.developer.call("export_lobby_history", **reversed_span)
+    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("query_end", "too-low"),))
     lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
     # A read by id waits for the newest facts. An export does not.
     record, live = await game.record(lobby_id), await game.history(lobby_id)
@@ -230,6 +211,7 @@ async def test_export_of_a_running_lobby_matches_its_end(game: Game) -> None:
     assert int(over["total_uptime_ms"]) >= int(live["total_uptime_ms"])
 
 
+@pytest.mark.full
 async def test_process_that_never_started_has_no_uptime(game: Game) -> None:
     await game.deploy(command=["no-such-program"], duel={})
     assert (await game.find("duel")).code == "MATCHMAKER_LOBBY_START_FAILED"
@@ -244,6 +226,7 @@ async def test_process_that_never_started_has_no_uptime(game: Game) -> None:
     assert (row["tier"], row["start_ts"], row["total_uptime_ms"]) == (TIER, "", "0")
 
 
+@pytest.mark.full
 async def test_environment_has_the_operator_variable_names(game: Game) -> None:
     await game.deploy(duel={})
     lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
@@ -255,6 +238,7 @@ async def test_environment_has_the_operator_variable_names(game: Game) -> None:
     assert (await client.call("heartbeat", {}, token=token)).code == "OK"
 
 
+@pytest.mark.full
 async def test_unused_lobby_is_stopped_and_recorded(game: Game) -> None:
     await game.deploy(brief={"player_token_ttl": 5_000})
     found = await game.found("brief")
@@ -275,19 +259,18 @@ async def test_unused_lobby_is_stopped_and_recorded(game: Game) -> None:
     assert (await game.logs(lobby_id))[1:3] == ["=1+1", "begins"], "logs stay"
 
 
+@pytest.mark.full
 async def test_early_process_exit_fails_the_find(game: Game) -> None:
     await game.deploy(broken={"docker": {"env": {"PLAY": "exit:3"}}})
     answer = await game.find("broken")
     assert answer.code == "MATCHMAKER_LOBBY_START_FAILED"
     record = await game.over(await game.first())
-    assert record["status"]["stopped"] == {
-        "stop_ts": record["status"]["stopped"]["stop_ts"],
-        "failed": True,
-        "exit_code": 3,
-    }
+    stopped = record["status"]["stopped"]
+    assert (stopped["failed"], stopped["exit_code"]) == (True, 3)
     assert record["failure"] == "EXITED"
 
 
+@pytest.mark.full
 async def test_idle_lobbies_are_started_without_a_request(game: Game) -> None:
     await game.deploy(ready={"idle_lobbies": {"min": 1, "max": 1}})
 
@@ -306,17 +289,14 @@ async def test_idle_lobbies_are_started_without_a_request(game: Game) -> None:
     await eventually(another)
 
 
+@pytest.mark.full
 async def test_new_lobby_is_readable_at_once(game: Game) -> None:
     """The control plane must know a lobby that the data plane created a moment ago."""
     await game.deploy(static={})
     for port in range(9_001, 9_011):
-        attached = await game.developer.good(
-            "attach",
-            game_id=game.game_id,
-            namespace_id="prod",
-            game_mode="static",
-            ports={"game": {"address": "127.0.0.1", "port": port}},
-        )
+        fields = {"game_id": game.game_id, "namespace_id": "prod", "game_mode": "static"}
+        ports = {"game": {"address": "127.0.0.1", "port": port}}
+        attached = await game.developer.good("attach", **fields, ports=ports)
         lobby_id = attached["lobby_id"]
         query = {"game_id": game.game_id, "lobby_id": lobby_id}
         assert await game.record(lobby_id) is not None
@@ -326,14 +306,7 @@ async def test_new_lobby_is_readable_at_once(game: Game) -> None:
         await game.developer.good("detach", **query)
 
 
-async def test_export_span_must_be_ordered(game: Game) -> None:
-    refused = await game.developer.call(
-        "export_lobby_history", game_id=game.game_id, query_start=2, query_end=1
-    )
-    assert refused.code == "VALIDATION_FAILED"
-    assert refused.errors == (("query_end", "too-low"),)
-
-
+@pytest.mark.full
 async def test_deleted_lobby_is_stopped_in_order(game: Game) -> None:
     await game.deploy(duel={})
     found = await game.found("duel")
@@ -348,9 +321,8 @@ async def test_deleted_lobby_is_stopped_in_order(game: Game) -> None:
     assert late["did_remove"] is False
 
 
-async def test_exit_code_is_recorded_after_the_lobby_ended(
-    game: Game,
-) -> None:
+@pytest.mark.full
+async def test_exit_code_is_recorded_after_the_lobby_ended(game: Game) -> None:
     await game.deploy(quiet={"heartbeat_timeout": 1_000})
     lobby_id = (await game.found("quiet"))["lobby"]["lobby_id"]
     assert (await game.over(lobby_id))["failure"] == "SILENT"

@@ -1,33 +1,46 @@
-"""Lobby records and player counts over the API."""
+"""Lobby records and player counts over the API, and after a kill of one plane."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
+from pyservice.process.directory_lock import lock_holder_pid
 from tests.control.namespace_scenario import Records
 from tests.control.response_shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer
-from tests.support.full_service import ARENA_MODES, Answer, Developer, eventually
-from tests.support.waiting import PATIENCE_S
+from tests.support.full_service import (
+    ARENA_MODES,
+    Answer,
+    Developer,
+    FullService,
+    eventually,
+    running,
+)
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio
 
 RECORD = {
     "lobby_id": ID,
     "namespace_id": ID,
-    "lobby_group_name_id": TEXT,
-    "region_id": TEXT,
+    "version_id": ID,
     "create_ts": TIME,
     "ready_ts": TIME,
-    "status": {"running": {}},
+    "lobby_group_name_id": TEXT,
+    "region_id": TEXT,
     "publicity": TEXT,
-    "version_id": ID,
     "is_closed": FLAG,
     "is_draining": FLAG,
+    "status": {"running": {}},
     "reserved_count": NUMBER,
     "connected_count": NUMBER,
 }
@@ -52,15 +65,28 @@ class Arena:
         )
 
     async def until(self, lobby: Any, **fields: Any) -> Any:
-        async def has() -> Any:
+        async def matching() -> Any:
             answer = await self.record(lobby)
-            if answer.code != "OK":
-                return None
-            record = answer.body["lobby"]
+            record = answer.body["lobby"] if answer.code == "OK" else {}
             is_it = all(record.get(name) == value for name, value in fields.items())
-            return record if is_it else None
+            return record if record and is_it else None
 
-        return await eventually(has)
+        return await eventually(matching)
+
+    async def slots(self, lobby: Any) -> tuple[int, int]:
+        record = (await self.record(lobby)).body["lobby"]
+        return record["reserved_count"], record["connected_count"]
+
+    async def detach(self, lobby: Any) -> bool:
+        fields = {"game_id": self.game_id, "lobby_id": lobby["lobby_id"]}
+        return bool((await self.developer.good("detach", **fields))["did_remove"])
+
+    async def ended(self, lobby: Any) -> Any:
+        async def record() -> Any:
+            found = (await self.record(lobby)).body["lobby"]
+            return found if "stopped" in found["status"] else None
+
+        return await eventually(record)
 
     async def send(self, slug: str, lobby: Any, **fields: Any) -> None:
         answer = await self.developer.door.call(slug, fields, token=lobby["lobby_token"])
@@ -93,50 +119,28 @@ async def test_lobby_is_recorded_from_start_to_end(arena: Arena) -> None:
     assert shape(record) == RECORD
     await arena.send("closed", lobby, is_closed=False)
     await arena.until(lobby, is_closed=False)
-    fields = {"game_id": arena.game_id, "lobby_id": lobby["lobby_id"]}
-    assert await arena.developer.good("detach", **fields) == {"did_remove": True}
-
-    async def is_over() -> Any:
-        lobby_record = (await arena.record(lobby)).body["lobby"]
-        return lobby_record if "stopped" in lobby_record["status"] else None
-
-    over = await eventually(is_over)
+    assert await arena.detach(lobby)
+    over = await arena.ended(lobby)
     stopped = {"stop_ts": TIME, "failed": FLAG, "exit_code": NUMBER}
     assert shape(over) == {**RECORD, "status": {"running": {}, "stopped": stopped}}
     assert (over["status"]["stopped"]["failed"], over["is_draining"]) == (False, False)
-    assert await arena.developer.good("detach", **fields) == {"did_remove": False}
+    assert not await arena.detach(lobby)
 
 
-async def test_slots_of_a_running_lobby_are_current(arena: Arena) -> None:
-    lobby = await arena.lobby()
-    await arena.until(lobby)
-    tokens = [await arena.player(lobby) for _ in range(2)]
-    record = (await arena.record(lobby)).body["lobby"]
-    assert (record["reserved_count"], record["connected_count"]) == (2, 0)
-    await arena.send("connected", lobby, player_token=tokens[0])
-    record = (await arena.record(lobby)).body["lobby"]
-    assert (record["reserved_count"], record["connected_count"]) == (1, 1)
-    await arena.send("disconnected", lobby, player_token=tokens[0])
-    record = (await arena.record(lobby)).body["lobby"]
-    assert (record["reserved_count"], record["connected_count"]) == (1, 0)
-
-
-async def test_slots_of_an_ended_lobby_are_final(arena: Arena) -> None:
+async def test_slots_are_current_and_those_of_an_ended_lobby_are_final(arena: Arena) -> None:
     lobby = await arena.lobby()
     await arena.until(lobby)
     tokens = [await arena.player(lobby) for _ in range(3)]
+    assert await arena.slots(lobby) == (3, 0)
     for token in tokens[:2]:
         await arena.send("connected", lobby, player_token=token)
+    assert await arena.slots(lobby) == (1, 2)
     await arena.send("disconnected", lobby, player_token=tokens[0])
-    fields = {"game_id": arena.game_id, "lobby_id": lobby["lobby_id"]}
-    assert await arena.developer.good("detach", **fields) == {"did_remove": True}
-
-    async def over() -> Any:
-        lobby_record = (await arena.record(lobby)).body["lobby"]
-        return lobby_record if "stopped" in lobby_record["status"] else None
-
-    for record in (await eventually(over), (await arena.record(lobby)).body["lobby"]):
-        assert (record["reserved_count"], record["connected_count"]) == (1, 1)
+    assert await arena.slots(lobby) == (1, 1)
+    assert await arena.detach(lobby)
+    await arena.ended(lobby)
+    for _ in range(2):
+        assert await arena.slots(lobby) == (1, 1)
 
 
 async def test_lobby_of_another_version_drains(arena: Arena) -> None:
@@ -149,6 +153,7 @@ async def test_lobby_of_another_version_drains(arena: Arena) -> None:
     assert not (await arena.record(lobby)).body["lobby"]["is_draining"]
 
 
+@pytest.mark.full
 async def test_silent_lobby_fails(developer: Developer) -> None:
     game_id = await developer.game()
     mode = {**ARENA_MODES["arena"], "heartbeat_timeout": 1_000}
@@ -160,24 +165,26 @@ async def test_silent_lobby_fails(developer: Developer) -> None:
     assert record["status"]["stopped"]["failed"]
 
 
-async def test_lists_are_newest_first_without_gaps(owner: Developer) -> None:
-    arena = Arena(owner, await owner.arena())
+async def test_lists_are_newest_first_without_gaps(arena: Arena) -> None:
     created = [await arena.attach() for _ in range(70)]
     await arena.until(created[-1])
-    first = (await owner.good("list_lobby_records", **arena.target))["lobbies"]
+
+    async def page(*before: Any) -> Any:
+        fields = {
+            **arena.target,
+            **({"before_create_ts": before[-1]["create_ts"]} if before else {}),
+        }
+        return (await arena.developer.good("list_lobby_records", **fields))["lobbies"]
+
+    first = await page()
     assert len(first) >= 64
-    second = (
-        await owner.good(
-            "list_lobby_records", **arena.target, before_create_ts=first[-1]["create_ts"]
-        )
-    )["lobbies"]
+    second = await page(*first)
     listed = [one["lobby_id"] for one in (*first, *second)]
     assert len(listed) == len(set(listed))
     assert set(listed) == {one["lobby_id"] for one in created}
     times = [one["create_ts"] for one in (*first, *second)]
     assert times == sorted(times, reverse=True)
-    fields = {**arena.target, "before_create_ts": second[-1]["create_ts"]}
-    assert await owner.good("list_lobby_records", **fields) == {"lobbies": []}
+    assert await page(*second) == []
 
 
 async def test_impossible_time_is_refused(developer: Developer) -> None:
@@ -191,18 +198,11 @@ async def test_impossible_time_is_refused(developer: Developer) -> None:
 async def test_lobby_of_another_namespace_is_not_found(arena: Arena) -> None:
     lobby = await arena.lobby()
     await arena.until(lobby)
-    fields = {**arena.target, "lobby_id": lobby["lobby_id"]}
-    developer = arena.developer
-    assert await developer.code("get_lobby_record", **{**fields, "namespace_id": "staging"}) == (
-        "MATCHMAKER_LOBBY_NOT_FOUND"
-    )
-    assert await developer.code("get_lobby_record", **{**fields, "lobby_id": str(uuid4())}) == (
-        "MATCHMAKER_LOBBY_NOT_FOUND"
-    )
-    listed = await developer.good(
-        "list_lobby_records", game_id=arena.game_id, namespace_id="staging"
-    )
-    assert listed == {"lobbies": []}
+    staging = {**arena.target, "namespace_id": "staging"}
+    for target, lobby_id in ((staging, lobby["lobby_id"]), (arena.target, str(uuid4()))):
+        code = await arena.developer.code("get_lobby_record", **target, lobby_id=lobby_id)
+        assert code == "MATCHMAKER_LOBBY_NOT_FOUND"
+    assert await arena.developer.good("list_lobby_records", **staging) == {"lobbies": []}
 
 
 # Counts -------------------------------------------------------------------------------------------
@@ -234,9 +234,7 @@ async def test_player_count_is_right_and_wakes_watches(
         assert game["game"]["total_player_count"] == count
 
 
-async def test_player_count_covers_every_namespace_of_the_game(
-    developer: Developer,
-) -> None:
+async def test_player_counts_of_games_are_separate(developer: Developer) -> None:
     arenas = [Arena(developer, await developer.arena()) for _ in range(2)]
     for arena in arenas:
         lobby = await arena.lobby()
@@ -248,3 +246,51 @@ async def test_player_count_covers_every_namespace_of_the_game(
         return [one["game"]["total_player_count"] for one in found] == [2, 2]
 
     await eventually(is_true)
+
+
+# Killed planes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("folder", [".", "control"], ids=["data plane", "control plane"])
+async def test_records_and_counts_are_right_after_a_kill(tmp_path: Path, folder: str) -> None:
+    service = FullService(tmp_path / "s")
+    lock = service.data_dir / folder
+    with running(service):
+        async with service.opened("http") as client:
+            developer = Developer(service, client)
+            arena = Arena(developer, await developer.arena())
+            for _ in range(2):
+                stays, leaves = await arena.lobby(), await arena.lobby()
+                await arena.send("connected", stays, player_token=await arena.player(stays))
+                pid = lock_holder_pid(lock)
+                assert pid is not None
+                assert await arena.detach(leaves)
+                os.kill(pid, signal.SIGKILL)
+                await asyncio.to_thread(until, partial(is_replaced, lock, pid))
+                over, record = await eventually(partial(ended_records, arena, leaves, stays))
+                assert "stopped" in over["status"]
+                assert (record["connected_count"], record["status"]) == (1, {"running": {}})
+            listed = (await developer.good("list_lobby_records", **arena.target))["lobbies"]
+            assert len(listed) == len({one["lobby_id"] for one in listed}) == 4
+
+            async def is_counted() -> bool:
+                game = await developer.good("get_game", game_id=arena.game_id)
+                return bool(game["game"]["total_player_count"] == 2)
+
+            await eventually(is_counted)
+
+
+def is_replaced(lock: Path, pid: int) -> bool:
+    return lock_holder_pid(lock) not in (None, pid)
+
+
+async def ended_records(arena: Arena, over: Any, alive: Any) -> list[Any] | None:
+    try:
+        answers = [await arena.record(one) for one in (over, alive)]
+    except httpx.TransportError:
+        return None
+    if any(answer.code != "OK" for answer in answers):
+        return None
+    records = [answer.body["lobby"] for answer in answers]
+    return records if "stopped" in records[0]["status"] else None

@@ -11,20 +11,21 @@ from typing import Final
 
 import pytest
 
+from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.control.lobby_runs import LobbyRuns, TierSize
+from pyservice.dataplane import runtime_connection
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.run_requests import Resources, RunEnd
 from pyservice.storage import lobbies
-from pyservice.storage.database import Database, Record, open_database
-from pyservice.storage.migrations import migrate
+from pyservice.storage.database import Database, Record
+from tests.control.service_fixtures import each_database
 from tests.dataplane.runtime_scene import BUILD_ID
 from tests.dataplane.runtime_scene import RuntimeScene as DataPlane
 from tests.runtime.node import RuntimeHost as Node
 from tests.runtime.node import build_of, open_host, until
-from tests.support.databases import KINDS, Databases
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -76,6 +77,9 @@ class LobbyRunScenario:
         created = await servers.start_idle(namespace.namespace_id, namespace.version_id, template)
         return format_uuid(created)
 
+    async def wait_until_running(self, lobby_id: str) -> None:
+        await self.node.reports.wait_for(lobby_id, "running")
+
     def is_live(self, lobby_id: str) -> bool:
         return self.data.engine.lobby(raw_id(lobby_id)) is not None
 
@@ -103,101 +107,99 @@ class LobbyRunScenario:
         try:
             yield runs
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await cancel_and_wait(task)
 
 
 @pytest.fixture
-async def run_scenario(engine: Engine, tmp_path: Path) -> AsyncIterator[LobbyRunScenario]:
-    database = open_database(None, tmp_path)
-    await migrate(database, is_allowed=True)
+async def scenario(
+    engine: Engine, database: Database, tmp_path: Path
+) -> AsyncIterator[LobbyRunScenario]:
     data = DataPlane(engine)
     data.runtime.http_address, data.runtime.grpc_address = ADDRESSES
     await data.wanted()
     (tmp_path / "node").mkdir()
     async with open_host(tmp_path / "node", tmp_path / "builds") as node:
         yield LobbyRunScenario(data, node, database)
-    await database.close()
 
 
-async def test_untakable_lobby_is_retried_and_blocks_no_other(
-    run_scenario: LobbyRunScenario,
+@pytest.mark.parametrize("is_ended", [False, True])
+async def test_unstorable_lobby_blocks_no_other_and_is_retried_while_it_lives(
+    scenario: LobbyRunScenario, is_ended: bool
 ) -> None:
-    bad = await run_scenario.lobby()
-    in_the_way = run_scenario.block_run_folder(bad)
-    good = await run_scenario.lobby()
-    async with run_scenario.following() as runs:
-        await run_scenario.node.reports.wait_for(good, "running")
-        later = await run_scenario.lobby()
-        await run_scenario.node.reports.wait_for(later, "running")
-        assert runs.job.unexpected_errors > 0
-        assert not run_scenario.node.supervisor.is_known(bad)
-        shutil.rmtree(in_the_way)
-        await run_scenario.node.reports.wait_for(bad, "running")
-
-
-async def test_ended_untakable_lobby_is_not_retried(run_scenario: LobbyRunScenario) -> None:
-    bad = await run_scenario.lobby()
-    in_the_way = run_scenario.block_run_folder(bad)
-    async with run_scenario.following() as runs:
+    bad = await scenario.lobby()
+    in_the_way = scenario.block_run_folder(bad)
+    async with scenario.following() as runs:
         await until(lambda: runs.job.unexpected_errors > 0)
-        await run_scenario.data.engine.processes.exited(raw_id(bad), None)
-        good = await run_scenario.lobby()
-        await run_scenario.node.reports.wait_for(good, "running")
+        if is_ended:
+            await scenario.data.engine.processes.exited(raw_id(bad), None)
+        await scenario.wait_until_running(await scenario.lobby())
+        assert not scenario.node.supervisor.is_known(bad)
         shutil.rmtree(in_the_way)
-        last = await run_scenario.lobby()
-        await run_scenario.node.reports.wait_for(last, "running")
-        assert not run_scenario.node.supervisor.is_known(bad)
+        if not is_ended:
+            await scenario.wait_until_running(bad)
+        await scenario.wait_until_running(await scenario.lobby())
+        assert scenario.node.supervisor.is_known(bad) != is_ended
 
 
-async def test_unknown_tier_ends_its_lobby_only(run_scenario: LobbyRunScenario) -> None:
-    started = await run_scenario.lobby()
-    async with run_scenario.following() as runs:
-        await run_scenario.node.reports.wait_for(started, "running")
-        run_scenario.sizes.clear()
-        affected = await run_scenario.lobby()
-        run = await eventually(lambda: run_scenario.run(affected))
+async def test_unknown_tier_ends_its_lobby_only(scenario: LobbyRunScenario) -> None:
+    started = await scenario.lobby()
+    async with scenario.following() as runs:
+        await scenario.wait_until_running(started)
+        scenario.sizes.clear()
+        affected = await scenario.lobby()
+        run = await eventually(lambda: scenario.run(affected))
         assert (run.tier, run.reason, run.start_ms) == (TIER, "tier_unknown", None)
         assert run.message == f"tier {TIER} was removed: set another tier for the game mode"
-        assert not run_scenario.is_live(affected)
+        assert not scenario.is_live(affected)
         assert runs.job.unexpected_errors == 0
-    async with run_scenario.following():
-        late = await run_scenario.lobby()
-        await until(lambda: not run_scenario.is_live(late))
-    assert run_scenario.is_live(started), "it has begun with a size"
-    assert run_scenario.node.supervisor.is_known(started)
+    async with scenario.following():
+        late = await scenario.lobby()
+        await until(lambda: not scenario.is_live(late))
+    assert scenario.is_live(started), "a started lobby keeps its size"
+    assert scenario.node.supervisor.is_known(started)
 
 
-async def test_start_waits_for_the_data_plane_addresses(
-    run_scenario: LobbyRunScenario,
-) -> None:
-    runtime = run_scenario.data.runtime
+async def test_start_waits_for_the_data_plane_addresses(scenario: LobbyRunScenario) -> None:
+    runtime = scenario.data.runtime
     runtime.http_address = ""
-    early = await run_scenario.lobby()
-    async with run_scenario.following() as runs:
+    early = await scenario.lobby()
+    async with scenario.following() as runs:
         await until(lambda: early in runs._left)
-        assert not run_scenario.node.supervisor.is_known(early)
+        assert not scenario.node.supervisor.is_known(early)
         runtime.http_address = ADDRESSES[0]
-        await run_scenario.node.reports.wait_for(early, "running")
+        await scenario.wait_until_running(early)
         # After a restart, the first commands arrive before the data plane reports its address.
         runtime.http_address = runtime.grpc_address = ""
-        later = await run_scenario.lobby()
-        await run_scenario.node.reports.wait_for(later, "running")
+        await scenario.wait_until_running(await scenario.lobby())
         assert runs.addresses == ADDRESSES
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_end_is_recorded_with_any_message(
-    kind: str, databases: Databases, tmp_path: Path
+async def test_too_large_command_is_requested_separately(
+    scenario: LobbyRunScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = open_database(databases.url(kind), tmp_path)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(database.close)
-        await migrate(database, is_allowed=True)
-        runs = LobbyRuns(database, IdleDataPlane(), SIZES.get, str, pb.Capacity)
-        lobby_id = format_uuid(bytes(16))
-        await runs.over(lobby_id, RunEnd("exec_failed", message="No program a\0b."), TIER)
-        async with database.read() as tx:
-            run = (await lobbies.find_ended_runs(tx, [lobby_id]))[lobby_id]
-        assert (run.reason, run.message) == ("exec_failed", "No program a\ufffdb.")
+    monkeypatch.setattr(runtime_connection, "SPECS_BYTES_MAX", 1)
+    lobbies = [await scenario.lobby() for _ in range(4)]
+    ended = await scenario.lobby()
+    scenario.data.run = ""
+    complete = await scenario.data.wanted()
+    assert complete.is_complete
+    assert [one.is_later for one in complete.lobbies] == [False, True, True, True, True]
+    assert [one.HasField("spec") for one in complete.lobbies] == [True, *[False] * 4]
+    await scenario.data.engine.processes.exited(raw_id(ended), None)
+    async with scenario.following() as runs:
+        for lobby in [*lobbies, later := await scenario.lobby()]:
+            await scenario.wait_until_running(lobby)
+        assert runs.job.unexpected_errors == 0
+        assert not runs._left
+    assert all(scenario.is_live(lobby) for lobby in [*lobbies, later])
+    assert not scenario.node.supervisor.is_known(ended), "an ended lobby is not requested again"
+
+
+@each_database
+async def test_end_is_recorded_with_any_message(database: Database) -> None:
+    runs = LobbyRuns(database, IdleDataPlane(), SIZES.get, str, pb.Capacity)
+    lobby_id = format_uuid(bytes(16))
+    await runs.over(lobby_id, RunEnd("exec_failed", message="No program a\0b."), TIER)
+    async with database.read() as tx:
+        run = (await lobbies.find_ended_runs(tx, [lobby_id]))[lobby_id]
+    assert (run.reason, run.message) == ("exec_failed", "No program a\ufffdb.")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
 
-from pyservice.schema.methods import descriptor_of
+from pyservice.schema.methods import Method, descriptor_of
 from tests.control.authorization import Row
 from tests.control.authorization_rows import ROWS
 from tests.control.namespace_scenario import NamespaceScenario
 from tests.support.databases import KINDS
-from tests.support.full_service import BY_SLUG, Developer, FullService, HttpDoor
+from tests.support.full_service import BY_SLUG, Answer, Developer, Door, FullService, HttpDoor
 
 # Malformed requests do not reach the database, so one kind of database is enough.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("full_service", KINDS[:1], indirect=True)]
@@ -24,170 +26,134 @@ NOUNS: Final = tuple(
     row for row in ROWS if not BY_SLUG[row.slug].name.startswith(_OF_THE_DATA_PLANE)
 )
 IDS: Final = ("game_id", "group_id", "namespace_id", "environment_id", "version_id", "token_id")
-IN_PATH: Final = tuple(
-    (row, name) for row in NOUNS for name in BY_SLUG[row.slug].path_fields if name in IDS
-)
-WITH_BODY: Final = tuple(row for row in NOUNS if BY_SLUG[row.slug].body_field == "*")
-WITHOUT_BODY: Final = tuple(row for row in NOUNS if not BY_SLUG[row.slug].body_field)
+WITH_ID: Final = [row for row in NOUNS if {*BY_SLUG[row.slug].path_fields} & {*IDS}]
+WITH_BODY: Final = [row for row in NOUNS if BY_SLUG[row.slug].body_field == "*"]
+WITHOUT_BODY: Final = [row for row in NOUNS if not BY_SLUG[row.slug].body_field]
+NO_IDS: Final = ("A", "a--b", "-a", "a_b", "é", str(uuid4()).upper())
+NAMED: Final = ("game_id", "namespace_id", "environment_id")
+"""Ids that a name can replace."""
 
 
-def name_of(value: Any) -> str:
-    return value.slug if isinstance(value, Row) else str(value)
+def of_rows(rows: Sequence[Row]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("row", rows, ids=[row.slug for row in rows])
 
 
-@pytest.mark.parametrize(("row", "name"), IN_PATH, ids=name_of)
-async def test_malformed_id_is_refused(
-    scenario: NamespaceScenario, developer: Developer, row: Row, name: str
-) -> None:
+@pytest.fixture
+async def request_of(
+    row: Row, full_service: FullService, scenario: NamespaceScenario
+) -> AsyncIterator[Request]:
+    """Yields a good request of an operation. No test may change the records with it."""
     fields = await row.fields(scenario)
     before = await scenario.records.tables()
-    longest = 40 if name == "game_id" else 20
-    for text in ("A", "a--b", "-a", "a_b", "é", "x" * (longest + 1), str(uuid4()).upper()):
-        answer = await developer.door.call(
-            row.slug, {**fields, name: text}, token=scenario.owner.token
+    async with full_service.opened("http") as door:
+        yield Request(row.slug, fields, door, scenario.owner.token)
+    assert await scenario.records.tables() == before
+
+
+@dataclass
+class Request:
+    slug: str
+    fields: dict[str, Any]
+    door: Door
+    token: str
+
+    @property
+    def method(self) -> Method:
+        return BY_SLUG[self.slug]
+
+    @property
+    def ids(self) -> list[str]:
+        return [name for name in self.method.path_fields if name in IDS]
+
+    @property
+    def outside_path(self) -> dict[str, Any]:
+        in_path = self.method.path_fields
+        return {name: value for name, value in self.fields.items() if name not in in_path}
+
+    async def call(self, **fields: Any) -> Answer:
+        return await self.door.call(self.slug, {**self.fields, **fields}, token=self.token)
+
+    async def send(self, content: Any = None, query: str = "") -> tuple[int, str, list[str]]:
+        """Returns the status, the code and the paths of the problems."""
+        assert isinstance(self.door, HttpDoor)
+        path = self.method.template
+        for name in self.method.path_fields:
+            path = path.replace(f"{{{name}}}", self.fields[name])
+        if content is not None and not isinstance(content, bytes):
+            content = json.dumps(content).encode()
+        answer = await self.door.request(
+            self.method.http_method, path + query, content, token=self.token
         )
-        assert (answer.code, {path[0] for path in answer.errors}) == ("ID_INVALID", {name}), text
-        assert answer.detail
-    assert await scenario.records.tables() == before
+        body = answer.json()
+        paths = [".".join(one["path"]) for one in body.get("errors", ())]
+        return answer.status_code, body.get("code", "OK"), paths
 
 
-@pytest.mark.parametrize(("row", "name"), IN_PATH, ids=name_of)
-async def test_unknown_id_is_not_found(
-    scenario: NamespaceScenario, developer: Developer, row: Row, name: str
-) -> None:
-    fields = await row.fields(scenario)
-    before = await scenario.records.tables()
-    noun = name.removesuffix("_id").replace("environment", "namespace").upper()
-    answer = await developer.door.call(
-        row.slug, {**fields, name: str(uuid4())}, token=scenario.owner.token
-    )
-    assert answer.code == f"{noun}_NOT_FOUND"
-    assert await scenario.records.tables() == before
+@of_rows(WITH_ID)
+async def test_malformed_or_unknown_id_is_refused(request_of: Request) -> None:
+    assert request_of.ids
+    for name in request_of.ids:
+        too_long = "x" * (41 if name == "game_id" else 21)
+        for text in (*NO_IDS, too_long, *(() if name in NAMED else ("a-name",))):
+            answer = await request_of.call(**{name: text})
+            found = (answer.code, {path[0] for path in answer.errors})
+            assert found == ("ID_INVALID", {name}), text
+            assert answer.detail
+        noun = name.removesuffix("_id").replace("environment", "namespace").upper()
+        for unknown in (str(uuid4()), *(("no-such-name",) if name in NAMED else ())):
+            assert (await request_of.call(**{name: unknown})).code == f"{noun}_NOT_FOUND", unknown
 
 
 # Input that only JSON can express -----------------------------------------------------------------
 
-
-async def send(
-    full_service: FullService,
-    scenario: NamespaceScenario,
-    row: Row,
-    fields: dict[str, Any],
-    body: Any,
-    query: str = "",
-) -> Any:
-    method = BY_SLUG[row.slug]
-    path = method.template
-    for name in method.path_fields:
-        path = path.replace(f"{{{name}}}", fields[name])
-    content = None if body is None else body if isinstance(body, bytes) else json.dumps(body)
-    client = HttpDoor(full_service.said["http"])
-    try:
-        answer = await client.request(
-            method.http_method,
-            path + query,
-            content.encode() if isinstance(content, str) else content,
-            token=scenario.owner.token,
-        )
-    finally:
-        await client.close()
-    body_json = answer.json()
-    paths = [tuple(one["path"]) for one in body_json.get("errors", ())]
-    return answer.status_code, body_json.get("code", "OK"), paths
+MALFORMED: Final[tuple[Any, ...]] = (
+    *(b"{", b"\xff", b'{"a": NaN}', b"{} x", b"[" * 100 + b"]" * 100, [], "x", 7),
+)
 
 
-def body_of(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
-    in_path = BY_SLUG[row.slug].path_fields
-    return {name: value for name, value in fields.items() if name not in in_path}
-
-
-@pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
-async def test_malformed_body_is_refused(
-    full_service: FullService, scenario: NamespaceScenario, row: Row
-) -> None:
-    fields = await row.fields(scenario)
-    good = body_of(row, fields)
-    before = await scenario.records.tables()
-    bodies: tuple[Any, ...] = (
-        b"{",
-        b"\xff",
-        b'{"a": NaN}',
-        b"{} x",
-        b"[" * 100 + b"]" * 100,
-        [],
-        "x",
-        7,
-    )
-    for body in bodies:
-        status, code, paths = await send(full_service, scenario, row, fields, body)
+@of_rows(WITH_BODY)
+async def test_malformed_body_is_refused(request_of: Request) -> None:
+    for body in MALFORMED:
+        status, code, paths = await request_of.send(body)
         assert (status, code, len(paths)) == (400, "BODY_INVALID", 1), body
-    found = await send(full_service, scenario, row, fields, {**good, "nonsense": 1, "none": None})
-    unknown = [("nonsense", "unknown-field"), ("none", "unknown-field")]
-    assert found == (400, "BODY_INVALID", unknown)
-    for name in BY_SLUG[row.slug].path_fields:
-        found = await send(full_service, scenario, row, fields, {**good, name: "x"})
-        assert found == (400, "BODY_INVALID", [(name, "unknown-field")])
-    assert await scenario.records.tables() == before
+    good = request_of.outside_path
+    for name in ("nonsense", *request_of.method.path_fields):
+        refused = await request_of.send({**good, name: "x"})
+        assert refused == (400, "BODY_INVALID", [f"{name}.unknown-field"])
+    if good:
+        wrong = {name: 7 if isinstance(value, str) else "x" for name, value in good.items()}
+        status, code, paths = await request_of.send(wrong)
+        assert (status, code) == (400, "BODY_INVALID")
+        assert set(paths) == {f"{name}.wrong-type" for name in good}
+        for nothing in (dict.fromkeys(good), {}):
+            status, code, paths = await request_of.send(nothing)
+            assert (status, code) == (400, "BODY_INVALID")
+            assert set(paths) == {f"{name}.required" for name in good}
 
 
-@pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
-async def test_wrong_types_are_all_reported(
-    full_service: FullService, scenario: NamespaceScenario, row: Row
-) -> None:
-    fields = await row.fields(scenario)
-    good = body_of(row, fields)
-    before = await scenario.records.tables()
-    if not good:
-        return
-    wrong = {name: 7 if isinstance(value, str) else "x" for name, value in good.items()}
-    status, code, paths = await send(full_service, scenario, row, fields, wrong)
-    assert (status, code) == (400, "BODY_INVALID")
-    assert set(paths) == {(name, "wrong-type") for name in good}
-    nothing: dict[str, None] = dict.fromkeys(good)
-    status, code, paths = await send(full_service, scenario, row, fields, nothing)
-    assert (status, code) == (400, "BODY_INVALID")
-    assert set(paths) == {(name, "required") for name in good}
-    assert await send(full_service, scenario, row, fields, {}) == (status, code, paths)
-    assert await scenario.records.tables() == before
-
-
-@pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
-async def test_unknown_query_parameter_is_refused(
-    full_service: FullService, scenario: NamespaceScenario, row: Row
-) -> None:
-    fields = await row.fields(scenario)
-    before = await scenario.records.tables()
-    unknown = [("nonsense", "unknown-parameter"), ("more", "unknown-parameter")]
-    good = {
-        name: str(value).lower() if isinstance(value, bool) else value
-        for name, value in body_of(row, fields).items()
-    }
-    query = "?" + urlencode({**good, "nonsense": "1", "more": ""})
-    found = await send(full_service, scenario, row, fields, None, query)
-    assert found == (400, "QUERY_INVALID", unknown)
-    assert await scenario.records.tables() == before
-
-
-@pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
-async def test_badly_encoded_parameter_is_named(
-    full_service: FullService, scenario: NamespaceScenario, row: Row
-) -> None:
-    fields = await row.fields(scenario)
-    before = await scenario.records.tables()
-    path_fields = BY_SLUG[row.slug].path_fields
-    parameters = [
-        one.name
-        for one in descriptor_of(BY_SLUG[row.slug].request).fields
-        if one.name not in path_fields
-    ]
-    for name in parameters:
-        given = {key: text for key, text in body_of(row, fields).items() if key != name}
+@of_rows(WITHOUT_BODY)
+async def test_malformed_query_is_refused(request_of: Request) -> None:
+    method = request_of.method
+    good = {name: _query_text(value) for name, value in request_of.outside_path.items()}
+    refused = await request_of.send(query="?" + urlencode({**good, "nonsense": "1", "more": ""}))
+    unknown = ["nonsense.unknown-parameter", "more.unknown-parameter"]
+    assert refused == (400, "QUERY_INVALID", unknown)
+    fields = descriptor_of(method.request).fields
+    for name in (one.name for one in fields if one.name not in method.path_fields):
+        others = {key: text for key, text in good.items() if key != name}
         for text in ("%zz", "%ff", "%"):
-            query = "?" + urlencode(given) + f"&{name}={text}"
-            status, code, paths = await send(full_service, scenario, row, fields, None, query)
+            query = f"?{urlencode(others)}&{name}={text}"
+            status, code, paths = await request_of.send(query=query)
             assert (status, code) == (400, "QUERY_INVALID"), query
-            assert (name, "invalid") in paths
-    assert await scenario.records.tables() == before
+            assert f"{name}.invalid" in paths
+
+
+def _query_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_every_kind_of_request_is_tested() -> None:
+    assert min(len(WITH_ID), len(WITH_BODY), len(WITHOUT_BODY)) > 20
 
 
 async def test_null_means_unset(owner: Developer) -> None:

@@ -1,41 +1,59 @@
+"""Metrics of the control plane: feed, objects, watches and job errors."""
+
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.control.files import png, put
-from tests.control.test_retrying_job import scraped
+from tests.control.namespace_scenario import Records
 from tests.support.full_service import Developer, FullService, eventually
 from tests.support.unknown_namespace import CLAIMED
 from tests.support.unknown_namespace import full_service as full_service
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 Figures = dict[str, float]
+JOBS = (
+    *("answers", "exports", "lobbies", "servers", "counts", "database", "devices", "facts"),
+    *("feeder", "rays", "tokens", "uploads"),
+)
+
+
+async def scraped(full_service: FullService) -> str:
+    url = f"http://{full_service.said['metrics']}/metrics"
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+
+        async def scrape() -> str | None:
+            page = (await client.get(url)).text
+            return page if "\nhosting_control_plane_up 1\n" in page else None
+
+        return str(await eventually(scrape))
 
 
 async def figures(full_service: FullService) -> Figures:
-    text = await scraped(full_service)
-    prefix = "hosting_control_"
-    lines = [line for line in text.splitlines() if line.startswith(prefix)]
-    return {
-        line.rpartition(" ")[0].removeprefix(prefix): float(line.rpartition(" ")[2])
-        for line in lines
-    }
+    found = re.findall(r"^hosting_control_(.+) (\S+)$", await scraped(full_service), re.M)
+    return {name: float(value) for name, value in found}
 
 
 async def quiet(full_service: FullService) -> Figures:
     async def settled() -> Figures | None:
         current = await figures(full_service)
-        return (
-            current if current.get("feed_connected") == 1 and current["feed_waiting"] == 0 else None
-        )
+        is_settled = current.get("feed_connected") == 1 and current["feed_waiting"] == 0
+        return current if is_settled else None
 
-    current: Figures = await eventually(settled, 30)
+    current: Figures = await eventually(settled)
     return current
+
+
+def grown(before: Figures, after: Figures, prefix: str) -> Figures:
+    differences = {name: value - before.get(name, 0) for name, value in after.items()}
+    return {name: one for name, one in differences.items() if name.startswith(prefix) and one}
 
 
 async def test_refused_namespace_counts_until_fixed(
@@ -64,16 +82,12 @@ async def test_objects_are_counted_with_bytes(owner: Developer, full_service: Fu
     game_id = await owner.game()
     picture = png(7)
     before = await figures(full_service)
-    fields: dict[str, Any] = {
-        "game_id": game_id,
-        "path": "x.png",
-        "content_length": len(picture),
-    }
+    fields: dict[str, Any] = {"game_id": game_id, "path": "x.png", "content_length": len(picture)}
     created = await owner.good("prepare_avatar", **fields)
     assert (await put(created["presigned_request"], picture)).status_code == 200
     await owner.good("complete_avatar", game_id=game_id, upload_id=created["upload_id"])
     (avatar,) = (await owner.good("list_avatars", game_id=game_id))["custom_avatars"]
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         assert (await client.get(avatar["url"])).content == picture
         assert (await client.get(f"{avatar['url']}x")).status_code == 403
     after = await figures(full_service)
@@ -86,14 +100,6 @@ async def test_objects_are_counted_with_bytes(owner: Developer, full_service: Fu
     }
 
 
-def grown(before: Figures, after: Figures, prefix: str) -> Figures:
-    return {
-        name: value - before.get(name, 0)
-        for name, value in after.items()
-        if name.startswith(prefix) and value != before.get(name, 0)
-    }
-
-
 async def test_watch_changes_are_counted(owner: Developer, full_service: FullService) -> None:
     game_id = await owner.game()
     await quiet(full_service)
@@ -101,7 +107,39 @@ async def test_watch_changes_are_counted(owner: Developer, full_service: FullSer
     before = await figures(full_service)
     waiting = asyncio.create_task(owner.good("get_game", game_id=game_id, watch_index=index))
     version_id = await owner.version(game_id)
-    versions = (await asyncio.wait_for(waiting, 30))["game"]["versions"]
+    versions = (await asyncio.wait_for(waiting, PATIENCE_S))["game"]["versions"]
     assert version_id in [one["version_id"] for one in versions]
     after = await figures(full_service)
     assert after["watch_changes_total"] > before["watch_changes_total"]
+
+
+@pytest.mark.full
+async def test_unexpected_errors_are_counted_by_job(
+    owner: Developer, full_service: FullService, records: Records
+) -> None:
+    def errors(current: Figures) -> Figures:
+        return {name: current[f'unforeseen_errors_total{{work="{name}"}}'] for name in JOBS}
+
+    async def rename(before: str, after: str) -> None:
+        statement = f"ALTER TABLE {before} RENAME TO {after}"
+        await records.database.run_sync(lambda connection: connection.exec_driver_sql(statement))
+
+    before = await figures(full_service)
+    assert sum(name.startswith("unforeseen_errors_total") for name in before) == len(JOBS)
+    assert errors(before) == dict.fromkeys(JOBS, 0.0)
+    await rename("service_state", "elsewhere")
+
+    async def is_met() -> bool:
+        met = errors(await figures(full_service))
+        return met["database"] > 1 and met["facts"] > 1
+
+    await eventually(is_met)
+    await rename("elsewhere", "service_state")
+    game_id = await owner.arena()
+    lobby = await owner.lobby(game_id, await owner.service_token(game_id))
+    fields = {"game_id": game_id, "namespace_id": "prod", "lobby_id": lobby["lobby_id"]}
+
+    async def is_recorded() -> bool:
+        return (await owner.call("get_lobby_record", **fields)).code == "OK"
+
+    await eventually(is_recorded)

@@ -6,40 +6,30 @@ The tests delete the object folder, so the service is not shared.
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.control.files import png, put, put_all, tar
+from tests.control.service_fixtures import service_fixture
 from tests.control.test_sites import of
-from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, eventually
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 SITE = {"index.html": b"<h1>gone</h1>", "level.bin": bytes(1 << 20)}
 
 
-@pytest.fixture(params=KINDS)
-def full_service(
-    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
-) -> Iterator[FullService]:
-    created = FullService(tmp_path / "s", databases.url(request.param))
-    try:
-        yield created.start()
-    finally:
-        created.close()
+full_service = service_fixture("function", kinds=["sqlite"])
 
 
 @pytest.fixture
 async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(
-        base_url=f"http://{full_service.said['cdn']}", timeout=PATIENCE_S
-    ) as client:
+    url = f"http://{full_service.said['cdn']}"
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -52,9 +42,8 @@ async def picture(owner: Developer, kind: str, game_id: str) -> str:
 
 async def build(owner: Developer, game_id: str) -> Any:
     image = {"path": "a.tar", "content_length": len(tar())}
-    created = await owner.good(
-        "create_game_build", game_id=game_id, display_name="x", image_file=image
-    )
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "image_file": image}
+    created = await owner.good("create_game_build", **fields)
     assert (await put(created["image_presigned_request"], tar())).status_code == 200
     return created
 
@@ -92,10 +81,9 @@ async def test_missing_content_is_not_found_and_records_stay(
         assert answer.status_code == 404, (url, answer.status_code, answer.text)
     part = await browser.get(f"{path}level.bin", headers={"range": "bytes=5-9"})
     assert part.status_code == 404
-    code = await owner.code("complete_upload", upload_id=incomplete["upload_id"])
-    assert code == "UPLOAD_INCOMPLETE"
-    code = await owner.code("complete_upload", upload_id=complete["upload_id"])
-    assert code == "UPLOAD_ALREADY_COMPLETE"
+    codes = (incomplete, "UPLOAD_INCOMPLETE"), (complete, "UPLOAD_ALREADY_COMPLETE")
+    for build_, code in codes:
+        assert await owner.code("complete_upload", upload_id=build_["upload_id"]) == code
     # The next upload creates the folder again.
     assert (await put(incomplete["image_presigned_request"], tar())).status_code == 200
     await owner.good("complete_upload", upload_id=incomplete["upload_id"])
@@ -105,11 +93,7 @@ async def test_missing_content_is_not_found_and_records_stay(
 
 
 async def records(owner: Developer, game_id: str) -> dict[str, Any]:
-    slugs = {
-        "avatars": "list_avatars",
-        "builds": "list_game_builds",
-        "sites": "list_sites",
-    }
+    slugs = {"avatars": "list_avatars", "builds": "list_game_builds", "sites": "list_sites"}
     responses = {name: await owner.good(slug, game_id=game_id) for name, slug in slugs.items()}
     game = (await owner.good("get_game", game_id=game_id))["game"]
     return {**responses, "game": game}

@@ -1,3 +1,5 @@
+"""Namespaces: creation, versions, history and limits."""
+
 from __future__ import annotations
 
 import asyncio
@@ -6,41 +8,22 @@ from uuid import uuid4
 
 import pytest
 
+from pyservice.control.timestamps import now_ms
+from pyservice.storage import namespaces
+from tests.control.namespace_scenario import IDS, Records
 from tests.control.response_shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
-from tests.control.test_games import BAD_DISPLAY_NAMES
-from tests.support.full_service import Developer
+from tests.control.test_games import NAMESPACE_SUMMARY
+from tests.support.full_service import ARENA_MODES, Developer
 
 pytestmark = pytest.mark.anyio
 
-SUMMARY = {
-    "namespace_id": ID,
-    "create_ts": TIME,
-    "display_name": TEXT,
-    "version_id": ID,
-    "name_id": TEXT,
-}
-LIMITS = {
-    "lobby_count_max": NUMBER,
-    "max_players_per_client": NUMBER,
-    "max_players_per_client_vpn": NUMBER,
-    "max_players_per_client_proxy": NUMBER,
-    "max_players_per_client_tor": NUMBER,
-    "max_players_per_client_hosting": NUMBER,
-}
-NAMESPACE = {
-    **SUMMARY,
-    "config": {
-        "cdn": {
-            "enable_domain_public_auth": FLAG,
-            "domains": [],
-            "auth_type": TEXT,
-            "auth_user_list": [],
-        },
-        "matchmaker": LIMITS,
-        "kv": {},
-        "identity": {},
-    },
-}
+OF_CLIENT = ("", "_vpn", "_proxy", "_tor", "_hosting")
+LIMITS = dict.fromkeys(
+    ("lobby_count_max", *(f"max_players_per_client{source}" for source in OF_CLIENT)), NUMBER
+)
+CDN = {"domains": [], "auth_user_list": [], "enable_domain_public_auth": FLAG, "auth_type": TEXT}
+CONFIG = {"cdn": CDN, "matchmaker": LIMITS, "kv": {}, "identity": {}}
+NAMESPACE = {**NAMESPACE_SUMMARY, "config": CONFIG}
 
 
 async def new_game(developer: Developer) -> tuple[str, str]:
@@ -68,67 +51,42 @@ async def test_new_namespace_has_the_defaults(developer: Developer) -> None:
     namespace = answer["namespace"]
     assert namespace["namespace_id"] == created["namespace_id"]
     assert {name: namespace[name] for name in fields} == fields
-    limits = namespace["config"]["matchmaker"]
+    limits = dict(namespace["config"]["matchmaker"])
     assert limits.pop("lobby_count_max") == 512
     assert set(limits.values()) == {256}
     cdn = namespace["config"]["cdn"]
     assert (cdn["enable_domain_public_auth"], cdn["auth_type"]) == (True, "none")
-    by_id = await developer.good(
-        "get_namespace", game_id=game_id, namespace_id=created["namespace_id"]
-    )
-    assert by_id["namespace"]["name_id"] == "nightly"
+    by_id = {"game_id": game_id, "namespace_id": created["namespace_id"]}
+    assert await developer.good("get_namespace", **by_id) == answer
 
 
 async def test_namespaces_are_listed_oldest_first(developer: Developer) -> None:
     game_id, version_id = await new_game(developer)
     for name in ("b", "a"):
-        await developer.good(
-            "create_namespace",
-            game_id=game_id,
-            display_name=name,
-            name_id=name,
-            version_id=version_id,
-        )
+        fields = {"game_id": game_id, "version_id": version_id}
+        await developer.good("create_namespace", **fields, display_name=name, name_id=name)
     answer = await developer.good("list_namespaces", game_id=game_id)
-    assert shape(answer) == {"namespaces": [SUMMARY]}
+    assert shape(answer) == {"namespaces": [NAMESPACE_SUMMARY]}
     names = [one["name_id"] for one in answer["namespaces"]]
     assert names == ["prod", "staging", "b", "a"]
     game = (await developer.good("get_game", game_id=game_id))["game"]
     assert game["namespaces"] == answer["namespaces"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "path"),
-    [
-        *(
-            ({"display_name": text, "name_id": "x"}, ("display_name", word))
-            for text, word in BAD_DISPLAY_NAMES
-        ),
-        *(
-            ({"display_name": "x", "name_id": text}, ("name_id", word))
-            for text, word in (
-                ("", "too-short"),
-                ("x" * 21, "too-long"),
-                ("-x", "invalid"),
-                ("x-", "invalid"),
-                ("x--y", "invalid"),
-                ("X", "invalid"),
-                ("x.y", "invalid"),
-                ("prod", "not-unique"),
-            )
-        ),
-    ],
-)
-async def test_validate_and_create_refuse_the_same(
-    owner: Developer, fields: dict[str, str], path: tuple[str, ...]
-) -> None:
-    game_id, version_id = await new_game(owner)
-    response = await owner.good("validate_namespace", game_id=game_id, **fields)
-    assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
-    assert [tuple(one["path"]) for one in response["errors"]] == [path]
-    refused = await owner.call("create_namespace", game_id=game_id, version_id=version_id, **fields)
-    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
-    listed = await owner.good("list_namespaces", game_id=game_id)
+async def test_validate_and_create_refuse_the_same(developer: Developer) -> None:
+    game_id, version_id = await new_game(developer)
+    for fields, paths in (
+        ({"display_name": " x", "name_id": "x" * 21}, ["display_name.invalid", "name_id.too-long"]),
+        ({"display_name": "x", "name_id": "prod"}, ["name_id.not-unique"]),
+    ):
+        response = await developer.good("validate_namespace", game_id=game_id, **fields)
+        assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
+        assert [".".join(one["path"]) for one in response["errors"]] == paths
+        fields |= {"game_id": game_id, "version_id": version_id}
+        refused = await developer.call("create_namespace", **fields)
+        assert refused.code == "VALIDATION_FAILED"
+        assert [".".join(path) for path in refused.errors] == paths
+    listed = await developer.good("list_namespaces", game_id=game_id)
     assert len(listed["namespaces"]) == 2
 
 
@@ -140,47 +98,27 @@ async def test_name_of_another_game_is_free(developer: Developer) -> None:
 
 async def test_concurrent_creations_of_one_name_create_one(developer: Developer) -> None:
     game_id, version_id = await new_game(developer)
-    fields = {
-        "game_id": game_id,
-        "display_name": "x",
-        "name_id": "race",
-        "version_id": version_id,
-    }
-    answers = await asyncio.gather(
-        *(developer.call("create_namespace", **fields) for _ in range(8))
-    )
+    fields = {"game_id": game_id, "version_id": version_id, "display_name": "x", "name_id": "race"}
+    creations = (developer.call("create_namespace", **fields) for _ in range(8))
+    answers = await asyncio.gather(*creations)
     assert sorted(one.code for one in answers) == ["OK"] + ["VALIDATION_FAILED"] * 7
     assert {one.errors for one in answers if one.code != "OK"} == {(("name_id", "not-unique"),)}
 
 
-async def test_first_missing_path_part_is_reported(developer: Developer) -> None:
-    game_id, version_id = await new_game(developer)
+async def test_objects_of_another_game_are_not_found(developer: Developer) -> None:
+    (game_id, _), (_, version_id) = await new_game(developer), await new_game(developer)
     other_id, _ = await new_game(developer)
-    unknown = str(uuid4())
-    listed = await developer.good("list_namespaces", game_id=other_id)
-    others = listed["namespaces"][0]["namespace_id"]
+    others = (await developer.good("list_namespaces", game_id=other_id))["namespaces"]
     for slug, more in (
         ("get_namespace", {}),
         ("version_history", {}),
-        ("set_version", {"version_id": version_id}),
         ("set_mm_config", {"lobby_count_max": 1, "max_players": 1}),
         ("validate_mm_config", {"lobby_count_max": 1, "max_players": 1}),
     ):
-        for target, code in (
-            ((unknown, "prod"), "GAME_NOT_FOUND"),
-            ((game_id, "nowhere"), "NAMESPACE_NOT_FOUND"),
-            ((game_id, unknown), "NAMESPACE_NOT_FOUND"),
-            ((game_id, others), "NAMESPACE_NOT_FOUND"),
-        ):
-            fields = dict(zip(("game_id", "namespace_id"), target, strict=True))
-            assert await developer.code(slug, **fields, **more) == code, (slug, target)
-
-
-async def test_version_of_another_game_is_not_found(developer: Developer) -> None:
-    game_id, _ = await new_game(developer)
-    _, others = await new_game(developer)
-    for version_id in (others, str(uuid4())):
-        fields = {"game_id": game_id, "version_id": version_id}
+        fields = {"game_id": game_id, "namespace_id": others[0]["namespace_id"], **more}
+        assert await developer.code(slug, **fields) == "NAMESPACE_NOT_FOUND", slug
+    for unknown in (version_id, str(uuid4())):
+        fields = {"game_id": game_id, "version_id": unknown}
         created = await developer.code("create_namespace", **fields, display_name="x", name_id="x")
         changed = await developer.code("set_version", **fields, namespace_id="prod")
         assert (created, changed) == ("VERSION_NOT_FOUND", "VERSION_NOT_FOUND")
@@ -223,46 +161,41 @@ async def test_history_has_each_change_once_newest_first(developer: Developer) -
     assert times == sorted(set(times), reverse=True)
 
 
-async def test_history_has_pages(owner: Developer) -> None:
-    game_id, first = await new_game(owner)
-    second = await owner.version(game_id, {})
+async def test_history_has_pages_of_64_by_default(developer: Developer, records: Records) -> None:
+    game_id, version_id = await new_game(developer)
     target = {"game_id": game_id, "namespace_id": "prod"}
-    for number in range(64):
-        version_id = first if number % 2 else second
-        await owner.good("set_version", **target, version_id=version_id)
-    page = (await owner.good("version_history", **target))["versions"]
-    assert len(page) == 64
-    rest = await owner.good("version_history", **target, anchor=page[-1]["deploy_ts"])
-    assert [one["version_id"] for one in rest["versions"]] == [first]
-    whole = (await owner.good("version_history", **target, limit=256))["versions"]
-    assert whole == page + rest["versions"]
+    namespace = (await developer.good("get_namespace", **target))["namespace"]
+    async with records.database.write() as tx:
+        for ms in range(1, 65):
+            entry = IDS.new(), namespace["namespace_id"], version_id, now_ms() + ms
+            await namespaces.add_history(tx, *entry)
+
+    async def page(**fields: Any) -> Any:
+        return (await developer.good("version_history", **target, **fields))["versions"]
+
+    whole = await page(limit=256)
+    assert len(whole) == 65
+    assert await page() == whole[:64]
     seen: list[Any] = []
-    more: dict[str, Any] = {}
-    while True:
-        part = (await owner.good("version_history", **target, limit=20, **more))["versions"]
-        if not part:
-            break
+    while part := await page(limit=20, **({"anchor": seen[-1]["deploy_ts"]} if seen else {})):
         seen += part
-        more = {"anchor": part[-1]["deploy_ts"]}
     assert seen == whole
 
 
 @pytest.mark.parametrize(
-    ("fields", "path"),
+    ("name", "value", "word"),
     [
-        ({"limit": 0}, ("limit", "too-low")),
-        ({"limit": 257}, ("limit", "too-high")),
-        ({"limit": "many"}, ("limit", "wrong-type")),
-        ({"anchor": "yesterday"}, ("anchor", "invalid")),
-        ({"anchor": "2026-02-30T00:00:00.000Z"}, ("anchor", "invalid")),
+        ("limit", 0, "too-low"),
+        ("limit", 257, "too-high"),
+        ("limit", "many", "wrong-type"),
+        ("anchor", "yesterday", "invalid"),
+        ("anchor", "2026-02-30T00:00:00.000Z", "invalid"),
     ],
 )
-async def test_invalid_page_is_refused(
-    owner: Developer, fields: dict[str, Any], path: tuple[str, ...]
-) -> None:
-    game_id, _ = await new_game(owner)
-    answer = await owner.call("version_history", game_id=game_id, namespace_id="prod", **fields)
-    assert (answer.code, answer.errors) == ("QUERY_INVALID", (path,))
+async def test_invalid_page_is_refused(owner: Developer, name: str, value: Any, word: str) -> None:
+    fields = {"game_id": await owner.game(), "namespace_id": "prod", name: value}
+    answer = await owner.call("version_history", **fields)
+    assert (answer.code, answer.errors) == ("QUERY_INVALID", ((name, word),))
 
 
 # Limits -------------------------------------------------------------------------------------------
@@ -278,10 +211,9 @@ async def test_set_limits_apply_to_players(developer: Developer) -> None:
     limits = await limits_of(developer, game_id)
     assert limits.pop("lobby_count_max") == 1
     assert set(limits.values()) == {2}
+    ports = {"game": {"address": "127.0.0.1", "port": 1}}
     attached = await developer.door.call(
-        "attach",
-        {**target, "game_mode": "arena", "ports": {"game": {"address": "127.0.0.1", "port": 1}}},
-        token=env,
+        "attach", {**target, "game_mode": "arena", "ports": ports}, token=env
     )
     assert attached.code == "MATCHMAKER_TOO_MANY_LOBBIES"
     token = await developer.public_token(game_id)
@@ -303,12 +235,8 @@ async def test_limits_reach_32_bits(developer: Developer) -> None:
 
 async def test_zero_limits_are_all_refused(developer: Developer) -> None:
     game_id, _ = await new_game(developer)
-    fields: dict[str, Any] = {
-        "game_id": game_id,
-        "namespace_id": "prod",
-        "lobby_count_max": 0,
-        "max_players": 0,
-    }
+    limits = {"lobby_count_max": 0, "max_players": 0}
+    fields: dict[str, Any] = {"game_id": game_id, "namespace_id": "prod", **limits}
     response = await developer.good("validate_mm_config", **fields)
     paths = [["lobby_count_max", "too-low"], ["max_players", "too-low"]]
     assert [one["path"] for one in response["errors"]] == paths
@@ -320,8 +248,28 @@ async def test_zero_limits_are_all_refused(developer: Developer) -> None:
 async def test_concurrent_sets_of_one_version_record_one_change(developer: Developer) -> None:
     target = {"game_id": await developer.arena(), "namespace_id": "prod"}
     version_id = await developer.version(target["game_id"], name="2.0.0")
-    await asyncio.gather(
-        *(developer.good("set_version", **target, version_id=version_id) for _ in range(8))
-    )
+    changes = (developer.good("set_version", **target, version_id=version_id) for _ in range(8))
+    await asyncio.gather(*changes)
     history = (await developer.good("version_history", **target))["versions"]
     assert [one["version_id"] for one in history].count(version_id) == 1
+
+
+async def test_lobby_keeps_its_join_rules_across_versions(developer: Developer) -> None:
+    game_id = await developer.arena()
+    target = {"game_id": game_id, "namespace_id": "prod"}
+    public, service = await developer.public_token(game_id), await developer.service_token(game_id)
+    # Nothing listens at this address, so verification fails.
+    verification = {"url": "https://nobody.invalid/ask", "headers": {}}
+    verified = {"actions": {"join": {"enabled": True, "verification": verification}}}
+    lobbies = []
+    for number, actions in enumerate((verified, {}, verified, {})):
+        modes = {"arena": {**ARENA_MODES["arena"], **actions}}
+        config = {"matchmaker": {"game_modes": modes}}
+        version_id = await developer.version(game_id, config, f"2.0.{number}")
+        await developer.good("set_version", **target, version_id=version_id)
+        lobbies.append((await developer.lobby(game_id, service))["lobby_id"])
+    for limit in (None, 100):
+        if limit:
+            await developer.good("set_mm_config", **target, lobby_count_max=limit, max_players=100)
+        joins = [await developer.door.call("join", {"lobby_id": n}, token=public) for n in lobbies]
+        assert [one.code for one in joins] == ["MATCHMAKER_VERIFICATION_UNAVAILABLE", "OK"] * 2

@@ -5,47 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import signal
-import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import pytest
 
 from tests import programs
+from tests.control.service_fixtures import service_fixture
 from tests.control.test_lobby_processes import Game
-from tests.control.test_servers import Servers
-from tests.support.full_service import Developer, FullService, running
+from tests.control.test_servers import Servers, back_end, free_host_port
+from tests.support.full_service import FullService
 from tests.support.waiting import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 MILLICORES: Final = 1_000
 WHOLE: Final[dict[str, Any]] = {"resources": {"cpu": MILLICORES, "memory": 128}}
 TIER: Final = "basic-1d1"
 
 
-@pytest.fixture(scope="module")
-def small_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
-    runtime = {**programs.SETTINGS, "cpu_millicores": MILLICORES}
-    folder = tmp_path_factory.mktemp("small")
-    with running(FullService(folder, runtime=runtime, empty_lobby_grace_ms=200)) as full_service:
-        yield full_service
+full_service = service_fixture(
+    "module",
+    kinds=["sqlite"],
+    runtime={**programs.SETTINGS, "cpu_millicores": MILLICORES},
+    empty_lobby_grace_ms=200,
+)
 
 
-@pytest.fixture(params=["http", "grpc"])
-async def back(
-    small_service: FullService, request: pytest.FixtureRequest
-) -> AsyncIterator[Servers]:
-    client = small_service.door(request.param)
-    developer = Developer(small_service, client)
-    game_id = await developer.game()
-    created = Servers(developer, game_id, await developer.service_token(game_id))
-    await created.prepare_build()
-    yield created
-    await end(created, *created.server_ids)
-    await client.close()
+@pytest.fixture
+async def back(full_service: FullService) -> AsyncIterator[Servers]:
+    async with back_end(full_service, "http") as created:
+        yield created
+        await end(created, *created.server_ids)
 
 
 async def end(back: Servers, *ids: str) -> None:
@@ -65,9 +57,7 @@ def edge_guard_hangs(full_service: FullService) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_concurrent_servers_fill_the_capacity_exactly(
-    back: Servers,
-) -> None:
+async def test_concurrent_servers_fill_the_capacity_exactly(back: Servers) -> None:
     answers = await asyncio.gather(*(back.try_create(**WHOLE) for _ in range(4)))
     back.server_ids += [one.body["server"]["id"] for one in answers if one.code == "OK"]
     assert sorted(one.code for one in answers) == ["CAPACITY_EXHAUSTED"] * 3 + ["OK"]
@@ -80,12 +70,7 @@ async def test_concurrent_servers_fill_the_capacity_exactly(
 
 
 async def test_refused_server_frees_its_capacity(back: Servers) -> None:
-    with socket.socket() as taken:
-        some = random.sample(
-            range(20_000, 26_000), 100
-        )  # other test workers search for free ports too
-        number = next(n for n in some if taken.connect_ex(("127.0.0.1", n)))
-    port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
+    port = {"protocol": "tcp", "internal_port": free_host_port(), "routing": {"host": {}}}
     network = {"mode": "host", "ports": {"game": port}}
     await back.create(network=network, resources={"cpu": 10, "memory": 64})
     most: dict[str, Any] = {"resources": {"cpu": MILLICORES - 10, "memory": 64}}
@@ -95,13 +80,13 @@ async def test_refused_server_frees_its_capacity(back: Servers) -> None:
     await back.until(created["id"], "running")
 
 
-async def test_replay_succeeds_on_a_full_node(back: Servers, small_service: FullService) -> None:
-    key = "the-key-of-the-last-room"
+async def test_replay_succeeds_on_a_full_node(back: Servers, full_service: FullService) -> None:
+    key = "the-key-of-the-last-server"
     first = await back.try_create(key, **WHOLE)
     assert first.code == "OK", first
     back.server_ids.append(first.body["server"]["id"])
     assert (await back.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
-    with edge_guard_hangs(small_service):
+    with edge_guard_hangs(full_service):
         assert (await back.try_create(key, **WHOLE)).body == first.body
         other = await back.try_create(key, **WHOLE, tags={"another": "message"})
         assert other.code == "IDEMPOTENCY_KEY_REUSED"
@@ -109,9 +94,7 @@ async def test_replay_succeeds_on_a_full_node(back: Servers, small_service: Full
     assert [one["id"] for one in listed["servers"]] == back.server_ids
 
 
-async def test_concurrent_requests_with_one_key_share_a_server(
-    back: Servers,
-) -> None:
+async def test_concurrent_requests_with_one_key_share_a_server(back: Servers) -> None:
     answers = await asyncio.gather(*(back.try_create("the-key-of-all", **WHOLE) for _ in range(4)))
     assert [one.code for one in answers] == ["OK"] * 4
     [server_id] = {one.body["server"]["id"] for one in answers}
@@ -119,10 +102,8 @@ async def test_concurrent_requests_with_one_key_share_a_server(
     await back.until(server_id, "running")
 
 
-async def test_replay_needs_a_valid_token(
-    back: Servers,
-) -> None:
-    key, developer = "the-key-of-who-leaves", back.developer
+async def test_replay_needs_a_valid_token(back: Servers) -> None:
+    key, developer = "the-key-of-a-revoked-token", back.developer
     target = {"game_id": back.game_id, "environment_id": "prod"}
     created = await developer.good("create_service_token", **target)
     back.token = created["token"]
@@ -135,9 +116,7 @@ async def test_replay_needs_a_valid_token(
     back.token = await developer.service_token(back.game_id)
 
 
-async def test_servers_and_lobbies_share_the_capacity(
-    back: Servers,
-) -> None:
+async def test_servers_and_lobbies_share_the_capacity(back: Servers) -> None:
     game = Game(back.developer, back.game_id)
     await game.deploy(duel={"tier": TIER})
     server = await back.create(**WHOLE)

@@ -1,9 +1,11 @@
-"""Port ranges and quarantine time from the operator's settings."""
+"""Port ranges and quarantine from the operator's settings, and the share of one game."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +14,10 @@ import pytest
 
 from pyservice.runtime.run_layout import StoredRun
 from tests import programs
-from tests.control.test_servers import back_end, reached
+from tests.control.test_servers import Servers, back_end, reached
 from tests.support.full_service import FullService, eventually, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 PUBLIC: Final = 6_000
 PROCESS_PORTS: Final = range(13_000, 13_100)
@@ -43,32 +45,87 @@ def public_ports(full_service: FullService) -> dict[str, int]:
     return {state: int(count) for state, count in found}
 
 
-async def test_process_range_and_public_quarantine_apply(
-    tmp_path: Path,
-) -> None:
+async def test_process_range_and_public_quarantine_apply(tmp_path: Path) -> None:
     # The default quarantine would outlast the test.
-    full_service = FullService(tmp_path / "s", runtime=SETTINGS, port_rest_ms=1_000)
-    with running(full_service):
-        async with back_end(full_service, "http") as back:
+    service = FullService(tmp_path / "s", runtime=SETTINGS, port_rest_ms=1_000)
+    with running(service):
+        async with back_end(service, "http") as back:
             for number in (HOST_PORTS.start - 1, HOST_PORTS.stop):
                 refused = await back.try_create(network=on_host(number))
                 assert refused.errors[0][-2:] == ("internal_port", "not-allowed")
                 assert "must be 20500 to 20599 with routing.host" in str(refused.body)
-            await eventually_reached(await back.running(network=on_host(free_port())))
+            await assert_reached(await back.running(network=on_host(free_port())))
             record = await back.running()
-            await eventually_reached(record)
-            placed = StoredRun(full_service.data_dir / "servers" / record["id"]).placed()
+            await assert_reached(record)
+            placed = StoredRun(service.data_dir / "servers" / record["id"]).placed()
             assert placed is not None
             assert placed.ports["game"].number in PROCESS_PORTS
-            assert public_ports(full_service) == {"free": PUBLIC - 1, "leased": 1, "resting": 0}
+            assert public_ports(service) == {"free": PUBLIC - 1, "leased": 1, "resting": 0}
             await back.good("destroy_server", server_id=record["id"], override_kill_timeout=0)
             await back.until(record["id"], "destroyed")
 
             async def are_free() -> bool:
-                return public_ports(full_service) == {"free": PUBLIC, "leased": 0, "resting": 0}
+                return public_ports(service) == {"free": PUBLIC, "leased": 0, "resting": 0}
 
             await eventually(are_free)
 
 
-async def eventually_reached(record: Any) -> None:
+async def assert_reached(record: Any) -> None:
     await eventually(lambda: reached(record))
+
+
+# Half of the ports stays free for other games -----------------------------------------------------
+
+AT_ONCE: Final = 16
+PORTS: Final = {"game": {"protocol": "tcp"}, **{f"p-{n}": {"protocol": "tcp"} for n in range(15)}}
+REQUEST: Final[dict[str, Any]] = {
+    "network": {"ports": PORTS},
+    "resources": {"cpu": 10, "memory": 16},
+}
+FEW: Final = range(13_000, 13_400)
+
+
+@contextlib.asynccontextmanager
+async def two_games(folder: Path, **runtime: Any) -> AsyncIterator[tuple[Servers, Servers]]:
+    """Runs a service with a long quarantine, and back ends of two games."""
+    settings = {**programs.SETTINGS, **runtime}
+    with running(FullService(folder / "s", runtime=settings, port_rest_ms=3_600_000)) as service:
+        async with back_end(service, "http", "true") as busy, back_end(service, "grpc") as other:
+            yield busy, other
+
+
+async def test_half_of_the_public_ports_stay_free_for_others(tmp_path: Path) -> None:
+    async with two_games(tmp_path) as (busy, other):
+        service = busy.developer.full_service
+
+        async def is_none_leased() -> bool:
+            return public_ports(service)["leased"] == 0
+
+        count = 0
+        while (answer := await busy.try_create(**REQUEST)).code == "OK":
+            count += 1
+            if count % AT_ONCE == 0:
+                # Leased ports must not cause the refusal, so the test waits for their release.
+                await eventually(is_none_leased)
+        assert answer.code == "PORTS_EXHAUSTED"
+        await eventually(is_none_leased)
+        assert PUBLIC / 2 - AT_ONCE * len(PORTS) <= public_ports(service)["free"] <= PUBLIC / 2
+        await assert_reached(await other.running(**REQUEST))
+        assert (await busy.try_create(**REQUEST)).code == "PORTS_EXHAUSTED"
+
+
+async def test_half_of_the_process_ports_stay_free_for_others(tmp_path: Path) -> None:
+    async with two_games(tmp_path, process_ports=f"{FEW[0]}-{FEW[-1]}") as (busy, other):
+
+        async def ended() -> Any:
+            record = await busy.create(**REQUEST)
+            return await busy.until(record["id"], "destroyed", "failed")
+
+        ends = 0
+        while (record := await ended())["status"] == "destroyed":
+            ends += 1
+        assert record["failure"]["reason"] == "PORTS_UNAVAILABLE"
+        # The quarantine of a port starts a moment after the end of its server.
+        assert abs(ends * len(PORTS) - len(FEW) / 2) <= len(PORTS)
+        await assert_reached(await other.running(**REQUEST))
+        assert (await ended())["status"] == "failed"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -14,28 +13,21 @@ from pyservice.control.admin_operations import OrphanedNamespaces
 from pyservice.control.feed_comparison import HeldConfigurations
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
-from pyservice.storage.database import open_database
-from tests.control.feeder_setup import EPOCH, Fed, FedPlane, Source
+from tests.control.feeder_setup import EPOCH, Fed, FedPlane, Source, wait_for
+from tests.control.feeder_setup import plane as plane
+from tests.control.service_fixtures import each_database
 from tests.dataplane.configurations import configuration
 from tests.support.command_line import error_output, json_output, output
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Developer, FullService, eventually
+from tests.support.databases import Databases
+from tests.support.full_service import Developer, FullService, eventually, running
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def plane() -> AsyncIterator[FedPlane]:
-    # A socket path has a length limit that `tmp_path` can exceed.
-    with tempfile.TemporaryDirectory() as folder:
-        created = FedPlane(Path(folder))
-        await created.start()
-        yield created
-        await created.stop()
-
-
 class ReplacedDatabase:
+    """Data plane that one database after the other feeds."""
+
     def __init__(self, plane: FedPlane, folder: Path, databases: Databases, kind: str) -> None:
         self.plane = plane
         self._folder = folder
@@ -45,8 +37,7 @@ class ReplacedDatabase:
 
     async def fed(self, epoch: int) -> Fed:
         folder = self._folder / f"{len(self._fed)}"
-        folder.mkdir()
-        source = Source(open_database(self._databases.url(self._kind), folder))
+        source = Source(await self._databases.migrated(self._kind, folder))
         await source.prepare()
         created = Fed(source, self.plane)
         self._fed.append(created)
@@ -59,11 +50,11 @@ class ReplacedDatabase:
             await one.source.database.close()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 async def replaced(
-    request: pytest.FixtureRequest, plane: FedPlane, tmp_path: Path, databases: Databases
+    kind: str, plane: FedPlane, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[ReplacedDatabase]:
-    created = ReplacedDatabase(plane, tmp_path, databases, request.param)
+    created = ReplacedDatabase(plane, tmp_path, databases, kind)
     yield created
     await created.close()
 
@@ -73,38 +64,27 @@ def orphans_beside(fed: Fed, epoch: int) -> OrphanedNamespaces:
     return OrphanedNamespaces(fed.source.database, epoch, client, fed.feeder.compare_again)  # type: ignore[arg-type]
 
 
-async def compare(fed: Fed) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not fed.feeder.is_connected:
-            await asyncio.sleep(0.005)
-
-
 async def counts(fed: Fed, number: int) -> None:
     """The feeder's comparison updates the number of orphans in the background."""
-    async with asyncio.timeout(PATIENCE_S):
-        while fed.feeder.orphans != number:
-            await asyncio.sleep(0.005)
+    await wait_for(lambda: fed.feeder.orphans == number)
 
 
 # A new database with an earlier clock is not taken for an older one: its namespaces differ.
+@each_database
 @pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH, EPOCH - 1_000_000])
 async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, epoch: int) -> None:
     old = await replaced.fed(EPOCH)
-    left = [await old.source.namespace(name) for name in ("prod", "staging")]
-    await asyncio.gather(*map(old.enqueue_and_confirm, left))
+    left = [await old.namespace(name) for name in ("prod", "staging")]
     await old.end()
 
     new = await replaced.fed(epoch)
-    fresh = await new.source.namespace("fresh")
-    await new.enqueue_and_confirm(fresh)
+    await new.namespace("fresh")
     await counts(new, 2)
     assert all(replaced.plane.holds(one) is not None for one in left)
 
     # The new namespace has the name of an orphan.
     blocked = await new.source.namespace("prod")
-    with pytest.raises(ServiceError) as caught:
-        await new.enqueue_and_confirm(blocked)
-    [problem] = caught.value.errors
+    [problem] = (await new.refusal(blocked)).errors
     assert list(problem.path) == ["name_id", "not-unique"]
     assert "belongs to another database" in problem.message
     assert left[0] not in problem.message
@@ -114,10 +94,8 @@ async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, ep
 
     orphans = orphans_beside(new, epoch)
     found = await orphans.all()
-    assert [(one.namespace_id, one.name) for one in found] == [
-        (left[0], "arena/prod"),
-        (left[1], "arena/staging"),
-    ]
+    expected = [(left[0], "arena/prod"), (left[1], "arena/staging")]
+    assert [(one.namespace_id, one.name) for one in found] == expected
     assert [one.namespace_id for one in await orphans.remove([left[0]])] == [left[0]]
     assert replaced.plane.holds(left[0]) is None
     await new.wait_until_equal(blocked)
@@ -133,8 +111,7 @@ async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, ep
 
 async def test_namespace_with_a_record_or_file_is_not_removed(replaced: ReplacedDatabase) -> None:
     fed = await replaced.fed(EPOCH)
-    own_id = await fed.source.namespace("prod")
-    await fed.enqueue_and_confirm(own_id)
+    own_id = await fed.namespace()
     of_file = configuration(game={"game_id": own_id, "name_id": "other", "display_name": "O"})
     answer = await replaced.plane.feed.apply(feed_pb2.ApplyRequest(configuration=of_file))
     assert answer.HasField("applied")
@@ -149,15 +126,13 @@ async def test_namespace_with_a_record_or_file_is_not_removed(replaced: Replaced
     assert len(replaced.plane.namespaces) == 2
 
 
-async def test_orphan_is_fed_after_its_record_is_restored(
-    replaced: ReplacedDatabase,
-) -> None:
+async def test_orphan_is_fed_after_its_record_is_restored(replaced: ReplacedDatabase) -> None:
     fed = await replaced.fed(EPOCH)
     namespace_id = await fed.source.namespace("prod")
     await fed.source.touch(namespace_id, 5)
     await fed.enqueue_and_confirm(namespace_id)
     other = await replaced.fed(EPOCH + 1)
-    await compare(other)
+    await other.wait_until_connected()
     assert len(await orphans_beside(other, EPOCH + 1).remove()) == 1
     await fed.run_anew(EPOCH + 1)
     await fed.wait_until_equal(namespace_id)
@@ -186,19 +161,13 @@ def test_orphan_log_is_written_once() -> None:
 # Commands of a running service --------------------------------------------------------------------
 
 
-@pytest.fixture(params=KINDS)
-def own_service(
-    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
-) -> Iterator[FullService]:
-    created = FullService(tmp_path / "s", databases.url(request.param))
-    yield created
-    created.close()
+@pytest.mark.full
+async def test_commands_list_and_remove_orphans(tmp_path: Path, databases: Databases) -> None:
+    with running(FullService(tmp_path / "s")) as own_service:
+        await use_commands(own_service, databases)
 
 
-async def test_commands_list_and_remove_orphans(
-    own_service: FullService, databases: Databases
-) -> None:
-    await asyncio.to_thread(own_service.start)
+async def use_commands(own_service: FullService, databases: Databases) -> None:
     data_dir = own_service.data_dir
     async with own_service.opened("http") as other_client:
         game_id = await Developer(own_service, other_client).arena()
@@ -226,4 +195,3 @@ async def test_commands_list_and_remove_orphans(
     removed = (await json_output(data_dir, "namespace", "remove-orphans", "--all"))["removed"]
     assert [one["namespace_id"] for one in removed] == ids[1:]
     assert await output(data_dir, "namespace", "orphans") == ""
-    assert own_service.stop() == 0

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from base64 import b64encode
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import bcrypt
 import pytest
@@ -19,22 +20,20 @@ from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-FLOOD = 100
+FLOOD = 60
 SITES = 60
 
 
+@pytest.mark.full
 async def test_setting_passwords_does_not_block_other_groups(
     developer: Developer, records: Records
 ) -> None:
     flooder, group_id = await new_developer(developer, records)
     many = {"game_id": await flooder.game(developer_group_id=group_id), "namespace_id": "prod"}
     own = {"game_id": await developer.game(), "namespace_id": "prod"}
-    flood = asyncio.gather(
-        *(
-            flooder.call("set_auth_user", **many, user=f"u{number}", password="x")
-            for number in range(FLOOD)
-        )
-    )
+    names = (f"u{number}" for number in range(FLOOD))
+    requests = (flooder.call("set_auth_user", **many, user=n, password="x") for n in names)
+    flood = asyncio.gather(*requests)
     finished = []
     while not flood.done():
         answer = await developer.call("set_auth_user", **own, user="me", password="x")
@@ -49,7 +48,7 @@ def basic(user: str, password: str) -> bytes:
     return b"Basic " + b64encode(f"{user}:{password}".encode())
 
 
-USERS = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(9))}
+USERS = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
 
 
 class Gate:
@@ -82,19 +81,18 @@ class Guessers:
             self.outcomes["busy"] += 1
 
     async def begin(self, *sources: Source) -> list[asyncio.Task[None]]:
-        started = [
-            asyncio.ensure_future(self.guess(source, number))
-            for source in sources
-            for number in range(10)
-        ]
+        guesses = [self.guess(source, number) for source in sources for number in range(10)]
+        started = [asyncio.ensure_future(one) for one in guesses]
         for _ in range(10):
             await asyncio.sleep(0)
         return started
 
 
 @pytest.fixture
-async def checker() -> SitePasswords:
-    return SitePasswords(clock_s=lambda: 0.0)
+async def checker() -> AsyncIterator[SitePasswords]:
+    created = SitePasswords(clock_s=lambda: 0.0)
+    yield created
+    created.close()
 
 
 @pytest.fixture
@@ -123,7 +121,6 @@ async def test_guesses_do_not_block_other_groups(
     assert guessers.gate.compared.index(b"right") == 1
     assert await is_let_in(checker, Source("mine", b"mine", b"1"))
     await asyncio.gather(*started)
-    checker.close()
 
 
 async def test_address_uses_part_of_the_slots_of_a_group(
@@ -135,7 +132,6 @@ async def test_address_uses_part_of_the_slots_of_a_group(
     assert await is_let_in(checker, Source("mine", b"mine", b"2"))
     await asyncio.gather(*started)
     assert guessers.outcomes == {"busy": SITES * 10 - 32, "wrong": 32}
-    checker.close()
 
 
 async def test_many_addresses_fill_one_group_only(
@@ -149,7 +145,6 @@ async def test_many_addresses_fill_one_group_only(
     guessers.gate.open.set()
     assert await is_let_in(checker, Source("mine", b"mine", b"me"))
     await asyncio.gather(*started)
-    checker.close()
 
 
 async def test_slots_are_freed_after_failure_or_cancellation() -> None:
@@ -162,9 +157,8 @@ async def test_slots_are_freed_after_failure_or_cancellation() -> None:
         with pytest.raises(LookupError):
             await threads.run("group", b"address", fails)
     for _ in range(5):
-        waiting = [
-            asyncio.ensure_future(threads.run("group", b"address", lambda: None)) for _ in range(32)
-        ]
+        steps = [threads.run("group", b"address", lambda: None) for _ in range(32)]
+        waiting = [asyncio.ensure_future(one) for one in steps]
         await asyncio.sleep(0)
         with pytest.raises(TooManyWaiting):
             await threads.run("group", b"address", lambda: None)

@@ -60,9 +60,7 @@ async def fresh_token(developer: Developer, game_id: str) -> str:
     return str((await developer.good("create_game_token", game_id=game_id))["token"])
 
 
-async def test_attach_ray_has_token_check_engine_and_journal(
-    developer: Developer,
-) -> None:
+async def test_attach_ray_has_token_check_engine_and_journal(developer: Developer) -> None:
     game_id = await developer.arena()
     token = await fresh_token(developer, game_id)
     fields = {"game_id": game_id, "namespace_id": "prod", "game_mode": "arena", "ports": ENDPOINT}
@@ -78,9 +76,7 @@ async def test_attach_ray_has_token_check_engine_and_journal(
     assert engine.end <= journal.begin <= journal.end <= handler.end == client.end
 
 
-async def test_detach_ray_has_engine_and_journal(
-    developer: Developer,
-) -> None:
+async def test_detach_ray_has_engine_and_journal(developer: Developer) -> None:
     game_id = await developer.arena()
     token = await developer.service_token(game_id)
     lobby = await developer.lobby(game_id, token)

@@ -1,7 +1,8 @@
+"""Storage of rays: owners, retention and invalid messages."""
+
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -15,38 +16,30 @@ from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal
 from pyservice.pb.hosting.v1 import rays_pb2 as pb
 from pyservice.storage import games, groups, uploads
-from pyservice.storage.database import Database, open_database
-from pyservice.storage.migrations import migrate
+from pyservice.storage.database import Database
 from pyservice.storage.tables import rays
-from tests.support.databases import KINDS, Databases
+from tests.control.service_fixtures import each_database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, each_database]
 
 IDENTITY = str(uuid4())
 GROUP = str(uuid4())
 NOW_MS = 1_700_000_000_000
 
 
-class Clock:
-    now_ms = NOW_MS
-
-    def __call__(self) -> int:
-        return self.now_ms
+OTHER_IDENTITY: dict[str, Any] = {"identity_id": str(uuid4()), "group_id": None, "groups": ()}
 
 
-@pytest.fixture(params=KINDS)
-async def database(
-    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
-) -> AsyncIterator[Database]:
-    opened = open_database(databases.url(request.param), tmp_path)
-    try:
-        await migrate(opened, is_allowed=True)
-        async with opened.write() as tx:
-            await groups.add_identity(tx, IDENTITY, "Owner", NOW_MS)
-            await groups.add(tx, GROUP, "Group", IDENTITY, NOW_MS)
-        yield opened
-    finally:
-        await opened.close()
+def clock(now_ms: int = NOW_MS) -> Callable[[], int]:
+    return lambda: now_ms
+
+
+@pytest.fixture
+async def store(database: Database) -> RayStore:
+    async with database.write() as tx:
+        await groups.add_identity(tx, IDENTITY, "Owner", NOW_MS)
+        await groups.add(tx, GROUP, "Group", IDENTITY, NOW_MS)
+    return RayStore(database, 5, clock())
 
 
 def span_set(number: int, ray_id: str = "a" * 32, **fields: Any) -> internal.SpanSet:
@@ -78,108 +71,90 @@ async def count(database: Database) -> int:
         return int((await tx.all(select(func.count()).select_from(rays)))[0][0])
 
 
-async def shown(
-    store: RayStore, viewing_caller: Caller, ray_id: str = "a" * 32
-) -> list[pb.RayPerf]:
-    return list((await store.perf(pb.GetRayPerfRequest(ray_id=ray_id), viewing_caller)).perf_lists)
+async def shown(store: RayStore, **scope: Any) -> list[str]:
+    request = pb.GetRayPerfRequest(ray_id="a" * 32)
+    return [one.req_id for one in (await store.perf(request, caller(**scope))).perf_lists]
 
 
-async def test_repeated_message_is_stored_once(database: Database) -> None:
-    store = RayStore(database, 100, Clock())
+def ids_of(*numbers: int) -> list[str]:
+    return [f"{number + 1:016x}" for number in numbers]
+
+
+def asked_by(number: int, **fields: Any) -> internal.SpanSet:
+    return span_set(number, asker=internal.Asker(**fields))
+
+
+async def test_repeated_message_is_stored_once(database: Database, store: RayStore) -> None:
     request = internal.StoreSpansRequest(span_sets=[span_set(0), span_set(1), span_set(0)])
     await store.store_spans(request)
     await store.store_spans(request)
     assert await count(database) == 2
-    assert [one.duration for one in await shown(store, caller())] == [1_500_000] * 2
+    answer = await store.perf(pb.GetRayPerfRequest(ray_id="a" * 32), caller())
+    assert [one.duration for one in answer.perf_lists] == [1_500_000] * 2
 
 
 async def test_invalid_message_is_refused_and_not_stored(
-    database: Database,
+    database: Database, store: RayStore
 ) -> None:
-    store = RayStore(database, 100, Clock())
     request = internal.StoreSpansRequest(span_sets=[span_set(0), span_set(1, ray_id="short")])
     with pytest.raises(ServiceError, match="BODY_INVALID"):
         await store.store_spans(request)
     assert await count(database) == 0
 
 
-async def test_ray_older_than_a_day_is_hidden_and_deleted(database: Database) -> None:
-    clock = Clock()
-    store = RayStore(database, 100, clock)
+async def test_ray_older_than_a_day_is_hidden_and_deleted(
+    database: Database, store: RayStore
+) -> None:
     await store.store([span_set(0), span_set(10)])
-    clock.now_ms = NOW_MS + RAY_RETENTION_MS + 5
-    assert [one.req_id for one in await shown(store, caller())] == [f"{11:016x}"]
+    later = RayStore(database, 5, clock(NOW_MS + RAY_RETENTION_MS + 5))
+    assert await shown(later) == ids_of(10)
     assert await count(database) == 2
-    await store.prune()
+    await later.prune()
     assert await count(database) == 1
 
 
-async def test_oldest_rays_are_deleted_over_the_limit(database: Database) -> None:
-    store = RayStore(database, 5, Clock())
+async def test_oldest_rays_are_deleted_over_the_limit(database: Database, store: RayStore) -> None:
     await store.store([span_set(number) for number in range(8)])
-    await store.prune()
-    left = [one.req_id for one in await shown(store, caller())]
-    assert left == [f"{number + 1:016x}" for number in range(3, 8)]
-    await store.prune()
+    for _ in range(2):
+        await store.prune()
+        assert await shown(store) == ids_of(*range(3, 8))
     assert await count(database) == 5
 
 
-async def test_group_sees_its_own_rays_only(database: Database) -> None:
-    store = RayStore(database, 100, Clock())
-    of_identity = internal.Asker(identity_id=IDENTITY)
-    await store.store([span_set(0), span_set(1, asker=of_identity)])
-    ids = [f"{number:016x}" for number in (1, 2)]
-    whole = caller(group_id=None)
-    assert [one.req_id for one in await shown(store, whole)] == ids
-    assert [one.req_id for one in await shown(store, caller())] == ids[:1]
-    assert await shown(store, caller(game_id=str(uuid4()))) == []
-    other_caller = caller(identity_id=str(uuid4()), group_id=None, groups=())
-    assert await shown(store, other_caller) == []
+async def test_group_sees_its_own_rays_only(store: RayStore) -> None:
+    await store.store([span_set(0), asked_by(1, identity_id=IDENTITY)])
+    assert await shown(store, group_id=None) == ids_of(0, 1)
+    assert await shown(store) == ids_of(0)
+    assert await shown(store, game_id=str(uuid4())) == []
+    assert await shown(store, **OTHER_IDENTITY) == []
 
 
-async def test_transport_span_is_shown_with_its_request_only(
-    database: Database,
-) -> None:
-    store = RayStore(database, 100, Clock())
-    client = span_set(0, is_passed=True)
-    client.ClearField("asker")
-    other_transport = span_set(1, is_passed=True)
-    other_transport.ClearField("asker")
-    behind = span_set(2, parent_span_id=client.span_id, service="control-plane")
-    await store.store([client, other_transport, behind])
-    assert [one.req_id for one in await shown(store, caller())] == [client.span_id, behind.span_id]
+async def test_transport_span_is_shown_with_its_request_only(store: RayStore) -> None:
+    transport, other_transport = (span_set(number, is_passed=True, asker=None) for number in (0, 1))
+    passed = span_set(2, parent_span_id=transport.span_id, service="control-plane")
+    await store.store([transport, other_transport, passed])
+    assert await shown(store) == ids_of(0, 2)
 
 
-async def test_ray_without_an_owner_is_not_stored(database: Database) -> None:
-    store = RayStore(database, 100, Clock())
-    nobodys = span_set(0)
-    nobodys.ClearField("asker")
-    unfed = span_set(1, asker=internal.Asker(namespace_id=str(uuid4())))
-    await store.store([nobodys, unfed])
+async def test_ray_without_an_owner_is_not_stored(database: Database, store: RayStore) -> None:
+    await store.store([span_set(0, asker=None), asked_by(1, namespace_id=str(uuid4()))])
     assert await count(database) == 0
 
 
-async def test_ray_of_a_signed_url_belongs_to_its_game(
-    database: Database,
-) -> None:
-    store = RayStore(database, 100, Clock())
+async def test_ray_of_a_signed_url_belongs_to_its_game(database: Database, store: RayStore) -> None:
     game_id, upload_id = str(uuid4()), str(uuid4())
     async with database.write() as tx:
         await games.add(tx, game_id, "arena", "Arena", GROUP, NOW_MS)
         files = [uploads.NewFile("a.txt", 3)]
         await uploads.add(tx, uploads.NewUpload(upload_id, game_id, "site", "x", NOW_MS, files))
-    of_upload = internal.Asker(upload_id=upload_id)
-    upload = span_set(0, service="cdn", door="cdn", operation="upload", asker=of_upload)
-    unknown = span_set(1, asker=internal.Asker(upload_id="up"))
-    await store.store([upload, unknown])
+    await store.store([asked_by(0, upload_id=upload_id), asked_by(1, upload_id="up")])
     for scope in ({"game_id": game_id}, {}, {"group_id": None}):
-        assert [one.req_id for one in await shown(store, caller(**scope))] == [upload.span_id]
-    assert await shown(store, caller(game_id=str(uuid4()))) == []
-    other_caller = caller(identity_id=str(uuid4()), group_id=None, groups=())
-    assert await shown(store, other_caller) == []
+        assert await shown(store, **scope) == ids_of(0)
+    assert await shown(store, game_id=str(uuid4())) == []
+    assert await shown(store, **OTHER_IDENTITY) == []
     assert await count(database) == 1
     async with database.write() as tx:
         await uploads.abandon(tx, upload_id)
         await uploads.remove(tx, upload_id)
-    await store.store([span_set(2, asker=of_upload)])
+    await store.store([asked_by(2, upload_id=upload_id)])
     assert await count(database) == 1

@@ -11,17 +11,17 @@ from typing import Any
 from uuid import uuid4
 
 import grpc
+import httpx
 import pytest
 from aiohttp import web
 from sqlalchemy import select
 
 from pyservice.control.timestamps import milliseconds
 from pyservice.observability.rays import SLOW_S
-from pyservice.storage.database import open_database
 from pyservice.storage.tables import rays
+from tests.control.namespace_scenario import Records
 from tests.dataplane.third_party_server import ThirdPartyServer, third_party_server
 from tests.observability.collector import Collector, Seen, running_collector
-from tests.support.databases import KINDS, Databases
 from tests.support.full_service import (
     ARENA_MODES,
     BY_SLUG,
@@ -30,6 +30,7 @@ from tests.support.full_service import (
     FullService,
     HttpDoor,
     eventually,
+    running,
 )
 
 pytestmark = pytest.mark.anyio
@@ -44,32 +45,29 @@ def collector() -> Iterator[Collector]:
         yield created
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module")
 def full_service(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
-    collector: Collector,
+    tmp_path_factory: pytest.TempPathFactory, collector: Collector
 ) -> Iterator[FullService]:
-    created = FullService(
-        tmp_path_factory.mktemp("rays"),
-        databases.url(request.param),
-        verification_allowed_networks=["127.0.0.0/8"],
-        rays={"otlp_endpoint": collector.url},
-    )
-    try:
-        yield created.start()
-    finally:
-        created.close()
+    settings: dict[str, Any] = {
+        "verification_allowed_networks": ["127.0.0.0/8"],
+        "rays": {"otlp_endpoint": collector.url},
+    }
+    with running(FullService(tmp_path_factory.mktemp("rays"), **settings)) as created:
+        yield created
 
 
 @pytest.fixture
-async def me(full_service: FullService) -> AsyncIterator[Developer]:
-    client = HttpDoor(full_service.said["http"])
-    try:
-        yield Developer(full_service, client)
-    finally:
-        await client.close()
+def me(owner: Developer) -> Developer:
+    return owner
+
+
+async def get(me: Developer, path: str, token: str | None = None) -> tuple[str, httpx.Response]:
+    """Requests a path over HTTP, and returns the ray id and the response."""
+    assert isinstance(me.door, HttpDoor)
+    ray_id, headers = fresh_trace()
+    answer = await me.door.request("GET", path, token=token or me.token, headers=headers)
+    return ray_id, answer
 
 
 @pytest.fixture
@@ -85,12 +83,8 @@ async def verifier() -> AsyncIterator[ThirdPartyServer]:
 
 async def gated_lobby(me: Developer, verifier: ThirdPartyServer) -> tuple[str, str, str]:
     game_id = await me.game()
-    actions = {
-        "join": {
-            "enabled": True,
-            "verification": {"url": verifier.url(), "headers": {"x-game-key": "s3cret"}},
-        }
-    }
+    verification = {"url": verifier.url(), "headers": {"x-game-key": "s3cret"}}
+    actions = {"join": {"enabled": True, "verification": verification}}
     modes = {"arena": {**ARENA_MODES["arena"], "actions": actions}}
     version_id = await me.version(game_id, {"matchmaker": {"game_modes": modes}})
     await me.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
@@ -175,10 +169,7 @@ async def test_slow_join_ray_has_every_span(
 
 async def test_control_plane_ray_has_both_planes(me: Developer, collector: Collector) -> None:
     game_id = await me.game()
-    ray_id, headers = fresh_trace()
-    client = me.door
-    assert isinstance(client, HttpDoor)
-    answer = await client.request("GET", f"/cloud/games/{game_id}", token=me.token, headers=headers)
+    ray_id, answer = await get(me, f"/cloud/games/{game_id}")
     assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
     outer, inner = await whole(me, ray_id, 2)
     assert (outer["svc_name"], inner["svc_name"]) == ("data-plane", "control-plane")
@@ -222,10 +213,9 @@ async def test_lobby_server_ray_belongs_to_its_game(me: Developer) -> None:
     assert isinstance(client, HttpDoor)
     content = json.dumps({"player_token": joined.body["player"]["token"]}).encode()
     path = "/matchmaker/players/connected"
-    output = await client.request(
-        "POST", path, content, token=lobby["lobby_token"], headers=headers
-    )
-    assert output.status_code == 200, output.text
+    token = lobby["lobby_token"]
+    answer = await client.request("POST", path, content, token=token, headers=headers)
+    assert answer.status_code == 200, answer.text
     (one,) = await whole(me, ray_id, 1)
     assert {"handler", "engine"} <= {span["label"] for span in one["spans"]}
 
@@ -257,12 +247,8 @@ async def test_ray_needs_a_token_that_covers_its_request(
     of_game = (await me.good("create_game_token", game_id=game_id))["token"]
     of_other = (await me.good("create_game_token", game_id=await me.game()))["token"]
     joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
-    client = me.door
-    assert isinstance(client, HttpDoor)
-    query_ray, headers = fresh_trace()
-    await client.request("GET", f"/cloud/games/{game_id}", token=me.token, headers=headers)
-    group_ray, headers = fresh_trace()
-    await client.request("GET", "/cloud/games", token=me.token, headers=headers)
+    query_ray, _ = await get(me, f"/cloud/games/{game_id}")
+    group_ray, _ = await get(me, "/cloud/games")
     for ray_id, count in ((joined.headers["x-ray-id"], 1), (query_ray, 2)):
         await whole(me, ray_id, count)
         assert len(await perf(me, ray_id, of_game)) == count
@@ -281,37 +267,30 @@ async def test_reused_ray_id_shows_own_requests_only(me: Developer) -> None:
     await client.request("GET", f"/cloud/games/{game_id}", token=of_game, headers=headers)
     await client.request("GET", f"/cloud/games/{game_id}", token=of_other, headers=headers)
     everything = await whole(me, ray_id, 4)
-    his = await perf(me, ray_id, of_other)
-    assert [one["svc_name"] for one in his] == ["data-plane", "control-plane"]
-    assert "answered GAME_NOT_FOUND" in [mark["label"] for one in his for mark in one["marks"]]
+    others = await perf(me, ray_id, of_other)
+    assert [one["svc_name"] for one in others] == ["data-plane", "control-plane"]
+    assert "answered GAME_NOT_FOUND" in [mark["label"] for one in others for mark in one["marks"]]
     own = await perf(me, ray_id, of_game)
-    assert {one["req_id"] for one in own}.isdisjoint(one["req_id"] for one in his)
-    assert len(everything) == len(his) + len(own)
+    assert {one["req_id"] for one in own}.isdisjoint(one["req_id"] for one in others)
+    assert len(everything) == len(others) + len(own)
 
 
-@pytest.mark.parametrize("ray_id", ["x", "0" * 31, "0" * 33, "G" * 32, "A" * 32])
-async def test_malformed_ray_id_is_refused(me: Developer, ray_id: str) -> None:
-    assert await me.code("get_ray_perf", ray_id=ray_id) == "ID_INVALID"
-
-
-async def test_unknown_ray_is_an_empty_list(me: Developer) -> None:
+async def test_malformed_ray_id_is_refused_and_an_unknown_one_is_empty(me: Developer) -> None:
+    for ray_id in ("x", "0" * 31, "0" * 33, "G" * 32, "A" * 32):
+        assert await me.code("get_ray_perf", ray_id=ray_id) == "ID_INVALID"
     assert await me.good("get_ray_perf", ray_id=uuid4().hex) == {"perf_lists": []}
 
 
 async def test_rays_contain_no_secret(
-    full_service: FullService, me: Developer, verifier: ThirdPartyServer, collector: Collector
+    records: Records, me: Developer, verifier: ThirdPartyServer, collector: Collector
 ) -> None:
     _game_id, lobby_id, player = await gated_lobby(me, verifier)
     joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
     ray_id = joined.headers["x-ray-id"]
     await whole(me, ray_id, 1)
     await exported(collector, ray_id, 1)
-    database = open_database(full_service.database_url, full_service.data_dir / "control")
-    try:
-        async with database.read() as tx:
-            rows = await tx.all(select(rays.c.span_set))
-    finally:
-        await database.close()
+    async with records.database.read() as tx:
+        rows = await tx.all(select(rays.c.span_set))
     stored = b"".join([*(row.span_set for row in rows), *collector.bodies])
     assert ray_id.encode() in stored
     secrets = (me.token, player, joined.body["player"]["token"], "127.0.0.1", "s3cret", "/ask")
@@ -319,14 +298,7 @@ async def test_rays_contain_no_secret(
 
 
 async def test_impossible_game_id_does_not_stop_storage(me: Developer) -> None:
-    assert isinstance(me.door, HttpDoor)
-    ray_id, headers = fresh_trace()
-    refused = await me.door.request("GET", "/cloud/games/a%00b", token=me.token, headers=headers)
-    assert refused.status_code == 400
-    await whole(me, ray_id, 2)
-    ray_id, headers = fresh_trace()
-    found = await me.door.request(
-        "GET", f"/cloud/games/{await me.game()}", token=me.token, headers=headers
-    )
-    assert found.status_code == 200
-    await whole(me, ray_id, 2)
+    for game_id, status in (("a%00b", 400), (await me.game(), 200)):
+        ray_id, answer = await get(me, f"/cloud/games/{game_id}")
+        assert answer.status_code == status
+        await whole(me, ray_id, 2)

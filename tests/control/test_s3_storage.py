@@ -1,3 +1,5 @@
+"""Builds, sites and pictures in an S3 bucket."""
+
 from __future__ import annotations
 
 import hashlib
@@ -9,18 +11,16 @@ import httpx
 import pytest
 
 from pyservice.control.uploads import ABANDONED_AFTER_MS
-from pyservice.storage.database import open_database
-from pyservice.storage.migrations import migrate
+from pyservice.storage.database import Database
 from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
 from tests.control.files import MANIFEST, jpeg, png, put, put_all, tar
 from tests.control.test_sites import of
 from tests.control.test_uploads import BuildUploads
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Developer, FullService, eventually
+from tests.support.full_service import Developer, FullService, eventually, running
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(180)]
 
 SITE: Final = {"index.html": b"<h1>bucket</h1>", "level.bin": bytes(range(256)) * 2048}
 PREFIX: Final = "hosting/"
@@ -37,13 +37,8 @@ def public(server: S3Server) -> str:
     return server.endpoint.replace("127.0.0.1", "localhost")
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def full_service(
-    request: pytest.FixtureRequest,
-    s3: S3Server,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
-) -> Iterator[FullService]:
+@pytest.fixture(scope="module")
+def full_service(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     settings = {
         "bucket": BUCKET,
         "endpoint": s3.endpoint,
@@ -52,29 +47,14 @@ def full_service(
         "secret_access_key": SECRET_KEY,
         "prefix": PREFIX,
     }
-    created = FullService(tmp_path_factory.mktemp("s"), databases.url(request.param), s3=settings)
-    try:
-        yield created.start()
-    finally:
-        created.close()
-
-
-@pytest.fixture(params=["http", "grpc"])
-async def developer(
-    request: pytest.FixtureRequest, full_service: FullService
-) -> AsyncIterator[Developer]:
-    client = full_service.door(request.param)
-    try:
-        yield Developer(full_service, client)
-    finally:
-        await client.close()
+    with running(FullService(tmp_path_factory.mktemp("s"), s3=settings)) as created:
+        yield created
 
 
 @pytest.fixture
 async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(
-        base_url=f"http://{full_service.said['cdn']}", timeout=60
-    ) as client:
+    url = f"http://{full_service.said['cdn']}"
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         yield client
 
 
@@ -146,16 +126,14 @@ class ShownSite:
     async def build(self) -> ShownSite:
         game_id = await self.developer.game()
         target: dict[str, Any] = {"game_id": game_id}
-        created = await self.developer.good(
-            "create_site", **target, display_name="1", files=of(SITE)
-        )
+        site = {**target, "display_name": "1", "files": of(SITE)}
+        created = await self.developer.good("create_site", **site)
         await put_all(created["presigned_requests"], SITE)
         await self.developer.good("complete_upload", upload_id=created["upload_id"])
         version_id = await self.developer.version(game_id, {"cdn": {"site_id": created["site_id"]}})
-        await self.developer.good(
-            "set_version", **target, namespace_id="prod", version_id=version_id
-        )
-        self.name = (await self.developer.good("get_game", **target))["game"]["name_id"]
+        target |= {"namespace_id": "prod"}
+        await self.developer.good("set_version", **target, version_id=version_id)
+        self.name = (await self.developer.good("get_game", game_id=game_id))["game"]["name_id"]
 
         async def is_shown() -> bool:
             return (await self.get("")).content == SITE["index.html"]
@@ -165,9 +143,8 @@ class ShownSite:
 
     async def get(self, path: str, **headers: str) -> httpx.Response:
         url = f"/{self.name}/prod/{path}"
-        return await self.browser.get(
-            url, headers={one.replace("_", "-"): text for one, text in headers.items()}
-        )
+        sent = {one.replace("_", "-"): text for one, text in headers.items()}
+        return await self.browser.get(url, headers=sent)
 
 
 async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.AsyncClient) -> None:
@@ -203,11 +180,8 @@ async def test_picture_type_is_detected_and_served(
     avatars = (await owner.good("list_avatars", **target))["custom_avatars"]
     (avatar,) = [one for one in avatars if one["complete"]]
     game = (await owner.good("get_game", **target))["game"]
-    for url, content in (
-        (avatar["url"], png()),
-        (game["banner_url"], jpeg()),
-        (game["logo_url"], png()),
-    ):
+    urls = (avatar["url"], game["banner_url"], game["logo_url"])
+    for url, content in zip(urls, (png(), jpeg(), png()), strict=True):
         shown = await browser.get(url)
         assert (shown.status_code, shown.content) == (200, content)
 
@@ -223,8 +197,7 @@ async def test_unavailable_bucket_is_reported_and_recovers(
         upload_id = created["upload_id"]
         refused = await developer.call("complete_upload", upload_id=upload_id)
         assert refused.code == "CONTROL_PLANE_UNAVAILABLE", refused
-        if developer.door.name == "http":
-            assert int(refused.headers["retry-after"]) > 0
+        assert int(refused.headers["retry-after"]) > 0
         page = await site.get("index.html")
         assert (page.status_code, int(page.headers["retry-after"]) > 0) == (503, True)
         later = await prepared(developer, tar())
@@ -252,21 +225,12 @@ async def test_object_lost_by_the_bucket_is_not_found(
     assert code == "UPLOAD_INCOMPLETE"
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_incomplete_upload_leaves_the_bucket_after_a_day(
-    s3: S3Server, tmp_path: Path, databases: Databases, kind: str
+    s3: S3Server, tmp_path: Path, database: Database
 ) -> None:
-    bucket = S3BlobStore(
-        BucketSettings(
-            BUCKET,
-            endpoint=s3.endpoint,
-            access_key_id=ACCESS_KEY,
-            secret_access_key=SECRET_KEY,
-            prefix=f"tidied-{kind}",
-        )
-    )
-    database = open_database(databases.url(kind), tmp_path)
-    await migrate(database, is_allowed=True)
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+    settings = BucketSettings(BUCKET, endpoint=s3.endpoint, prefix="cleaned", **keys)
+    bucket = S3BlobStore(settings)
     builds = await BuildUploads(database, tmp_path / "unused", bucket).open()
     created = [await builds.prepare() for _ in range(3)]
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
@@ -283,5 +247,4 @@ async def test_incomplete_upload_leaves_the_bucket_after_a_day(
     assert await builds.listed() == {created[0].build_id: True}
     assert await builds.complete(created[1]) == "UPLOAD_NOT_FOUND"
     await builds.uploading.stop()
-    await database.close()
     builds.blobs.close()

@@ -1,6 +1,7 @@
+"""Pages of the server list."""
+
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,27 +10,13 @@ import pytest
 from pyservice.control.servers import PAGE
 from tests import programs
 from tests.control.test_servers import Servers
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Developer, FullService, eventually, running
+from tests.support.full_service import Developer, FullService, eventually
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 COUNT: Final = 2 * PAGE + 3
 FULL, OVER = {"shelf": "full"}, {"shelf": "over"}
 """Exactly one page of servers has the tag `FULL`, and one server more has the tag `OVER`."""
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def full_service(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
-) -> Iterator[FullService]:
-    folder = tmp_path_factory.mktemp("lists")
-    with running(
-        FullService(folder, databases.url(request.param), runtime=programs.SETTINGS)
-    ) as created:
-        yield created
 
 
 @dataclass
@@ -44,7 +31,7 @@ class ListedServers:
         return [one for one in self.ids[::-1] if tags.items() <= self.tags[one].items()]
 
 
-_SHELVES: Final[dict[FullService, ListedServers]] = {}
+_LISTS: Final[dict[FullService, ListedServers]] = {}
 
 
 async def filled(servers: Servers) -> ListedServers:
@@ -67,24 +54,21 @@ async def filled(servers: Servers) -> ListedServers:
     return listed_servers
 
 
-@pytest.fixture(params=["http", "grpc"])
-async def back(full_service: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
-    client = full_service.door(request.param)
-    developer = Developer(full_service, client)
-    if full_service not in _SHELVES:
+@pytest.fixture
+async def back(full_service: FullService, developer: Developer) -> Servers:
+    if full_service not in _LISTS:
         game_id = await developer.game()
         first = Servers(developer, game_id, await developer.service_token(game_id))
         first.server_ids = []
-        _SHELVES[full_service] = await filled(first)
-    created = Servers(developer, _SHELVES[full_service].game_id, _SHELVES[full_service].token)
-    created.server_ids, created.build_id = [], _SHELVES[full_service].build_id
-    yield created
-    await client.close()
+        _LISTS[full_service] = await filled(first)
+    created = Servers(developer, _LISTS[full_service].game_id, _LISTS[full_service].token)
+    created.server_ids, created.build_id = [], _LISTS[full_service].build_id
+    return created
 
 
 @pytest.fixture
 def listed_servers(full_service: FullService, back: Servers) -> ListedServers:
-    return _SHELVES[full_service]
+    return _LISTS[full_service]
 
 
 async def pages(back: Servers, **fields: Any) -> list[list[str]]:

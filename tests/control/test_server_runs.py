@@ -1,12 +1,16 @@
+"""Records of server runs, and their comparison with leases and running processes."""
+
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.control.server_runs import ServerRuns
 from pyservice.control.servers import server_message
 from pyservice.control.timestamps import now_ms
@@ -14,24 +18,29 @@ from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.run_requests import RunEnd
 from pyservice.storage import servers
-from pyservice.storage.database import Database, open_database
-from tests.control.feeder_setup import IDS, Source
-from tests.support.databases import KINDS, Databases
+from pyservice.storage.database import Database
+from tests.control.feeder_setup import IDS, Source, wait_for
+from tests.control.feeder_setup import source as source
+from tests.control.service_fixtures import each_database
+from tests.runtime.node import RuntimeHost, open_host
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
 STARTED_MS: Final = 1_700_000_000_123
+ADDRESSES: Final = ("http://127.0.0.1", "127.0.0.1")
 
 
 class DataPlane:
-    def __init__(self) -> None:
+    def __init__(self, *leased: str) -> None:
+        self.leased = leased
         self.ended: list[str] = []
 
     async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None:
         raise AssertionError(request)
 
     async def leased_servers(self) -> Sequence[str]:
-        return []
+        return self.leased
 
     async def end_lease(self, server_id: str) -> None:
         self.ended.append(server_id)
@@ -40,8 +49,8 @@ class DataPlane:
 class ServerRecords:
     def __init__(self, database: Database, namespace_id: str) -> None:
         self.data = DataPlane()
-        self.runs = ServerRuns(database, self.data, lambda: None)
-        self._database = database
+        self.runs = ServerRuns(database, self.data, lambda: ADDRESSES)
+        self.database = database
         self._namespace_id = namespace_id
 
     async def server(self) -> str:
@@ -54,30 +63,30 @@ class ServerRecords:
             "create_ms": now_ms(),
             "is_placed": True,
         }
-        async with self._database.write() as tx:
+        async with self.database.write() as tx:
             await servers.add(tx, row, {}, ())
         return server_id
 
     async def record(self, server_id: str) -> pb.Server:
-        async with self._database.read() as tx:
+        async with self.database.read() as tx:
             row = await servers.find(tx, self._namespace_id, server_id)
         assert row is not None
         return server_message(row)
 
+    async def end_status(self, server_id: str) -> str:
+        async def status() -> str | None:
+            record = await self.record(server_id)
+            return record.status if record.HasField("destroyed_at") else None
 
-@pytest.fixture(params=KINDS)
-async def server_records(
-    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> AsyncIterator[ServerRecords]:
-    async with contextlib.AsyncExitStack() as stack:
-        database = open_database(databases.url(request.param), tmp_path)
-        stack.push_async_callback(database.close)
-        source = Source(database)
-        await source.prepare()
-        namespace_id = await source.namespace()
-        yield ServerRecords(database, namespace_id)
+        return str(await eventually(status))
 
 
+@pytest.fixture
+async def server_records(database: Database, source: Source) -> ServerRecords:
+    return ServerRecords(database, await source.namespace())
+
+
+@each_database
 async def test_start_is_recorded_after_an_early_end(server_records: ServerRecords) -> None:
     server_id = await server_records.server()
     await server_records.runs.over(server_id, RunEnd("exited", 7, started_ms=STARTED_MS))
@@ -88,6 +97,7 @@ async def test_start_is_recorded_after_an_early_end(server_records: ServerRecord
     assert await server_records.record(server_id) == record, "the first reported end counts"
 
 
+@each_database
 async def test_first_reported_start_is_kept(server_records: ServerRecords) -> None:
     server_id = await server_records.server()
     await server_records.runs.running(server_id)
@@ -96,24 +106,84 @@ async def test_first_reported_start_is_kept(server_records: ServerRecords) -> No
     assert (await server_records.record(server_id)).started_at == started_at > STARTED_MS
 
 
-async def test_server_that_never_ran_has_no_start(server_records: ServerRecords) -> None:
-    server_id = await server_records.server()
-    await server_records.runs.over(
-        server_id, RunEnd("exec_failed", message="There is no such program.")
-    )
-    record = await server_records.record(server_id)
-    assert record.status == "failed"
-    assert not record.HasField("started_at")
-
-
-async def test_end_is_recorded_with_any_message_and_ends_the_lease(
+@each_database
+async def test_server_that_never_ran_has_a_message_and_no_start(
     server_records: ServerRecords,
 ) -> None:
     server_id = await server_records.server()
-    await server_records.runs.over(
-        server_id, RunEnd("exec_failed", message="No program a\0b in \udcff.")
-    )
+    message = "No program a\0b in \udcff."
+    await server_records.runs.over(server_id, RunEnd("exec_failed", message=message))
     record = await server_records.record(server_id)
-    assert record.status == "failed"
+    assert (record.status, record.HasField("started_at")) == ("failed", False)
     assert record.failure.message == "No program a\ufffdb in \ufffd."
-    assert server_records.data.ended == [server_id]
+    assert server_records.data.ended == [server_id], "the end of the server ends its lease"
+
+
+# Comparison ---------------------------------------------------------------------------------------
+
+
+class NoRuns:
+    """Stands for the supervisor. Ends the creation of a server during the comparison."""
+
+    def __init__(self, creating: contextlib.ExitStack) -> None:
+        self._creating = creating
+
+    def run_ids(self, owner: object) -> list[str]:
+        self._creating.close()
+        return []
+
+    def is_known(self, run_id: str) -> bool:
+        return False
+
+    def stop_others(self, owner: object, ids: object) -> None:
+        raise AssertionError(ids)
+
+
+async def test_lease_of_a_server_in_creation_is_kept(database: Database) -> None:
+    new, stray = IDS.new(), IDS.new()
+    data_plane = DataPlane(new, stray)
+    runs, creating = ServerRuns(database, data_plane, lambda: None), contextlib.ExitStack()
+    creating.enter_context(runs.creating(new))
+    supervisor: Any = NoRuns(creating)
+    work = asyncio.create_task(runs.run(supervisor))
+    try:
+        await wait_for(lambda: stray in data_plane.ended)
+    finally:
+        await cancel_and_wait(work)
+    assert data_plane.ended == [stray]
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[RuntimeHost]:
+    (tmp_path / "node").mkdir()
+    async with open_host(tmp_path / "node", tmp_path / "builds") as created:
+        yield created
+
+
+def unreadable(servers_folder: Path, server_id: str) -> Path:
+    """Links the run specification to /proc/self/mem, so that reading it fails with an I/O error."""
+    folder = servers_folder / server_id
+    folder.mkdir()
+    (folder / "state").write_text("status=starting\n\n")
+    (folder / "spec").symlink_to("/proc/self/mem")
+    return folder / "spec"
+
+
+async def test_unreadable_run_folder_does_not_block_other_servers(
+    server_records: ServerRecords, node: RuntimeHost
+) -> None:
+    broken, stopped, lost = [await server_records.server() for _ in range(3)]
+    spec = unreadable(node.folder / "servers", broken)
+    await server_records.runs.running(lost)
+    async with server_records.database.write() as tx:
+        await servers.request_stop(tx, stopped, now_ms(), 0)
+    work = asyncio.create_task(server_records.runs.run(node.supervisor))
+    try:
+        assert await server_records.end_status(stopped) == "destroyed"
+        assert await server_records.end_status(lost) == "failed"
+        assert not (await server_records.record(broken)).HasField("destroyed_at")
+        assert server_records.runs.job.unexpected_errors > 0
+        spec.unlink()
+        assert (await node.reports.end(broken)).reason == "lost"
+    finally:
+        await cancel_and_wait(work)

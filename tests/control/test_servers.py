@@ -8,23 +8,22 @@ import os
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import grpc
 import httpx
 import pytest
 
 from pyservice.runtime.run_folder import RunFolder
 from tests import programs
 from tests.control.test_builds import Back
-from tests.support.databases import KINDS, Databases
 from tests.support.full_service import (
     REPEATED_S,
     Answer,
     Developer,
+    Door,
     FullService,
     eventually,
     running,
@@ -35,24 +34,9 @@ pytestmark = pytest.mark.anyio
 TCP = {"game": {"protocol": "tcp"}}
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def server_service(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
-) -> Iterator[FullService]:
-    """Service for this module alone, because the last test kills its planes."""
-    folder = tmp_path_factory.mktemp("servers")
-    url = databases.url(request.param)
-    with running(FullService(folder, url, runtime=programs.SETTINGS)) as full_service:
-        yield full_service
-
-
-@pytest.fixture(params=["http", "grpc"])
-async def back(
-    server_service: FullService, request: pytest.FixtureRequest
-) -> AsyncIterator[Servers]:
-    async with back_end(server_service, request.param) as created:
+@pytest.fixture
+async def back(full_service: FullService, client: Door) -> AsyncIterator[Servers]:
+    async with back_end(full_service, client.name) as created:
         yield created
 
 
@@ -139,6 +123,13 @@ async def reached(record: Any) -> bool:
         return False
 
 
+def free_host_port() -> int:
+    """Returns a free port of the default host range. Other test workers search for one too."""
+    with socket.socket() as tried:
+        numbers = random.sample(range(20_000, 26_000), 100)
+        return next(one for one in numbers if tried.connect_ex(("127.0.0.1", one)))
+
+
 def process_of(full_service: FullService, server_id: str) -> int:
     state = RunFolder(full_service.data_dir / "servers" / server_id).state()
     assert state is not None
@@ -164,26 +155,14 @@ async def test_server_is_created_reached_listed_and_destroyed(back: Servers) -> 
     assert await back.get(created["id"]) == over, "a repetition changes nothing"
 
 
+@pytest.mark.full
 async def test_process_environment_is_exact(back: Servers) -> None:
     script = "import os\nfor name in sorted(os.environ): print(f'{name}={os.environ[name]}')\n"
-    archive = programs.server_archive(
-        "python3",
-        "-S",
-        "tell.py",
-        "--at",
-        "$(PORT)",
-        "$$(PORT)",
-        "$(NOBODY)",
-        **{"tell.py": f"import sys\nprint(sys.argv[1:])\n{script}".encode()},
-    )
-    build_id = await back.build(archive)
-    created = await back.create(
-        runtime={
-            "build": build_id,
-            "arguments": ["--map", "$(MAP)"],
-            "environment": {"MAP": "sea"},
-        }
-    )
+    words = ("python3", "-S", "report.py", "--at", "$(PORT)", "$$(PORT)", "$(NOBODY)")
+    report = f"import sys\nprint(sys.argv[1:])\n{script}".encode()
+    build_id = await back.build(programs.server_archive(*words, **{"report.py": report}))
+    variables = {"arguments": ["--map", "$(MAP)"], "environment": {"MAP": "sea"}}
+    created = await back.create(runtime={"build": build_id, **variables})
     over = await back.until(created["id"], "destroyed")
     assert over["exit_code"] == 0
     lines = (await back.lines(created["id"]))["lines"]
@@ -191,12 +170,16 @@ async def test_process_environment_is_exact(back: Servers) -> None:
     number = values["PORT_GAME"]
     assert lines[0] == str(["--at", number, "$(PORT)", "$(NOBODY)", "--map", "sea"])
     assert 12_000 <= int(number) < 20_000
-    assert values["PORT"] == number
-    assert values["MAP"] == "sea"
-    assert values["HOSTING_SERVER_ID"] == created["id"]
-    assert values["HOSTING_GAME_ID"] == back.game_id
-    assert values["HOSTING_REGION_ID"] == "local"
-    assert (values["HOSTING_CPU"], values["HOSTING_MEMORY"]) == ("100", "128")
+    expected = {
+        "PORT": number,
+        "MAP": "sea",
+        "HOSTING_REGION_ID": "local",
+        "HOSTING_SERVER_ID": created["id"],
+        "HOSTING_GAME_ID": back.game_id,
+        "HOSTING_CPU": "100",
+        "HOSTING_MEMORY": "128",
+    }
+    assert {name: values[name] for name in expected} == expected
     service_names = {name for name in values if name.startswith("HOSTING_")}
     assert service_names == {
         *("HOSTING_API_URL", "HOSTING_GRPC_ADDRESS", "HOSTING_SERVER_ID", "HOSTING_GAME_ID"),
@@ -208,6 +191,7 @@ async def test_process_environment_is_exact(back: Servers) -> None:
     }
 
 
+@pytest.mark.full
 async def test_exited_server_has_its_exit_code(back: Servers) -> None:
     created = await back.create(runtime={"environment": {"PLAY": "exit:7"}})
     over = await back.until(created["id"], "destroyed", "failed")
@@ -215,6 +199,7 @@ async def test_exited_server_has_its_exit_code(back: Servers) -> None:
     assert (await back.lines(created["id"]))["lines"] == ["begins"]
 
 
+@pytest.mark.full
 async def test_server_that_cannot_run_has_a_reason(back: Servers) -> None:
     build_id = await back.build(programs.server_archive("./nothing-here"))
     created = await back.create(runtime={"build": build_id})
@@ -224,25 +209,24 @@ async def test_server_that_cannot_run_has_a_reason(back: Servers) -> None:
     assert "exit_code" not in over
 
 
+@pytest.mark.full
 async def test_server_that_ignores_sigterm_is_killed(back: Servers) -> None:
     created = await back.running(runtime={"environment": {"PLAY": "deaf"}})
     await eventually(lambda: reached(created))
     await back.good("destroy_server", server_id=created["id"])
     assert (await back.get(created["id"]))["status"] == "stopping"
-    hurried_ms = time.time() * 1000
+    shortened_ms = time.time() * 1000
     await back.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
     over = await back.until(created["id"], "destroyed")
     assert over["exit_code"] == 128 + 9
-    assert over["destroyed_at"] - hurried_ms < 25_000
+    assert over["destroyed_at"] - shortened_ms < 25_000
 
 
+@pytest.mark.full
 async def test_followed_log_loses_no_line(back: Servers) -> None:
-    counting = (
-        b"import time\nfor number in range(2500): print(number, flush=True)\ntime.sleep(600)\n"
-    )
-    build_id = await back.build(
-        programs.server_archive("python3", "-S", "count.py", **{"count.py": counting})
-    )
+    script = b"import time\nfor number in range(2500): print(number, flush=True)\ntime.sleep(600)\n"
+    archive = programs.server_archive("python3", "-S", "count.py", **{"count.py": script})
+    build_id = await back.build(archive)
     created = await back.running(runtime={"build": build_id})
     first = await back.lines(created["id"])
     seen, index = first["lines"], first["watch"]["index"]
@@ -258,6 +242,7 @@ async def test_followed_log_loses_no_line(back: Servers) -> None:
     assert (await back.lines(created["id"], "std_err"))["lines"] == []
 
 
+@pytest.mark.full
 async def test_list_filters_tags_pages_and_ended_servers(back: Servers) -> None:
     ids = [(await back.create(tags={"n": str(n), "all": "yes"}))["id"] for n in range(3)]
     listed = await back.good("list_servers")
@@ -275,6 +260,7 @@ async def test_list_filters_tags_pages_and_ended_servers(back: Servers) -> None:
     assert [one["id"] for one in everything["servers"]] == ids[::-1]
 
 
+@pytest.mark.full
 async def test_repeated_creation_returns_the_same_server(back: Servers) -> None:
     first, again = await asyncio.gather(
         back.try_create("the-key-of-one"), back.try_create("the-key-of-one")
@@ -311,9 +297,7 @@ async def test_invalid_creation_reports_every_problem(back: Servers) -> None:
     assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
 
 
-async def test_unusable_texts_are_all_refused(
-    back: Servers,
-) -> None:
+async def test_unusable_texts_are_all_refused(back: Servers) -> None:
     environment = {"PATH": "a\0", "N\0": "x", "PORT=1": "x", "PORT": "1", "MAP": "sea"}
     refused = await back.try_create(
         runtime={"arguments": ["plain", "a\0b"], "environment": environment},
@@ -329,16 +313,14 @@ async def test_unusable_texts_are_all_refused(
     assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
 
 
+@pytest.mark.full
 async def test_servers_and_builds_of_others_are_not_found(back: Servers) -> None:
     created = await back.create()
     other_game = await back.developer.game()
-    networks = [
-        {"game_id": back.game_id, "environment_id": "staging"},
-        {"game_id": other_game, "environment_id": "prod"},
-    ]
-    for target in networks:
-        token = await back.developer.service_token(*target.values())
-        other = Servers(back.developer, target["game_id"], token)
+    for game_id, namespace in ((back.game_id, "staging"), (other_game, "prod")):
+        target = {"game_id": game_id, "environment_id": namespace}
+        token = await back.developer.service_token(game_id, namespace)
+        other = Servers(back.developer, game_id, token)
         for slug in ("get_server", "destroy_server", "get_server_logs"):
             more = {"stream": "std_out"} if slug == "get_server_logs" else {}
             answer = await other.call(slug, **target, server_id=created["id"], **more)
@@ -346,25 +328,16 @@ async def test_servers_and_builds_of_others_are_not_found(back: Servers) -> None
         assert (await other.good("list_servers", **target))["servers"] == []
     other.build_id = back.build_id
     refused = await other.try_create()
-    assert (refused.code, refused.errors) == (
-        "VALIDATION_FAILED",
-        (("runtime", "build", "not-found"),),
-    )
+    expected = (("runtime", "build", "not-found"),)
+    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", expected)
     await back.until(created["id"], "running")
 
 
-async def test_host_networking_gives_the_requested_port(
-    back: Servers, server_service: FullService
-) -> None:
-    with socket.socket() as taken:
-        some = random.sample(
-            range(20_000, 26_000), 100
-        )  # other test workers search for free ports too
-        number = next(n for n in some if taken.connect_ex(("127.0.0.1", n)))
-    network = {
-        "mode": "host",
-        "ports": {"game": {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}},
-    }
+@pytest.mark.full
+async def test_host_networking_gives_the_requested_port(back: Servers) -> None:
+    number = free_host_port()
+    port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
+    network = {"mode": "host", "ports": {"game": port}}
     record = await back.running(network=network)
     port = record["network"]["ports"]["game"]
     assert (port["public_hostname"], port["public_port"]) == ("127.0.0.1", number)
@@ -382,6 +355,7 @@ async def test_host_networking_gives_the_requested_port(
     await back.until(third_id, "destroyed")
 
 
+@pytest.mark.full
 async def test_build_of_a_running_server_is_not_deleted(back: Servers) -> None:
     created = await back.running()
     refused = await back.developer.call(
@@ -393,32 +367,35 @@ async def test_build_of_a_running_server_is_not_deleted(back: Servers) -> None:
     await back.developer.good("delete_build", game_id=back.game_id, build_id=back.build_id)
 
 
-async def test_server_survives_a_kill_of_both_planes(
-    back: Servers, server_service: FullService
-) -> None:
+@pytest.mark.full
+async def test_server_survives_a_kill_of_both_planes(tmp_path: Path) -> None:
+    with running(FullService(tmp_path, runtime=programs.SETTINGS)) as service:
+        async with back_end(service, "http") as back:
+            await kill_both_planes(back, service)
+
+
+async def kill_both_planes(back: Servers, service: FullService) -> None:
     record = await back.running()
     await eventually(lambda: reached(record))
-    pid = process_of(server_service, record["id"])
+    pid = process_of(service, record["id"])
 
     async def written() -> Any:
         return (await back.lines(record["id"]))["lines"]
 
     lines = await eventually(written)
-    full_service = server_service
-    assert full_service.process is not None
     for name in ("LOCK", "control/LOCK"):
-        os.kill(int((full_service.data_dir / name).read_text().split()[0]), 9)
-    assert await echoed(record) == b"hello", "nothing of ours is needed"
+        os.kill(int((service.data_dir / name).read_text().split()[0]), 9)
+    assert await echoed(record) == b"hello", "the player's connection needs no plane"
 
-    async def back_again() -> bool:
+    async def is_available() -> bool:
         try:
             return (await back.call("get_server", server_id=record["id"])).code == "OK"
-        except (httpx.TransportError, grpc.aio.AioRpcError):
+        except httpx.TransportError:
             return False
 
-    await eventually(back_again)
+    await eventually(is_available)
     assert await back.get(record["id"]) == record
-    assert process_of(server_service, record["id"]) == pid
+    assert process_of(service, record["id"]) == pid
     assert await written() == lines
     await back.good("destroy_server", server_id=record["id"])
     await back.until(record["id"], "destroyed")

@@ -1,9 +1,8 @@
+"""Bootstrap, tiers and datacenters: answers from the settings."""
+
 from __future__ import annotations
 
-import asyncio
-import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,26 @@ from pyservice.control.resource_summaries import PublicUrls
 from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
 from tests.control.response_shapes import FLAG, NUMBER, TEXT, shape
-from tests.support.full_service import Developer, Door, FullService, HttpDoor, eventually
-from tests.support.waiting import PATIENCE_S
+from tests.support.full_service import (
+    Developer,
+    Door,
+    FullService,
+    HttpDoor,
+    eventually,
+    running,
+)
 
 pytestmark = pytest.mark.anyio
 
-TIER = {
-    "tier_name_id": TEXT,
-    "bandwidth": NUMBER,
-    "cpu": NUMBER,
-    "disk": NUMBER,
-    "memory": NUMBER,
-    "service_cores_numerator": NUMBER,
-    "service_cores_denominator": NUMBER,
+BASIC = {
+    "bandwidth": 2_000_000,
+    "cpu": 3_000,
+    "disk": 8_192,
+    "memory": 2_048,
+    "service_cores_numerator": 1,
+    "service_cores_denominator": 1,
 }
+TIER = {"tier_name_id": TEXT, **dict.fromkeys(BASIC, NUMBER)}
 
 
 async def test_bootstrap_needs_no_token_and_has_the_contract_shape(
@@ -47,62 +52,38 @@ async def test_bootstrap_needs_no_token_and_has_the_contract_shape(
     assert answer.body["domains"]["cdn"] == full_service.said["cdn"]
 
 
-async def test_bootstrap_is_readable_from_any_origin(full_service: FullService) -> None:
-    client = full_service.door("http")
-    assert isinstance(client, HttpDoor)
-    answer = await client.request(
-        "GET", "/cloud/bootstrap", headers={"origin": "https://somebody.example"}
-    )
+async def test_bootstrap_is_readable_from_any_origin(owner: Developer) -> None:
+    assert isinstance(owner.door, HttpDoor)
+    headers = {"origin": "https://somebody.example"}
+    answer = await owner.door.request("GET", "/cloud/bootstrap", headers=headers)
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == "*"
-    await client.close()
+
+
+LINKS = PublicUrls(
+    "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
+)
 
 
 def test_domains_replace_addresses() -> None:
-    domains = Domains(
-        main="games.example", cdn="sites.example", job="lobbies.example", open_backend="b.example"
-    )
-    settings = Settings(domains=domains, access="private", cluster="enterprise")
-    links = PublicUrls(
-        "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
-    )
-    response = control_plane.bootstrap(settings, links)
+    names = {"main": "games", "cdn": "sites", "job": "lobbies", "open_backend": "b"}
+    domains = {name: f"{label}.example" for name, label in names.items()}
+    settings = Settings(domains=Domains(**domains), access="private", cluster="enterprise")
+    response = control_plane.bootstrap(settings, LINKS)
     assert (response.access, response.cluster) == ("private", "enterprise")
-    assert response.domains.main == "games.example"
-    assert response.domains.cdn == "sites.example"
-    assert response.domains.job == "lobbies.example"
-    assert response.domains.open_backend == "b.example"
+    assert {name: getattr(response.domains, name) for name in names} == domains
     assert response.origins.hub == "https://hub.example"
 
 
 def test_service_captcha_key_is_returned_where_set() -> None:
-    links = PublicUrls(
-        "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
-    )
-    without = control_plane.bootstrap(Settings(), links)
+    without = control_plane.bootstrap(Settings(), LINKS)
     assert without.HasField("captcha")
     assert not without.captcha.HasField("captcha_b")
     captcha = CaptchaSettings(captcha_b_site_key="0x4AAAAAAA")
-    response = control_plane.bootstrap(Settings(captcha=captcha), links)
+    response = control_plane.bootstrap(Settings(captcha=captcha), LINKS)
     assert response.captcha.captcha_b.site_key == "0x4AAAAAAA"
-
-
-def test_empty_captcha_key_is_no_key() -> None:
     with pytest.raises(ValueError, match="captcha_b_site_key"):
         CaptchaSettings(captcha_b_site_key="")
-
-
-async def test_captcha_key_is_returned_over_both_transports(tmp_path: Path) -> None:
-    full_service = FullService(tmp_path / "s")
-    try:
-        full_service.start("--set", "captcha.captcha_b_site_key=a-key")
-        for name in ("http", "grpc"):
-            client = full_service.door(name)
-            answer = await client.call("bootstrap")
-            assert answer.body["captcha"] == {"captcha_b": {"site_key": "a-key"}}
-            await client.close()
-    finally:
-        full_service.close()
 
 
 async def test_tiers_need_no_token_and_are_largest_first(client: Door) -> None:
@@ -113,20 +94,10 @@ async def test_tiers_need_no_token_and_are_largest_first(client: Door) -> None:
         *("basic-4d1", "basic-2d1", "basic-1d1"),
         *("basic-1d2", "basic-1d4", "basic-1d8", "basic-1d16"),
     ]
-    assert {
-        "tier_name_id": "basic-1d1",
-        "bandwidth": 2_000_000,
-        "cpu": 3_000,
-        "disk": 8_192,
-        "memory": 2_048,
-        "service_cores_numerator": 1,
-        "service_cores_denominator": 1,
-    } in answer.body["tiers"]
+    assert {"tier_name_id": "basic-1d1", **BASIC} in answer.body["tiers"]
 
 
-async def test_datacenters_are_the_regions(
-    developer: Developer,
-) -> None:
+async def test_datacenters_are_the_regions(developer: Developer) -> None:
     game_id = await developer.arena()
     env = await developer.service_token(game_id)
     fields = {"game_id": game_id, "environment_id": "prod"}
@@ -147,29 +118,27 @@ SMALL = (
 LARGE = SMALL.replace("small", "large").replace("denominator = 8", "denominator = 2")
 
 
-@pytest.fixture
-def reloading(tmp_path: Path) -> Iterator[FullService]:
-    created = FullService(tmp_path / "s")
-    (tmp_path / "settings.toml").write_text(SMALL)
-    try:
-        yield created.start("--config", str(tmp_path / "settings.toml"))
-    finally:
-        created.close()
+@pytest.mark.full
+async def test_settings_are_returned_and_sighup_reloads_tiers(tmp_path: Path) -> None:
+    service, path = FullService(tmp_path / "s"), tmp_path / "settings.toml"
+    path.write_text(SMALL)
+    words = ("--config", str(path), "--set", "captcha.captcha_b_site_key=a-key")
+    with running(service, *words):
+        async with service.opened("http") as http, service.opened("grpc") as grpc:
+            for client in (http, grpc):
+                answer = await client.call("bootstrap")
+                assert answer.body["captcha"] == {"captcha_b": {"site_key": "a-key"}}
 
+            async def names() -> list[str]:
+                tiers = (await http.call("region_tiers")).body["tiers"]
+                return [one["tier_name_id"] for one in tiers]
 
-async def test_sighup_reloads_and_sorts_tiers(reloading: FullService, tmp_path: Path) -> None:
-    client = reloading.door("http")
+            assert await names() == ["small"]
+            path.write_text(SMALL + LARGE)
+            assert service.process is not None
+            service.process.send_signal(signal.SIGHUP)
 
-    async def names() -> list[str]:
-        return [one["tier_name_id"] for one in (await client.call("region_tiers")).body["tiers"]]
+            async def is_read() -> bool:
+                return await names() == ["large", "small"]
 
-    assert await names() == ["small"]
-    (tmp_path / "settings.toml").write_text(SMALL + LARGE)
-    assert reloading.process is not None
-    os.kill(reloading.process.pid, signal.SIGHUP)
-
-    async def is_read() -> bool:
-        return await names() == ["large", "small"]
-
-    await eventually(is_read)
-    await asyncio.wait_for(client.close(), PATIENCE_S)
+            await eventually(is_read)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import stat
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,68 +16,49 @@ from pyservice.control import signing_keys
 from pyservice.control.signing_keys import KEY_RETENTION_MS, SigningKeyFile
 from pyservice.errors import ServiceError
 from tests.control.files import png, put, tar
+from tests.control.service_fixtures import service_fixture
 from tests.support.command_line import json_output
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Developer, FullService
+from tests.support.full_service import Developer
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def own_developer(
-    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
-) -> AsyncIterator[Developer]:
-    kind, client = request.param
-    full_service = FullService(tmp_path, databases.url(kind))
-    try:
-        full_service.start()
-        created = Developer(full_service, full_service.door(client))
-        yield created
-        await created.door.close()
-    finally:
-        full_service.close()
+full_service = service_fixture("function")
 
 
-KINDS_AND_TRANSPORTS = [(kind, transport) for kind in KINDS for transport in ("http", "grpc")]
-
-
-@pytest.mark.parametrize("own_developer", KINDS_AND_TRANSPORTS, indirect=True, ids="-".join)
-async def test_signatures_survive_rotation_and_restart(
-    own_developer: Developer,
-) -> None:
-    full_service, game_id = own_developer.full_service, await own_developer.game()
+@pytest.mark.full
+async def test_signatures_survive_rotation_and_restart(developer: Developer) -> None:
+    full_service, game_id = developer.full_service, await developer.game()
     target, picture = {"game_id": game_id}, png()
     image = {"path": "a.tar", "content_length": len(tar())}
-    build = await own_developer.good(
-        "create_game_build", **target, display_name="x", image_file=image
-    )
-    logo = await own_developer.good(
-        "prepare_logo", **target, path="x.png", content_length=len(picture)
-    )
+    of_build: dict[str, Any] = {**target, "display_name": "x", "image_file": image}
+    build = await developer.good("create_game_build", **of_build)
+    of_logo: dict[str, Any] = {**target, "path": "x.png", "content_length": len(picture)}
+    logo = await developer.good("prepare_logo", **of_logo)
     assert (await put(logo["presigned_request"], picture)).status_code == 200
-    await own_developer.good("complete_logo", **target, upload_id=logo["upload_id"])
-    shown = (await own_developer.good("get_game", **target))["game"]["logo_url"]
-    link = (await own_developer.door.call("prepare_device_link", {})).body["device_link_token"]
+    await developer.good("complete_logo", **target, upload_id=logo["upload_id"])
+    shown = (await developer.good("get_game", **target))["game"]["logo_url"]
+    link = (await developer.door.call("prepare_device_link", {})).body["device_link_token"]
     key = uuid4().hex
     version = {**target, "display_name": "2.0.0", "config": {}}
-    first = await own_developer.good("create_version", key, **version)
+    first = await developer.good("create_version", key, **version)
 
     reported_keys = await json_output(full_service.data_dir, "keys", "rotate")
     assert reported_keys["control"] == {"current_key": 2, "kept_keys": [1], "dropped_keys": []}
-    after = (await own_developer.good("get_game", **target))["game"]["logo_url"]
+    after = (await developer.good("get_game", **target))["game"]["logo_url"]
     assert after != shown
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for url in (shown, after):
             assert (await client.get(url)).content == picture
     assert (await put(build["image_presigned_request"], tar())).status_code == 200
-    assert await own_developer.good("complete_device_link", device_link_token=link, **target) == {}
-    device = (await own_developer.door.call("get_device_link", {"device_link_token": link})).body
+    assert await developer.good("complete_device_link", device_link_token=link, **target) == {}
+    device = (await developer.door.call("get_device_link", {"device_link_token": link})).body
     assert full_service.stop() == 0
     full_service.start()
-    again = (await own_developer.door.call("get_device_link", {"device_link_token": link})).body
+    again = (await developer.door.call("get_device_link", {"device_link_token": link})).body
     assert again["cloud_token"] == device["cloud_token"]
-    assert await own_developer.good("create_version", key, **version) == first
+    assert await developer.good("create_version", key, **version) == first
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         assert (await client.get(shown)).content == picture
 
@@ -120,9 +100,7 @@ def test_damaged_key_file_is_refused_and_not_shown(tmp_path: Path, change: Any) 
     assert created.now.current.secret.hex() not in str(caught.value)
 
 
-async def test_old_keys_are_removed_on_request(
-    tmp_path: Path,
-) -> None:
+async def test_old_keys_are_removed_on_request(tmp_path: Path) -> None:
     now = [1_000_000]
     created = SigningKeyFile.load_or_create(tmp_path, lambda: now[0])
     assert (await created.rotate(drop_unused=True)) == (2, [1], [])

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import select, update
 
-from pyservice.storage.database import open_database
 from pyservice.storage.tables import games, idempotent_answers, metadata
 from tests.control.namespace_scenario import Records
+from tests.control.service_fixtures import service_fixture
 from tests.support.command_line import output
-from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, Door, FullService, eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(120)]
 
 KINDS_OF_TOKENS = ("cloud", "dev", "env", "link", "lobby", "player", "pub")
+TABLES = (
+    *("cloud_tokens", "namespace_tokens", "idempotent_answers", "rays", "lobbies"),
+    "device_links",
+)
 FORM = re.compile(rb"\b(?:" + "|".join(KINDS_OF_TOKENS).encode() + rb")_[A-Za-z0-9_-]{24,}")
 
 
-@pytest.fixture(params=KINDS)
-def full_service(
-    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> Iterator[FullService]:
-    """Service that keeps every ray, which could contain a token."""
-    created = FullService(tmp_path / "s", databases.url(request.param), rays={"per_second": 10_000})
-    try:
-        yield created.start()
-    finally:
-        created.close()
+# Every ray is stored, because a ray could contain a token.
+full_service = service_fixture("function", rays={"per_second": 10_000})
 
 
 class IssuedTokens:
@@ -124,30 +117,18 @@ def traces(
     ]
 
 
-async def test_no_column_has_a_token(
-    full_service: FullService,
-) -> None:
+async def test_no_column_has_a_token(full_service: FullService, records: Records) -> None:
     tokens = []
     for name in ("http", "grpc"):
-        client = full_service.door(name)
-        issued = IssuedTokens(client, Developer(full_service, client))
-        await issue_all_tokens(full_service, issued)
-        await client.close()
+        async with full_service.opened(name) as client:
+            issued = IssuedTokens(client, Developer(full_service, client))
+            await issue_all_tokens(full_service, issued)
         tokens += issued.tokens
         assert {token.partition("_")[0] for token in issued.tokens} == set(KINDS_OF_TOKENS)
-    database = open_database(full_service.database_url, full_service.data_dir / "control")
-    records = Records(database)
 
     async def are_all_stored() -> bool:
         found = await rows(records)
-        expected_tables = {
-            "cloud_tokens",
-            "namespace_tokens",
-            "idempotent_answers",
-            "rays",
-            "lobbies",
-        }
-        return all(found[one] for one in expected_tables | {"device_links"})
+        return all(found[one] for one in TABLES)
 
     await eventually(are_all_stored)
     assert traces(await rows(records), tokens) == []
@@ -163,8 +144,7 @@ async def test_no_column_has_a_token(
         (games, "display_name", f"about {token}"),
         (idempotent_answers, "answer", secrets_of(token)[2]),
     ):
-        async with database.write() as tx:
+        async with records.database.write() as tx:
             await tx.run(update(table).values({column: value}))
         found = traces(await rows(records), tokens)
         assert {one for one, _, _ in found} >= {table.name}
-    await database.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -28,14 +27,17 @@ from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database
 from pyservice.watch import Topics
 from tests.control.feeder_setup import Fed, FedPlane, Source
+from tests.control.feeder_setup import plane as plane
+from tests.control.service_fixtures import each_database
 from tests.faults.postgres_proxy import PostgresProxy, open_postgres_proxy
-from tests.support.databases import KINDS, Databases
+from tests.support.databases import Databases
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
 IDS: Final = RecordIds()
 KINDS_OF_TOKENS: Final = ("env", "pub", "dev", "cloud")
+on_postgresql = pytest.mark.parametrize("kind", ["postgresql"])
 NOT_YET: Final = "an undelivered token is not revoked yet"
 LOCK: Final = {
     "sqlite": (
@@ -90,8 +92,7 @@ class TokenScenario:
         )
 
     async def open(self) -> TokenScenario:
-        self.namespace_id = await self.fed.source.namespace()
-        await self.fed.feeder.enqueue_and_confirm(self.namespace_id, wait_s=PATIENCE_S)
+        self.namespace_id = await self.fed.namespace()
         self.identity_id = IDS.new()
         async with self.database.write() as tx:
             await groups.add_identity(tx, self.identity_id, "Somebody", now_ms())
@@ -123,11 +124,9 @@ class TokenScenario:
 
     async def token_ids(self) -> list[str]:
         async with self.fed.source.database.read() as tx:
-            found = [
-                *await rows.of_namespace(tx, self.namespace_id),
-                *await rows.of_group(tx, self.group_id, self.identity_id),
-            ]
-        return [row.token_id for row in found]
+            found = await rows.of_namespace(tx, self.namespace_id)
+            of_group = await rows.of_group(tx, self.group_id, self.identity_id)
+        return [row.token_id for row in (*found, *of_group)]
 
     async def wait_until_none(self) -> None:
         async def is_empty() -> bool:
@@ -166,19 +165,17 @@ class TokenScenario:
             await self.way.open()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 async def token_scenario(
-    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+    kind: str, databases: Databases, plane: FedPlane, tmp_path: Path
 ) -> AsyncIterator[TokenScenario]:
-    url = databases.url(request.param)
     async with contextlib.AsyncExitStack() as stack:
-        way = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
+        url, way = await databases.migrated_url(kind, tmp_path), None
+        if url is not None:
+            way = await stack.enter_async_context(open_postgres_proxy(url))
         source = Source(open_database(None if way is None else way.url, tmp_path))
         stack.push_async_callback(source.database.close)
         await source.prepare()
-        plane = FedPlane(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        await plane.start()
-        stack.push_async_callback(plane.stop)
         fed = Fed(source, plane)
         stack.push_async_callback(fed.close)
         fed.run()
@@ -201,48 +198,48 @@ async def outcome(asking: Awaitable[Any]) -> str:
 # Undelivered --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["pub", "dev"])
+@each_database
+@pytest.mark.parametrize("of", ["pub", "dev"])
 async def test_unreadable_records_after_commit_leave_no_token(
-    token_scenario: TokenScenario, kind: str
+    token_scenario: TokenScenario, of: str
 ) -> None:
     async def lose() -> None:
         assert len(await token_scenario.token_ids()) == 1
         await token_scenario.run("ALTER TABLE games RENAME TO games_away")
 
     token_scenario.after_commit.act = lose
-    assert await outcome(token_scenario.create_token(kind)) != "OK"
+    assert await outcome(token_scenario.create_token(of)) != "OK"
     assert await token_scenario.token_ids() == []
     await token_scenario.run("ALTER TABLE games_away RENAME TO games")
     # With an idempotency key, a repeated request returns the same token.
     token_scenario.after_commit.act = lose
-    assert await outcome(token_scenario.create_token(kind, "key")) != "OK"
+    assert await outcome(token_scenario.create_token(of, "key")) != "OK"
     assert len(await token_scenario.token_ids()) == 1
     await token_scenario.run("ALTER TABLE games_away RENAME TO games")
 
 
-@pytest.mark.parametrize("kind", ["pub", "dev"])
-async def test_unsigned_token_is_revoked(token_scenario: TokenScenario, kind: str) -> None:
-    assert await outcome(token_scenario.create_token(kind)) != "OK"
+@pytest.mark.parametrize("of", ["pub", "dev"])
+async def test_unsigned_token_is_revoked(token_scenario: TokenScenario, of: str) -> None:
+    assert await outcome(token_scenario.create_token(of)) != "OK"
     assert await token_scenario.token_ids() == []
 
 
+@on_postgresql
 async def test_lost_commit_response_leaves_no_token(token_scenario: TokenScenario) -> None:
     way = token_scenario.way
-    if way is None:
-        pytest.skip("SQLite has no connection to cut")
-    for kind in KINDS_OF_TOKENS:
+    assert way is not None
+    for of in KINDS_OF_TOKENS:
         way.cut_at = b"COMMIT\0"
-        assert await outcome(token_scenario.create_token(kind)) == "CONTROL_PLANE_UNAVAILABLE"
+        assert await outcome(token_scenario.create_token(of)) == "CONTROL_PLANE_UNAVAILABLE"
         way.cut_at = None
         await token_scenario.wait_until_none()
     assert way.cuts >= len(KINDS_OF_TOKENS)
 
 
-@pytest.mark.parametrize("kind", ["env", "cloud"])
-async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, kind: str) -> None:
-    if token_scenario.way is None:
-        pytest.skip("SQLite serialises writers")
-    table = "cloud_tokens" if kind == "cloud" else "namespace_tokens"
+@on_postgresql
+@pytest.mark.parametrize("of", ["env", "cloud"])
+async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, of: str) -> None:
+    table = "cloud_tokens" if of == "cloud" else "namespace_tokens"
     await token_scenario.run(
         "CREATE SEQUENCE conflicts",
         "CREATE FUNCTION once() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
@@ -250,26 +247,28 @@ async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, kin
         "RETURN NEW; END$$",
         f"CREATE TRIGGER once BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION once()",
     )
-    created = await token_scenario.create_token(kind)
+    created = await token_scenario.create_token(of)
     assert await token_scenario.token_ids() == [created.token_id]
 
 
 # Revocation ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["env", "pub", "dev"])
-async def test_deadlocked_revocation_is_retried(token_scenario: TokenScenario, kind: str) -> None:
+@each_database
+@pytest.mark.parametrize("of", ["env", "pub", "dev"])
+async def test_deadlocked_revocation_is_retried(token_scenario: TokenScenario, of: str) -> None:
     token_scenario.fed.plane.go_on.clear()
     async with token_scenario.no_removal():
-        assert await outcome(token_scenario.create_token(kind)) == "CONTROL_PLANE_UNAVAILABLE"
+        assert await outcome(token_scenario.create_token(of)) == "CONTROL_PLANE_UNAVAILABLE"
         assert len(await token_scenario.token_ids()) == 1
     await token_scenario.wait_until_none()
     token_scenario.fed.plane.go_on.set()
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_TOKENS)
+@each_database
+@pytest.mark.parametrize("of", KINDS_OF_TOKENS)
 async def test_revocation_continues_without_its_caller(
-    token_scenario: TokenScenario, kind: str, capsys: pytest.CaptureFixture[str]
+    token_scenario: TokenScenario, of: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     committed, gone = asyncio.Event(), asyncio.Event()
 
@@ -279,7 +278,7 @@ async def test_revocation_continues_without_its_caller(
 
     token_scenario.after_commit.act = wait
     async with token_scenario.no_removal():
-        request = asyncio.ensure_future(token_scenario.create_token(kind))
+        request = asyncio.ensure_future(token_scenario.create_token(of))
         await asyncio.wait_for(committed.wait(), PATIENCE_S)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -294,17 +293,19 @@ async def test_revocation_continues_without_its_caller(
     await token_scenario.wait_until_none()
 
 
-@pytest.mark.parametrize("kind", ["pub", "dev"])
+@each_database
+@pytest.mark.parametrize("of", ["pub", "dev"])
 async def test_lost_database_revokes_the_token_when_back(
-    token_scenario: TokenScenario, kind: str
+    token_scenario: TokenScenario, of: str
 ) -> None:
     token_scenario.after_commit.act = token_scenario.hide_database
-    assert await outcome(token_scenario.create_token(kind)) == "CONTROL_PLANE_UNAVAILABLE"
+    assert await outcome(token_scenario.create_token(of)) == "CONTROL_PLANE_UNAVAILABLE"
     await token_scenario.restore_database()
     assert len(await token_scenario.token_ids()) <= 1
     await token_scenario.wait_until_none()
 
 
+@each_database
 @pytest.mark.parametrize("tried_s", [0.3, 3_600.0], ids=["too long", "until the plane stops"])
 async def test_token_kept_by_a_lost_database_is_logged(
     token_scenario: TokenScenario,
@@ -319,7 +320,5 @@ async def test_token_kept_by_a_lost_database_is_logged(
         await token_scenario.tasks.stop()
     await token_scenario.restore_database()
     [token_id] = await token_scenario.token_ids()
-    output = capsys.readouterr()
-    assert f"an undelivered token was not revoked token_ids=['{token_id}']" in " ".join(
-        (output.out + output.err).split()
-    )
+    log = " ".join("".join(capsys.readouterr()).split())
+    assert f"an undelivered token was not revoked token_ids=['{token_id}']" in log

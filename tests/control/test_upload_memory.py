@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from pyservice.process.directory_lock import lock_holder_pid
-from tests.support.full_service import Developer, FullService
+from tests.control.service_fixtures import service_fixture
+from tests.support.full_service import Developer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(180)]
 
 MIB = 1 << 20
 BODY_BYTES = 64 * MIB
@@ -24,13 +25,7 @@ HELD_BYTES_MAX = BODY_BYTES // 2
 BLOCK = bytes(range(256)) * (MIB // 256)
 
 
-@pytest.fixture
-def full_service(tmp_path: Path) -> Iterator[FullService]:
-    created = FullService(tmp_path / "s")
-    try:
-        yield created.start()
-    finally:
-        created.close()
+full_service = service_fixture("function", kinds=["sqlite"])
 
 
 def measured(pid: int, name: str) -> int:
@@ -80,23 +75,16 @@ async def transfer(developer: Developer, length: int) -> None:
     assert got.digest() == expected.digest()
 
 
-async def test_body_of_64_mib_is_never_held_whole(full_service: FullService) -> None:
-    client = full_service.door("http")
-    developer = Developer(full_service, client)
+async def test_body_of_64_mib_is_never_held_whole(developer: Developer) -> None:
     # The first request loads modules, so it is not measured.
     await transfer(developer, MIB)
-    pids = {
-        name: lock_holder_pid(full_service.data_dir / folder)
-        for name, folder in (("data", "."), ("control", "control"))
-    }
-    before = {name: begin(pid) for name, pid in pids.items() if pid is not None}
+    pids = [lock_holder_pid(developer.full_service.data_dir / one) for one in (".", "control")]
+    before = [(pid, begin(pid)) for pid in pids if pid is not None]
     assert len(before) == 2
     await transfer(developer, BODY_BYTES)
-    for name, pid in pids.items():
-        assert pid is not None
-        held = measured(pid, "VmHWM") - before[name]
-        assert held < HELD_BYTES_MAX, f"{name}: {held / MIB:.1f} MiB"
-    await client.close()
+    for pid, begin_bytes in before:
+        held = measured(pid, "VmHWM") - begin_bytes
+        assert held < HELD_BYTES_MAX, f"{held / MIB:.1f} MiB"
 
 
 HOLDER = f"""

@@ -1,4 +1,4 @@
-"""Uploads: completion, crashes and removal. The tests move the clock."""
+"""Uploads: completion, crashes, removal and cleanup. The tests move the clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
+from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.builds import BuildOperations
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
@@ -28,18 +28,18 @@ from pyservice.control.uploads import (
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2, uploads_pb2
-from pyservice.storage import games, groups
-from pyservice.storage.database import Database, open_database
+from pyservice.storage import games, groups, uploads
+from pyservice.storage.database import Database
 from pyservice.storage.local_objects import FolderBlobStore
-from pyservice.storage.migrations import migrate
 from pyservice.storage.objects import Objects, file_key
 from pyservice.storage.s3_objects import S3BlobStore
 from pyservice.storage.signed_urls import UrlSigner
 from pyservice.watch import Topics
+from tests.control.feeder_setup import wait_for
 from tests.control.files import put, tar
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Developer, FullService
-from tests.support.waiting import PATIENCE_S
+from tests.control.service_fixtures import each_database
+from tests.support.full_service import Developer, FullService, running
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -67,17 +67,17 @@ class BuildUploads:
         self.blobs = FolderBlobStore(folder, signer, "http://cdn.invalid", 0)
         self.objects = Objects(bucket or self.blobs, signer, "http://cdn.invalid")
         self.changes = IdempotentChanges(database, lambda: self.now_ms)
-        self._begin()
+        self.begin("archive")
 
-    def _begin(self) -> None:
+    def begin(self, kind: str) -> None:
         context = RecordContext(self.database, self.changes, IDS, Topics(), lambda: self.now_ms)
         self.uploading = UploadLifecycle(context, self.objects)
-        self.builds = BuildOperations(context, self.uploading, AcceptedKinds("archive"))
+        self.builds = BuildOperations(context, self.uploading, AcceptedKinds(kind))
         self.uploads = UploadOperations(self.uploading)
 
-    async def restart(self) -> None:
+    async def restart(self, kind: str = "archive") -> None:
         await self.uploading.stop()
-        self._begin()
+        self.begin(kind)
 
     async def open(self) -> BuildUploads:
         group_id, self.game_id, identity_id = IDS.new(), IDS.new(), IDS.new()
@@ -99,6 +99,11 @@ class BuildUploads:
             game_id=self.game_id, display_name="x", image_file=image
         )
         return await self.builds.create(request, self.caller)
+
+    async def prepare_and_upload(self) -> Any:
+        created = await self.prepare()
+        self.upload(created)
+        return created
 
     def upload(self, made: Any, content: bytes | None = None) -> None:
         path = self.folder / "pending" / f"{file_key(made.upload_id, 'server.tar')}.0"
@@ -122,26 +127,18 @@ class BuildUploads:
         return [path.name for path in self.folder.rglob("*") if path.is_file()]
 
 
-@pytest.fixture(params=KINDS)
-async def builds(
-    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> AsyncIterator[BuildUploads]:
-    database = open_database(databases.url(request.param), tmp_path)
-    await migrate(database, is_allowed=True)
+@pytest.fixture
+async def builds(database: Database, tmp_path: Path) -> AsyncIterator[BuildUploads]:
     created = await BuildUploads(database, tmp_path / "objects").open()
     yield created
     await created.uploading.stop()
-    await database.close()
     created.blobs.close()
 
 
-async def test_replayed_preparation_ignores_later_settings(
-    builds: BuildUploads,
-) -> None:
+async def test_replayed_preparation_ignores_later_settings(builds: BuildUploads) -> None:
     builds.caller = builds.new_caller("key")
     first = await builds.prepare()
-    context = RecordContext(builds.database, builds.changes, IDS, Topics())
-    builds.builds = BuildOperations(context, builds.uploading, AcceptedKinds("oci_bundle"))
+    await builds.restart("oci_bundle")
     assert (await builds.prepare()).upload_id == first.upload_id
     builds.caller = builds.new_caller("another")
     with pytest.raises(ServiceError) as refused:
@@ -149,21 +146,21 @@ async def test_replayed_preparation_ignores_later_settings(
     assert refused.value.code == "VALIDATION_FAILED"
 
 
+@each_database
 async def test_concurrent_completions_have_one_winner(builds: BuildUploads) -> None:
-    created = await builds.prepare()
-    builds.upload(created)
+    created = await builds.prepare_and_upload()
     codes = await asyncio.gather(*(builds.complete(created) for _ in range(8)))
     assert sorted(codes) == ["OK", *["UPLOAD_ALREADY_COMPLETE"] * 7]
     assert await builds.listed() == {created.build_id: True}
 
 
+@each_database
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_interrupted_completion_can_be_repeated(
     builds: BuildUploads, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
     """A disconnect or a crash leaves complete objects and an incomplete record."""
-    created = await builds.prepare()
-    builds.upload(created)
+    created = await builds.prepare_and_upload()
     complete, is_complete, go_on = builds.objects.complete, asyncio.Event(), asyncio.Event()
 
     async def and_wait(uploads: Any) -> None:
@@ -200,6 +197,7 @@ async def test_refused_upload_can_be_repeated(builds: BuildUploads) -> None:
     assert await builds.complete(created) == "OK"
 
 
+@each_database
 async def test_incomplete_upload_is_removed_after_a_day(builds: BuildUploads) -> None:
     kept, uploaded, empty = [await builds.prepare() for _ in range(3)]
     builds.upload(kept)
@@ -216,27 +214,18 @@ async def test_incomplete_upload_is_removed_after_a_day(builds: BuildUploads) ->
         assert await builds.complete(gone) == "UPLOAD_NOT_FOUND"
 
 
-async def test_removal_takes_more_than_one_batch(builds: BuildUploads) -> None:
-    for _ in range(205):
-        await builds.prepare()
-    builds.now_ms += ABANDONED_AFTER_MS + 1
-    assert await builds.uploading.remove_abandoned() == 205
-    assert await builds.listed() == {}
-
-
 async def test_leftovers_of_a_deleted_build_are_removed(
     builds: BuildUploads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    created = await builds.prepare()
-    builds.upload(created)
+    created = await builds.prepare_and_upload()
     assert await builds.complete(created) == "OK"
 
-    async def away(prefix: str) -> None:
+    async def fails(prefix: str) -> None:
         raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
 
     request = builds_pb2.DeleteGameBuildRequest(game_id=builds.game_id, build_id=created.build_id)
     with monkeypatch.context() as patched:
-        patched.setattr(builds.objects, "delete_prefix", away)
+        patched.setattr(builds.objects, "delete_prefix", fails)
         await builds.builds.delete(request, builds.caller)
     assert await builds.listed() == {}
     assert await builds.complete(created) == "UPLOAD_NOT_FOUND"
@@ -247,9 +236,7 @@ async def test_leftovers_of_a_deleted_build_are_removed(
 
 async def test_busy_checks_do_not_block_other_work(builds: BuildUploads) -> None:
     """Slow archives may delay other archives, but no other work."""
-    read, waiting = await builds.prepare(), await builds.prepare()
-    builds.upload(read)
-    builds.upload(waiting)
+    read, waiting = [await builds.prepare_and_upload() for _ in range(2)]
     assert await builds.complete(read) == "OK"
     async with contextlib.AsyncExitStack() as busy:
         for number in range(_CHECKS_AT_ONCE):
@@ -267,8 +254,7 @@ async def test_busy_checks_do_not_block_other_work(builds: BuildUploads) -> None
 
 
 async def test_content_check_uses_its_own_threads(builds: BuildUploads) -> None:
-    created = await builds.prepare()
-    builds.upload(created)
+    created = await builds.prepare_and_upload()
     common = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(common)
     let_go = threading.Event()
@@ -285,8 +271,7 @@ async def test_content_check_uses_its_own_threads(builds: BuildUploads) -> None:
 async def test_object_lost_during_the_check_is_missing(
     builds: BuildUploads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    created = await builds.prepare()
-    builds.upload(created)
+    created = await builds.prepare_and_upload()
     complete = builds.objects.complete
 
     async def and_lose(uploads: Any) -> None:
@@ -301,11 +286,8 @@ async def test_object_lost_during_the_check_is_missing(
     assert await builds.complete(created) == "OK"
 
 
-async def test_build_without_content_is_listed_and_deletable(
-    builds: BuildUploads,
-) -> None:
-    created = await builds.prepare()
-    builds.upload(created)
+async def test_build_without_content_is_listed_and_deletable(builds: BuildUploads) -> None:
+    created = await builds.prepare_and_upload()
     assert await builds.complete(created) == "OK"
     shutil.rmtree(builds.folder)
     assert await builds.listed() == {created.build_id: True}
@@ -318,24 +300,111 @@ async def test_build_without_content_is_listed_and_deletable(
     assert await builds.complete(again) == "OK"
 
 
+# Cleanup ------------------------------------------------------------------------------------------
+
+NO_KEY = "0 cannot be a part of any key"
+"""Objects of this upload cannot be listed. Its id is the first in the order of the cleanup."""
+
+
+async def add_broken_upload(builds: BuildUploads) -> None:
+    async with builds.database.write() as tx:
+        new = uploads.NewUpload(NO_KEY, builds.game_id, "build", "broken", builds.now_ms, ())
+        await uploads.add(tx, new)
+
+
+async def left_behind(builds: BuildUploads) -> list[str]:
+    async with builds.database.read() as tx:
+        return await uploads.abandoned(tx, builds.now_ms, "", 1_000)
+
+
+def pending_without_record(folder: Path) -> Path:
+    path = folder / "pending" / f"{file_key('nobody', 'server.tar')}.0"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"left")
+    then_s = path.stat().st_mtime - 2 * ABANDONED_AFTER_MS / 1000
+    os.utime(path, (then_s, then_s))
+    return path
+
+
 @contextlib.asynccontextmanager
-async def at(full_service: FullService) -> AsyncIterator[Developer]:
-    client = full_service.start().door("http")
+async def cleanup_running(builds: BuildUploads) -> AsyncIterator[None]:
+    task = asyncio.create_task(builds.uploading.run_cleanup())
     try:
-        yield Developer(full_service, client)
+        yield
+        assert not task.done()
     finally:
-        await client.close()
+        await cancel_and_wait(task)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_url_key_is_private_and_files_survive_restarts(
-    tmp_path: Path, databases: Databases, kind: str
+@each_database
+async def test_failed_removal_does_not_block_other_uploads(
+    builds: BuildUploads, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    full_service = FullService(tmp_path, databases.url(kind))
-    try:
-        async with at(full_service) as developer:
-            game_id = await developer.game()
-            fields: dict[str, Any] = {"game_id": game_id, "display_name": "x"}
+    """More uploads are removed than one batch has."""
+    await add_broken_upload(builds)
+    created = [await builds.prepare() for _ in range(205)]
+    builds.upload(created[0])
+    builds.upload(created[-1])
+    builds.now_ms += ABANDONED_AFTER_MS + 1
+    assert await builds.uploading.remove_abandoned() == 205
+    assert builds.objects_left() == []
+    assert await left_behind(builds) == [NO_KEY]
+    assert f"upload_id='{NO_KEY}'" in "".join(capsys.readouterr())
+    assert builds.uploading.job.unexpected_errors == 1
+    assert await builds.uploading.remove_abandoned() == 0
+    assert builds.uploading.job.unexpected_errors == 2
+
+
+@pytest.mark.parametrize("flaw", ["broken upload", "unreadable records"])
+async def test_failed_removal_does_not_block_the_sweep(builds: BuildUploads, flaw: str) -> None:
+    path = pending_without_record(builds.folder)
+
+    async def run(statement: str) -> None:
+        await builds.database.run_sync(lambda connection: connection.exec_driver_sql(statement))
+
+    if flaw == "broken upload":
+        await add_broken_upload(builds)
+    else:
+        await run("ALTER TABLE uploads RENAME TO hidden")
+    builds.now_ms += ABANDONED_AFTER_MS + 1
+    async with cleanup_running(builds):
+        await wait_for(lambda: not path.exists())
+    if flaw == "unreadable records":
+        await run("ALTER TABLE hidden RENAME TO uploads")
+
+
+async def test_unsweepable_objects_do_not_block_removal(
+    builds: BuildUploads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await builds.prepare()
+    builds.now_ms += ABANDONED_AFTER_MS + 1
+    swept: list[str] = []
+
+    async def names(folder: str) -> list[str]:
+        swept.append(folder)
+        if folder == "pending":
+            raise PermissionError(folder)
+        return []
+
+    monkeypatch.setattr(builds.blobs, "names", names)
+
+    async def is_removed() -> bool:
+        return not await left_behind(builds)
+
+    async with cleanup_running(builds):
+        await eventually(is_removed)
+        await wait_for(lambda: "pending" in swept)
+
+
+# Restart ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+async def test_url_key_is_private_and_files_survive_restarts(tmp_path: Path) -> None:
+    with running(FullService(tmp_path)) as full_service:
+        async with full_service.opened("http") as door:
+            developer = Developer(full_service, door)
+            fields: dict[str, Any] = {"game_id": await developer.game(), "display_name": "x"}
             image = {"path": "a.tar", "content_length": len(tar())}
             created = await developer.good("create_game_build", **fields, image_file=image)
         key = full_service.data_dir / "control" / "keys.json"
@@ -344,11 +413,11 @@ async def test_url_key_is_private_and_files_survive_restarts(
         full_service.start()
         assert (await put(created["image_presigned_request"], tar())).status_code == 200
         assert full_service.process is not None
-        os.kill(full_service.process.pid, signal.SIGKILL)
+        full_service.process.kill()
         full_service.process.wait()
-        async with at(full_service) as developer:
+        full_service.start()
+        async with full_service.opened("http") as door:
+            developer = Developer(full_service, door)
             await developer.good("complete_upload", upload_id=created["upload_id"])
-            (build,) = (await developer.good("list_game_builds", game_id=game_id))["builds"]
-            assert build["complete"]
-    finally:
-        full_service.close()
+            listed = await developer.good("list_game_builds", game_id=fields["game_id"])
+            assert [build["complete"] for build in listed["builds"]] == [True]

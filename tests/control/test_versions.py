@@ -9,8 +9,11 @@ from uuid import uuid4
 import pytest
 
 from tests.control.configurations import EVERYTHING, everything
+from tests.control.files import put_all, tar
+from tests.control.namespace_scenario import Records
 from tests.control.response_shapes import ID, TEXT, TIME, shape
-from tests.control.test_games import BAD_DISPLAY_NAMES
+from tests.control.test_games import new_developer
+from tests.control.test_sites import FILES, of
 from tests.support.full_service import ARENA_MODES, Developer
 
 pytestmark = pytest.mark.anyio
@@ -50,36 +53,29 @@ async def test_version_is_returned_exactly(developer: Developer) -> None:
     assert version["version_id"] == created["version_id"]
 
 
-async def test_versions_are_listed_newest_first(
-    developer: Developer,
-) -> None:
+async def test_versions_are_listed_newest_first(developer: Developer) -> None:
     game_id = await developer.game()
-    created = [await developer.version(game_id, {}, name=f"1.0.{number}") for number in range(3)]
+    names = ["0.0.1", "1.0.0", "1.0.0"]
+    created = [await developer.version(game_id, {}, name=name) for name in names]
     answer = await developer.good("list_versions", game_id=game_id)
     summary = {"version_id": ID, "create_ts": TIME, "display_name": TEXT}
     assert shape(answer) == {"versions": [summary]}
     assert [one["version_id"] for one in answer["versions"]][:3] == created[::-1]
-    assert [one["display_name"] for one in answer["versions"]] == [
-        "1.0.2",
-        "1.0.1",
-        "1.0.0",
-        "0.0.1",
-    ]
-
-
-async def test_two_versions_may_share_a_name(developer: Developer) -> None:
-    game_id = await developer.game()
-    first = await developer.version(game_id, {}, name="twice")
-    assert await developer.version(game_id, {}, name="twice") != first
+    listed = [one["display_name"] for one in answer["versions"]]
+    assert listed == [*names[::-1], "0.0.1"], "versions may share a name"
 
 
 BAD_MODES: dict[str, Any] = {
     "a b": {},
     "duel": {"max_players": 257, "docker": {"image_id": str(uuid4())}},
 }
-BAD_CONFIG: dict[str, Any] = {"matchmaker": {"game_modes": BAD_MODES, "tier": "huge"}}
+BAD_CONFIG: dict[str, Any] = {
+    "cdn": {"site_id": str(uuid4())},
+    "matchmaker": {"game_modes": BAD_MODES, "tier": "huge"},
+}
 REPORTED: set[tuple[str, ...]] = {
     ("display_name", "too-long"),
+    ("config", "cdn", "site_id", "not-found"),
     ("config", "matchmaker", "tier", "not-found"),
     ("config", "matchmaker", "game_modes", "a b", "invalid"),
     ("config", "matchmaker", "game_modes", "duel", "max_players", "too-high"),
@@ -105,24 +101,6 @@ async def test_valid_version_has_no_problems(developer: Developer) -> None:
     assert await developer.good("validate_version", **fields, config=config) == {"errors": []}
 
 
-@pytest.mark.parametrize(("text", "word"), BAD_DISPLAY_NAMES)
-async def test_invalid_name_is_refused(owner: Developer, text: str, word: str) -> None:
-    fields: dict[str, Any] = {"game_id": await owner.game(), "display_name": text, "config": {}}
-    answer = await owner.call("create_version", **fields)
-    assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("display_name", word),))
-
-
-async def test_unknown_file_is_not_found(developer: Developer) -> None:
-    config = {"cdn": {"site_id": str(uuid4())}}
-    fields: dict[str, Any] = {
-        "game_id": await developer.game(),
-        "display_name": "x",
-        "config": config,
-    }
-    answer = await developer.call("create_version", **fields)
-    assert answer.errors == (("config", "cdn", "site_id", "not-found"),)
-
-
 # Reserved names -----------------------------------------------------------------------------------
 
 
@@ -144,37 +122,69 @@ async def test_name_of_a_version_is_not_reserved(developer: Developer) -> None:
     assert answer == {"version_display_name": "0.0.4"}
 
 
-# Unknown objects ----------------------------------------------------------------------------------
+# Objects of other games ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "slug", ["create_version", "validate_version", "reserve_version_name", "list_versions"]
-)
-async def test_unknown_game_is_not_found(developer: Developer, slug: str) -> None:
-    request_fields: dict[str, Any] = (
-        {"display_name": "x", "config": {}} if "_version" in slug else {}
+async def test_version_of_another_game_is_not_found(developer: Developer) -> None:
+    version_id = await developer.version(await developer.game(), {})
+    fields = {"game_id": await developer.game(), "version_id": version_id}
+    assert await developer.code("get_version", **fields) == "VERSION_NOT_FOUND"
+
+
+async def complete_site(developer: Developer, game_id: str) -> str:
+    created = await developer.good(
+        "create_site", game_id=game_id, display_name="1", files=of(FILES)
     )
-    fields: dict[str, Any] = (
-        {} if slug in ("reserve_version_name", "list_versions") else request_fields
+    await put_all(created["presigned_requests"], FILES)
+    await developer.good("complete_upload", upload_id=created["upload_id"])
+    return str(created["site_id"])
+
+
+async def complete_build(developer: Developer, game_id: str) -> str:
+    image = {"path": "a.tar", "content_length": len(tar())}
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "1", "image_file": image}
+    created = await developer.good("create_game_build", **fields)
+    await put_all([created["image_presigned_request"]], {"a.tar": tar()})
+    await developer.good("complete_upload", upload_id=created["upload_id"])
+    return str(created["build_id"])
+
+
+def naming(build_id: str, site_id: str) -> dict[str, Any]:
+    """Returns a configuration with this build id and this site id at each path that accepts such an id."""
+    docker = {**ARENA_MODES["arena"]["docker"], "image_id": build_id}
+    mode = {"max_players": 4, "docker": docker}
+    return {
+        "cdn": {"site_id": site_id},
+        "matchmaker": {"game_modes": {"arena": mode}, "docker": {"image_id": build_id}},
+    }
+
+
+NOT_FOUND = {
+    ("config", "cdn", "site_id", "not-found"),
+    ("config", "matchmaker", "docker", "image_id", "not-found"),
+    ("config", "matchmaker", "game_modes", "arena", "docker", "image_id", "not-found"),
+}
+
+
+@pytest.mark.parametrize("is_of_same_developer", [True, False])
+async def test_files_of_another_game_are_not_found(
+    developer: Developer, is_of_same_developer: bool, records: Records
+) -> None:
+    other, group_id = developer, developer.full_service.group_id
+    if not is_of_same_developer:
+        other, group_id = await new_developer(developer, records)
+    other_game_id = await other.game(developer_group_id=group_id)
+    game_id = await developer.game()
+    config = naming(
+        await complete_build(other, other_game_id), await complete_site(other, other_game_id)
     )
-    assert await developer.code(slug, game_id=str(uuid4()), **fields) == "GAME_NOT_FOUND"
+    before = await records.tables()
 
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0.0", "config": config}
+    response = await developer.good("validate_version", **fields)
+    assert {tuple(one["path"]) for one in response["errors"]} == NOT_FOUND
+    refused = await developer.call("create_version", **fields)
+    assert (refused.code, set(refused.errors)) == ("VALIDATION_FAILED", NOT_FOUND)
 
-async def test_first_missing_path_part_is_reported(developer: Developer) -> None:
-    game_id, other_id = await developer.game(), await developer.game()
-    version_id = await developer.version(other_id, {})
-    unknown = str(uuid4())
-    for target, code in (
-        ((unknown, unknown), "GAME_NOT_FOUND"),
-        ((unknown, version_id), "GAME_NOT_FOUND"),
-        ((game_id, unknown), "VERSION_NOT_FOUND"),
-        ((game_id, version_id), "VERSION_NOT_FOUND"),
-    ):
-        fields = dict(zip(("game_id", "version_id"), target, strict=True))
-        assert await developer.code("get_version", **fields) == code
-
-
-async def test_version_is_not_found_by_name(developer: Developer) -> None:
-    fields: dict[str, Any] = {"game_id": await developer.game(), "version_id": "0-0-1"}
-    answer = await developer.call("get_version", **fields)
-    assert (answer.code, answer.errors) == ("ID_INVALID", (("version_id", "invalid"),))
+    assert await records.tables() == before
+    await other.good("create_version", **{**fields, "game_id": other_game_id})

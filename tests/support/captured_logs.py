@@ -19,7 +19,7 @@ def logged(
     afterwards.
     """
     root = logging.getLogger()
-    before = root.handlers[:], root.level
+    before, structlog_before = (root.handlers[:], root.level), structlog.get_config()
     stream = io.StringIO()
     configure_logging(level=level, format=format, stream=stream)
     # A cached logger would keep this configuration for all later tests.
@@ -29,4 +29,4 @@ def logged(
     finally:
         root.handlers[:] = before[0]
         root.setLevel(before[1])
-        structlog.reset_defaults()
+        structlog.configure(**structlog_before)

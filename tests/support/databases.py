@@ -18,6 +18,8 @@ from uuid import uuid4
 
 import pytest
 
+from pyservice.storage.database import Database, open_database
+from pyservice.storage.migrations import migrate
 from tests.support.waiting import PATIENCE_S
 
 KINDS: Final = ("sqlite", "postgresql")
@@ -29,6 +31,7 @@ class Databases:
         self._folder = Path(tempfile.mkdtemp(prefix="hosting-postgresql-"))
         self._folder.chmod(0o755)
         self._server: Any = None
+        self._templates: dict[str, str] = {}
 
     @property
     def server(self) -> Any:
@@ -49,6 +52,31 @@ class Databases:
         self.server.psql(f"CREATE DATABASE {name}")
         url: str = self.server.get_uri(name)
         return url
+
+    async def migrated(self, kind: str, folder: Path) -> Database:
+        """Opens a new database that has the tables."""
+        return open_database(await self.migrated_url(kind, folder), folder)
+
+    async def migrated_url(self, kind: str, folder: Path) -> str | None:
+        """Creates a database that has the tables. A copy is faster than a migration."""
+        if kind not in self._templates:
+            self._templates[kind] = await self._template(kind)
+        template = self._templates[kind]
+        if kind == "sqlite":
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(template, folder / "records.db")
+            return None
+        name = f"test_{uuid4().hex[:12]}"
+        self.server.psql(f"CREATE DATABASE {name} TEMPLATE {_name(template)}")
+        return str(self.server.get_uri(name))
+
+    async def _template(self, kind: str) -> str:
+        url, folder = self.url(kind), self._folder / "template"
+        folder.mkdir(exist_ok=True)
+        database = open_database(url, folder)
+        await migrate(database, is_allowed=True)
+        await database.close()
+        return url or str(folder / "records.db")
 
     def remove(self, url: str | None, folder: Path) -> None:
         """Removes the database that `open_database` would open. It must not be open."""
