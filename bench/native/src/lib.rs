@@ -17,11 +17,11 @@ pub mod hall;
 pub mod host;
 pub mod latency;
 pub mod leases;
+pub mod measured_shard;
 pub mod naive;
 pub mod passing;
 pub mod raw_log;
 pub mod recovery;
-pub mod shard;
 pub mod transitions;
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

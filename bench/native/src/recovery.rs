@@ -8,7 +8,7 @@ use crate::figures::Figures;
 use crate::flags::Flags;
 use crate::hall::{NAMESPACE, hash_key};
 use crate::host::{cached_bytes, cpu_ns, disk_figures, forget_pages, paged_bytes, remember_pages};
-use crate::shard::{Shard, compact};
+use crate::measured_shard::{MeasuredShard, compact};
 use crate::transitions::{Crowd, add_lobbies, reserve};
 use crate::{Failure, wrong};
 
@@ -20,34 +20,34 @@ pub fn build(flags: &Flags) -> Result<Figures, Failure> {
     let folder = Path::new(flags.text("folder")?);
     std::fs::create_dir_all(folder)?;
     let disk = disk_figures(folder)?;
-    let (mut shard, recovered, _) = Shard::open(folder)?;
+    let (shard, recovered, _) = MeasuredShard::open(folder)?;
     if recovered.last_lsn > 0 {
         return Err(wrong("the folder is in use already"));
     }
     let (count, places): (u64, u32) = (flags.get("lobbies", 10_000)?, flags.get("places", 100)?);
-    let full = add_lobbies(&mut shard, 0, count, places)?;
-    let busy = add_lobbies(&mut shard, count, 1_000, 100)?;
-    fill(&mut shard, &full, places)?;
-    let filled_lsn = shard.journal.last();
+    let full = add_lobbies(&shard, 0, count, places)?;
+    let busy = add_lobbies(&shard, count, 1_000, 100)?;
+    fill(&shard, &full, places)?;
+    let filled_lsn = shard.journal().last();
     let mut crowd = Crowd::new(busy, 256, flags.get("seed", 1)?);
     // An image covers only closed segments. Continues until the last reservation is in a closed segment.
-    let closed = shard.journal.stats().segments_closed;
-    while shard.journal.stats().segments_closed == closed {
-        crowd.turn(&mut shard)?;
+    let closed = shard.journal().stats().segments_closed;
+    while shard.journal().stats().segments_closed == closed {
+        crowd.turn(&shard)?;
     }
     shard.flush();
     let image_lsn = compact(folder)?;
     if image_lsn < filled_lsn {
         return Err(wrong("the image does not have all reservations"));
     }
-    shard.journal.image_written()?;
-    let before = shard.journal.stats().bytes;
+    shard.journal().image_written()?;
+    let before = shard.journal().stats().bytes;
     let log_bytes = flags.get("log-mib", 256_u64)? << 20;
-    while shard.journal.stats().bytes - before < log_bytes {
-        crowd.turn(&mut shard)?;
+    while shard.journal().stats().bytes - before < log_bytes {
+        crowd.turn(&shard)?;
     }
     shard.flush();
-    let stats = shard.journal.stats();
+    let stats = shard.journal().stats();
     Ok(disk
         .count("reservations", count * u64::from(places))
         .count("image_lsn", image_lsn)
@@ -56,14 +56,14 @@ pub fn build(flags: &Flags) -> Result<Figures, Failure> {
         .number("events_per_batch", stats.events as f64 / stats.batches as f64))
 }
 
-fn fill(shard: &mut Shard, lobbies: &[Id], places: u32) -> Result<(), Failure> {
+fn fill(shard: &MeasuredShard, lobbies: &[Id], places: u32) -> Result<(), Failure> {
     let hash = hash_key();
     let mut address = 0_u32;
     for _ in 0..places {
         for lobby in lobbies {
             address = (address + 1) % ADDRESSES;
             let (_, lsn) = reserve(shard, *lobby, hash.source(NAMESPACE, &address.to_be_bytes()))?;
-            while lsn > shard.journal.durable() + AHEAD {
+            while lsn > shard.journal().durable() + AHEAD {
                 shard.wait();
             }
         }
@@ -84,15 +84,15 @@ pub fn recover(flags: &Flags) -> Result<Figures, Failure> {
     let cached: u64 = files.iter().map(|file| cached_bytes(file)).sum::<Result<u64, Failure>>()?;
     let all: u64 = files.iter().map(|file| paged_bytes(file)).sum::<Result<u64, Failure>>()?;
     let cpu_before_ns = cpu_ns();
-    let (shard, recovered, split) = Shard::open(folder)?;
+    let (shard, recovered, split) = MeasuredShard::open(folder)?;
     let cpu_ms = (cpu_ns() - cpu_before_ns) as f64 / 1e6;
-    let counts = shard.engine.namespace_counts();
+    let counts = shard.0.engine().namespace_counts();
     let reserved: u64 = counts.iter().map(|(_, namespace)| namespace.slots[2]).sum();
     // The last players that filled the log still have slots in other lobbies.
     if reserved < expected || reserved > expected + 1_000 {
         return Err(wrong(format!("{reserved} places are reserved, not {expected}")));
     }
-    if shard.engine.ledger_violations() > 0 {
+    if shard.0.engine().ledger_violations() > 0 {
         return Err(wrong("the ledger does not add up"));
     }
     Ok(disk

@@ -14,7 +14,7 @@ use crate::flags::Flags;
 use crate::hall::{Kind, NAMESPACE, hash_key, lobby_id};
 use crate::host::{cpu_ns, disk_figures};
 use crate::latency::{Sample, latency_figures};
-use crate::shard::Shard;
+use crate::measured_shard::MeasuredShard;
 use crate::{Failure, wrong};
 
 pub struct Player {
@@ -50,8 +50,8 @@ impl Crowd {
     }
 
     /// Completes the durable transitions, starts the next ones and waits for the journal.
-    pub fn turn(&mut self, shard: &mut Shard) -> Result<(), Failure> {
-        let durable = shard.journal.durable();
+    pub fn turn(&mut self, shard: &MeasuredShard) -> Result<(), Failure> {
+        let durable = shard.journal().durable();
         while let Some((lsn, player, asked)) = self.waiting.front().copied() {
             if lsn > durable {
                 break;
@@ -80,7 +80,7 @@ impl Crowd {
         Ok(())
     }
 
-    fn step(&mut self, shard: &mut Shard, number: usize) -> Result<Lsn, Failure> {
+    fn step(&mut self, shard: &MeasuredShard, number: usize) -> Result<Lsn, Failure> {
         let player = &mut self.players[number];
         let Some(token) = &player.token else {
             player.lobby = self.lobbies[self.chance.below(self.lobbies.len())];
@@ -104,7 +104,7 @@ impl Crowd {
     }
 }
 
-pub fn reserve(shard: &mut Shard, lobby: Id, source: u64) -> Result<(String, Lsn), Failure> {
+pub fn reserve(shard: &MeasuredShard, lobby: Id, source: u64) -> Result<(String, Lsn), Failure> {
     let join = Join {
         namespace: NAMESPACE,
         lobby,
@@ -122,7 +122,7 @@ pub fn reserve(shard: &mut Shard, lobby: Id, source: u64) -> Result<(String, Lsn
     }
 }
 
-pub fn add_lobbies(shard: &mut Shard, first: u64, count: u64, places: u32) -> Result<Vec<Id>, Failure> {
+pub fn add_lobbies(shard: &MeasuredShard, first: u64, count: u64, places: u32) -> Result<Vec<Id>, Failure> {
     let kind = Kind::of("duel", places);
     let mut lobbies = Vec::with_capacity(count as usize);
     for number in first..first + count {
@@ -130,7 +130,7 @@ pub fn add_lobbies(shard: &mut Shard, first: u64, count: u64, places: u32) -> Re
         shard.ask(|engine, context| engine.attach(context, &kind.attach(id)))?;
         let ((), lsn) = shard.ask(|engine, context| engine.ready(context, id))?;
         lobbies.push(id);
-        if lsn > shard.journal.durable() + 4_096 {
+        if lsn > shard.journal().durable() + 4_096 {
             shard.flush();
         }
     }
@@ -145,27 +145,27 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     let seconds: f64 = flags.get("seconds", 5.0)?;
     std::fs::create_dir_all(folder)?;
     let disk = disk_figures(folder)?;
-    let (mut shard, ..) = Shard::open(folder)?;
-    let lobbies = add_lobbies(&mut shard, 0, flags.get("lobbies", 1_000)?, flags.get("places", 100)?)?;
+    let (shard, ..) = MeasuredShard::open(folder)?;
+    let lobbies = add_lobbies(&shard, 0, flags.get("lobbies", 1_000)?, flags.get("places", 100)?)?;
     let mut crowd = Crowd::new(lobbies, outstanding, flags.get("seed", 1)?);
-    shard.settle();
+    shard.wait_for_segments();
     let warm = Instant::now() + Duration::from_secs(1);
     while Instant::now() < warm {
-        crowd.turn(&mut shard)?;
+        crowd.turn(&shard)?;
     }
-    let (before, answered_before, cpu_before_ns) = (shard.journal.stats(), crowd.answered, cpu_ns());
+    let (before, answered_before, cpu_before_ns) = (shard.journal().stats(), crowd.answered, cpu_ns());
     let began = Instant::now();
     crowd.samples = Some((began, Vec::with_capacity(1 << 20)));
     let until = began + Duration::from_secs_f64(seconds);
     while Instant::now() < until {
-        crowd.turn(&mut shard)?;
+        crowd.turn(&shard)?;
     }
     let (wall_s, cpu_s) = (began.elapsed().as_secs_f64(), (cpu_ns() - cpu_before_ns) as f64 / 1e9);
     let transitions = crowd.answered - answered_before;
     let samples = crowd.samples.take().map(|(_, samples)| samples).unwrap_or_default();
-    let after = shard.journal.stats();
+    let after = shard.journal().stats();
     shard.flush();
-    if shard.engine.ledger_violations() > 0 {
+    if shard.0.engine().ledger_violations() > 0 {
         return Err(wrong("the ledger does not add up"));
     }
     Ok(disk

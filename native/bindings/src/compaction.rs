@@ -1,19 +1,13 @@
-//! Journal state of the engine: replay at open, and the image that a child process writes.
+//! Journal options and errors, and the compaction that a child process runs.
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use hosting_core::{ApplyError, Engine, EngineConfig, KeyRing, KeyRingError};
-use hosting_journal::{Files, OpenError, Options, RealFiles, State};
+use hosting_core::{Engine, EngineConfig, KeyRing, KeyRingError};
+use hosting_journal::{OpenError, Options};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::convert::{OpenFailed, key32};
-
-pub fn files() -> Arc<dyn Files> {
-    Arc::new(RealFiles)
-}
 
 pub fn options(dir: PathBuf, boot_id_path: &str, segment_bytes: u64, shard: u16) -> Options {
     Options {
@@ -32,47 +26,6 @@ pub fn key_ring(keys: &[(u16, Vec<u8>)], current: u16) -> PyResult<KeyRing> {
             KeyRingError::DuplicateId(id) => format!("two keys of the ring have the id {id}"),
         })
     })
-}
-
-/// Engine state for the journal: loads images, applies events and writes images.
-pub struct Replay<'a> {
-    pub engine: &'a mut Engine,
-    unknown_kind: Option<u8>,
-}
-
-impl Replay<'_> {
-    pub fn into(engine: &mut Engine) -> Replay<'_> {
-        Replay { engine, unknown_kind: None }
-    }
-}
-
-impl State for Replay<'_> {
-    fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.engine.load_image(bytes).map_err(|error| error.to_string())
-    }
-
-    fn apply(&mut self, first_lsn: u64, count: u32, bytes: &[u8], _service_ms: u64) -> Result<(), String> {
-        self.engine.apply(first_lsn, count, bytes).map_err(|error| {
-            if let ApplyError::UnknownKind(kind) = error {
-                self.unknown_kind = Some(kind);
-            }
-            error.to_string()
-        })
-    }
-
-    fn unknown_kind(&self) -> Option<u8> {
-        self.unknown_kind
-    }
-
-    fn write_image(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let mut result = Ok(());
-        self.engine.write_image(&mut |bytes: &[u8]| {
-            if result.is_ok() {
-                result = out.write_all(bytes);
-            }
-        });
-        result
-    }
 }
 
 /// Converts an open error. A full disk becomes an OSError with ENOSPC, other errors become `OpenFailed`.
@@ -105,9 +58,8 @@ pub fn compact(
         if parent_pid != 0 {
             hosting_journal::end_with_parent(parent_pid)?;
         }
-        let mut engine = Engine::new(config);
         let options = options(journal_dir, boot_id_path, segment_bytes, shard);
-        let compacted = hosting_journal::compact(options, files(), &mut Replay::into(&mut engine));
-        compacted.map(|done| done.lsn).map_err(|error| open_failed(&error))
+        let compacted = hosting_shard::write_compacted_image(Engine::new(config), options);
+        compacted.map(|image| image.lsn).map_err(|error| open_failed(&error))
     })
 }

@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hosting_core::{
     Answer, Attach, ChannelId, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join,
     KeyRing, Port as CorePort,
 };
-use parking_lot::{Mutex, RwLock};
+use hosting_shard::Shard;
+use parking_lot::RwLock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -20,8 +20,7 @@ use crate::convert::{self, Lobby, Placed, Resolved};
 use crate::facts::{self, Facts};
 use crate::metrics::Recovered;
 use crate::servers::{Creation, Servers};
-use crate::shard::Shard;
-use crate::{compaction, metrics, timer};
+use crate::{compaction, metrics};
 
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Engine {
@@ -34,7 +33,6 @@ pub struct Engine {
     first_generation: u64,
     /// Result of the recovery, or `None` without a journal.
     recovered: Option<Recovered>,
-    timer: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// State of the journal and the engine.
@@ -86,38 +84,31 @@ impl Engine {
         let hash = HashKey::new(convert::key32(hash_key)?);
         let usual = EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?);
         let config = EngineConfig { start_limit_ms, port_quarantine_ms: port_rest_ms, ..usual };
-        let mut engine = hosting_core::Engine::new(config);
+        let engine = hosting_core::Engine::new(config);
         let started = Instant::now();
-        let (journal, recovered) = py.detach(|| -> PyResult<_> {
-            let Some(dir) = journal_dir else { return Ok((None, None)) };
+        let (opened, recovered) = py.detach(|| -> PyResult<_> {
+            let Some(dir) = journal_dir else { return Ok((Shard::new(engine, None), None)) };
             let options = compaction::options(dir, boot_id_path, segment_bytes, shard);
-            let opened =
-                hosting_journal::open(options, compaction::files(), &mut compaction::Replay::into(&mut engine));
-            let (journal, recovered) = opened.map_err(|error| compaction::open_failed(&error))?;
-            engine.finish_recovery(journal.clock().service_ms());
-            let recovered =
-                Recovered { events: recovered.events, torn_bytes: recovered.torn_bytes, took: started.elapsed() };
-            Ok((Some(journal), Some(recovered)))
+            let (opened, recovered) = Shard::open(engine, options).map_err(|error| compaction::open_failed(&error))?;
+            Ok((opened, Some(recovered)))
         })?;
-        let shard_handle = Shard::new(engine, journal);
-        let timer = timer::start(shard_handle.clone())?;
-        Ok(Engine {
-            shard: shard_handle,
-            keys: RwLock::new(keys),
-            hash,
-            shard_number: shard,
-            first_generation: facts::wall_ms() << 20,
-            recovered,
-            timer: Mutex::new(Some(timer)),
-        })
+        let recovered = recovered.map(|journal| Recovered {
+            events: journal.events,
+            torn_bytes: journal.torn_bytes,
+            took: started.elapsed(),
+        });
+        opened.start_timer()?;
+        let first_generation = facts::wall_ms() << 20;
+        let (keys, shard_number) = (RwLock::new(keys), shard);
+        Ok(Engine { shard: opened, keys, hash, shard_number, first_generation, recovered })
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.stop());
+        py.detach(|| self.shard.close());
     }
 
     fn wake_fd(&self) -> i32 {
-        self.shard.journal.as_ref().map_or(-1, hosting_journal::Journal::wake_fd)
+        self.shard.journal().map_or(-1, hosting_journal::Journal::wake_fd)
     }
 
     fn durable(&self) -> u64 {
@@ -191,7 +182,7 @@ impl Engine {
     }
 
     fn keys_in_use(&self, py: Python<'_>) -> Vec<u16> {
-        py.detach(|| self.shard.read().engine.keys_in_use())
+        py.detach(|| self.shard.engine().keys_in_use())
     }
 
     fn channel<'py>(&self, py: Python<'py>, secret: &[u8]) -> Bound<'py, PyBytes> {
@@ -207,7 +198,7 @@ impl Engine {
 
     fn take_delivered<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let durable = self.shard.durable();
-        let delivered = self.shard.read().engine.take_notified_channels(durable);
+        let delivered = self.shard.engine().take_notified_channels(durable);
         delivered.iter().map(|channel| PyBytes::new(py, channel)).collect()
     }
 
@@ -500,29 +491,29 @@ impl Engine {
     }
 
     fn lobby(&self, lobby: &[u8]) -> PyResult<Option<Lobby>> {
-        let view = self.shard.read().engine.lobby(convert::id(lobby)?);
+        let view = self.shard.engine().lobby(convert::id(lobby)?);
         Ok(view.map(|inner| Lobby { inner }))
     }
 
     fn list_lobbies(&self, py: Python<'_>, namespace: &[u8], version: &[u8]) -> PyResult<Vec<Lobby>> {
         let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
-        let views = py.detach(|| self.shard.read().engine.list(namespace, version));
+        let views = py.detach(|| self.shard.engine().list(namespace, version));
         Ok(views.into_iter().map(|inner| Lobby { inner }).collect())
     }
 
     fn namespace_that_had<'py>(&self, py: Python<'py>, lobby: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let namespace = self.shard.read().engine.namespace_of_lobby(convert::id(lobby)?);
+        let namespace = self.shard.engine().namespace_of_lobby(convert::id(lobby)?);
         Ok(namespace.map(|id| PyBytes::new(py, &id.0)))
     }
 
     fn live_versions<'py>(&self, py: Python<'py>, namespace: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let namespace = convert::id(namespace)?;
-        let versions = py.detach(|| self.shard.read().engine.live_versions(namespace));
+        let versions = py.detach(|| self.shard.engine().live_versions(namespace));
         Ok(versions.into_iter().map(|version| PyBytes::new(py, &version.0)).collect())
     }
 
     fn player_counts(&self, namespace: &[u8]) -> PyResult<Vec<(String, String, u64)>> {
-        let counts = self.shard.read().engine.player_counts(convert::id(namespace)?);
+        let counts = self.shard.engine().player_counts(convert::id(namespace)?);
         Ok(counts.into_iter().map(|count| (count.mode, count.region, count.player_count)).collect())
     }
 
@@ -537,7 +528,7 @@ impl Engine {
     fn counts<'py>(&self, py: Python<'py>, after_generation: u64) -> (u64, bool, Vec<CountRow<'py>>) {
         // A generation of an earlier engine becomes 0, which reports all counts.
         let after = after_generation.saturating_sub(self.first_generation);
-        let presence = self.shard.read().engine.presence_since(after);
+        let presence = self.shard.engine().presence_since(after);
         let row = |(id, players, lobbies): (Id, u64, u64)| (PyBytes::new(py, &id.0), players, lobbies);
         (
             self.first_generation + presence.generation,
@@ -547,10 +538,10 @@ impl Engine {
     }
 
     fn status(&self) -> Status {
-        let last = self.shard.read().engine.last_lsn();
-        let credit = self.shard.journal.as_ref().map(hosting_journal::Journal::credit);
+        let last = self.shard.engine().last_lsn();
+        let credit = self.shard.journal().map(hosting_journal::Journal::credit);
         Status {
-            epoch: self.shard.journal.as_ref().map_or(1, hosting_journal::Journal::epoch),
+            epoch: self.shard.journal().map_or(1, hosting_journal::Journal::epoch),
             durable: self.shard.durable().min(last),
             last,
             credit_bytes: credit.map_or(u64::MAX, |credit| credit.total),
@@ -570,16 +561,16 @@ impl Engine {
     }
 
     fn is_compaction_due(&self) -> bool {
-        self.shard.journal.as_ref().is_some_and(hosting_journal::Journal::compaction_due)
+        self.shard.journal().is_some_and(hosting_journal::Journal::compaction_due)
     }
 
     fn image_written(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(journal) = &self.shard.journal else { return Ok(()) };
+        let Some(journal) = self.shard.journal() else { return Ok(()) };
         py.detach(|| journal.image_written()).map(|_| ()).map_err(|error| compaction::open_failed(&error))
     }
 
     fn image_failed(&self, reason: &str, is_no_space: bool) {
-        if let Some(journal) = &self.shard.journal {
+        if let Some(journal) = self.shard.journal() {
             journal.image_failed(reason, is_no_space);
         }
     }
@@ -607,20 +598,10 @@ impl Engine {
         let (placed, wait) = convert::settled(py, answer)?;
         Ok(Placed::of(placed, starting, wait))
     }
-
-    fn stop(&self) {
-        if let Some(timer) = self.timer.lock().take() {
-            timer::stop(&self.shard);
-            let _ = timer.join();
-            if let Some(journal) = &self.shard.journal {
-                journal.shutdown();
-            }
-        }
-    }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.stop();
+        self.shard.close();
     }
 }

@@ -3,11 +3,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hosting_core::{Ended, Fact as CoreFact, LobbyAttendance, LobbyDetails, LobbyFactKind, Lsn, Ms};
+use hosting_shard::Shard;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::convert::reason_word;
-use crate::shard::Shard;
 
 /// Returns the current time in milliseconds since the Unix epoch.
 pub fn wall_ms() -> u64 {
@@ -156,7 +156,7 @@ pub struct Facts {
 /// Returns the durable facts after an LSN. The engine can have later facts.
 pub fn read(py: Python<'_>, shard: &Shard, after: Lsn, limit: usize) -> PyResult<Facts> {
     let durable = shard.durable();
-    let facts = shard.read().engine.read_facts(after, durable, limit);
+    let facts = shard.engine().read_facts(after, durable, limit);
     let wall = Wall::of(shard);
     let told = facts.facts.into_iter().map(|fact| Py::new(py, Fact::of(fact, wall)));
     Ok(Facts { facts: told.collect::<PyResult<_>>()?, oldest: facts.oldest, lost: facts.lost })

@@ -1,6 +1,6 @@
 //! Python module `pyservice._native`: engine, journal and metrics as frozen classes.
 //!
-//! `pyservice/_native.pyi` documents the contract. This crate only converts, locks and wakes.
+//! `pyservice/_native.pyi` documents the contract. This crate only converts.
 
 #![allow(missing_docs)] // the Python contract is documented in the stub, which stubtest compares with this module
 
@@ -11,8 +11,6 @@ mod facts;
 mod files;
 mod metrics;
 mod servers;
-mod shard;
-mod timer;
 
 use hosting_core::Refusal;
 use pyo3::prelude::*;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use hosting_core::{EndReason, Id, NamespaceCounts};
 use hosting_journal::{Histogram, LastCompaction, Stats};
+use hosting_shard::Shard;
 
 use crate::convert::reason_word;
-use crate::shard::Shard;
 
 /// Limit of the namespace labels in one metric family.
 const NAMESPACES_MAX: usize = 1_000;
@@ -34,12 +34,12 @@ pub struct Recovered {
 
 /// Returns the metrics text. `recovered` is `None` without a journal.
 pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id, String>) -> String {
-    let machine = shard.read();
-    let counts = machine.engine.namespace_counts();
-    let (violations, find_work) = (machine.engine.ledger_violations(), machine.engine.find_candidates_visited());
-    let (facts_waiting, facts_lost) = machine.engine.stored_fact_counts();
-    let ports = machine.engine.port_counts();
-    drop(machine);
+    let engine = shard.engine();
+    let counts = engine.namespace_counts();
+    let (violations, find_work) = (engine.ledger_violations(), engine.find_candidates_visited());
+    let (facts_waiting, facts_lost) = engine.stored_fact_counts();
+    let ports = engine.port_counts();
+    drop(engine);
     let mut page = Page(String::with_capacity(64 * 1024));
     page.namespaces(&by_label(counts, labels));
     page.single(
@@ -67,7 +67,7 @@ pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id,
         facts_lost,
     );
     page.ports(&ports);
-    if let Some(journal) = &shard.journal {
+    if let Some(journal) = shard.journal() {
         page.journal(&journal.stats());
     }
     if let Some(recovered) = recovered {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use hosting_core as core;
 use hosting_core::{Attach, Id, LeaseRequest, PortExposure, PortRequest, Protocol, Publicity};
+use hosting_shard::Shard;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::shard::Shard;
 use crate::{convert, facts};
 
 /// Requested port: name, protocol, kind ("number", "host" or "range"), and first and last number of a range.
@@ -296,7 +296,7 @@ impl Servers {
 
     fn lobby_token(&self, lobby: &[u8]) -> PyResult<Option<String>> {
         let lobby = convert::id(lobby)?;
-        Ok(self.shard.read().engine.lobby_token(lobby))
+        Ok(self.shard.engine().lobby_token(lobby))
     }
 
     fn wanted_since<'py>(
@@ -304,25 +304,25 @@ impl Servers {
         py: Python<'py>,
         after: u64,
     ) -> (u64, bool, Vec<WantedRow<'py>>, Vec<Bound<'py, PyBytes>>) {
-        let wanted = self.shard.read().engine.desired_lobbies_since(after);
+        let wanted = self.shard.engine().desired_lobbies_since(after);
         let lobbies = wanted.lobbies.iter().map(|one| (PyBytes::new(py, &one.lobby.0), one.is_stopping));
         let gone = wanted.gone.iter().map(|lobby| PyBytes::new(py, &lobby.0));
         (wanted.sequence, wanted.is_complete, lobbies.collect(), gone.collect())
     }
 
     fn take_touched(&self, py: Python<'_>) -> PyResult<Vec<SupplyGroup>> {
-        let groups = self.shard.read().engine.take_changed_idle_groups();
+        let groups = self.shard.engine().take_changed_idle_groups();
         groups.into_iter().map(|group| group_of(py, group)).collect()
     }
 
     fn supply_groups(&self, py: Python<'_>, namespace: &[u8]) -> PyResult<Vec<SupplyGroup>> {
-        let groups = self.shard.read().engine.idle_groups(convert::id(namespace)?);
+        let groups = self.shard.engine().idle_groups(convert::id(namespace)?);
         groups.into_iter().map(|group| group_of(py, group)).collect()
     }
 
     fn starts_of_version(&self, py: Python<'_>, namespace: &[u8], version: &[u8]) -> PyResult<bool> {
         let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
-        Ok(py.detach(|| self.shard.read().engine.has_starting_lobbies(namespace, version)))
+        Ok(py.detach(|| self.shard.engine().has_starting_lobbies(namespace, version)))
     }
 
     fn lobbies_of_version<'py>(
@@ -332,7 +332,7 @@ impl Servers {
         version: &[u8],
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
-        let lobbies = py.detach(|| self.shard.read().engine.lobbies_of_version(namespace, version));
+        let lobbies = py.detach(|| self.shard.engine().lobbies_of_version(namespace, version));
         Ok(lobbies.iter().map(|lobby| PyBytes::new(py, &lobby.0)).collect())
     }
 
@@ -377,7 +377,7 @@ impl Servers {
 
     fn routes_since(&self, py: Python<'_>, after: u64) -> PyResult<Routes> {
         let durable = self.shard.durable();
-        let routes = self.shard.read().engine.routes_since(after, durable);
+        let routes = self.shard.engine().routes_since(after, durable);
         let route = |route: &core::Route| {
             let port = Py::new(py, LeasedPort::of(&route.port))?;
             let owner = PyBytes::new(py, &route.owner.0).unbind();
@@ -392,6 +392,6 @@ impl Servers {
     }
 
     fn leased_servers<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
-        self.shard.read().engine.leased_servers().iter().map(|owner| PyBytes::new(py, &owner.0)).collect()
+        self.shard.engine().leased_servers().iter().map(|owner| PyBytes::new(py, &owner.0)).collect()
     }
 }

@@ -128,7 +128,7 @@ fn drive(journal: &Journal, options: &Options, arguments: &Arguments, event: &[u
         }
         wait(journal);
         if journal.compaction_due() {
-            hosting_journal::compact(options.clone(), Arc::new(RealFiles), &mut Count::default())
+            hosting_journal::write_compacted_image(options.clone(), Arc::new(RealFiles), &mut Count::default())
                 .and_then(|_| journal.image_written())
                 .map_err(|error| error.to_string())?;
         }

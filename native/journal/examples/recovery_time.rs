@@ -88,7 +88,7 @@ fn run(folder: &Path) -> Result<(), hosting_journal::OpenError> {
     let records = number("--records", 1_000_000);
     let image_lsn = fill(&options, 80 << 20)?;
     let mut state = Walk { records, ..Walk::default() };
-    let compacted = hosting_journal::compact(options.clone(), Arc::new(RealFiles), &mut state)?;
+    let compacted = hosting_journal::write_compacted_image(options.clone(), Arc::new(RealFiles), &mut state)?;
     let last = fill(&options, log_bytes)?;
     for round in 0..5 {
         let mut state = Walk::default();

@@ -28,7 +28,11 @@ pub struct Compacted {
 ///
 /// The state must be empty. Does not touch the current segment. Returns [`OpenError::Locked`] if another compaction of
 /// the folder is running.
-pub fn compact(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -> Result<Compacted, OpenError> {
+pub fn write_compacted_image(
+    options: Options,
+    files: Arc<dyn Files>,
+    state: &mut dyn State,
+) -> Result<Compacted, OpenError> {
     options.check()?;
     let folder = Folder { files, path: options.dir.clone() };
     let _held = folder.lock("compact.lock")?;

@@ -2,7 +2,7 @@
 //!
 //! Owns the files of one journal folder and the service clock. Events are opaque bytes with numbers.
 //!
-//! Start with [`open`], [`Journal`], [`State`] and [`compact`]. A journal folder holds `seg-<number>.log` (segments),
+//! Start with [`open`], [`Journal`], [`State`] and [`write_compacted_image`]. A journal folder holds `seg-<number>.log` (segments),
 //! `free-<number>.log` (pre-written files for later segments), `image-<lsn>.img`, `lock` and `compact.lock`.
 
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
@@ -28,7 +28,7 @@ mod supply;
 mod writer;
 
 pub use clock::{Clock, ClockRecord};
-pub use compaction::{Compacted, compact, end_with_parent};
+pub use compaction::{Compacted, end_with_parent, write_compacted_image};
 pub use error::OpenError;
 pub use files::{Access, Entry, FileHandle, Files, RealFiles};
 pub use journal::Journal;

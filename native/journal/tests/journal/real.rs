@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 
 use hosting_journal::{
-    Access, Entry, FileHandle, Files, Journal, OpenError, Options, RealFiles, compact, end_with_parent, open,
+    Access, Entry, FileHandle, Files, Journal, OpenError, Options, RealFiles, end_with_parent, open,
+    write_compacted_image,
 };
 
 use crate::world::{Event, KINDS, Memory, SEGMENT};
@@ -85,7 +86,7 @@ fn a_compaction_shortens_a_live_journal() {
         sent.push(submit(&journal, 20_000));
         wait_for(&journal, journal.last());
     }
-    let done = compact(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
+    let done = write_compacted_image(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
     assert_eq!(done.segments, 4);
     assert_eq!(journal.image_written().unwrap(), 4);
     journal.close();

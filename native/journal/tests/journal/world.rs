@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hosting_journal::{Compacted, Journal, Lsn, Machine, OpenError, Options, Recovered, State, compact, open_stepped};
+use hosting_journal::{
+    Compacted, Journal, Lsn, Machine, OpenError, Options, Recovered, State, open_stepped, write_compacted_image,
+};
 
 use crate::disk::Disk;
 
@@ -271,7 +273,7 @@ impl World {
 
     pub fn compact(&self) -> Result<Compacted, OpenError> {
         let mut state = Memory::default();
-        let done = compact(self.options.clone(), Arc::new(self.disk.clone()), &mut state)?;
+        let done = write_compacted_image(self.options.clone(), Arc::new(self.disk.clone()), &mut state)?;
         assert!(state.events.len() <= self.acknowledged.len());
         assert_eq!(state.events, self.acknowledged[..state.events.len()]);
         Ok(done)

@@ -1,32 +1,24 @@
-//! One engine, its journal, and the mutex under which commands run, so that journal order equals engine order.
+//! Commands of one engine under a lock, so that journal order equals engine order.
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosting_core::{Answer, Context, Credit, Engine, EventBuffer, Lsn, Ms};
-use hosting_journal::{Journal, Machine as _, RealMachine};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use hosting_journal::{Journal, Machine as _, OpenError, Options, RealFiles, RealMachine, Recovered};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
-pub struct Machine {
-    pub engine: Engine,
-    buffer: EventBuffer,
-}
+use crate::replayed_engine::ReplayedEngine;
+use crate::timer::Timer;
 
 pub struct Shard {
-    machine: Mutex<Machine>,
-    /// Journal of the shard, or `None` in measurements without a journal.
-    pub journal: Option<Journal>,
-    /// Time at which the timer thread wakes. A command with an earlier deadline notifies the thread.
-    pub timer_target: AtomicU64,
-    pub timer_wake: Condvar,
-    pub timer: Mutex<TimerOrders>,
+    state: Mutex<State>,
+    journal: Option<Journal>,
+    pub(crate) timer: Timer,
 }
 
-/// Requests to the timer thread. They are set before its wake-up, so that none is lost.
-#[derive(Default)]
-pub struct TimerOrders {
-    pub is_poked: bool,
-    pub is_stopped: bool,
+struct State {
+    engine: Engine,
+    buffer: EventBuffer,
 }
 
 /// Aborts the process if a command panics, because the memory may then differ from the journal.
@@ -42,16 +34,38 @@ impl Drop for AbortOnPanic {
 }
 
 impl Shard {
-    pub fn new(engine: Engine, journal: Option<Journal>) -> Arc<Shard> {
-        Arc::new(Shard {
-            machine: Mutex::new(Machine { engine, buffer: EventBuffer::default() }),
-            journal,
-            timer_target: AtomicU64::new(0),
-            timer_wake: Condvar::new(),
-            timer: Mutex::default(),
-        })
+    /// Recovers an empty engine from its journal.
+    pub fn open(mut engine: Engine, options: Options) -> Result<(Arc<Shard>, Recovered), OpenError> {
+        let mut state = ReplayedEngine::new(&mut engine);
+        let (journal, recovered) = hosting_journal::open(options, Arc::new(RealFiles), &mut state)?;
+        engine.finish_recovery(journal.clock().service_ms());
+        Ok((Shard::new(engine, Some(journal)), recovered))
     }
 
+    /// Returns a shard of a recovered engine. Without a journal, every change counts as durable.
+    pub fn new(engine: Engine, journal: Option<Journal>) -> Arc<Shard> {
+        let state = Mutex::new(State { engine, buffer: EventBuffer::default() });
+        Arc::new(Shard { state, journal, timer: Timer::default() })
+    }
+
+    /// Starts the thread that expires due deadlines. [`Shard::close`] stops the thread.
+    pub fn start_timer(self: &Arc<Shard>) -> io::Result<()> {
+        self.timer.start(self.clone())
+    }
+
+    /// Stops the timer thread and syncs the journal. Repeatable.
+    pub fn close(&self) {
+        self.timer.stop();
+        if let Some(journal) = &self.journal {
+            journal.shutdown();
+        }
+    }
+
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
+    }
+
+    /// Returns the service time.
     pub fn now(&self) -> Ms {
         match &self.journal {
             Some(journal) => journal.clock().service_ms(),
@@ -65,9 +79,9 @@ impl Shard {
 
     /// Runs one command with the current time and credit, and submits its events to the journal.
     pub fn run<R>(&self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {
-        let mut machine = self.machine.lock();
+        let mut state = self.state.lock();
         let _guard = AbortOnPanic;
-        let Machine { engine, buffer } = &mut *machine;
+        let State { engine, buffer } = &mut *state;
         let credit = match &self.journal {
             Some(journal) => {
                 let credit = journal.credit();
@@ -83,7 +97,7 @@ impl Shard {
             }
             buffer.bytes.clear();
             buffer.count = 0;
-            self.wake_timer_before(engine.next_deadline());
+            self.timer.wake_before(engine.next_deadline());
         }
         result
     }
@@ -97,14 +111,8 @@ impl Shard {
         answer
     }
 
-    pub fn read(&self) -> MutexGuard<'_, Machine> {
-        self.machine.lock()
-    }
-
-    fn wake_timer_before(&self, deadline: Option<Ms>) {
-        if deadline.is_some_and(|deadline| deadline < self.timer_target.load(Ordering::Acquire)) {
-            self.timer.lock().is_poked = true;
-            self.timer_wake.notify_one();
-        }
+    /// Locks the engine for methods that create no events.
+    pub fn engine(&self) -> MappedMutexGuard<'_, Engine> {
+        MutexGuard::map(self.state.lock(), |state| &mut state.engine)
     }
 }

@@ -1,0 +1,121 @@
+//! Shard of the service without its timer thread. Opening it measures the parts of the recovery.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hosting_core::{Answer, Context, Engine, Lsn};
+use hosting_journal::{Journal, Options, RealFiles, Recovered, State};
+use hosting_shard::{ReplayedEngine, Shard};
+
+use crate::hall::new_engine;
+use crate::{Failure, wrong};
+
+pub struct MeasuredShard(pub Arc<Shard>);
+
+/// Time of an open by its parts, in milliseconds.
+#[derive(Clone, Copy, Default)]
+pub struct Split {
+    pub image_read_ms: f64,
+    pub image_load_ms: f64,
+    pub log_read_ms: f64,
+    pub apply_ms: f64,
+    pub derive_ms: f64,
+    pub total_ms: f64,
+}
+
+struct TimedReplay<'a> {
+    state: ReplayedEngine<'a>,
+    began: Instant,
+    split: Split,
+}
+
+impl State for TimedReplay<'_> {
+    fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.split.image_read_ms = ms_since(self.began);
+        let began = Instant::now();
+        let loaded = self.state.load_image(bytes);
+        self.split.image_load_ms = ms_since(began);
+        loaded
+    }
+
+    fn apply(&mut self, first_lsn: u64, count: u32, bytes: &[u8], service_ms: u64) -> Result<(), String> {
+        let began = Instant::now();
+        let applied = self.state.apply(first_lsn, count, bytes, service_ms);
+        self.split.apply_ms += ms_since(began);
+        applied
+    }
+
+    fn write_image(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        self.state.write_image(out)
+    }
+}
+
+fn ms_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+fn options(folder: &Path) -> Options {
+    Options::new(folder, 1, Engine::EVENT_KINDS)
+}
+
+impl MeasuredShard {
+    pub fn open(folder: &Path) -> Result<(MeasuredShard, Recovered, Split), Failure> {
+        let mut engine = new_engine()?;
+        let began = Instant::now();
+        let mut replay = TimedReplay { state: ReplayedEngine::new(&mut engine), began, split: Split::default() };
+        let (journal, recovered) = hosting_journal::open(options(folder), Arc::new(RealFiles), &mut replay)?;
+        let mut split = replay.split;
+        let opened_ms = ms_since(began);
+        let deriving = Instant::now();
+        engine.finish_recovery(journal.clock().service_ms());
+        split.derive_ms = ms_since(deriving);
+        split.log_read_ms = opened_ms - split.image_read_ms - split.image_load_ms - split.apply_ms;
+        split.total_ms = ms_since(began);
+        Ok((MeasuredShard(Shard::new(engine, Some(journal))), recovered, split))
+    }
+
+    pub fn journal(&self) -> &Journal {
+        self.0.journal().expect("opened with a journal")
+    }
+
+    /// Waits until the journal has prepared its next segments.
+    pub fn wait_for_segments(&self) {
+        while self.journal().stats().segments_ready < 2 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs one command that must succeed. Returns its value and its LSN.
+    pub fn ask<T>(
+        &self,
+        command: impl FnOnce(&mut Engine, &mut Context<'_>) -> Answer<T>,
+    ) -> Result<(T, Lsn), Failure> {
+        let answer = self.0.run(command);
+        answer.result.map(|value| (value, answer.wait)).map_err(|refusal| wrong(format!("refused: {refusal:?}")))
+    }
+
+    /// Waits for the next durable batch, at most 100 ms.
+    pub fn wait(&self) {
+        let mut poll = libc::pollfd { fd: self.journal().wake_fd(), events: libc::POLLIN, revents: 0 };
+        let mut counter = [0_u8; 8];
+        // SAFETY: both calls get pointers to live values with their lengths.
+        unsafe {
+            if libc::poll(&mut poll, 1, 100) > 0 {
+                libc::read(poll.fd, counter.as_mut_ptr().cast(), counter.len());
+            }
+        }
+    }
+
+    pub fn flush(&self) {
+        while self.journal().durable() < self.journal().last() {
+            self.wait();
+        }
+    }
+}
+
+/// Returns the LSN of the new image.
+pub fn compact(folder: &Path) -> Result<Lsn, Failure> {
+    Ok(hosting_shard::write_compacted_image(new_engine()?, options(folder))?.lsn)
+}

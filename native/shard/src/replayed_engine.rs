@@ -1,0 +1,52 @@
+//! Engine as the state that a journal rebuilds.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use hosting_core::{ApplyError, Engine};
+use hosting_journal::{Compacted, OpenError, Options, RealFiles, State};
+
+pub struct ReplayedEngine<'a> {
+    engine: &'a mut Engine,
+    unknown_kind: Option<u8>,
+}
+
+impl ReplayedEngine<'_> {
+    pub fn new(engine: &mut Engine) -> ReplayedEngine<'_> {
+        ReplayedEngine { engine, unknown_kind: None }
+    }
+}
+
+impl State for ReplayedEngine<'_> {
+    fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.engine.load_image(bytes).map_err(|error| error.to_string())
+    }
+
+    fn apply(&mut self, first_lsn: u64, count: u32, bytes: &[u8], _service_ms: u64) -> Result<(), String> {
+        self.engine.apply(first_lsn, count, bytes).map_err(|error| {
+            if let ApplyError::UnknownKind(kind) = error {
+                self.unknown_kind = Some(kind);
+            }
+            error.to_string()
+        })
+    }
+
+    fn unknown_kind(&self) -> Option<u8> {
+        self.unknown_kind
+    }
+
+    fn write_image(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut result = Ok(());
+        self.engine.write_image(&mut |bytes: &[u8]| {
+            if result.is_ok() {
+                result = out.write_all(bytes);
+            }
+        });
+        result
+    }
+}
+
+/// Writes an image of all closed segments of a journal. `engine` must be empty.
+pub fn write_compacted_image(mut engine: Engine, options: Options) -> Result<Compacted, OpenError> {
+    hosting_journal::write_compacted_image(options, Arc::new(RealFiles), &mut ReplayedEngine::new(&mut engine))
+}
