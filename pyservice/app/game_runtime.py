@@ -225,7 +225,7 @@ class GameRuntime:
         """
         runs = {} if self._supervisor is None else self._supervisor.runs
         found = [run for run in map(runs.get, run_ids) if run is not None]
-        return {run.id: LobbyProcess(run.tier, self.started_ms(run.id)) for run in found}
+        return {run.id: LobbyProcess(run.about.tier, self.started_ms(run.id)) for run in found}
 
     def _follow(self, run_id: str, for_ms: int) -> None:
         if self._supervisor is not None:

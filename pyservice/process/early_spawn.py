@@ -112,5 +112,5 @@ class PendingFlags:
     def words(self) -> list[str] | None:
         """Waits for the full command line. Returns None if the supervisor does not need this child."""
         with open(self._descriptor, "rb") as pipe:
-            told = pipe.read()
-        return ["serve", *json.loads(told), *self._own] if told else None
+            flags = pipe.read()
+        return ["serve", *json.loads(flags), *self._own] if flags else None

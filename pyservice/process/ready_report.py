@@ -74,11 +74,11 @@ async def report_ready(
     path: Path,
     content: Mapping[str, object],
     signals: StopSignals,
-    no_room: Callable[[OSError, int], None],
+    disk_full: Callable[[OSError, int], None],
 ) -> None:
     """Writes the ready file. Raises OSError.
 
-    Retries while the disk is full. Before each retry it calls `no_room` with the error and the
+    Retries while the disk is full. Before each retry it calls `disk_full` with the error and the
     delay in ms.
     """
     while not signals.stop.is_set():
@@ -87,7 +87,7 @@ async def report_ready(
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            no_room(error, _RETRY_MS)
+            disk_full(error, _RETRY_MS)
             await signals.wait_stop(_RETRY_MS)
         else:
             return

@@ -104,9 +104,7 @@ async def wait_for_exit(pid: int, signals: StopSignals, duration_ms: int) -> Non
     ending = asyncio.create_task(ended.wait())
     try:
         await asyncio.wait(
-            {forcing, ending},
-            timeout=duration_ms / 1000,
-            return_when=asyncio.FIRST_COMPLETED,
+            {forcing, ending}, timeout=duration_ms / 1000, return_when=asyncio.FIRST_COMPLETED
         )
     finally:
         loop.remove_reader(descriptor)

@@ -55,20 +55,22 @@ class BuildContents(NamedTuple):
 
 def read_server_json(content: bytes | None) -> BuildProgram:
     """Parses `server.json`. `content` is None if the file is missing. Raises BadManifest."""
-    told = _object(SERVER_JSON, content, SERVER_JSON_MAX_BYTES)
-    problems = list(_problems(told))
+    fields = _object(SERVER_JSON, content, SERVER_JSON_MAX_BYTES)
+    problems = list(_problems(fields))
     if problems:
         raise BadManifest(f"{SERVER_JSON}: {'; '.join(problems)}")
     return BuildProgram(
-        tuple(told["command"]), env=dict(told.get("env", {})), workdir=told.get("workdir", ".")
+        tuple(fields["command"]),
+        env=dict(fields.get("env", {})),
+        workdir=fields.get("workdir", "."),
     )
 
 
-def _problems(told: Mapping[str, Any]) -> Iterator[str]:
-    for name in told:
+def _problems(fields: Mapping[str, Any]) -> Iterator[str]:
+    for name in fields:
         if name not in ("command", "env", "workdir"):
             yield f"{name!r} is not known: it may have command, env and workdir"
-    command, env, workdir = told.get("command"), told.get("env", {}), told.get("workdir", ".")
+    command, env, workdir = fields.get("command"), fields.get("env", {}), fields.get("workdir", ".")
     if not (_are_texts(command) and command and command[0]):
         yield "command must be a list of strings that begins with a program"
     if not isinstance(env, dict) or not all(
@@ -81,8 +83,8 @@ def _problems(told: Mapping[str, Any]) -> Iterator[str]:
 
 def read_bundle_config(content: bytes | None) -> BuildProgram:
     """Parses `config.json`. Ignores all fields that the service sets itself. Raises BadManifest."""
-    told = _object(CONFIG_JSON, content)
-    process, root = _part(told, "process", CONFIG_JSON), _part(told, "root", CONFIG_JSON)
+    fields = _object(CONFIG_JSON, content)
+    process, root = _part(fields, "process", CONFIG_JSON), _part(fields, "root", CONFIG_JSON)
     if root.get("path", "rootfs") not in ("rootfs", "./rootfs", "rootfs/"):
         raise BadManifest(f"{CONFIG_JSON}: root.path must be rootfs")
     args = process.get("args")
@@ -124,10 +126,14 @@ def read_image(read: Read, names: Collection[str], tag: str | None) -> BuildCont
 
 
 def _of_docker(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
-    told = _json(MANIFEST_JSON, _content(read, MANIFEST_JSON))
-    if not isinstance(told, list) or not told or not all(isinstance(one, dict) for one in told):
+    fields = _json(MANIFEST_JSON, _content(read, MANIFEST_JSON))
+    if (
+        not isinstance(fields, list)
+        or not fields
+        or not all(isinstance(one, dict) for one in fields)
+    ):
         raise BadManifest(f"{MANIFEST_JSON} must be a list of images")
-    named = [(one.get("RepoTags") or [], one) for one in told]
+    named = [(one.get("RepoTags") or [], one) for one in fields]
     found = _chosen(named, tag, MANIFEST_JSON)
     config, layers = found.get("Config"), found.get("Layers")
     if not _is_text(config) or not _are_texts(layers):
@@ -136,36 +142,43 @@ def _of_docker(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
 
 
 def _of_layout(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
-    path, told = INDEX_JSON, _object(INDEX_JSON, _content(read, INDEX_JSON))
+    path, fields = INDEX_JSON, _object(INDEX_JSON, _content(read, INDEX_JSON))
     for _ in range(_NESTED_MAX):
-        manifests = told.get("manifests")
+        manifests = fields.get("manifests")
         if manifests is None:
             break
         if not isinstance(manifests, list) or not all(isinstance(one, dict) for one in manifests):
             raise BadManifest(f"{path}: manifests must be a list of objects")
-        named = [(_names_of(one), one) for one in manifests if _is_ours(one.get("platform"))]
+        named = [
+            (_names_of(one), one) for one in manifests if _is_for_this_machine(one.get("platform"))
+        ]
         path = _blob(_chosen(named, tag, path), path)
-        told = _object(path, _content(read, path))
+        fields = _object(path, _content(read, path))
         tag = None
-    config, layers = told.get("config"), told.get("layers")
+    config, layers = fields.get("config"), fields.get("layers")
     if not isinstance(layers, list):
         raise BadManifest(f"{path}: an image must have config and layers")
     return _blob(config, path), [_blob(layer, path) for layer in layers]
 
 
 def _names_of(descriptor: Mapping[str, Any]) -> Sequence[str]:
-    told = descriptor.get("annotations")
+    fields = descriptor.get("annotations")
     labels = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
-    return [told[label] for label in labels if label in told] if isinstance(told, dict) else []
+    return (
+        [fields[label] for label in labels if label in fields] if isinstance(fields, dict) else []
+    )
 
 
-def _is_ours(told: object) -> bool:
-    if not isinstance(told, dict):
+def _is_for_this_machine(fields: object) -> bool:
+    if not isinstance(fields, dict):
         return True
-    return (told.get("os", "linux"), told.get("architecture", _ours())) == ("linux", _ours())
+    return (fields.get("os", "linux"), fields.get("architecture", _architecture())) == (
+        "linux",
+        _architecture(),
+    )
 
 
-def _ours() -> str:
+def _architecture() -> str:
     return _ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
@@ -177,11 +190,11 @@ def _chosen(named: Sequence[tuple[Any, Any]], tag: str | None, path: str) -> Any
     if len(fitting) == 1:
         return fitting[0]
     if not named:
-        raise BadManifest(f"{path} has no image for linux/{_ours()}")
-    told = ", ".join(known[:8]) or "no names"
+        raise BadManifest(f"{path} has no image for linux/{_architecture()}")
+    names = ", ".join(known[:8]) or "no names"
     if fitting:
-        raise BadManifest(f"{path} has several images: image_tag has to name one ({told})")
-    raise BadManifest(f"{path} has no image {tag!r}, it has {told}")
+        raise BadManifest(f"{path} has several images: image_tag has to name one ({names})")
+    raise BadManifest(f"{path} has no image {tag!r}, it has {names}")
 
 
 def _has(names: object, tag: str) -> bool:
@@ -196,11 +209,13 @@ def _blob(descriptor: Any, path: str) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 
 
-def _of_config(told: Mapping[str, Any], path: str) -> BuildProgram:
-    system = told.get("os", "linux"), told.get("architecture", _ours())
-    if system != ("linux", _ours()):
-        raise BadManifest(f"is for {'/'.join(map(str, system))}, servers run on linux/{_ours()}")
-    config = told.get("config") or {}
+def _of_config(fields: Mapping[str, Any], path: str) -> BuildProgram:
+    system = fields.get("os", "linux"), fields.get("architecture", _architecture())
+    if system != ("linux", _architecture()):
+        raise BadManifest(
+            f"is for {'/'.join(map(str, system))}, servers run on linux/{_architecture()}"
+        )
+    config = fields.get("config") or {}
     if not isinstance(config, dict):
         raise BadManifest(f"{path}: config must be an object")
     command, args = config.get("Entrypoint") or [], config.get("Cmd") or []
@@ -218,27 +233,27 @@ def _of_config(told: Mapping[str, Any], path: str) -> BuildProgram:
     )
 
 
-def _variables(told: Any, label: str) -> dict[str, str]:
-    if not _are_texts(told or []):
+def _variables(fields: Any, label: str) -> dict[str, str]:
+    if not _are_texts(fields or []):
         raise BadManifest(f"{label} must be a list of strings")
-    pairs = [one.partition("=") for one in told or []]
+    pairs = [one.partition("=") for one in fields or []]
     if not all(name and separator for name, separator, _ in pairs):
         raise BadManifest(f"{label} must be of the form NAME=value")
     return {name: value for name, _, value in pairs}
 
 
-def _workdir(told: Any, label: str) -> str:
-    if not _is_text(told or "") or (told and not told.startswith("/")):
+def _workdir(fields: Any, label: str) -> str:
+    if not _is_text(fields or "") or (fields and not fields.startswith("/")):
         raise BadManifest(f"{label} must be an absolute path")
-    return told or "/"
+    return fields or "/"
 
 
 def _path(text: str) -> str:
     return "/".join(word for word in text.split("/") if word not in ("", "."))
 
 
-def _part(told: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
-    part = told.get(name)
+def _part(fields: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
+    part = fields.get(name)
     if not isinstance(part, dict):
         raise BadManifest(f"{path} must have an object {name}")
     return part
@@ -252,10 +267,10 @@ def _content(read: Read, path: str) -> bytes | None:
 
 
 def _object(path: str, content: bytes | None, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    told = _json(path, content, max_bytes)
-    if not isinstance(told, dict):
+    fields = _json(path, content, max_bytes)
+    if not isinstance(fields, dict):
         raise BadManifest(f"{path}: must be an object")
-    return told
+    return fields
 
 
 def _json(path: str, content: bytes | None, max_bytes: int = MAX_BYTES) -> Any:

@@ -116,8 +116,8 @@ class ContainerRuntime:
     ) -> None:
         bundle = folder / BUNDLE
         bundle.mkdir(mode=0o700)
-        told = _oci_config(self.place, inside, command, variables, shared)
-        write_file(bundle / "config.json", json.dumps(told).encode())
+        messages = _oci_config(self.place, inside, command, variables, shared)
+        write_file(bundle / "config.json", json.dumps(messages).encode())
 
 
 def mount_point_outside(*paths: Path) -> str | None:
@@ -135,17 +135,17 @@ def runtime_failure(folder: RunFolder) -> str | None:
     lines: list[str] = []
     with contextlib.suppress(FileNotFoundError):
         lines += (folder.path / _LOG).read_text(errors="replace").splitlines()
-    told = [_message(line) for line in lines]
+    messages = [_message(line) for line in lines]
     # The process that becomes the program can report an error only in the log.
     last = collections.deque(folder.lines(folder.segments()[-1][0]), 1) if folder.segments() else ()
-    told += [_message(line.text) for line in last if line.text.startswith(_NO_EXEC)]
-    return next((message for message in reversed(told) if message), None)
+    messages += [_message(line.text) for line in last if line.text.startswith(_NO_EXEC)]
+    return next((message for message in reversed(messages) if message), None)
 
 
 def _message(line: str) -> str | None:
     try:
-        told = json.loads(line)
-        return str(told["msg"]) if told["level"] == "error" else None
+        messages = json.loads(line)
+        return str(messages["msg"]) if messages["level"] == "error" else None
     except (ValueError, KeyError, TypeError):
         return line.strip() or None
 

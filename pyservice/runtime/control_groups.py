@@ -49,14 +49,14 @@ class ControlGroups:
 
     @property
     def unenforced(self) -> list[str]:
-        told = []
+        problems = []
         if self.memory is None:
-            told.append(
+            problems.append(
                 "memory is watched twice a second, not limited: no control group can be made"
             )
         if self.cpu is None:
-            told.append("processors are shared by nice values: no control group can be made")
-        return told
+            problems.append("processors are shared by nice values: no control group can be made")
+        return problems
 
     def membership(self, run_id: str) -> Membership:
         joins: list[Path] = []

@@ -41,21 +41,21 @@ _log = get_logger("runtime")
 
 
 async def choose_isolation(
-    wanted: IsolationSetting, keeper: Path, folder: Path, shared_paths: Sequence[Path]
+    setting: IsolationSetting, keeper: Path, folder: Path, shared_paths: Sequence[Path]
 ) -> Isolation | None:
     """Returns the strongest isolation that works, or None. Raises OSError."""
-    if wanted == "none":
+    if setting == "none":
         return "none"
     candidates: tuple[Isolation, ...] = ("namespace", "landlock")
     if os.geteuid() == 0:
         candidates = ("user", *candidates)
-    for isolation in candidates if wanted == "auto" else (wanted,):
+    for isolation in candidates if setting == "auto" else (setting,):
         trial = RunFolder(folder / f".trial-{isolation}")
         opened = _open_run_folders(folder) if needs_open_folders(isolation) else {}
         problem = await asyncio.to_thread(
             _isolation_problem, trial, isolation, keeper, shared_paths
         )
-        if problem is None or (problem == _SIGNALS and wanted == isolation):
+        if problem is None or (problem == _SIGNALS and setting == isolation):
             return isolation
         for path, mode in opened.items():
             path.chmod(mode)
@@ -95,10 +95,10 @@ async def unenforced_by_isolation(
 
 
 async def choose_container_runtime(
-    wanted: Path | None, keeper: Path, folder: Path
+    setting: Path | None, keeper: Path, folder: Path
 ) -> tuple[ContainerRuntime | None, str]:
     """Returns the first OCI runtime that works, or None with the reason. Raises OSError."""
-    there = [wanted] if wanted is not None else _runtimes()
+    there = [setting] if setting is not None else _runtimes()
     problem = "neither crun nor runc is installed"
     for runtime in there:
         place = mount_point_outside(folder, runtime)

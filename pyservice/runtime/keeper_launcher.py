@@ -136,7 +136,7 @@ class KeeperLauncher:
         self._asked[os.fsencode(folder)] = future
         return future
 
-    def _hear(self, status: bytes, folder: bytes, sentence: bytes) -> None:
+    def _received(self, status: bytes, folder: bytes, sentence: bytes) -> None:
         asked = self._asked.pop(folder, None)
         if asked is not None and not asked.done():
             asked.set_result(_Answer(int(status), sentence.decode(errors="replace")))
@@ -148,11 +148,11 @@ class KeeperLauncher:
         words: list[bytes] = []
         rest = b""
         try:
-            while told := await answers.read(_READ_BYTES):
-                *more, rest = (rest + told).split(b"\0")
+            while block := await answers.read(_READ_BYTES):
+                *more, rest = (rest + block).split(b"\0")
                 words += more
                 while len(words) >= 3:
-                    self._hear(*words[:3])
+                    self._received(*words[:3])
                     del words[:3]
             _log.warning("keeper launcher ended", pid=process.pid)
         finally:

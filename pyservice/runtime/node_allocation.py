@@ -42,12 +42,12 @@ class NodeCapacity:
         """Resources without a claim or reservation. Negative if the claims exceed the node."""
         return self._unclaimed
 
-    def reserve(self, run_id: str, wanted: Resources) -> bool:
+    def reserve(self, run_id: str, resources: Resources) -> bool:
         """Reserves resources for a run that may begin. Returns False if too few are free."""
-        if not wanted.fits(self._unclaimed):
+        if not resources.fits(self._unclaimed):
             return False
-        self._reserved[run_id] = wanted
-        self._set_unclaimed(self._unclaimed - wanted)
+        self._reserved[run_id] = resources
+        self._set_unclaimed(self._unclaimed - resources)
         return True
 
     def give_back(self, run_id: str) -> None:
@@ -55,25 +55,25 @@ class NodeCapacity:
         if reserved is not None:
             self._set_unclaimed(self._unclaimed.plus(reserved))
 
-    def claim(self, run_id: str, wanted: Resources) -> None:
+    def claim(self, run_id: str, resources: Resources) -> None:
         reserved = self._reserved.pop(run_id, Resources(0, 0))
-        self._set_unclaimed(self._unclaimed.plus(reserved) - wanted)
+        self._set_unclaimed(self._unclaimed.plus(reserved) - resources)
 
-    def hold(self, wanted: Resources) -> None:
+    def hold(self, resources: Resources) -> None:
         """Takes the resources of a recovered run, even beyond the node's capacity."""
-        self._free = self._free - wanted
+        self._free = self._free - resources
 
-    def take(self, wanted: Resources) -> bool:
-        if not wanted.fits(self._free):
+    def take(self, resources: Resources) -> bool:
+        if not resources.fits(self._free):
             return False
-        self._free = self._free - wanted
+        self._free = self._free - resources
         return True
 
-    async def wait(self, wanted: Resources) -> None:
+    async def wait(self, resources: Resources) -> None:
         """Waits for resources. Requests wait in order, but a small request may overtake a large one
         that does not fit.
         """
-        while not self.take(wanted):
+        while not self.take(resources):
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             await waiter
@@ -173,8 +173,8 @@ class PlacementAllocator:
         if self._are_for_others(order):
             raise NoFreePort
         ports: dict[str, ProcessPort] = {}
-        for name, wanted in sorted(order.ports.items()):
-            ports[name] = self._port(wanted, {port.number for port in ports.values()})
+        for name, resources in sorted(order.ports.items()):
+            ports[name] = self._port(resources, {port.number for port in ports.values()})
         placed = RunPlacement(
             order.owner,
             order.build_id,
@@ -237,17 +237,17 @@ class PlacementAllocator:
         free = len(self._all_numbers) - len(self._numbers) - len(self._resting)
         return resting >= _QUARANTINED_MIN and free < resting + len(drawn)
 
-    def _port(self, wanted: PortRequest, others: Collection[int]) -> ProcessPort:
-        if wanted.span is not None:
-            return ProcessPort(0, *wanted.span, is_direct=True)
-        if wanted.fixed:
-            return ProcessPort(wanted.fixed, is_direct=True)
+    def _port(self, resources: PortRequest, others: Collection[int]) -> ProcessPort:
+        if resources.span is not None:
+            return ProcessPort(0, *resources.span, is_direct=True)
+        if resources.fixed:
+            return ProcessPort(resources.fixed, is_direct=True)
         number = draw_free_port(
             self._all_numbers,
             lambda number: (
                 number in self._numbers or number in others or number in self._rests_until_s
             ),
-            is_datagram=wanted.is_datagram,
+            is_datagram=resources.is_datagram,
         )
         return ProcessPort(number)
 

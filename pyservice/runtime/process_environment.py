@@ -63,10 +63,10 @@ def merge_variables(
     variables: dict[str, str] = {}
     for source in sources:
         variables |= source
-    ours = sources[-1] if sources else {}
-    for theirs, name in (aliases or {}).items():
-        if name in ours and theirs not in ours:
-            variables[theirs] = ours[name]
+    last = sources[-1] if sources else {}
+    for alias, name in (aliases or {}).items():
+        if name in last and alias not in last:
+            variables[alias] = last[name]
     return variables
 
 
@@ -129,9 +129,9 @@ def _plus(together: int, count: int) -> int:
     return together
 
 
-def _too_long(what: str, mend: str) -> EnvironmentTooLong:
+def _too_long(what: str, remedy: str) -> EnvironmentTooLong:
     return EnvironmentTooLong(
-        f"{what} is longer than {WORD_BYTES_MAX} bytes, and Linux takes no more: {mend}."
+        f"{what} is longer than {WORD_BYTES_MAX} bytes, and Linux takes no more: {remedy}."
     )
 
 

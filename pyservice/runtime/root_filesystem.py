@@ -102,7 +102,7 @@ class RootFilesystem:
         self._make_above(folder)
         return f"{folder}/{name}"
 
-    def _follow(self, words: Sequence[str], told: str) -> str:
+    def _follow(self, words: Sequence[str], shown: str) -> str:
         at: list[str] = []
         left, links = [*reversed(words)], 0
         while left:
@@ -122,12 +122,12 @@ class RootFilesystem:
             words = target.split("/")
             self._steps += len(words)
             if links > _LINKS_MAX or self._steps > STEPS_MAX:
-                raise BadArchive(told, "not-allowed", "is behind too many links")
+                raise BadArchive(shown, "not-allowed", "is behind too many links")
             if target.startswith("/"):
                 at = []
             left += reversed(words)
         if len(at) >= DEPTH_MAX:
-            raise BadArchive(told, "not-allowed", "is too deep in folders")
+            raise BadArchive(shown, "not-allowed", "is too deep in folders")
         return "/".join([self._root, *at])
 
     def _make_above(self, folder: str) -> None:

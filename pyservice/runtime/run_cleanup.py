@@ -187,14 +187,14 @@ _RETRY_INTERVAL_S: Final = 1.0
 async def end_unowned_run(found: StoredRun, groups: ControlGroups, in_thread: InThread) -> None:
     """Ends a run without a known owner, and keeps its log. Retries until the disk allows it."""
     _log.warning("unowned run is ended", id=found.id)
-    is_told = False
+    is_logged = False
     while True:
         try:
             return await _try_end_unowned_run(found, groups, in_thread)
         except OSError as error:
-            if not is_told:
+            if not is_logged:
                 _log.warning("tried again", id=found.id, error=str(error))
-            is_told = True
+            is_logged = True
         await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
@@ -240,7 +240,7 @@ class RunRetention:
         self._folder = folder
         self._is_short = is_short
         self._folders_max = folders_max
-        self._is_told = False
+        self._is_logged = False
 
     async def remove_expired(self) -> None:
         """Removes folders of runs that were reported as ended more than 7 days ago. Raises OSError.
@@ -264,14 +264,14 @@ class RunRetention:
             early += sum(one.reported_s >= kept_from_s for one in portion[:gone])
             if gone < len(portion):
                 break
-        if early and not self._is_told:
+        if early and not self._is_logged:
             _log.warning(
                 "logs of ended game servers are removed before their 7 days",
                 reason="free space or inodes are short" if is_short else "there are too many",
                 count=early,
                 kept=count - removed,
             )
-        self._is_told = bool(early) or (self._is_told and is_short)
+        self._is_logged = bool(early) or (self._is_logged and is_short)
 
     def _oldest_first(self) -> list[_EndedRun]:
         ended = []

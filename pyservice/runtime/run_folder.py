@@ -33,6 +33,10 @@ _SPEC: Final = "spec"
 _WITHDRAWN: Final = "withdrawn"
 _NOTE: Final = "note"
 _READ_BYTES: Final = 4_096
+_NUMBERS: Final = (
+    *("uid", "gid", "kill_timeout_ms", "log_bytes_max", "reserve_bytes", "memory_max_bytes"),
+    "nice",
+)
 _STREAMS: Final[Mapping[str, LogStream]] = {
     "o": "std_out",
     "O": "std_out",
@@ -74,19 +78,9 @@ class KeeperSpec:
         records += [("read", str(path)) for path in self.read]
         records += [("write", str(path)) for path in self.write]
         records += [("cgroup", str(path)) for path in self.cgroups]
-        numbers = {
-            "uid": self.uid,
-            "gid": self.gid,
-            "kill_timeout_ms": self.kill_timeout_ms,
-            "log_bytes_max": self.log_bytes_max,
-            "reserve_bytes": self.reserve_bytes,
-            "memory_max_bytes": self.memory_max_bytes,
-            "nice": self.nice,
-        }
-        records += [(name, str(number)) for name, number in numbers.items()]
-        for name, path in (("oom_counter", self.oom_counter), ("notify", self.notify)):
-            if path is not None:
-                records.append((name, str(path)))
+        records += [(name, str(getattr(self, name))) for name in _NUMBERS]
+        optional = (("oom_counter", self.oom_counter), ("notify", self.notify))
+        records += [(name, str(path)) for name, path in optional if path is not None]
         records.append((_NOTE, self.note))
         if any("\0" in value for _, value in records):
             raise ValueError("a NUL in what is to be run")
@@ -183,18 +177,18 @@ class RunFolder:
         *_, last, _ = ["", *text.split("\n\n")]
         if not last:
             return None
-        told = dict(line.split("=", 1) for line in last.split("\n"))
-        code = told.get("exit_code")
-        status: RunStatus = told["status"]  # type: ignore[assignment]
+        fields = dict(line.split("=", 1) for line in last.split("\n"))
+        code = fields.get("exit_code")
+        status: RunStatus = fields["status"]  # type: ignore[assignment]
         return KeeperState(
             status,
-            int(told["keeper_pid"]),
-            int(told["pid"]),
-            int(told["started_us"]),
-            int(told["ended_us"]),
+            int(fields["keeper_pid"]),
+            int(fields["pid"]),
+            int(fields["started_us"]),
+            int(fields["ended_us"]),
             None if code is None else int(code),
-            told.get("reason", ""),
-            told.get("message", ""),
+            fields.get("reason", ""),
+            fields.get("message", ""),
         )
 
     def was_started(self) -> bool:
@@ -222,9 +216,9 @@ class RunFolder:
         """
         with contextlib.suppress(FileNotFoundError):
             state = os.stat(f"{self.path}/state")
-            ours = os.getpid()
+            own = os.getpid()
             others = (int(name) for name in os.listdir("/proc") if name.isdigit())
-            return [pid for pid in others if pid != ours and _may_write(pid, state)]
+            return [pid for pid in others if pid != own and _may_write(pid, state)]
         return []
 
     def withdraw(self) -> None:
@@ -241,12 +235,12 @@ class RunFolder:
 
         Returns False without a keeper.
         """
-        return self._tell(f"stop {timeout_ms}\n")
+        return self._send(f"stop {timeout_ms}\n")
 
     def follow(self, for_ms: int) -> bool:
-        return self._tell(f"follow {for_ms}\n")
+        return self._send(f"follow {for_ms}\n")
 
-    def _tell(self, line: str) -> bool:
+    def _send(self, line: str) -> bool:
         try:
             descriptor = os.open(self.path / "control", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -290,11 +284,10 @@ def _read(path: str) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        read = told = os.read(descriptor, _READ_BYTES)
-        while read:
-            read = os.read(descriptor, _READ_BYTES)
-            told += read
-        return told
+        content = b""
+        while block := os.read(descriptor, _READ_BYTES):
+            content += block
+        return content
     finally:
         os.close(descriptor)
 
@@ -307,8 +300,8 @@ def _may_write(pid: int, file: os.stat_result) -> bool:
                 if os.readlink(opened).endswith("/state") and os.path.samestat(
                     os.stat(opened), file
                 ):
-                    told = _read(f"/proc/{pid}/fdinfo/{name}").split()
-                    if int(told[told.index(b"flags:") + 1], 8) & os.O_ACCMODE:
+                    fields = _read(f"/proc/{pid}/fdinfo/{name}").split()
+                    if int(fields[fields.index(b"flags:") + 1], 8) & os.O_ACCMODE:
                         return True
     return False
 
@@ -326,11 +319,7 @@ def _line(raw: bytes, position: int) -> LogLine:
     time_us, letter, text = raw[:-1].split(b" ", 2)
     stream = letter.decode()
     return LogLine(
-        position,
-        int(time_us),
-        _STREAMS[stream],
-        stream.isupper(),
-        text.decode(errors="replace"),
+        position, int(time_us), _STREAMS[stream], stream.isupper(), text.decode(errors="replace")
     )
 
 
@@ -342,9 +331,9 @@ class KeeperNotices:
     authoritative.
     """
 
-    def __init__(self, path: Path, hear: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, noticed: Callable[[str], None]) -> None:
         self._path = path
-        self._hear = hear
+        self._noticed = noticed
         self._descriptor = -1
         self._rest = b""
 
@@ -367,9 +356,9 @@ class KeeperNotices:
 
     def _read(self) -> None:
         try:
-            told = os.read(self._descriptor, _NOTICE_READ_BYTES)
+            block = os.read(self._descriptor, _NOTICE_READ_BYTES)
         except BlockingIOError:
             return
-        *lines, self._rest = (self._rest + told).split(b"\n")
+        *lines, self._rest = (self._rest + block).split(b"\n")
         for line in lines:
-            self._hear(line.partition(b" ")[0].decode(errors="replace"))
+            self._noticed(line.partition(b" ")[0].decode(errors="replace"))

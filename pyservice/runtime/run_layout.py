@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -182,7 +182,7 @@ def _spec(
         oom_counter=membership.oom_counter,
         nice=0 if node.groups.cpu else _nice(order.resources.cpu_millicores),
         notify=node.notify,
-        note=json.dumps(placed.told()),
+        note=json.dumps(asdict(placed)),
     )
 
 

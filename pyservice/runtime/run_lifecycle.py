@@ -7,50 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.build_worker import NoDiskSpace
-from pyservice.runtime.keeper_launcher import KeeperLauncher
-from pyservice.runtime.node_allocation import NodeCapacity, NoFreePort, PlacementAllocator
+from pyservice.runtime.node_allocation import NoFreePort
 from pyservice.runtime.run_cleanup import KEEPER_GRACE_S, end_leftover_processes, kill_keeper
 from pyservice.runtime.run_folder import KeeperFailed, KeeperState
-from pyservice.runtime.run_layout import CannotRun, NodeSettings, StoredRun
+from pyservice.runtime.run_layout import CannotRun, StoredRun
 from pyservice.runtime.run_requests import (
-    OwnerKind,
     ReportUndelivered,
-    Resources,
     RunEnd,
     RunPlacement,
-    RunReporter,
     RunRequest,
 )
-from pyservice.runtime.unpacked_builds import BuildUnusable, UnpackedBuild, UnpackedBuilds
+from pyservice.runtime.unpacked_builds import BuildUnusable, UnpackedBuild
+
+if TYPE_CHECKING:
+    from pyservice.runtime.run_supervisor import RunSupervisor
 
 _Result = TypeVar("_Result")
-
-
-class RunContext(Protocol):
-    @property
-    def builds(self) -> UnpackedBuilds: ...
-    @property
-    def node(self) -> NodeSettings: ...
-    def reporter(self, owner: OwnerKind) -> RunReporter: ...
-
-    @property
-    def keeper_launcher(self) -> KeeperLauncher: ...
-    @property
-    def capacity(self) -> NodeCapacity: ...
-    @property
-    def placements(self) -> PlacementAllocator: ...
-    async def in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Runs short blocking work. Work that has begun is not cancelled."""
-        ...
-
-    def begun(self, run_id: str) -> None:
-        pass
 
 
 _RETRY_INTERVAL_S: Final = 1.0
@@ -102,10 +80,7 @@ class StopRequest:
             raise
 
     async def retried(
-        self,
-        work: Callable[[], Awaitable[None]],
-        for_s: float,
-        failed: Callable[[OSError], None],
+        self, work: Callable[[], Awaitable[None]], for_s: float, failed: Callable[[OSError], None]
     ) -> None:
         """Retries `work` after OSErrors for `for_s`, without interrupting an attempt.
 
@@ -113,16 +88,16 @@ class StopRequest:
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + for_s
-        is_told = False
+        is_logged = False
         while True:
             try:
                 await work()
             except OSError as error:
                 if loop.time() >= until_s:
                     raise
-                if not is_told:
+                if not is_logged:
                     failed(error)
-                is_told = True
+                is_logged = True
             else:
                 return
             await self.unless_stopped(asyncio.sleep(_RETRY_INTERVAL_S))
@@ -148,7 +123,7 @@ RunState = Callable[[], Awaitable["RunState | None"]]
 class RunLifecycle:
     def __init__(
         self,
-        context: RunContext,
+        context: RunSupervisor,
         found: StoredRun,
         *,
         order: RunRequest | None = None,
@@ -165,40 +140,24 @@ class RunLifecycle:
         self.state = "found"
         self._is_new = is_new
         self._has_claim = True
-        self._has_room = placed is not None
+        self._has_capacity = placed is not None
         self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._context = context
         self._found = found
         self._folder = found.folder
         self._order = order
-        self._is_wanted = asyncio.Event()
+        self._is_requested = asyncio.Event()
         self._refused: RunEnd | None = None
         if order is not None:
-            self._is_wanted.set()
+            self._is_requested.set()
         self._stop = StopRequest()
         self._end: RunEnd | None = None
         self._not_begun: RunEnd | None = None
         self._build: UnpackedBuild | None = None
 
     @property
-    def owner(self) -> OwnerKind:
-        return self._about.owner
-
-    @property
-    def build_id(self) -> str:
-        return self._about.build_id
-
-    @property
-    def resources(self) -> Resources:
-        return self._about.resources
-
-    @property
-    def tier(self) -> str:
-        return self._about.tier
-
-    @property
-    def _about(self) -> RunRequest | RunPlacement:
+    def about(self) -> RunRequest | RunPlacement:
         about = self.placed or self._order
         assert about is not None
         return about
@@ -206,15 +165,15 @@ class RunLifecycle:
     def confirm(self, order: RunRequest) -> None:
         """Confirms that the owner still requests a run of an earlier service."""
         self._order = self._order or order
-        self._is_wanted.set()
+        self._is_requested.set()
 
     def abandon(self, end: RunEnd) -> None:
         self._refused = end
-        self._is_wanted.set()
+        self._is_requested.set()
 
     def stop(self, kill_timeout_ms: int | None) -> None:
         """Sends SIGTERM, and SIGKILL after the timeout. None: the timeout of the run's request."""
-        timeout_ms = self._about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
+        timeout_ms = self.about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
         if self._stop.request(timeout_ms):
             self.changed.set()
 
@@ -239,7 +198,7 @@ class RunLifecycle:
             return self._running
         state = self._folder.state()
         if self._end is None and state is not None and state.status == "ended":
-            self._end = self._told_by(state)
+            self._end = self._end_of(state)
         if self._end is not None:
             return self._ended
         sentence = (
@@ -270,21 +229,21 @@ class RunLifecycle:
 
     async def _waiting(self) -> RunState:
         try:
-            if self._context.capacity.take(self.resources):
-                self._has_room = True
+            if self._context.capacity.take(self.about.resources):
+                self._has_capacity = True
             else:
-                await self._stop.within(CAPACITY_TIMEOUT_S, self._room())
+                await self._stop.within(CAPACITY_TIMEOUT_S, self._wait_for_capacity())
         except TimeoutError:
-            wanted = self.resources
-            sentence = f"no room for {wanted.cpu_millicores} millicores and {wanted.memory_mb} MB on this node"
+            needed = self.about.resources
+            sentence = f"no capacity for {needed.cpu_millicores} millicores and {needed.memory_mb} MB on this node"
             return self._over(RunEnd("capacity", message=sentence))
         return self._preparing
 
-    async def _room(self) -> None:
-        await self._context.capacity.wait(self.resources)
+    async def _wait_for_capacity(self) -> None:
+        await self._context.capacity.wait(self.about.resources)
         # Set here and not by the caller, because a cancelled wait may already have received the
         # capacity.
-        self._has_room = True
+        self._has_capacity = True
 
     async def _preparing(self) -> RunState:
         order = self._order
@@ -332,7 +291,7 @@ class RunLifecycle:
 
     async def _found_again(self) -> RunState:
         """Waits for the owner's request, because an earlier service did not start the run."""
-        await self._stop.unless_stopped(self._is_wanted.wait())
+        await self._stop.unless_stopped(self._is_requested.wait())
         if self._refused is not None:
             return self._over(self._refused)
         if self._folder.is_withdrawn():
@@ -358,7 +317,7 @@ class RunLifecycle:
             return await self._given_up()
         except (KeeperFailed, OSError) as error:
             if not self._folder.was_started():
-                return self._over(RunEnd("exec_failed", message=self._told(error)))
+                return self._over(RunEnd("exec_failed", message=self._reason(error)))
         return self._running
 
     async def _given_up(self) -> RunState:
@@ -378,14 +337,14 @@ class RunLifecycle:
 
     async def _running(self) -> RunState:
         self._context.begun(self.id)
-        tell = self._context.reporter(self.owner).running
-        if tell is None:
+        report = self._context.reporter(self.about.owner).running
+        if report is None:
             return await self._watched()
-        telling = asyncio.create_task(self._again(lambda: tell(self.id)))
+        reporting = asyncio.create_task(self._again(lambda: report(self.id)))
         try:
             return await self._watched()
         finally:
-            await cancel_and_wait(telling)
+            await cancel_and_wait(reporting)
 
     async def _watched(self) -> RunState:
         self.changed.clear()
@@ -397,19 +356,19 @@ class RunLifecycle:
 
     async def _stopping(self) -> RunState:
         loop = asyncio.get_running_loop()
-        wanted_ms: int | None = None
-        is_told, until_s = False, 0.0
+        sent_ms: int | None = None
+        is_sent, until_s = False, 0.0
         while not self._is_over():
-            if wanted_ms != self._stop.timeout_ms and self._stop.timeout_ms is not None:
-                wanted_ms, is_told = self._stop.timeout_ms, False
-                until_s = loop.time() + wanted_ms / 1000 + KEEPER_GRACE_S
-            if not is_told and wanted_ms is not None:
-                is_told = self._folder.stop(wanted_ms)
+            if sent_ms != self._stop.timeout_ms and self._stop.timeout_ms is not None:
+                sent_ms, is_sent = self._stop.timeout_ms, False
+                until_s = loop.time() + sent_ms / 1000 + KEEPER_GRACE_S
+            if not is_sent and sent_ms is not None:
+                is_sent = self._folder.stop(sent_ms)
             if loop.time() >= until_s:
                 await self._end_keeper()
                 until_s = loop.time() + KEEPER_GRACE_S
-            look_s = _POLL_INTERVAL_S if is_told else _RETRY_DELAYS_S[0]
-            await self._next_change(min(look_s, until_s - loop.time()))
+            poll_s = _POLL_INTERVAL_S if is_sent else _RETRY_DELAYS_S[0]
+            await self._next_change(min(poll_s, until_s - loop.time()))
         return self._ended
 
     async def _ended(self) -> None:
@@ -421,17 +380,17 @@ class RunLifecycle:
             )
         if self._has_claim:
             self._has_claim = False
-            self._context.capacity.end(self.resources, was_held=self._has_room)
+            self._context.capacity.end(self.about.resources, was_held=self._has_capacity)
         _log.info(
-            f"{self.owner} ended",
+            f"{self.about.owner} ended",
             id=self.id,
             reason=end.reason,
             exit_code=end.exit_code,
             message=end.message or None,
         )
-        self._context.builds.mark_used(self.build_id)
-        reporter = self._context.reporter(self.owner)
-        await self._again(lambda: reporter.over(self.id, end, self._about.tier))
+        self._context.builds.mark_used(self.about.build_id)
+        reporter = self._context.reporter(self.about.owner)
+        await self._again(lambda: reporter.over(self.id, end, self.about.tier))
         forget = self._found.mark_reported if self._folder.was_started() else self._found.remove
         # A full disk must not cause a second report.
         groups = self._context.node.groups
@@ -456,16 +415,16 @@ class RunLifecycle:
             refused = await self._context.in_thread(self._found.failure)
             if refused is not None:
                 return RunEnd("exec_failed", message=self._context.builds.without_paths(refused))
-        return self._told_by(state)
+        return self._end_of(state)
 
-    def _told_by(self, state: KeeperState) -> RunEnd:
+    def _end_of(self, state: KeeperState) -> RunEnd:
         message = self._context.builds.without_paths(state.message)
         return RunEnd(state.reason, state.exit_code, message, state.started_ms)
 
     async def _end_keeper(self) -> None:
         await self._context.in_thread(lambda: kill_keeper(self._folder))
 
-    def _told(self, error: Exception) -> str:
+    def _reason(self, error: Exception) -> str:
         if isinstance(error, OSError):
             return f"this node could not start it: {error.strerror or type(error).__name__}"
         return self._context.builds.without_paths(str(error))

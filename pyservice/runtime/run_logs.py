@@ -40,7 +40,7 @@ class LogScan(NamedTuple):
     lines: list[LogLine]
     start: int
     stop: int
-    looked_bytes: int
+    read_bytes: int
     is_last: bool
 
 
@@ -52,7 +52,7 @@ def read_forward(
     Skips the part `silent`, which has no line of the stream.
     """
     found: list[LogLine] = []
-    looked = 0
+    read = 0
     segments = RunFolder(path).segments()
     if at > log_end(segments):
         return None
@@ -70,26 +70,26 @@ def read_forward(
                 if end is not None and at >= end:
                     break
                 block = os.pread(descriptor, _BLOCK_BYTES, at - begin)
-                looked += len(block)
+                read += len(block)
                 whole = block.rfind(b"\n") + 1
                 if not whole:
                     break
                 for line in _lines_in(stream, block[:whole], at):
                     found.append(line)
                     if len(found) >= count:
-                        return LogScan(found, start, line.position, looked, is_last=False)
+                        return LogScan(found, start, line.position, read, is_last=False)
                 at += whole
-                if looked >= bytes_max:
-                    return LogScan(found, start, at, looked, is_last=False)
+                if read >= bytes_max:
+                    return LogScan(found, start, at, read, is_last=False)
         at = at if end is None else max(at, end)
-    return LogScan(found, start, at, looked, is_last=True)
+    return LogScan(found, start, at, read, is_last=True)
 
 
 def read_backward(
     path: Path, stream: LogStream, at: int | None, count: int, silent: LogSpan, bytes_max: int
 ) -> LogScan:
     found: deque[LogLine] = deque()
-    looked = 0
+    read = 0
     stop = at
     for begin, file in reversed(RunFolder(path).segments()):
         if at is not None and at <= begin:
@@ -104,7 +104,7 @@ def read_backward(
                     continue
                 low = max(begin, at - _BLOCK_BYTES)
                 block = os.pread(descriptor, at - low, low - begin)
-                looked += len(block)
+                read += len(block)
                 first = 0 if low == begin else block.find(b"\n") + 1
                 whole = block.rfind(b"\n") + 1
                 stop = low + whole if stop is None else stop
@@ -112,11 +112,11 @@ def read_backward(
                 found.extendleft(reversed(lines[-(count - len(found)) :]))
                 at = low + first if first < whole else low
                 if len(found) >= count:
-                    return LogScan([*found], found[0].position, stop, looked, is_last=False)
-                if looked >= bytes_max:
-                    return LogScan([*found], at, stop, looked, is_last=False)
+                    return LogScan([*found], found[0].position, stop, read, is_last=False)
+                if read >= bytes_max:
+                    return LogScan([*found], at, stop, read, is_last=False)
         stop = at if stop is None else stop
-    return LogScan([*found], at or 0, stop or 0, looked, is_last=True)
+    return LogScan([*found], at or 0, stop or 0, read, is_last=True)
 
 
 @contextlib.contextmanager
@@ -136,11 +136,7 @@ def _lines_in(stream: LogStream, block: bytes, at: int) -> Iterator[LogLine]:
     for match in _LINE_PATTERNS[stream].finditer(b"\n" + block):
         time_us, letter, text = match.groups()
         yield LogLine(
-            at + match.end(),
-            int(time_us),
-            stream,
-            letter.isupper(),
-            text.decode(errors="replace"),
+            at + match.end(), int(time_us), stream, letter.isupper(), text.decode(errors="replace")
         )
 
 
@@ -178,15 +174,15 @@ class LogReader:
         at: int | None = None
         end, left, is_all = 0, READ_BYTES_MAX, False
         while not is_all and left > 0:
-            wanted = count - len(found)
+            missing = count - len(found)
             one = await self._in_thread(
-                partial(read_backward, path, stream, at, wanted, silent, _SCAN_BYTES)
+                partial(read_backward, path, stream, at, missing, silent, _SCAN_BYTES)
             )
             end = one.stop if at is None else end
             found.extendleft(reversed(one.lines))
-            at, left = one.start, left - one.looked_bytes
+            at, left = one.start, left - one.read_bytes
             is_all = one.is_last or len(found) >= count
-        self._know(path, stream, LogSpan(found[-1].position if found else at or 0, end))
+        self._remember_silent(path, stream, LogSpan(found[-1].position if found else at or 0, end))
         return LogLines(list(found), end, is_all)
 
     async def after(
@@ -197,22 +193,24 @@ class LogReader:
         at, left, is_all = position, READ_BYTES_MAX, False
         while not is_all and left > 0:
             silent = self._silent.get((path.name, stream), EMPTY_SPAN)
-            wanted = count - len(found)
+            missing = count - len(found)
             one = await self._in_thread(
-                partial(read_forward, path, stream, at, wanted, silent, _SCAN_BYTES)
+                partial(read_forward, path, stream, at, missing, silent, _SCAN_BYTES)
             )
             if one is None:
                 return None
             found += one.lines
-            self._know(path, stream, LogSpan(found[-1].position if found else position, one.stop))
-            at, left = one.stop, left - one.looked_bytes
+            self._remember_silent(
+                path, stream, LogSpan(found[-1].position if found else position, one.stop)
+            )
+            at, left = one.stop, left - one.read_bytes
             is_all = one.is_last or len(found) >= count
         return LogLines(found, at, is_all)
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _know(self, path: Path, stream: LogStream, span: LogSpan) -> None:
+    def _remember_silent(self, path: Path, stream: LogStream, span: LogSpan) -> None:
         key = (path.name, stream)
         known = self._silent.pop(key, EMPTY_SPAN)
         if span.start <= known.stop <= span.stop:

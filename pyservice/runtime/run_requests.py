@@ -76,27 +76,16 @@ class RunPlacement:
             if port.number and not port.is_direct
         }
 
-    def told(self) -> dict[str, Any]:
-        return {
-            "owner": self.owner,
-            "build_id": self.build_id,
-            "resources": list(self.resources),
-            "tier": self.tier,
-            "ports": {name: list(port) for name, port in self.ports.items()},
-            "uid": self.uid,
-            "kill_timeout_ms": self.kill_timeout_ms,
-        }
-
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> RunPlacement:
+    def of(cls, fields: Mapping[str, Any]) -> RunPlacement:
         return cls(
-            told["owner"],
-            told["build_id"],
-            Resources(*told["resources"]),
-            told["tier"],
-            {name: ProcessPort(*port) for name, port in told["ports"].items()},
-            int(told["uid"]),
-            int(told["kill_timeout_ms"]),
+            fields["owner"],
+            fields["build_id"],
+            Resources(*fields["resources"]),
+            fields["tier"],
+            {name: ProcessPort(*port) for name, port in fields["ports"].items()},
+            int(fields["uid"]),
+            int(fields["kill_timeout_ms"]),
         )
 
 

@@ -65,7 +65,7 @@ class BatchedThreads:
         self._left: deque[_Job] = deque()
         self._working = 0
         self._done: deque[_JobResult] = deque()
-        self._is_told = False
+        self._is_scheduled = False
 
     async def do(self, work: Callable[[], _Result]) -> _Result:
         """Runs work on a thread. Work that has begun is not cancelled."""
@@ -73,9 +73,9 @@ class BatchedThreads:
         future: asyncio.Future[_Result] = loop.create_future()
         with self._lock:
             self._left.append(_Job(work, future))
-            is_wanted = self._working < min(self._threads_max, len(self._left))
-            self._working += is_wanted
-        if is_wanted:
+            needs_thread = self._working < min(self._threads_max, len(self._left))
+            self._working += needs_thread
+        if needs_thread:
             self._threads.submit(self._work, loop)
         return await future
 
@@ -98,16 +98,16 @@ class BatchedThreads:
             except BaseException as error:  # noqa: BLE001 — the caller receives the error
                 done = _JobResult(task.future, None, error)
             self._done.append(done)
-            if not self._is_told:
-                self._is_told = True
+            if not self._is_scheduled:
+                self._is_scheduled = True
                 try:
-                    loop.call_soon_threadsafe(self._tell)
+                    loop.call_soon_threadsafe(self._deliver)
                 except RuntimeError:
                     return
 
-    def _tell(self) -> None:
+    def _deliver(self) -> None:
         # Reset first: later results need another call.
-        self._is_told = False
+        self._is_scheduled = False
         while self._done:
             future, result, error = self._done.popleft()
             if future.done():
@@ -216,28 +216,28 @@ class RunSupervisor:
         return run_id in self.runs
 
     def run_ids(self, owner: OwnerKind) -> list[str]:
-        return [run.id for run in self.runs.values() if run.owner == owner]
+        return [run.id for run in self.runs.values() if run.about.owner == owner]
 
     def stop_others(self, owner: OwnerKind, ids: Collection[str]) -> None:
         for run in list(self.runs.values()):
-            if run.owner == owner and run.id not in ids:
+            if run.about.owner == owner and run.id not in ids:
                 run.stop(None)
 
-    async def stop_all(self, hurry: asyncio.Event) -> None:
-        """Stops all runs and waits for their reports. Starts no new run. Setting `hurry` kills the
+    async def stop_all(self, forced: asyncio.Event) -> None:
+        """Stops all runs and waits for their reports. Starts no new run. Setting `forced` kills the
         runs.
         """
         self._is_ending = True
         for run in self.runs.values():
             run.stop(None)
-        hurrying = asyncio.create_task(self._kill_all(hurry))
+        killing = asyncio.create_task(self._kill_all(forced))
         try:
             await self._idle.wait()
         finally:
-            hurrying.cancel()
+            killing.cancel()
 
-    async def _kill_all(self, hurry: asyncio.Event) -> None:
-        await hurry.wait()
+    async def _kill_all(self, forced: asyncio.Event) -> None:
+        await forced.wait()
         for run in self.runs.values():
             run.stop(0)
 
@@ -276,6 +276,7 @@ class RunSupervisor:
         return self._reporters[owner]
 
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
+        """Runs short blocking work. Work that has begun is not cancelled."""
         return await self._workers.do(work)
 
     def begun(self, run_id: str) -> None:
@@ -333,10 +334,10 @@ class RunSupervisor:
 
     def _begin(self, run: RunLifecycle) -> None:
         self.runs[run.id] = run
-        self.capacity.claim(run.id, run.resources)
+        self.capacity.claim(run.id, run.about.resources)
         if run.placed is not None:
             self.placements.adopt(run.placed)
-            self.capacity.hold(run.resources)
+            self.capacity.hold(run.about.resources)
         self._idle.clear()
         run.task = asyncio.create_task(self._live(run), name=f"run {run.id}")
 
@@ -360,7 +361,8 @@ class RunSupervisor:
     async def _remove_expired(self) -> None:
         try:
             await self.builds.remove_unused(
-                lambda: {run.build_id for run in self.runs.values()}, is_full=self._is_disk_full()
+                lambda: {run.about.build_id for run in self.runs.values()},
+                is_full=self._is_disk_full(),
             )
         except OSError as error:
             _log.warning("unused builds could not be removed", error=str(error))

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.concurrency.single_flight import SingleFlight
@@ -45,7 +45,6 @@ _UNFINISHED: Final = ".unpacking"
 _REMOVED: Final = ".removed"
 
 _log = get_logger("runtime")
-_Result = TypeVar("_Result")
 
 
 class BuildUnusable(Exception):
@@ -272,12 +271,7 @@ def _read_unpacked(folder: Path) -> UnpackedBuild:
     with contextlib.suppress(FileNotFoundError):
         inside = ContainerProgram(**json.loads((folder / PROGRAM_JSON).read_bytes()))
         return UnpackedBuild(
-            root,
-            inside.command,
-            inside.env,
-            Path(inside.workdir),
-            inside.args,
-            inside,
+            root, inside.command, inside.env, Path(inside.workdir), inside.args, inside
         )
     path = root / SERVER_JSON
     content = None

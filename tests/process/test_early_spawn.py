@@ -91,6 +91,7 @@ def test_child_arguments_are_those_given_and_its_own() -> None:
     assert PendingFlags.of([]) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_parent_that_exits_at_once_leaves_no_child(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "data"

@@ -139,6 +139,7 @@ def test_ready_file_replaces_an_older_one(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.full
 def test_start_waits_for_a_lock_holder_that_is_ending(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", _ENDING_HOLDER, str(tmp_path)],

@@ -35,9 +35,7 @@ def upload_build(cloud: Cloud, game: str, archive: bytes, name: str = "server", 
     digest = hashlib.sha256(archive).hexdigest()
     image = {"path": "server.tar", "content_length": len(archive), "sha256": digest}
     made = cloud(
-        "POST",
-        f"/cloud/games/{game}/builds",
-        {"display_name": name, "image_file": image, **form},
+        "POST", f"/cloud/games/{game}/builds", {"display_name": name, "image_file": image, **form}
     )
     httpx.put(made["image_presigned_request"]["url"], content=archive).raise_for_status()
     cloud("POST", f"/cloud/uploads/{made['upload_id']}/complete", {})

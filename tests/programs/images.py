@@ -36,18 +36,18 @@ needs_oci_runtime: Final = pytest.mark.skipif(
 
 @functools.cache
 def server_program() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "server"
-        words = [
-            "--edition=2024",
-            "-Copt-level=1",
-            "-Ctarget-feature=+crt-static",
-            "-Cstrip=symbols",
-        ]
-        subprocess.run(
-            ["rustc", *words, "-o", made, FOLDER / "contained.rs"], check=True, cwd=folder
-        )
-        return made.read_bytes()
+    """Returns a static program. It is compiled once for each version of its source."""
+    source = FOLDER / "contained.rs"
+    words = ["--edition=2024", "-Copt-level=1", "-Ctarget-feature=+crt-static", "-Cstrip=symbols"]
+    version = hashlib.sha256(repr(words).encode() + source.read_bytes()).hexdigest()[:16]
+    program = FOLDER.parents[1] / "build" / "test_programs" / version
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+            fresh = Path(folder) / "server"
+            subprocess.run(["rustc", *words, "-o", fresh, source], check=True, cwd=folder)
+            fresh.rename(program)
+    return program.read_bytes()
 
 
 def file(

@@ -22,9 +22,7 @@ def workers() -> Iterator[BatchedThreads]:
     made.close()
 
 
-async def test_concurrent_calls_each_get_their_result(
-    workers: BatchedThreads,
-) -> None:
+async def test_concurrent_calls_each_get_their_result(workers: BatchedThreads) -> None:
     results = await asyncio.gather(*(workers.do(partial(pow, n, 2)) for n in range(500)))
     assert results == [n * n for n in range(500)]
 
@@ -46,9 +44,7 @@ async def test_exception_reaches_its_caller(workers: BatchedThreads) -> None:
     assert told[1] == "done"
 
 
-async def test_hanging_call_blocks_no_other_while_a_thread_is_free(
-    workers: BatchedThreads,
-) -> None:
+async def test_hanging_call_blocks_no_other_while_a_thread_is_free(workers: BatchedThreads) -> None:
     released = threading.Event()
     hanging = [asyncio.create_task(workers.do(released.wait)) for _ in range(THREADS - 1)]
     try:

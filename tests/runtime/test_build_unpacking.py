@@ -260,9 +260,7 @@ asyncio.run(main())
 """
 
 
-async def test_start_removes_partly_unpacked_builds(
-    folder: Path,
-) -> None:
+async def test_start_removes_partly_unpacked_builds(folder: Path) -> None:
     begun = tar({"server.json": MANIFEST, "large": b""})[:512].hex()
     command = [sys.executable, "-c", UNPACKS_FOR_EVER, str(folder), begun, BUILD]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as service:
@@ -276,9 +274,7 @@ async def test_start_removes_partly_unpacked_builds(
     assert (await builds.unpacked(GAME, BUILD)).command[0] == "./run"
 
 
-async def test_complete_build_survives_a_service_restart_but_not_a_reboot(
-    folder: Path,
-) -> None:
+async def test_complete_build_survives_a_service_restart_but_not_a_reboot(folder: Path) -> None:
     store = Store(whole())
     first = await opened(folder, store).unpacked(GAME, BUILD)
     assert await opened(folder, store).unpacked(GAME, BUILD) == first

@@ -14,7 +14,7 @@ from pyservice.runtime.run_folder import KeeperSpec, RunFolder
 from tests.programs.images import needs_oci_runtime
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 INSIDE: Final = ContainerProgram((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
 SHARED: Final = [path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.isdir(path)]
@@ -49,9 +49,7 @@ async def said(run: RunFolder) -> list[str]:
 
 
 @needs_oci_runtime
-async def test_fork_bomb_in_a_container_ends_with_its_container(
-    tmp_path: Path,
-) -> None:
+async def test_fork_bomb_in_a_container_ends_with_its_container(tmp_path: Path) -> None:
     if not process_limits(os.uname().release):
         pytest.skip("this kernel counts all containers as one user")
     found, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)

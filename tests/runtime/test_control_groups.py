@@ -86,6 +86,7 @@ async def test_run_and_its_children_are_in_a_group_with_its_limits(
     await host.reports.end(order.id)
 
 
+@pytest.mark.full
 async def test_runs_of_two_sizes_have_separate_groups(host: RuntimeHost, groups: Groups) -> None:
     small = await host.running(resources=Resources(100, 32))
     large = await host.running(resources=Resources(1_000, 512))
@@ -113,6 +114,7 @@ async def test_kernel_ends_a_leaking_program_without_memory_polling(
     assert (end.reason, end.exit_code) == ("out_of_memory", 128 + 9)
 
 
+@pytest.mark.full
 async def test_leak_in_one_run_does_not_affect_others(host: RuntimeHost, groups: Groups) -> None:
     well = await host.running(resources=Resources(100, 32))
     leaking = host.want(LEAKS, resources=Resources(100, 32))

@@ -28,7 +28,8 @@ from tests.support.leftover_processes import pids_of
 pytestmark = pytest.mark.anyio
 
 NOT_BEGUN: Final = RunEnd("exec_failed", message=run_lifecycle.START_TIMED_OUT)
-MOMENTS_S: Final = (0.0, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+LATER_S: Final = (0.0, 0.001, 0.002, 0.008, 0.016, 0.032)
+MOMENTS_S: Final = (0.004, *(pytest.param(one, marks=pytest.mark.full) for one in LATER_S))
 
 
 def before_its_record(folder: RunFolder) -> None:
@@ -73,6 +74,7 @@ async def is_over(host: RuntimeHost, order: RunRequest, pids: list[int]) -> None
     await host.running()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hang", HANGS)
 async def test_hanging_start_ends_at_its_deadline(
     host: RuntimeHost, monkeypatch: pytest.MonkeyPatch, hang: Hang
@@ -94,6 +96,7 @@ async def test_stop_ends_a_hanging_start(
     await is_over(host, order, pids)
 
 
+@pytest.mark.full
 async def test_stop_ends_a_hanging_start_after_a_service_restart(
     host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ async def test_stop_works_while_the_keeper_launcher_is_suspended(host: RuntimeHo
     assert not host.of(order).path.exists(), "and began nothing that nobody wants"
 
 
+@pytest.mark.full
 async def test_unresponsive_keeper_launcher_is_replaced(
     host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

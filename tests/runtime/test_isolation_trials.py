@@ -15,7 +15,7 @@ import pytest
 from pyservice.app.game_runtime import SYSTEM_PATHS
 from pyservice.runtime.isolation_trials import choose_isolation, unenforced_by_isolation
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHOOSES: Final = """
@@ -83,9 +83,7 @@ def test_landlock_is_chosen_without_user_namespaces(machine: Machine) -> None:
     assert (chosen, kept_off_not) == ("landlock", [])
 
 
-def test_landlock_without_signal_rules_is_only_chosen_explicitly(
-    machine: Machine,
-) -> None:
+def test_landlock_without_signal_rules_is_only_chosen_explicitly(machine: Machine) -> None:
     keeper = machine.keeper(NOT_SCOPED)
     assert machine.chosen("auto", keeper) == [None, []]
     chosen, kept_off_not = machine.chosen("landlock", keeper)
@@ -95,9 +93,7 @@ def test_landlock_without_signal_rules_is_only_chosen_explicitly(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="every game server is another user where we are root")
-async def test_game_servers_under_root_cannot_signal_on_old_landlock(
-    machine: Machine,
-) -> None:
+async def test_game_servers_under_root_cannot_signal_on_old_landlock(machine: Machine) -> None:
     keeper, trials = machine.keeper(NOT_SCOPED), machine.folder / "trials-of-root"
     assert await choose_isolation("landlock", keeper, trials, SYSTEM_PATHS) == "landlock"
     assert await unenforced_by_isolation("landlock", keeper, trials, SYSTEM_PATHS) == []

@@ -48,6 +48,7 @@ def logs() -> Iterator[LogReader]:
     made.close()
 
 
+@pytest.mark.full
 async def test_newest_lines_and_later_pages_span_several_segments(
     host: RuntimeHost, logs: LogReader
 ) -> None:
@@ -68,6 +69,7 @@ async def test_newest_lines_and_later_pages_span_several_segments(
     assert times == sorted(times)
 
 
+@pytest.mark.full
 async def test_oldest_segment_of_an_oversized_log_is_removed(
     host: RuntimeHost, logs: LogReader
 ) -> None:

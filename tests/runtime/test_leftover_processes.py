@@ -25,7 +25,7 @@ from pyservice.runtime.isolation_trials import choose_isolation
 from pyservice.runtime.run_requests import RunEnd, RunRequest
 from tests.runtime.node import RuntimeHost, is_alive, open_host, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 LOST: Final = "its keeper died without recording how it ended"
 WAITS: Final = "sleep 3600 & echo $!; wait"

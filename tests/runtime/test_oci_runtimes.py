@@ -72,6 +72,7 @@ async def test_missing_and_broken_runtimes_are_reported(tmp_path: Path) -> None:
         assert words in problem
 
 
+@pytest.mark.full
 @needs_oci_runtime
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user than root is tried by root")
 async def test_ordinary_user_can_run_containers(open_folder: Path) -> None:
@@ -85,6 +86,7 @@ async def test_ordinary_user_can_run_containers(open_folder: Path) -> None:
     assert done.stdout.startswith("ContainerRuntime("), (done.stdout, done.stderr)
 
 
+@pytest.mark.full
 @needs_oci_runtime
 @pytest.mark.parametrize("scratch", SCRATCHES)
 async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
@@ -123,6 +125,7 @@ async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
     assert is_on_disk == (scratch == "disk")
 
 
+@pytest.mark.full
 @needs_oci_runtime
 @pytest.mark.skipif(os.geteuid() != 0, reason="a folder of the machine is written by root")
 async def test_data_directory_may_be_at_a_container_mount_point() -> None:

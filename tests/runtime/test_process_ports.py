@@ -98,6 +98,7 @@ async def test_port_of_a_foreign_program_is_skipped(
     ).reason == "no_ports"
 
 
+@pytest.mark.full
 async def test_port_of_an_ended_run_is_reused_after_quarantine(
     limited_node: RuntimeHost, foreigner: Foreigner, kind: socket.SocketKind
 ) -> None:

@@ -16,9 +16,7 @@ pytestmark = pytest.mark.anyio
 GONE = RunEnd("tier_unknown", message="no tier of that name is there any more")
 
 
-async def test_prepared_run_without_a_request_ends_with_a_reason(
-    host: RuntimeHost,
-) -> None:
+async def test_prepared_run_without_a_request_ends_with_a_reason(host: RuntimeHost) -> None:
     order = await laid_out(host)
     assert host.supervisor.abandon(order.id, GONE)
     assert await host.reports.end(order.id) == GONE
@@ -64,9 +62,7 @@ async def test_ended_run_with_a_damaged_record_is_lost(host: RuntimeHost) -> Non
     assert host.supervisor.capacity.free == host.capacity
 
 
-async def test_runs_continue_but_none_start_without_isolation(
-    host: RuntimeHost,
-) -> None:
+async def test_runs_continue_but_none_start_without_isolation(host: RuntimeHost) -> None:
     order = await host.running()
     pending = host.order()
     host.isolated_by_nothing()

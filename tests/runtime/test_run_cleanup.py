@@ -52,9 +52,7 @@ def servers(host: RuntimeHost) -> Path:
     return host.folder / "servers"
 
 
-async def test_oldest_logs_are_removed_until_the_disk_has_space(
-    host: RuntimeHost,
-) -> None:
+async def test_oldest_logs_are_removed_until_the_disk_has_space(host: RuntimeHost) -> None:
     orders = await ended(host, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S)
     runs = await host.running("echo said; exec sleep 3600")
     await host.drop()
@@ -81,9 +79,7 @@ async def test_oldest_logs_are_removed_until_the_disk_has_space(
     assert said.getvalue().count(SAYS) == 1
 
 
-async def test_full_disk_keeps_running_and_recent_runs(
-    host: RuntimeHost,
-) -> None:
+async def test_full_disk_keeps_running_and_recent_runs(host: RuntimeHost) -> None:
     old, new = await ended(host, HOUR_S, 0)
     untold = host.want("echo said")
     host.reports.rejected.add("over")
@@ -140,9 +136,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield mounted
 
 
-async def test_disk_is_short_below_the_reserve_or_a_twentieth_of_inodes(
-    disk: Path,
-) -> None:
+async def test_disk_is_short_below_the_reserve_or_a_twentieth_of_inodes(disk: Path) -> None:
     assert not is_disk_short(disk, 4 << 20)
     assert is_disk_short(disk, 16 << 20)
     (disk / "ballast").write_bytes(bytes(5 << 20))

@@ -103,9 +103,7 @@ async def test_run_without_an_owner_record_is_ended_unless_requested(
     assert host.supervisor.runs.keys() == {other.id}
 
 
-async def test_write_errors_neither_lose_nor_repeat_an_end(
-    host: RuntimeHost,
-) -> None:
+async def test_write_errors_neither_lose_nor_repeat_an_end(host: RuntimeHost) -> None:
     order = await host.running()
     in_the_way = host.of(order).path / "told"
     in_the_way.symlink_to(host.folder / "nothing" / "told")

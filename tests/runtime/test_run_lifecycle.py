@@ -63,9 +63,7 @@ async def test_exited_run_is_reported_with_its_code(
     assert told.started_ms is not None
 
 
-async def test_impossible_run_is_reported_with_a_sentence_and_no_process(
-    host: RuntimeHost,
-) -> None:
+async def test_impossible_run_is_reported_with_a_sentence_and_no_process(host: RuntimeHost) -> None:
     host.store.archives |= {
         UNUSABLE: b"no tar " * 100,
         UNFINDABLE: build_of("nobody-has-this"),
@@ -173,7 +171,7 @@ async def test_run_that_waits_too_long_ends_with_the_missing_capacity(
     monkeypatch.setattr(run_lifecycle, "CAPACITY_TIMEOUT_S", 0.05)
     await host.running(resources=CAPACITY)
     end = await host.reports.end(host.want(resources=Resources(20, 30)).id)
-    assert end == RunEnd("capacity", message="no room for 20 millicores and 30 MB on this node")
+    assert end == RunEnd("capacity", message="no capacity for 20 millicores and 30 MB on this node")
 
 
 @pytest.mark.parametrize("what", ["placed", "running", "over"])
@@ -209,7 +207,9 @@ async def test_run_without_an_acknowledged_placement_is_not_started(
     await until(lambda: not host.of(order).path.exists())
 
 
-@pytest.mark.parametrize("turns", range(8))
+@pytest.mark.parametrize(
+    "turns", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (0, 1, 3, 4, 5, 6, 7))]
+)
 async def test_service_crash_at_any_moment_of_a_stop(host: RuntimeHost, turns: int) -> None:
     """The receiver of the end report is gone already."""
     host.reports.blocked.add("placed")
@@ -237,9 +237,7 @@ async def _laid_out(host: RuntimeHost) -> tuple[str, dict[str, tuple[str, int]]]
     return order.id, placed.backends
 
 
-async def test_prepared_run_starts_after_a_restart_if_still_requested(
-    host: RuntimeHost,
-) -> None:
+async def test_prepared_run_starts_after_a_restart_if_still_requested(host: RuntimeHost) -> None:
     run_id, backends = await _laid_out(host)
     assert host.reports.of(run_id) == []
     host.supervisor.ensure_running(replace(host.order(ports=GAME), id=run_id))
@@ -247,9 +245,7 @@ async def test_prepared_run_starts_after_a_restart_if_still_requested(
     assert await host.reports.wait_for(run_id, "placed") == backends
 
 
-async def test_prepared_run_that_is_not_requested_never_starts(
-    host: RuntimeHost,
-) -> None:
+async def test_prepared_run_that_is_not_requested_never_starts(host: RuntimeHost) -> None:
     run_id, _ = await _laid_out(host)
     host.supervisor.stop_others("lobby", [])
     assert host.supervisor.run_ids("server") == [run_id], "it is no lobby"
@@ -276,6 +272,7 @@ async def test_running_run_keeps_capacity_and_ports_after_a_restart(host: Runtim
     await until(lambda: host.supervisor.run_ids("server") == [other.id])
 
 
+@pytest.mark.full
 async def test_stopping_run_ends_at_its_deadline_despite_a_restart(host: RuntimeHost) -> None:
     order = await host.running(DEAF)
     await host.lines(order, 1)

@@ -49,6 +49,7 @@ def size(path: Path) -> int:
     return sum(segment.stat().st_size for segment in (path / "log").iterdir())
 
 
+@pytest.mark.full
 async def test_full_log_is_read_once_for_a_silent_stream(
     host: RuntimeHost, logs: LogReader
 ) -> None:
@@ -89,6 +90,7 @@ async def test_old_line_is_found_and_then_cached(host: RuntimeHost, logs: LogRea
     assert count.bytes < SMALL
 
 
+@pytest.mark.full
 async def test_follower_reads_only_new_lines(
     host: RuntimeHost, logs: LogReader, tmp_path: Path
 ) -> None:
@@ -129,6 +131,7 @@ async def test_follower_reads_only_new_lines(
     assert count.bytes < before + 2 * MIB
 
 
+@pytest.mark.full
 async def test_readers_take_turns(host: RuntimeHost, logs: LogReader) -> None:
     full, short = host.want(FULL), host.want("echo here")
     for order in (full, short):
@@ -146,6 +149,7 @@ async def test_readers_take_turns(host: RuntimeHost, logs: LogReader) -> None:
     await asyncio.gather(*reading)
 
 
+@pytest.mark.full
 async def test_one_response_searches_a_limited_part_of_a_log(
     host: RuntimeHost, logs: LogReader
 ) -> None:

@@ -25,9 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "builds"
 
 
-async def test_unused_builds_are_removed_after_a_day_or_on_a_full_disk(
-    folder: Path,
-) -> None:
+async def test_unused_builds_are_removed_after_a_day_or_on_a_full_disk(folder: Path) -> None:
     builds = opened(folder, Store(whole()))
     used, fresh, old = (f"{BUILD[:-2]}{name}" for name in ("01", "02", "03"))
     for build_id in (used, fresh, old):
@@ -78,6 +76,7 @@ async def test_build_requested_during_the_cleanup_stays_whole(folder: Path) -> N
     assert len(store.asked) == 1
 
 
+@pytest.mark.full
 async def test_build_requested_during_its_removal_is_unpacked_again(folder: Path) -> None:
     store = Store(whole())
     builds = opened(folder, store)
@@ -95,9 +94,7 @@ async def test_build_requested_during_its_removal_is_unpacked_again(folder: Path
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
 
-async def test_start_removes_partly_removed_builds(
-    folder: Path,
-) -> None:
+async def test_start_removes_partly_removed_builds(folder: Path) -> None:
     await opened(folder, Store(whole())).unpacked(GAME, BUILD)
     for name in ("unpacking", "removed"):
         (folder / f"{BUILD}.{name}").mkdir()

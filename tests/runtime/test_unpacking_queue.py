@@ -101,9 +101,7 @@ async def test_few_builds_unpack_at_once_in_request_order(queue: UnpackingQueue)
     assert queue.store.asked == [build_id(number) for number in range(5)]
 
 
-async def test_game_with_many_builds_does_not_delay_other_games(
-    queue: UnpackingQueue,
-) -> None:
+async def test_game_with_many_builds_does_not_delay_other_games(queue: UnpackingQueue) -> None:
     mine = [queue.ask("mine", number) for number in range(6)]
     await queue.started(0)
     theirs = queue.ask("theirs", 6)
@@ -161,6 +159,7 @@ async def test_unpacking_past_its_deadline_frees_its_position(
     assert (await queue.ask("game", 1)).root.is_dir()
 
 
+@pytest.mark.full
 async def test_unpacking_process_past_its_deadline_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,11 +17,7 @@ import pytest
 from pyservice.runtime import run_lifecycle
 from pyservice.runtime.build_worker import NoDiskSpace
 from pyservice.runtime.run_requests import RunEnd, RunRequest
-from pyservice.runtime.unpacked_builds import (
-    BuildSource,
-    BuildUnusable,
-    UnpackedBuilds,
-)
+from pyservice.runtime.unpacked_builds import BuildSource, BuildUnusable, UnpackedBuilds
 from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
 from pyservice.storage.signed_urls import UrlSigner
