@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pyservice.cli.options import Config, DataDir, Json, fail, flags_of, load_or_exit
+from pyservice.cli.options import Config, DataDir, Json, data_dir_of, fail
 
 group_app = typer.Typer(help="Groups of developers of a running service.", no_args_is_help=True)
 identity_app = typer.Typer(
@@ -16,11 +16,12 @@ identity_app = typer.Typer(
 billing_app = typer.Typer(help="Billing of groups of a running service.", no_args_is_help=True)
 namespace_app = typer.Typer(help="Namespaces of a running service.", no_args_is_help=True)
 
-Group = Annotated[str, typer.Option(help="The group, by its id.")]
-Identity = Annotated[str, typer.Option(help="The identity, by its id.")]
+Group = Annotated[str, typer.Option(help="Id of the group.")]
+Identity = Annotated[str, typer.Option(help="Id of the identity.")]
 DisplayName = Annotated[str, typer.Option(help="Readable name, 1 to 128 characters.")]
 Time = Annotated[
-    str | None, typer.Option(metavar="TIME", help="When, such as 2030-01-31T12:00:00Z.")
+    str | None,
+    typer.Option(metavar="TIME", help="Time of the event, such as 2030-01-31T12:00:00Z."),
 ]
 
 
@@ -28,54 +29,52 @@ Time = Annotated[
 def create_group(
     display_name: DisplayName,
     owner: Annotated[
-        str | None, typer.Option(help="Who owns it, by id; the service's owner when left out.")
+        str | None, typer.Option(help="Id of the owner. Default: the owner of the service.")
     ] = None,
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Make a group; print its id."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    """Create a group and print its id."""
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.create_group(loaded.data_dir, display_name, owner, json))
+    sys.exit(admin_requests.create_group(folder, display_name, owner, json))
 
 
 @group_app.command("list")
 def list_groups(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
-    """Print id and name of every group, oldest first; with --json its members too."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    """Print id and name of every group, oldest first. --json adds the members."""
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.list_groups(loaded.data_dir, json))
+    sys.exit(admin_requests.list_groups(folder, json))
 
 
 @group_app.command("update")
 def update_group(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group, by its id.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")],
     display_name: Annotated[
         str | None, typer.Option(help="Readable name, 1 to 128 characters.")
     ] = None,
     bio: Annotated[
         str | None,
-        typer.Option(help="What it says of itself, at most five lines; empty for nothing."),
+        typer.Option(help="Description of the group, at most five lines. Empty removes it."),
     ] = None,
     publicity: Annotated[
-        str | None, typer.Option(metavar="open|closed", help="Whether it takes new members.")
+        str | None, typer.Option(metavar="open|closed", help="Whether new members can join.")
     ] = None,
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Change what a group says of itself; what is left out stays."""
+    """Change a group's profile. Options that are not given keep their values."""
     if display_name is None and bio is None and publicity is None:
         fail(["give at least one of --display-name, --bio, --publicity"])
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(
-        admin_requests.update_group(loaded.data_dir, group, display_name, bio, publicity, json)
-    )
+    sys.exit(admin_requests.update_group(folder, group, display_name, bio, publicity, json))
 
 
 @group_app.command("add-member")
@@ -86,11 +85,11 @@ def add_member(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Make an identity a member of a group; repeats change nothing."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    """Add an identity to a group. Repeating it changes nothing."""
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.add_member(loaded.data_dir, group, identity, json))
+    sys.exit(admin_requests.add_member(folder, group, identity, json))
 
 
 @group_app.command("remove-member")
@@ -101,34 +100,31 @@ def remove_member(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """End a membership, and the tokens that the identity has for the group; repeats change nothing."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    """Remove an identity from a group and revoke its tokens for the group. Repeating it changes nothing."""
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.remove_member(loaded.data_dir, group, identity, json))
+    sys.exit(admin_requests.remove_member(folder, group, identity, json))
 
 
 @identity_app.command("create")
 def create_identity(
-    display_name: DisplayName,
-    config: Config = None,
-    data_dir: DataDir = None,
-    json: Json = False,
+    display_name: DisplayName, config: Config = None, data_dir: DataDir = None, json: Json = False
 ) -> None:
-    """Make an identity; print its id."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    """Create an identity and print its id."""
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.create_identity(loaded.data_dir, display_name, json))
+    sys.exit(admin_requests.create_identity(folder, display_name, json))
 
 
 @identity_app.command("list")
 def list_identities(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
-    """Print id and name of every identity, oldest first; with --json its groups too."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    """Print id and name of every identity, oldest first. --json adds the groups."""
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.list_identities(loaded.data_dir, json))
+    sys.exit(admin_requests.list_identities(folder, json))
 
 
 @billing_app.command("record")
@@ -142,30 +138,30 @@ def record_billing(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Write down when something happened to a group's billing: exactly one of the four."""
+    """Record the time of one billing event of a group. Give exactly one of the four events."""
     given = {
         "payment-failed": payment_failed,
         "payment-method-attached": payment_method_attached,
         "payment-method-valid": payment_method_valid,
         "payment-succeeded": payment_succeeded,
     }
-    told = [(event, time) for event, time in given.items() if time is not None]
-    if len(told) != 1:
+    events = [(event, time) for event, time in given.items() if time is not None]
+    if len(events) != 1:
         fail([f"give exactly one of {', '.join(f'--{event}' for event in given)}"])
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    [(event, time)] = told
-    sys.exit(admin_requests.record_billing(loaded.data_dir, group, event, time, json))
+    [(event, time)] = events
+    sys.exit(admin_requests.record_billing(folder, group, event, time, json))
 
 
 @namespace_app.command("orphans")
 def list_orphans(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
-    """Print id and game/namespace of what the data plane holds and no record has: left of a lost database."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    """Print id and game/namespace of namespaces that the data plane has and the database lost."""
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.list_orphans(loaded.data_dir, json))
+    sys.exit(admin_requests.list_orphans(folder, json))
 
 
 @namespace_app.command("remove-orphans")
@@ -173,15 +169,15 @@ def remove_orphans(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID...]", help="Ids, as `orphans` prints them.")
     ] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
+    is_all: Annotated[bool, typer.Option("--all", help="Remove all orphans.")] = False,
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Remove such namespaces from the data plane: their tokens end, their names and domains are free. Print them."""
+    """Remove such namespaces from the data plane and print them. Their tokens end, their names become free."""
     if bool(ids) == is_all:
         fail(["give ids of orphans, or --all"])
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.remove_orphans(loaded.data_dir, ids or [], is_all, json))
+    sys.exit(admin_requests.remove_orphans(folder, ids or [], is_all, json))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from google.protobuf.message import Message
 
@@ -71,50 +72,68 @@ def admin_socket(data_dir: Path) -> Path:
     return data_dir / "admin.sock"
 
 
-def report_failure(command: str, failed: RequestFailed) -> int:
-    print(f"pyservice {command}: {failed}", file=sys.stderr)
-    return 1
+Parameters = ParamSpec("Parameters")
+
+
+def _command(name: str) -> Callable[[Callable[Parameters, str]], Callable[Parameters, int]]:
+    """Makes a function a command: prints its result or its failure, and returns the exit status."""
+
+    def wrap(request: Callable[Parameters, str]) -> Callable[Parameters, int]:
+        @functools.wraps(request)
+        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> int:
+            try:
+                output = request(*args, **kwargs)
+            except RequestFailed as failed:
+                print(f"pyservice {name}: {failed}", file=sys.stderr)
+                return 1
+            if output:
+                print(output)
+            return 0
+
+        return run
+
+    return wrap
 
 
 _SERVICE: Final = "hosting.internal.v1.ControlAdmin"
 
 
-def create_group(data_dir: Path, display_name: str, owner: str | None, is_json: bool) -> int:
-    """Creates a group and prints its id. Like all commands of this module, returns the exit status."""
+def _control_request(data_dir: Path, method: str, request: Message) -> Any:
+    return send_request(control_socket(data_dir), data_dir, f"{_SERVICE}.{method}", request)
+
+
+def _acknowledged(data_dir: Path, method: str, request: Message, is_json: bool) -> str:
+    _control_request(data_dir, method, request)
+    return "{}" if is_json else ""
+
+
+def _listed(items: Iterable[Any], name: str, fields: Sequence[str], is_json: bool) -> str:
+    """Returns the items as JSON, or a line for each with its first two fields."""
+    if not is_json:
+        return "\n".join(f"{getattr(one, fields[0])}\t{getattr(one, fields[1])}" for one in items)
+    return json.dumps({name: [{field: _plain(one, field) for field in fields} for one in items]})
+
+
+def _plain(item: Message, field: str) -> Any:
+    value = getattr(item, field)
+    return value if isinstance(value, str | int) else list(value)
+
+
+@_command("group")
+def create_group(data_dir: Path, display_name: str, owner: str | None, is_json: bool) -> str:
     request = pb.AdminCreateGroupRequest(display_name=display_name, owner_identity_id=owner)
-    try:
-        answer = _control_request(data_dir, "AdminCreateGroup", request)
-    except RequestFailed as failed:
-        return report_failure("group", failed)
-    print(json.dumps({"group_id": answer.group_id}) if is_json else answer.group_id)
-    return 0
+    group_id: str = _control_request(data_dir, "AdminCreateGroup", request).group_id
+    return json.dumps({"group_id": group_id}) if is_json else group_id
 
 
-def list_groups(data_dir: Path, is_json: bool) -> int:
-    try:
-        answer = _control_request(data_dir, "ListGroups", pb.ListGroupsRequest())
-    except RequestFailed as failed:
-        return report_failure("group", failed)
-    if is_json:
-        told = [
-            {
-                "group_id": one.group_id,
-                "display_name": one.display_name,
-                "owner_identity_id": one.owner_identity_id,
-                "create_ms": one.create_ms,
-                "member_ids": list(one.member_ids),
-                "bio": one.bio,
-                "publicity": one.publicity,
-            }
-            for one in answer.groups
-        ]
-        print(json.dumps({"groups": told}))
-    else:
-        for one in answer.groups:
-            print(f"{one.group_id}\t{one.display_name}")
-    return 0
+@_command("group")
+def list_groups(data_dir: Path, is_json: bool) -> str:
+    groups = _control_request(data_dir, "ListGroups", pb.ListGroupsRequest()).groups
+    fields = ["group_id", "display_name", "owner_identity_id", "create_ms", "member_ids"]
+    return _listed(groups, "groups", [*fields, "bio", "publicity"], is_json)
 
 
+@_command("group")
 def update_group(
     data_dir: Path,
     group: str,
@@ -122,69 +141,37 @@ def update_group(
     bio: str | None,
     publicity: str | None,
     is_json: bool,
-) -> int:
+) -> str:
     request = pb.UpdateGroupRequest(
         group_id=group, display_name=display_name, bio=bio, publicity=publicity
     )
-    return _do(data_dir, "UpdateGroup", request, is_json)
+    return _acknowledged(data_dir, "UpdateGroup", request, is_json)
 
 
-def add_member(data_dir: Path, group: str, identity: str, is_json: bool) -> int:
+@_command("group")
+def add_member(data_dir: Path, group: str, identity: str, is_json: bool) -> str:
     request = pb.AddMemberRequest(group_id=group, identity_id=identity)
-    return _do(data_dir, "AddMember", request, is_json)
+    return _acknowledged(data_dir, "AddMember", request, is_json)
 
 
-def remove_member(data_dir: Path, group: str, identity: str, is_json: bool) -> int:
+@_command("group")
+def remove_member(data_dir: Path, group: str, identity: str, is_json: bool) -> str:
     request = pb.RemoveMemberRequest(group_id=group, identity_id=identity)
-    return _do(data_dir, "RemoveMember", request, is_json)
+    return _acknowledged(data_dir, "RemoveMember", request, is_json)
 
 
-def _do(data_dir: Path, method: str, request: Message, is_json: bool) -> int:
-    try:
-        _control_request(data_dir, method, request)
-    except RequestFailed as failed:
-        return report_failure("group", failed)
-    if is_json:
-        print("{}")
-    return 0
-
-
-def _control_request(data_dir: Path, method: str, request: Message) -> Any:
-    return send_request(control_socket(data_dir), data_dir, f"{_SERVICE}.{method}", request)
-
-
-def create_identity(data_dir: Path, display_name: str, is_json: bool) -> int:
+@_command("identity")
+def create_identity(data_dir: Path, display_name: str, is_json: bool) -> str:
     request = pb.CreateIdentityRequest(display_name=display_name)
-    try:
-        answer = send_request(
-            control_socket(data_dir), data_dir, f"{_SERVICE}.CreateIdentity", request
-        )
-    except RequestFailed as failed:
-        return report_failure("identity", failed)
-    print(json.dumps({"identity_id": answer.identity_id}) if is_json else answer.identity_id)
-    return 0
+    identity_id: str = _control_request(data_dir, "CreateIdentity", request).identity_id
+    return json.dumps({"identity_id": identity_id}) if is_json else identity_id
 
 
-def list_identities(data_dir: Path, is_json: bool) -> int:
-    try:
-        answer = _control_request(data_dir, "ListIdentities", pb.ListIdentitiesRequest())
-    except RequestFailed as failed:
-        return report_failure("identity", failed)
-    if is_json:
-        told = [
-            {
-                "identity_id": one.identity_id,
-                "display_name": one.display_name,
-                "create_ms": one.create_ms,
-                "group_ids": list(one.group_ids),
-            }
-            for one in answer.identities
-        ]
-        print(json.dumps({"identities": told}))
-    else:
-        for one in answer.identities:
-            print(f"{one.identity_id}\t{one.display_name}")
-    return 0
+@_command("identity")
+def list_identities(data_dir: Path, is_json: bool) -> str:
+    identities = _control_request(data_dir, "ListIdentities", pb.ListIdentitiesRequest()).identities
+    fields = ("identity_id", "display_name", "create_ms", "group_ids")
+    return _listed(identities, "identities", fields, is_json)
 
 
 BILLING_EVENTS: Final = {
@@ -201,17 +188,12 @@ _RFC3339: Final = re.compile(
 )
 
 
-def record_billing(data_dir: Path, group: str, event: str, time: str, is_json: bool) -> int:
-    try:
-        request = pb.RecordBillingRequest(
-            group_id=group, event=BILLING_EVENTS[event], ts_ms=_unix_ms(event, time)
-        )
-        _control_request(data_dir, "RecordBilling", request)
-    except RequestFailed as failed:
-        return report_failure("billing", failed)
-    if is_json:
-        print("{}")
-    return 0
+@_command("billing")
+def record_billing(data_dir: Path, group: str, event: str, time: str, is_json: bool) -> str:
+    request = pb.RecordBillingRequest(
+        group_id=group, event=BILLING_EVENTS[event], ts_ms=_unix_ms(event, time)
+    )
+    return _acknowledged(data_dir, "RecordBilling", request, is_json)
 
 
 def _unix_ms(event: str, time: str) -> int:
@@ -219,49 +201,30 @@ def _unix_ms(event: str, time: str) -> int:
         if _RFC3339.fullmatch(time) is None:
             raise ValueError
         moment = datetime.fromisoformat(time.upper())
-        told = round(moment.timestamp() * 1000)
-        if told < 0:
+        unix_ms = round(moment.timestamp() * 1000)
+        if unix_ms < 0:
             raise ValueError
     except (ValueError, OverflowError):
         raise RequestFailed(
             f"--{event} {time}: give a time such as 2030-01-31T12:00:00Z, not before 1970"
         ) from None
-    return told
+    return unix_ms
 
 
-def list_orphans(data_dir: Path, is_json: bool) -> int:
-    try:
-        answer = _control_request(data_dir, "ListOrphans", pb.ListOrphansRequest())
-    except RequestFailed as failed:
-        return report_failure("namespace", failed)
-    _print(answer.orphans, "orphans", is_json)
-    return 0
+_ORPHAN_FIELDS: Final = ("namespace_id", "name", "source_epoch")
 
 
-def remove_orphans(data_dir: Path, ids: Sequence[str], is_all: bool, is_json: bool) -> int:
+@_command("namespace")
+def list_orphans(data_dir: Path, is_json: bool) -> str:
+    answer = _control_request(data_dir, "ListOrphans", pb.ListOrphansRequest())
+    return _listed(answer.orphans, "orphans", _ORPHAN_FIELDS, is_json)
+
+
+@_command("namespace")
+def remove_orphans(data_dir: Path, ids: Sequence[str], is_all: bool, is_json: bool) -> str:
     request = pb.RemoveOrphansRequest(namespace_ids=ids, all=is_all)
-    try:
-        answer = _control_request(data_dir, "RemoveOrphans", request)
-    except RequestFailed as failed:
-        return report_failure("namespace", failed)
-    _print(answer.removed, "removed", is_json)
-    return 0
-
-
-def _print(several: Iterable[pb.Orphan], name: str, is_json: bool) -> None:
-    if not is_json:
-        for one in several:
-            print(f"{one.namespace_id}\t{one.name}")
-        return
-    told = [
-        {
-            "namespace_id": one.namespace_id,
-            "name": one.name,
-            "source_epoch": one.source_epoch,
-        }
-        for one in several
-    ]
-    print(json.dumps({name: told}))
+    answer = _control_request(data_dir, "RemoveOrphans", request)
+    return _listed(answer.removed, "removed", _ORPHAN_FIELDS, is_json)
 
 
 _KINDS: Final = {
@@ -273,31 +236,28 @@ _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DATA: Final = "hosting.internal.v1.Admin.CreateToken"
 
 
+@_command("token")
 def create_namespace_token(
     data_dir: Path, kind: str, namespace: str, expires_in: str | None, is_json: bool
-) -> int:
-    try:
-        return _tell(_of_namespace(data_dir, kind, namespace, _duration_ms(expires_in)), is_json)
-    except RequestFailed as failed:
-        return report_failure("token", failed)
-
-
-def _of_namespace(data_dir: Path, kind: str, namespace: str, expires_in_ms: int | None) -> Any:
+) -> str:
+    expires_in_ms = _duration_ms(expires_in)
     if has_control_plane(data_dir):
-        wanted = pb.CreateNamespaceTokenRequest(
+        control_request = pb.CreateNamespaceTokenRequest(
             kind=_KINDS[kind], namespace=namespace, expires_in_ms=expires_in_ms
         )
         try:
-            return _control_request(data_dir, "CreateNamespaceToken", wanted)
+            answer = _control_request(data_dir, "CreateNamespaceToken", control_request)
+            return _token_text(answer, is_json)
         except RequestFailed as failed:
             if failed.code not in ("NAMESPACE_NOT_FOUND", "GAME_NOT_FOUND"):
                 raise
     request = admin_pb2.CreateTokenRequest(
         kind=_KINDS[kind], namespace=namespace, expires_in_ms=expires_in_ms
     )
-    return send_request(admin_socket(data_dir), data_dir, _DATA, request)
+    return _token_text(send_request(admin_socket(data_dir), data_dir, _DATA, request), is_json)
 
 
+@_command("token")
 def create_cloud_token(
     data_dir: Path,
     group: str | None,
@@ -305,8 +265,8 @@ def create_cloud_token(
     identity: str | None,
     expires_in: str | None,
     is_json: bool,
-) -> int:
-    """Creates a `cloud_` token and prints it. Without `group` and `game`, it covers all groups of
+) -> str:
+    """Creates a `cloud_` token. Without `group` and `game`, it covers all groups of
     the identity.
     """
     request = pb.CreateCloudTokenRequest(identity_id=identity)
@@ -316,13 +276,9 @@ def create_cloud_token(
         request.game_id = game
     else:
         request.all_groups = True
-    try:
-        if (expires_in_ms := _duration_ms(expires_in)) is not None:
-            request.expires_in_ms = expires_in_ms
-        answer = _control_request(data_dir, "CreateCloudToken", request)
-    except RequestFailed as failed:
-        return report_failure("token", failed)
-    return _tell(answer, is_json)
+    if (expires_in_ms := _duration_ms(expires_in)) is not None:
+        request.expires_in_ms = expires_in_ms
+    return _token_text(_control_request(data_dir, "CreateCloudToken", request), is_json)
 
 
 def _duration_ms(duration: str | None) -> int | None:
@@ -336,31 +292,23 @@ def _duration_ms(duration: str | None) -> int | None:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
-def _tell(answer: Any, is_json: bool) -> int:
-    if is_json:
-        told = {"token": answer.token, "token_id": answer.token_id}
-        if answer.HasField("expires_ms"):
-            told["expires_ts"] = rfc3339(answer.expires_ms)
-        print(json.dumps(told))
-    else:
-        print(answer.token)
-    return 0
+def _token_text(answer: Any, is_json: bool) -> str:
+    if not is_json:
+        return str(answer.token)
+    fields = {"token": answer.token, "token_id": answer.token_id}
+    if answer.HasField("expires_ms"):
+        fields["expires_ts"] = rfc3339(answer.expires_ms)
+    return json.dumps(fields)
 
 
-def rotate_keys(data_dir: Path, drop_unused: bool, is_json: bool) -> int:
-    try:
-        # The control plane is first: if it is unavailable, no key has changed.
-        of_control = _rotate_control(data_dir, drop_unused)
-        request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
-        method = "hosting.internal.v1.Admin.RotateKeys"
-        answer = send_request(admin_socket(data_dir), data_dir, method, request)
-    except RequestFailed as failed:
-        return report_failure("keys", failed)
-    if is_json:
-        print(json.dumps(_numbers(answer) | of_control))
-    else:
-        print(answer.current_key)
-    return 0
+@_command("keys")
+def rotate_keys(data_dir: Path, drop_unused: bool, is_json: bool) -> str:
+    # The control plane is first: if it is unavailable, no key has changed.
+    of_control = _rotate_control(data_dir, drop_unused)
+    request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
+    method = "hosting.internal.v1.Admin.RotateKeys"
+    answer = send_request(admin_socket(data_dir), data_dir, method, request)
+    return json.dumps(_numbers(answer) | of_control) if is_json else str(answer.current_key)
 
 
 def _rotate_control(data_dir: Path, drop_unused: bool) -> dict[str, Any]:

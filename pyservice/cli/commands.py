@@ -21,6 +21,7 @@ from pyservice.cli.options import (
     Http,
     Metrics,
     Set,
+    data_dir_of,
     fail,
     flags_of,
     load_or_exit,
@@ -56,7 +57,7 @@ class Role(enum.StrEnum):
 
 
 class Front(enum.StrEnum):
-    """Servers in front of the data plane."""
+    """Server in front of the data plane."""
 
     OFF = "off"
 
@@ -84,10 +85,11 @@ def serve(
     metrics: Metrics = None,
     feed: Feed = None,
     front: Annotated[
-        Front, typer.Option(help="`off`: the Python doors alone, the only ones so far.")
+        Front, typer.Option(help="`off`, the only value: no server in front of the Python servers.")
     ] = Front.OFF,
     ready_file: Annotated[
-        Path | None, typer.Option(help="Written when ready: JSON with the addresses.")
+        Path | None,
+        typer.Option(help="JSON file with the addresses, written when the service is ready."),
     ] = None,
     settings: Set = None,
     child_of: Annotated[
@@ -133,7 +135,7 @@ def check_config(
     feed: Feed = None,
     settings: Set = None,
 ) -> None:
-    """Print every problem of settings and feed file; exit 1 when there is one."""
+    """Print every problem of settings and feed file. Exit with 1 if there is one."""
     from pyservice.cli.offline_commands import configuration_problems_of
 
     problems = configuration_problems_of(
@@ -146,7 +148,7 @@ def check_config(
 
 @app.command()
 def migrate(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
-    """Bring the database to the tables of this version while the service is stopped; print its revision."""
+    """Migrate the database of a stopped service to this version and print its revision."""
     loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
     from pyservice.cli import offline_commands
 
@@ -156,29 +158,30 @@ def migrate(config: Config = None, data_dir: DataDir = None, settings: Set = Non
 @token_app.command("create")
 def create_token(
     kind: Annotated[
-        TokenKind | None, typer.Option(help="Of a namespace: whom the token is for.")
+        TokenKind | None,
+        typer.Option(help="Kind of a namespace's token: for game clients, or for back ends."),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option(help="game/namespace, or the namespace's id.")
+        str | None, typer.Option(help="Namespace of the token: game/namespace or an id.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="A cloud_ token of this group, by its id.")
+        str | None, typer.Option(help="Create a cloud_ token of this group, by id.")
     ] = None,
     game: Annotated[
-        str | None, typer.Option(help="A cloud_ token of this game, by id or name.")
+        str | None, typer.Option(help="Create a cloud_ token of this game, by id or name.")
     ] = None,
     identity: Annotated[
         str | None,
         typer.Option(
-            help="Whose cloud_ token: the owner's when left out. Without --group and --game it is one "
-            "for all groups of the identity."
+            help="Identity of the cloud_ token. Default: the owner of the service. Without --group and "
+            "--game, the token covers all groups of the identity."
         ),
     ] = None,
     expires_in: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="How long the token is good, such as 30d or 12h; until it is revoked when left out. "
+            help="Lifetime of the token, such as 30d or 12h. Default: no expiry. "
             "Not with --kind public.",
         ),
     ] = None,
@@ -188,28 +191,24 @@ def create_token(
         bool, typer.Option("--json", help="Print token, token_id and expires_ts as JSON.")
     ] = False,
 ) -> None:
-    """Make a token; it is printed this once. Say --group, --game, --identity, or --kind with --namespace."""
+    """Create a token and print it once. Give --group, --game, --identity, or --kind with --namespace."""
     is_of_namespace = kind is not None or namespace is not None
     if is_of_namespace and (kind is None or namespace is None or group or game or identity):
-        fail(["--kind and --namespace belong together, without --group, --game and --identity"])
+        fail(["give --kind and --namespace together, without --group, --game and --identity"])
     if group and game:
-        fail(["--group and --game: one of them"])
+        fail(["give --group or --game, not both"])
     if not (is_of_namespace or group or game or identity):
-        fail(["say for whom: --group, --game, --identity, or --kind with --namespace"])
+        fail(["give --group, --game, --identity, or --kind with --namespace"])
     if kind is TokenKind.PUBLIC and expires_in is not None:
-        fail(["--expires-in: a public token is good until it is revoked"])
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+        fail(["--expires-in: a public token has no expiry; it is valid until it is revoked"])
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
     if kind is not None and namespace is not None:
         sys.exit(
-            admin_requests.create_namespace_token(
-                loaded.data_dir, kind.value, namespace, expires_in, json
-            )
+            admin_requests.create_namespace_token(folder, kind.value, namespace, expires_in, json)
         )
-    sys.exit(
-        admin_requests.create_cloud_token(loaded.data_dir, group, game, identity, expires_in, json)
-    )
+    sys.exit(admin_requests.create_cloud_token(folder, group, game, identity, expires_in, json))
 
 
 @keys_app.command("rotate")
@@ -218,18 +217,18 @@ def rotate_keys(
         bool,
         typer.Option(
             "--drop-unused",
-            help="Forget older keys that no lobby, player, upload or link needs. Ends pub_ and dev_ tokens "
-            "made with them, and addresses of pictures: replace those tokens first.",
+            help="Drop older keys that no lobby, player, upload or link needs. This ends pub_ and dev_ tokens "
+            "and picture addresses of these keys: replace the tokens first.",
         ),
     ] = False,
     config: Config = None,
     data_dir: DataDir = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print all numbers of keys as JSON.")
+        bool, typer.Option("--json", help="Print the numbers of all keys as JSON.")
     ] = False,
 ) -> None:
-    """Add a key that signs from now on; print its number. Tokens that older keys signed stay valid."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    """Add a signing key and print its number. Tokens that older keys signed stay valid."""
+    folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.rotate_keys(loaded.data_dir, drop_unused, json))
+    sys.exit(admin_requests.rotate_keys(folder, drop_unused, json))

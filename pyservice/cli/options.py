@@ -1,3 +1,5 @@
+"""Flags that several commands share, and the settings that they result in."""
+
 from __future__ import annotations
 
 import sys
@@ -10,13 +12,21 @@ from pyservice.settings import Settings, SettingsError, load
 
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of journal, keys and feed.")]
-Http = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="HTTP door; port 0 picks.")]
-Grpc = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC door; port 0 picks.")]
+Http = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Address of the HTTP server; port 0 picks one."),
+]
+Grpc = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Address of the gRPC server; port 0 picks one."),
+]
 Cdn = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Sites and files; port 0 picks.")
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Address for sites and files; port 0 picks one."),
 ]
 Metrics = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Metrics and health; port 0 picks.")
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Address for metrics and health; port 0 picks one."),
 ]
 Feed = Annotated[Path | None, typer.Option(help="JSON file with games and namespaces.")]
 Set = Annotated[
@@ -62,6 +72,10 @@ def load_or_exit(flags: dict[str, Any], config: Path | None) -> Settings:
         return load(flags, config)
     except SettingsError as error:
         fail([str(problem) for problem in error.problems])
+
+
+def data_dir_of(data_dir: Path | None, config: Path | None) -> Path:
+    return load_or_exit(flags_of(data_dir=data_dir), config).data_dir
 
 
 def fail(problems: list[str]) -> NoReturn:

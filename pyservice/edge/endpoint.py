@@ -35,23 +35,6 @@ log = get_logger("pyservice.edge")
 class Endpoint:
     """One operation, with everything that does not depend on the request."""
 
-    __slots__ = (
-        "authorize",
-        "body_limit_bytes",
-        "decode",
-        "encode",
-        "gate",
-        "is_internal",
-        "long_polls",
-        "meter",
-        "method",
-        "needs_token",
-        "run",
-        "slug",
-        "takes_body",
-        "takes_key",
-    )
-
     def __init__(
         self,
         operation: Operation,

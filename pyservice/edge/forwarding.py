@@ -39,8 +39,6 @@ log = get_logger("pyservice.edge")
 class ForwardedEndpoint:
     """A forwarded operation, with everything that does not depend on the request."""
 
-    __slots__ = ("body_limit_bytes", "is_safe", "meter", "needs_token", "slug", "takes_body")
-
     def __init__(self, method: Method, meter: Meter, body_limit_bytes: int) -> None:
         self.meter = meter
         self.slug = method.slug

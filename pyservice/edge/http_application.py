@@ -355,11 +355,7 @@ class HttpApplication:
         self._rays.end(trace, "http", meter.operation, code, ended)
 
     def _pass(
-        self,
-        request: Request,
-        endpoint: ForwardedEndpoint,
-        headers: Headers | None,
-        trace: Trace,
+        self, request: Request, endpoint: ForwardedEndpoint, headers: Headers | None, trace: Trace
     ) -> ForwardedExchange:
         if request.failure is not None:
             raise request.failure

@@ -51,9 +51,7 @@ class HttpServer:
             is_unix = listener.family == socket.AF_UNIX
             listen = loop.create_unix_server if is_unix else loop.create_server
             server = await listen(
-                lambda: HttpProtocol(serving),
-                sock=listener,
-                backlog=self._app.settings.backlog,
+                lambda: HttpProtocol(serving), sock=listener, backlog=self._app.settings.backlog
             )
             self._servers.append(server)
 

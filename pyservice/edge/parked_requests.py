@@ -57,12 +57,7 @@ class ParkedSender:
     __slots__ = ("_count", "_headers", "_meter", "client", "ray_id", "trace")
 
     def __init__(
-        self,
-        client: Address,
-        trace: Trace,
-        headers: Headers | None,
-        count: Count,
-        meter: Meter,
+        self, client: Address, trace: Trace, headers: Headers | None, count: Count, meter: Meter
     ) -> None:
         self.client = client
         self.trace = trace

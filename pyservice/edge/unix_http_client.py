@@ -186,12 +186,7 @@ class UnixHttpClient:
         return await self._ask(await self._connect(until_s), head, body, until_s, take)
 
     async def _ask(
-        self,
-        connection: _Connection,
-        head: bytes,
-        body: bytes,
-        until_s: float,
-        take: Take | None,
+        self, connection: _Connection, head: bytes, body: bytes, until_s: float, take: Take | None
     ) -> Reply:
         asked = connection.ask(head, body, until_s, take)
         try:

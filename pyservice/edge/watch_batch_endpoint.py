@@ -203,12 +203,9 @@ class WatchBatchExchange:
 class _Common(Endpoint):
     """Operation of equal requests: decoded and checked once."""
 
-    __slots__ = ("_message", "parameters", "request")
-
     def __init__(self, find: Find, request: Request, written: _Written) -> None:
         endpoint, self.parameters = request.found = find(request)
-        for name in Endpoint.__slots__:
-            setattr(self, name, getattr(endpoint, name))
+        vars(self).update(vars(endpoint))
         self.encode = lambda response: written.body_of(response, endpoint.encode)
         self.request = request
         self._message: Message | None = None

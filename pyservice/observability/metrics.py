@@ -38,8 +38,6 @@ _DURATION_LABELS: Final = (*map(str, DURATION_BOUNDS_S), "+Inf")
 class Meter:
     """Requests of one operation on one server, by code and duration."""
 
-    __slots__ = ("codes", "counts", "operation", "rate_limited", "sum_s")
-
     def __init__(self, operation: str) -> None:
         self.operation = operation
         self.codes: dict[str, int] = {OK: 0}
@@ -57,8 +55,6 @@ class Meter:
 
 class TransportMetrics:
     """Meters of one server. The server itself updates `in_flight` and `body_bytes`."""
-
-    __slots__ = ("body_bytes", "in_flight", "meters", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -87,8 +83,6 @@ class FeedMetrics:
 
 class RayMetrics:
     """Numbers of kept rays, and of rays dropped because a queue or store was full."""
-
-    __slots__ = ("dropped", "kept")
 
     def __init__(self) -> None:
         self.kept = 0
@@ -172,9 +166,7 @@ def _request_families(doors: Sequence[TransportMetrics]) -> Iterator[Metric]:
         labels=("operation", "door"),
     )
     in_flight = GaugeMetricFamily(
-        "hosting_requests_in_flight",
-        "Requests being answered now.",
-        labels=("door",),
+        "hosting_requests_in_flight", "Requests being answered now.", labels=("door",)
     )
     bodies = GaugeMetricFamily(
         "hosting_request_bodies_bytes",

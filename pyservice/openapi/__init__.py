@@ -473,10 +473,7 @@ def _problem(status: int, codes: list[str], components: SchemaComponents) -> dic
     if all(TABLE[code].retry_after_s is not None for code in codes):
         headers["retry-after"] = {"$ref": "#/components/headers/RetryAfter"}
     schema: Schema = {
-        "allOf": [
-            reference,
-            {"properties": {"status": {"const": status}, "code": {"enum": codes}}},
-        ]
+        "allOf": [reference, {"properties": {"status": {"const": status}, "code": {"enum": codes}}}]
     }
     return {
         "description": " ".join(f"{code}: {TABLE[code].title}." for code in codes),
@@ -508,5 +505,5 @@ _PARAMETERS: Final[dict[str, Any]] = {
         "in": "header",
         "description": "The same request with the same key is done once and answered alike.",
         "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
-    },
+    }
 }

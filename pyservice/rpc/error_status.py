@@ -57,9 +57,7 @@ def _bad_request(problems: tuple[FieldProblem, ...]) -> error_details_pb2.BadReq
 def _violation(problem: FieldProblem) -> error_details_pb2.BadRequest.FieldViolation:
     path, message = problem
     return error_details_pb2.BadRequest.FieldViolation(
-        field=".".join(path[:-1]),
-        description=message,
-        reason=path[-1].upper().replace("-", "_"),
+        field=".".join(path[:-1]), description=message, reason=path[-1].upper().replace("-", "_")
     )
 
 

@@ -169,9 +169,7 @@ _RETRY_MAX_MS: Final = 1_000
 
 
 def next_changes(topics: Topics) -> Handler:
-    async def answer(
-        request: control_pb2.NextChangesRequest,
-    ) -> control_pb2.NextChangesResponse:
+    async def answer(request: control_pb2.NextChangesRequest) -> control_pb2.NextChangesResponse:
         wait_s = min(request.wait_ms, 2 * _POLL_MS) / 1000
         changes = await topics.changes_after(request.run, request.after_sequence, wait_s)
         return control_pb2.NextChangesResponse(

@@ -11,12 +11,7 @@ from typing import Any, Final
 
 from google.api import annotations_pb2
 from google.protobuf import message_factory
-from google.protobuf.descriptor import (
-    Descriptor,
-    FieldDescriptor,
-    FileDescriptor,
-    MethodDescriptor,
-)
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 import pyservice.pb.hosting.v1

@@ -87,8 +87,7 @@ def _sizes_of_field(field: FieldDescriptor) -> SizeLimits | None:
     if is_map(field):
         merge = below.excerpt if below else _merge if kind.message_type else None
         return SizeLimits(
-            _measure_entries(limit, below, lambda pairs: pairs.items()),
-            _excerpt_map(limit, merge),
+            _measure_entries(limit, below, lambda pairs: pairs.items()), _excerpt_map(limit, merge)
         )
     return SizeLimits(_measure_entries(limit, below, enumerate), _excerpt_list(limit, below))
 

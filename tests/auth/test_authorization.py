@@ -95,9 +95,7 @@ async def test_public_token_allows_client_operations(scene: Scene) -> None:
     assert caller.identity == NAMESPACE + ADDRESS
 
 
-async def test_environment_token_allows_client_operations_and_counts_alone(
-    scene: Scene,
-) -> None:
+async def test_environment_token_allows_client_operations_and_counts_alone(scene: Scene) -> None:
     caller = scene.authorizer.client(_call("env_good"))
     assert (caller.kind, caller.namespace_id) == (TokenKind.ENVIRONMENT, NAMESPACE)
     assert caller.identity == NAMESPACE + raw(GOOD_ID)

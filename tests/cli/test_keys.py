@@ -7,9 +7,7 @@ from tests.support.data_plane_service import MakeService
 REGIONS = "/matchmaker/regions"
 
 
-def test_tokens_stay_valid_after_rotation_and_restart(
-    make_service: MakeService,
-) -> None:
+def test_tokens_stay_valid_after_rotation_and_restart(make_service: MakeService) -> None:
     service = make_service().start()
     before = service.public_token()
     _, lobby_token = service.attach()

@@ -75,9 +75,7 @@ def _serves(service: Service) -> bool:
         return False
 
 
-def test_start_on_a_full_disk_serves_stored_namespaces_first(
-    small: tuple[Service, Path],
-) -> None:
+def test_start_on_a_full_disk_serves_stored_namespaces_first(small: tuple[Service, Path]) -> None:
     service, filler = small
     service.spawn()
     until(lambda: _serves(service))

@@ -88,10 +88,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         ),
     ),
     "DEADLINE_EXCEEDED": (
-        Shown(
-            is_passed,
-            f"{SWEEPS}::test_hanging_control_plane_ends_in_deadline_exceeded",
-        ),
+        Shown(is_passed, f"{SWEEPS}::test_hanging_control_plane_ends_in_deadline_exceeded"),
         Shown(
             _any,
             "tests/rpc/test_grpc_server.py::test_operation_past_its_deadline_is_cancelled",

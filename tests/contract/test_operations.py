@@ -31,9 +31,7 @@ async def test_player_finds_a_lobby_connects_and_leaves(game: Game) -> None:
     assert ended.code == "PLAYER_TOKEN_CONSUMED"
 
 
-async def test_find_returns_attached_ports_also_for_older_clients(
-    game: Game,
-) -> None:
+async def test_find_returns_attached_ports_also_for_older_clients(game: Game) -> None:
     await game.attach(
         "secure",
         ports={

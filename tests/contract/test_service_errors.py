@@ -93,8 +93,7 @@ def test_control_plane_outage_affects_only_its_operations(
     restartable: RestartableWorld, checker: ResponseChecker
 ) -> None:
     needs = swept(
-        "CONTROL_PLANE_UNAVAILABLE",
-        test_control_plane_outage_affects_only_its_operations,
+        "CONTROL_PLANE_UNAVAILABLE", test_control_plane_outage_affects_only_its_operations
     )
     restartable.run()
     requested = {}

@@ -14,13 +14,7 @@ import pytest
 from pyservice.transport import KIB, MIB, TransportSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import VALIDATE, Servers, open_servers, until
-from tests.support.sample_service import (
-    GOOD,
-    HttpConnection,
-    Response,
-    code_of,
-    is_closed,
-)
+from tests.support.sample_service import GOOD, HttpConnection, Response, code_of, is_closed
 
 pytestmark = pytest.mark.anyio
 

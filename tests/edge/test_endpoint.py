@@ -124,9 +124,7 @@ async def test_pipelined_responses_keep_their_order(service: SlowService) -> Non
         await connection.close()
 
 
-async def test_client_disconnect_cancels_a_slow_token_check(
-    service: SlowService,
-) -> None:
+async def test_client_disconnect_cancels_a_slow_token_check(service: SlowService) -> None:
     metrics = RequestMetrics()
     async with open_api("http", service, metrics=metrics) as api:
         assert isinstance(api, HttpApi)

@@ -183,9 +183,7 @@ async def test_requests_are_counted_by_operation_and_code(servers: Servers) -> N
     assert servers.metrics.http.in_flight == 0
 
 
-async def test_operations_are_limited_per_token_with_retry_after(
-    tmp_path: Path,
-) -> None:
+async def test_operations_are_limited_per_token_with_retry_after(tmp_path: Path) -> None:
     limits = Limits(control=Rate(0.5, 3))
     async with open_servers(tmp_path, limits=limits) as servers:
         for _ in range(3):
@@ -231,9 +229,7 @@ async def test_forwarding_works_under_another_asgi_server(tmp_path: Path) -> Non
         await forwarder.close()
 
 
-async def test_control_plane_outage_affects_only_its_operations(
-    tmp_path: Path,
-) -> None:
+async def test_control_plane_outage_affects_only_its_operations(tmp_path: Path) -> None:
     async with open_servers(tmp_path, is_started=False) as servers:
         for method, path, body in (("GET", BILLING, None), ("POST", VALIDATE, NAME)):
             response = await ask(servers, method, path, body)
@@ -244,9 +240,7 @@ async def test_control_plane_outage_affects_only_its_operations(
         assert (await ask(servers, "GET", BILLING)).status == 200
 
 
-async def test_restarted_control_plane_serves_the_next_request(
-    servers: Servers,
-) -> None:
+async def test_restarted_control_plane_serves_the_next_request(servers: Servers) -> None:
     assert (await ask(servers, "GET", BILLING)).status == 200
     await servers.behind.stop()
     assert code_of(await ask(servers, "GET", BILLING)) == "CONTROL_PLANE_UNAVAILABLE"
@@ -272,10 +266,7 @@ async def test_requests_over_the_limit_are_rejected(tmp_path: Path) -> None:
         servers.control.is_slow = True
 
         def bearer(token: str, host: int) -> dict[str, str]:
-            return {
-                "authorization": f"Bearer cloud_{token}",
-                "x-forwarded-for": f"192.0.2.{host}",
-            }
+            return {"authorization": f"Bearer cloud_{token}", "x-forwarded-for": f"192.0.2.{host}"}
 
         slow: list[HttpConnection] = []
         for number, token in enumerate("aabbccdd"):

@@ -243,9 +243,7 @@ async def test_request_without_origin_gets_no_cors_headers(connection: HttpConne
     assert cors_of(answer) == {}
 
 
-async def test_preflight_of_an_unknown_path_is_not_found(
-    connection: HttpConnection,
-) -> None:
+async def test_preflight_of_an_unknown_path_is_not_found(connection: HttpConnection) -> None:
     answer = await connection.ask("OPTIONS", "/nowhere", None, preflight("POST", ORIGIN))
     assert (answer.status, code_of(answer)) == (404, "NOT_FOUND")
 

@@ -233,9 +233,7 @@ def test_verification_data_null_is_absent(decode: Decode) -> None:
     assert not decode("find", body).HasField("verification_data")
 
 
-def test_nested_raw_json_keeps_its_text(
-    decode: Decode,
-) -> None:
+def test_nested_raw_json_keeps_its_text(decode: Decode) -> None:
     data = b'{ "id" : 123456789012345678901234567890,"s":"}\\u00e9" , "id": {} }'
     body = (
         b' {"config" : {"kv":0},\n"display_name":"kv", "config": { "cdn": {},"engine":\t'

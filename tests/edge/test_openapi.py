@@ -235,9 +235,7 @@ def schema_of(shape: type[Any], form: SchemaForm) -> dict[str, Any]:
     return schemas
 
 
-def test_response_schema_has_required_and_nullable_fields(
-    shape: type[Any],
-) -> None:
+def test_response_schema_has_required_and_nullable_fields(shape: type[Any]) -> None:
     schemas = schema_of(shape, SchemaForm.ANSWER)
     schema = schemas["tests.shapes.Shape"]
     assert {"text", "numbers", "by_name", "kind", "nullable"} <= set(schema["required"])

@@ -69,9 +69,7 @@ async def test_change_of_another_topic_wakes_no_watch(servers: Servers) -> None:
     await close_all([connection, other])
 
 
-async def test_timeout_returns_the_current_state_with_the_same_index(
-    tmp_path: Path,
-) -> None:
+async def test_timeout_returns_the_current_state_with_the_same_index(tmp_path: Path) -> None:
     async with open_servers(tmp_path, hold_ms=200) as servers:
         servers.control.pay(GROUP, "before")
         index = await read_index(servers)
@@ -94,9 +92,7 @@ async def test_foreign_index_is_answered_at_once(servers: Servers) -> None:
         await connection.close()
 
 
-async def test_equal_requests_are_read_once_with_separate_ray_ids(
-    servers: Servers,
-) -> None:
+async def test_equal_requests_are_read_once_with_separate_ray_ids(servers: Servers) -> None:
     """Equal requests are combined if they wake in the same loop iteration."""
     watching = await watch_many(servers, await read_index(servers), MANY)
     reads = servers.control.reads
@@ -231,9 +227,7 @@ async def test_restarted_control_plane_answers_every_watch(servers: Servers) -> 
     await close_all(watching)
 
 
-async def test_control_plane_outage_ends_watches_as_unavailable(
-    tmp_path: Path,
-) -> None:
+async def test_control_plane_outage_ends_watches_as_unavailable(tmp_path: Path) -> None:
     async with open_servers(tmp_path, hold_ms=300) as servers:
         connection = await watch(servers, await read_index(servers))
         await until(lambda: len(servers.long_polls) == 1)
@@ -244,9 +238,7 @@ async def test_control_plane_outage_ends_watches_as_unavailable(
         await connection.close()
 
 
-async def test_invalid_park_response_fails_and_others_are_answered(
-    tmp_path: Path,
-) -> None:
+async def test_invalid_park_response_fails_and_others_are_answered(tmp_path: Path) -> None:
     control = WrongParks()
     async with open_servers(tmp_path, control, limits=UNLIMITED) as servers:
         paths = [f"/cloud/groups/{group}/billing" for group in (GROUP, OTHER_GROUP)]

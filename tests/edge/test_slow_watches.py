@@ -182,9 +182,7 @@ async def test_shutdown_also_ends_slow_watches(servers: Servers, control: SlowRe
     await close_all([slow, other])
 
 
-async def test_fast_reads_form_one_part_and_a_slow_read_another(
-    patient: None,
-) -> None:
+async def test_fast_reads_form_one_part_and_a_slow_read_another(patient: None) -> None:
     control = SlowRecords(slow={"2"})
     behind = Behind(control)
     parts = behind.open(message("1", "2", "3")).parts()
@@ -198,9 +196,7 @@ async def test_fast_reads_form_one_part_and_a_slow_read_another(
     assert behind.metrics.http.in_flight == 0
 
 
-async def test_slow_reads_do_not_delay_the_start_of_others(
-    patient: None,
-) -> None:
+async def test_slow_reads_do_not_delay_the_start_of_others(patient: None) -> None:
     control = SlowRecords(slow={str(number) for number in range(64)})
     behind = Behind(control)
     parts = behind.open(message(*map(str, range(100)))).parts()
@@ -211,9 +207,7 @@ async def test_slow_reads_do_not_delay_the_start_of_others(
     assert sorted(rest) == list(range(64))
 
 
-async def test_fast_reads_form_one_part(
-    patient: None,
-) -> None:
+async def test_fast_reads_form_one_part(patient: None) -> None:
     parts = Behind().open(message(*map(str, range(10)))).parts()
     assert [numbers_in(part) async for part in parts] == [list(range(10))]
 

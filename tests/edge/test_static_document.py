@@ -25,9 +25,7 @@ def headers_of(answer: Answer) -> dict[bytes, bytes]:
     return dict(answer.header_list())
 
 
-def test_document_has_an_etag_and_allows_any_origin(
-    published: StaticDocument,
-) -> None:
+def test_document_has_an_etag_and_allows_any_origin(published: StaticDocument) -> None:
     answer = ask(published, origin="https://anywhere.example")
     assert (answer.status, answer.body) == (200, BODY)
     headers = headers_of(answer)
@@ -72,9 +70,7 @@ def test_other_methods_are_rejected(published: StaticDocument) -> None:
     assert refused.value.headers["allow"] == "GET, HEAD, OPTIONS"
 
 
-def test_malformed_request_is_rejected(
-    published: StaticDocument,
-) -> None:
+def test_malformed_request_is_rejected(published: StaticDocument) -> None:
     request = Request(b"GET", published.path, {}, LOCAL)
     request.failure = ServiceError("HEADERS_TOO_LARGE")
     with pytest.raises(ServiceError) as refused:

@@ -139,9 +139,7 @@ async def test_invalid_response_is_not_forwarded(tmp_path: Path, answer: bytes) 
         assert code_of(await say_to(api, "GET", BILLING)) == "CONTROL_PLANE_UNAVAILABLE"
 
 
-async def test_response_may_arrive_byte_by_byte_chunked_and_after_continue(
-    tmp_path: Path,
-) -> None:
+async def test_response_may_arrive_byte_by_byte_chunked_and_after_continue(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         text = (
@@ -175,9 +173,7 @@ async def test_second_response_to_one_request_is_discarded(tmp_path: Path) -> No
     assert len(seen) >= 10
 
 
-async def test_closed_idle_connection_fails_no_request(
-    tmp_path: Path,
-) -> None:
+async def test_closed_idle_connection_fails_no_request(tmp_path: Path) -> None:
     served = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -211,9 +207,7 @@ async def test_connections_are_reused(tmp_path: Path) -> None:
     assert len(connections) == 1
 
 
-async def test_connection_close_response_ends_reuse(
-    tmp_path: Path,
-) -> None:
+async def test_connection_close_response_ends_reuse(tmp_path: Path) -> None:
     connections, is_over = [], asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -125,9 +125,7 @@ def test_problem_path_ends_with_its_word_and_message_is_a_sentence() -> None:
 
 def test_problem_body_is_the_contract_message() -> None:
     error = ServiceError(
-        "BODY_INVALID",
-        errors=[field_problem(["name"], "required")],
-        metadata={"lobby_id": "x"},
+        "BODY_INVALID", errors=[field_problem(["name"], "required")], metadata={"lobby_id": "x"}
     )
     body = error.problem("0" * 32)
     message = envelope_pb2.Problem()

@@ -171,9 +171,7 @@ async def test_operations_are_limited_per_token(tmp_path: Path) -> None:
         assert await code_of(billing(servers)) == "RATE_LIMITED"
 
 
-async def test_control_plane_outage_affects_only_its_operations(
-    tmp_path: Path,
-) -> None:
+async def test_control_plane_outage_affects_only_its_operations(tmp_path: Path) -> None:
     async with open_servers(tmp_path, is_started=False) as servers:
         assert await code_of(billing(servers)) == "CONTROL_PLANE_UNAVAILABLE"
         assert await code_of(create_group(servers)) == "CONTROL_PLANE_UNAVAILABLE"
@@ -326,9 +324,7 @@ async def test_restarted_control_plane_answers_a_watch(servers: Servers) -> None
     assert answer.group.payment_succeeded_ts == "anew"
 
 
-async def test_watches_end_together_when_the_control_plane_is_down(
-    tmp_path: Path,
-) -> None:
+async def test_watches_end_together_when_the_control_plane_is_down(tmp_path: Path) -> None:
     """A queue would answer this number of watches in three groups, each one poll interval later."""
     async with open_servers(tmp_path, hold_ms=2_000) as servers:
         index = (await billing(servers)).watch.index
@@ -345,9 +341,7 @@ async def _ended_at(call: object) -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_watches_that_end_before_a_restart_are_answered(
-    tmp_path: Path,
-) -> None:
+async def test_watches_that_end_before_a_restart_are_answered(tmp_path: Path) -> None:
     async with open_servers(tmp_path, hold_ms=2_000) as servers:
         index = (await billing(servers)).watch.index
         watching = [billing(servers, index) for _ in range(70)]

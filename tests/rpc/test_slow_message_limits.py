@@ -14,14 +14,7 @@ from pyservice.rpc import slow_message_limits
 from pyservice.transport import KIB, MIB, TransportSettings
 from tests.rpc.raw_http2 import RawCalls, message_of
 from tests.support.forwarding_pair import until
-from tests.support.sample_service import (
-    CONNECTED,
-    GOOD,
-    LOBBY_ID,
-    GrpcApi,
-    SmallService,
-    open_api,
-)
+from tests.support.sample_service import CONNECTED, GOOD, LOBBY_ID, GrpcApi, SmallService, open_api
 
 pytestmark = pytest.mark.anyio
 
@@ -204,12 +197,7 @@ async def test_call_without_a_message_is_an_error(stage: Stage, raw: Open) -> No
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/grpc.health.v1.Health/Check",
-        "/grpc.health.v1.Health/Watch",
-        REFLECTION_PATH,
-    ],
+    "path", ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", REFLECTION_PATH]
 )
 async def test_unknown_method_has_the_same_limits(stage: Stage, raw: Open, path: str) -> None:
     calls = await raw("127.0.4.1")

@@ -186,10 +186,7 @@ MESSAGES: dict[str, tuple[str, Callable[[int], Message]]] = {
     "modes: one long": ("find", lambda size: pb.FindLobbyRequest(game_modes=["é" * (size // 2)])),
     "regions: one byte": ("find", lambda size: pb.FindLobbyRequest(regions=["A"] * (size // 3))),
     "regions: one long": ("find", lambda size: pb.FindLobbyRequest(regions=["a-" * (size // 2)])),
-    "tags": (
-        "find",
-        lambda size: pb.FindLobbyRequest(tags={f"{n:x}": "" for n in many(size, 11)}),
-    ),
+    "tags": ("find", lambda size: pb.FindLobbyRequest(tags={f"{n:x}": "" for n in many(size, 11)})),
     "tags: long": (
         "find",
         lambda size: pb.FindLobbyRequest(tags={f"{n}" + "\0" * 5000: "" for n in many(size, 5012)}),

@@ -52,10 +52,7 @@ def test_entries_within_the_limit_report_all_problems() -> None:
     [
         pb.FindLobbyRequest(game_modes=["a"], tags={f"{n:0129}": "" for n in range(20)}),
         pb.AttachLobbyRequest(
-            game_id="g",
-            namespace_id="n",
-            game_mode="a",
-            tags={f"{n:0129}": "" for n in range(20)},
+            game_id="g", namespace_id="n", game_mode="a", tags={f"{n:0129}": "" for n in range(20)}
         ),
     ],
     ids=["compiled", "library"],

@@ -71,8 +71,7 @@ def test_invalid_listener_is_rejected(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [("fd:3", InheritedSocket(3)), ("[::1]:80", ListenAddress("::1", 80))],
+    ("value", "expected"), [("fd:3", InheritedSocket(3)), ("[::1]:80", ListenAddress("::1", 80))]
 )
 def test_edge_settings_are_read_from_every_source(
     value: str, expected: object, tmp_path: Path

@@ -13,9 +13,7 @@ BUCKET: dict[str, object] = {"bucket": "b", "access_key_id": "k", "secret_access
 
 
 def _problems(
-    flags: dict[str, object],
-    environ: dict[str, str] | None = None,
-    config_file: Path | None = None,
+    flags: dict[str, object], environ: dict[str, str] | None = None, config_file: Path | None = None
 ) -> list[Problem]:
     with pytest.raises(SettingsError) as caught:
         load(flags, config_file, environ or {})

@@ -55,12 +55,7 @@ def test_address_may_use_half_while_the_rest_is_free() -> None:
     assert one.held_bytes == 0
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 20), st.integers(0, 3 * LARGE) | st.none()),
-        max_size=200,
-    )
-)
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3 * LARGE) | st.none()), max_size=200))
 def test_reserved_bytes_are_limited_and_released(steps: list[tuple[int, int | None]]) -> None:
     tight = budget(8 * LARGE)
     loans = [tight.reserve(bytes([number % 6])) for number in range(21)]
