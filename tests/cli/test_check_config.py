@@ -6,124 +6,89 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from pyservice.cli.commands import app
 from tests.dataplane.configurations import OTHER_NAMESPACE_ID, document, version
+from tests.support.command_line import run
 
 
-def _check(
-    *words: str, environ: dict[str, str] | None = None, cwd: Path | None = None
-) -> tuple[int, str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYSERVICE_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pyservice", "check-config", *words],
-        env={**clean, **(environ or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture(autouse=True)
+def _no_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PYSERVICE_")]:
+        monkeypatch.delenv(name)
+
+
+def _problems(*words: str, environ: dict[str, str] | None = None) -> list[str]:
+    done = CliRunner().invoke(app, ["check-config", *words], env=environ)
+    assert (done.exit_code, done.stdout) == (1, ""), done.output
+    return done.stderr.splitlines()
+
+
+def _feed(folder: Path, *namespaces: object) -> str:
+    path = folder / "feed.json"
+    path.write_text(json.dumps({"namespaces": namespaces}))
+    return str(path)
 
 
 def test_valid_settings_are_ok(tmp_path: Path) -> None:
-    feed = tmp_path / "feed.json"
-    feed.write_text(json.dumps({"namespaces": [document()]}))
-    assert _check("--feed", str(feed), "--data-dir", str(tmp_path / "data")) == (0, "ok\n", "")
+    done = run(tmp_path / "data", "check-config", "--feed", _feed(tmp_path, document()))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
     assert not (tmp_path / "data").exists()
 
 
 def test_every_settings_problem_is_printed(tmp_path: Path) -> None:
     config = tmp_path / "service.toml"
     config.write_text("nonsense = 1\nlame_duck_ms = -1\n")
-    code, output, errors = _check(
-        "--config",
-        str(config),
-        "--http",
-        "nowhere",
-        "--set",
-        "journal.segment_bytes=1",
-        environ={"PYSERVICE_GRPC": "x", "PYSERVICE_UNKNOWN": "1"},
-    )
-    assert code == 1
-    assert output == ""
-    for name in ("nonsense", "lame_duck_ms", "http", "journal.segment_bytes", "grpc", "UNKNOWN"):
-        assert name in errors
-    assert len(errors.splitlines()) == 6
+    environ = {"PYSERVICE_GRPC": "x", "PYSERVICE_UNKNOWN": "1"}
+    words = ("--config", str(config), "--http", "nowhere", "--set", "journal.segment_bytes=1")
+    problems = _problems(*words, "--set", "x.y=2", environ=environ)
+    names = ("nonsense", "lame_duck_ms", "http", "journal.segment_bytes", "grpc", "UNKNOWN", "x")
+    assert [sum(f"{name}: " in problem for problem in problems) for name in names] == [1] * 7
+    assert len(problems) == 7
+    assert "pyservice: x: is not a setting (flag)" in problems
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--set", "nonsense"), "must be NAME=VALUE"),
+        (("--cdn", "127.0.0.1:8080"), "cdn: 127.0.0.1:8080 is where http listens"),
+        (("--cdn", "nowhere"), "cdn: must be host:port"),
+    ],
+)
+def test_wrong_flag_is_reported(words: tuple[str, ...], message: str) -> None:
+    [problem] = _problems(*words)
+    assert message in problem
 
 
 def test_every_feed_problem_is_printed(tmp_path: Path) -> None:
-    feed = tmp_path / "feed.json"
-    feed.write_text(
-        json.dumps(
-            {
-                "namespaces": [
-                    document(versions=[version(duel={"max_players": 300})]),
-                    document(namespace_id=OTHER_NAMESPACE_ID, name_id="-"),
-                ]
-            }
-        )
-    )
-    code, _, errors = _check("--feed", str(feed))
-    assert code == 1
-    assert "arena/prod: versions.0.matchmaker.game_modes.duel.max_players" in errors
-    assert "arena/-: name_id" in errors
-
-
-def test_unknown_flag_is_reported() -> None:
-    code, _, errors = _check("--set", "nonsense=1", "--set", "x.y=2")
-    assert code == 1
-    assert "nonsense: is not a setting (flag)" in errors
-    assert "x: is not a setting (flag)" in errors
-
-
-def test_set_flag_without_a_value_is_reported() -> None:
-    code, _, errors = _check("--set", "nonsense")
-    assert code == 1
-    assert "must be NAME=VALUE" in errors
+    too_many = document(versions=[version(duel={"max_players": 300})])
+    other = document(namespace_id=OTHER_NAMESPACE_ID, name_id="-")
+    problems = str(_problems("--feed", _feed(tmp_path, too_many, other)))
+    assert "arena/prod: versions.0.matchmaker.game_modes.duel.max_players" in problems
+    assert "arena/-: name_id" in problems
 
 
 def test_settings_problems_do_not_hide_feed_problems(tmp_path: Path) -> None:
-    feed = tmp_path / "feed.json"
     wrong = version(duel={"max_players": 300, "regions": {"north": {}}})
-    feed.write_text(json.dumps({"namespaces": [document(versions=[wrong])]}))
-    code, _, errors = _check("--feed", str(feed), "--set", "lame_duck_ms=x")
-    assert code == 1
+    feed = _feed(tmp_path, document(versions=[wrong]))
+    problems = _problems("--feed", feed, "--set", "lame_duck_ms=x")
     for name in ("lame_duck_ms", "duel.max_players", "duel.regions.north"):
-        assert name in errors
-    assert len(errors.splitlines()) == 3
+        assert sum(name in problem for problem in problems) == 1
+    assert len(problems) == 3
     # The limits of the operator are unknown here, so no problem names them.
-    code, _, errors = _check(
-        *("--feed", str(feed), "--set", 'regions=[{"name_id": "A"}]'),
-        *("--set", "player_limit_max=x"),
-    )
-    assert code == 1
-    assert "duel" not in errors
-    code, _, errors = _check("--feed", str(tmp_path / "none.json"), "--http", "x")
-    assert len(errors.splitlines()) == 2
+    unknown = ("--set", 'regions=[{"name_id": "A"}]', "--set", "player_limit_max=x")
+    assert "duel" not in str(_problems("--feed", feed, *unknown))
+    assert len(_problems("--feed", str(tmp_path / "none.json"), "--http", "x")) == 2
 
 
-def test_duplicate_namespace_is_reported(tmp_path: Path) -> None:
-    feed = tmp_path / "feed.json"
-    feed.write_text(json.dumps({"namespaces": [document(), document(display_name="Other")]}))
-    code, _, errors = _check("--feed", str(feed))
-    assert code == 1
-    assert "namespaces.1.namespace_id: is there more than once" in errors
-
-
-def test_too_deeply_nested_feed_is_reported(tmp_path: Path) -> None:
-    feed = tmp_path / "feed.json"
-    feed.write_text('{"namespaces": ' + "[" * 200_000)
-    code, _, errors = _check("--feed", str(feed))
-    assert code == 1
-    assert "nested too deeply" in errors
-    assert "Traceback" not in errors
-
-
-def test_cdn_listener_needs_its_own_origin() -> None:
-    code, _, errors = _check("--cdn", "127.0.0.1:8080")
-    assert (code, "cdn: 127.0.0.1:8080 is where http listens" in errors) == (1, True)
-    code, _, errors = _check("--cdn", "nowhere")
-    assert (code, "cdn: must be host:port" in errors) == (1, True)
+def test_unusable_feed_is_reported(tmp_path: Path) -> None:
+    [problem] = _problems("--feed", _feed(tmp_path, document(), document(display_name="Other")))
+    assert "namespaces.1.namespace_id: is there more than once" in problem
+    (tmp_path / "feed.json").write_text('{"namespaces": ' + "[" * 200_000)
+    [problem] = _problems("--feed", str(tmp_path / "feed.json"))
+    assert "nested too deeply" in problem

@@ -32,10 +32,3 @@ def test_unused_keys_are_dropped_on_request(make_service: MakeService) -> None:
     assert service.code("GET", REGIONS, None, old) == "TOKEN_INVALID"
     assert service.good("GET", REGIONS, None, service.public_token())
     assert service.good("GET", REGIONS, None, service.environment_token)
-
-
-def test_missing_service_is_reported_with_a_remedy(make_service: MakeService) -> None:
-    service = make_service()
-    failed = service.command("keys", "rotate")
-    assert failed.returncode == 1
-    assert "is a service running with --data-dir" in failed.stderr

@@ -8,7 +8,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pyservice.cli.commands import app
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import HEAD, current_revision, known_revisions, upgrade
 from tests.support.command_line import run
@@ -28,8 +30,9 @@ def test_migrate_creates_the_tables_once(url: str | None, tmp_path: Path) -> Non
         assert (done.returncode, done.stdout) == (0, f"{HEAD}\n"), done.stderr
 
 
-def test_migrate_is_rejected_beside_a_running_service(url: str | None, tmp_path: Path) -> None:
-    full_service = FullService(tmp_path, url)
+@pytest.mark.full
+def test_migrate_is_rejected_beside_a_running_service(tmp_path: Path) -> None:
+    full_service = FullService(tmp_path)
     try:
         full_service.start()
         done = run(full_service.data_dir, "migrate")
@@ -37,26 +40,25 @@ def test_migrate_is_rejected_beside_a_running_service(url: str | None, tmp_path:
         assert "in use by process" in done.stderr
     finally:
         full_service.close()
-    assert run(
-        full_service.data_dir, "migrate", **({"PYSERVICE_DATABASE_URL": url} if url else {})
-    ).stdout
+    assert run(full_service.data_dir, "migrate").stdout == f"{HEAD}\n"
 
 
-def revision(url: str | None, folder: Path, wanted: str | None = None) -> str | None:
-    """Returns the revision of the tables, in an empty database of `wanted` if given."""
+def revision(url: str | None, folder: Path, new: str | None = None) -> str | None:
+    """Returns the revision of the tables, after an upgrade of an empty database to `new` if given."""
 
-    async def look() -> str | None:
+    async def read() -> str | None:
         database = open_database(url, folder)
         try:
-            if wanted is not None:
-                await database.run_sync(lambda connection: upgrade(connection, None, wanted))
+            if new is not None:
+                await database.run_sync(lambda connection: upgrade(connection, None, new))
             return await database.run_sync(current_revision)
         finally:
             await database.close()
 
-    return asyncio.run(look())
+    return asyncio.run(read())
 
 
+@pytest.mark.full
 def test_start_without_migration_permission_rejects_an_older_database(
     url: str | None, tmp_path: Path
 ) -> None:
@@ -67,9 +69,9 @@ def test_start_without_migration_permission_rejects_an_older_database(
     try:
         assert full_service.spawn().wait(START_TIMEOUT_S) == 1
         assert not full_service.ready_file.exists()
-        said = full_service.log()
-        assert f"the database is at revision {oldest}, this version needs {HEAD}" in said
-        assert "pyservice migrate" in said
+        log = full_service.log()
+        assert f"the database is at revision {oldest}, this version needs {HEAD}" in log
+        assert "pyservice migrate" in log
         assert revision(url, folder) == oldest
 
         done = run(
@@ -78,29 +80,35 @@ def test_start_without_migration_permission_rejects_an_older_database(
         assert (done.returncode, done.stdout) == (0, f"{HEAD}\n"), done.stderr
         full_service.start()
 
-        async def make_a_game() -> None:
-            async with full_service.opened("http") as door:
-                await Developer(full_service, door).game()
+        async def create_game() -> None:
+            async with full_service.opened("http") as transport:
+                await Developer(full_service, transport).game()
 
-        asyncio.run(make_a_game())
+        asyncio.run(create_game())
         assert full_service.stop() == 0
     finally:
         full_service.close()
 
 
-def test_unusable_database_is_reported(tmp_path: Path) -> None:
-    done = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL="mysql://127.0.0.1/x")
-    assert (done.returncode, done.stdout) == (1, "")
+def test_unusable_database_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSERVICE_DATABASE_URL", "mysql://127.0.0.1/x")
+    done = CliRunner().invoke(app, ["migrate", "--data-dir", str(tmp_path)])
+    assert (done.exit_code, done.stdout) == (1, "")
     assert "postgresql" in done.stderr
 
 
-def test_commands_without_a_service_report_a_remedy(tmp_path: Path) -> None:
-    for words in (
+@pytest.mark.parametrize(
+    "words",
+    [
         ("group", "list"),
         ("identity", "list"),
+        ("keys", "rotate"),
         ("token", "create", "--game", "arena"),
         ("token", "create", "--kind", "public", "--namespace", "arena/prod"),
-    ):
-        done = run(tmp_path, *words)
-        assert (done.returncode, done.stdout) == (1, ""), words
-        assert "is a service running with --data-dir" in done.stderr
+    ],
+    ids=" ".join,
+)
+def test_command_without_a_service_reports_a_remedy(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, [*words, "--data-dir", str(tmp_path)])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"is a service running with --data-dir {tmp_path}?" in done.stderr

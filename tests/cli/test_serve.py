@@ -75,6 +75,7 @@ def _serves(service: Service) -> bool:
         return False
 
 
+@pytest.mark.full
 def test_start_on_a_full_disk_serves_stored_namespaces_first(small: tuple[Service, Path]) -> None:
     service, filler = small
     service.spawn()
@@ -92,6 +93,7 @@ def test_start_on_a_full_disk_serves_stored_namespaces_first(small: tuple[Servic
     assert service.stop() == 0
 
 
+@pytest.mark.full
 def test_start_on_a_full_disk_stops_on_a_signal(small: tuple[Service, Path]) -> None:
     service, _ = small
     service.spawn()
@@ -129,12 +131,13 @@ async def shimmed(tmp_path: Path) -> AsyncIterator[Plane]:
     plane.end()
 
 
+@pytest.mark.full
 @pytest.mark.anyio
 async def test_forced_shutdown_does_not_wait_for_a_stalled_disk(shimmed: Plane) -> None:
-    door = shimmed.http_transport()
+    transport = shimmed.http_transport()
     stall = shimmed.commanded.stall("fdatasync")
     calling = asyncio.create_task(
-        door.call("attach", attach_fields("duel"), token=shimmed.environment_token)
+        transport.call("attach", attach_fields("duel"), token=shimmed.environment_token)
     )
     await asyncio.to_thread(until, lambda: stall.waiting)
     shimmed.process_signal(signal.SIGTERM)
@@ -143,7 +146,7 @@ async def test_forced_shutdown_does_not_wait_for_a_stalled_disk(shimmed: Plane) 
     assert await shimmed.wait_ended(15) == 1
     assert "the disk does not answer" in shimmed.log_tail()
     await asyncio.gather(calling, return_exceptions=True)
-    await door.close()
+    await transport.close()
     stall.forget()
     # The request had no response, so the restart loses no acknowledged change.
     await shimmed.start()
