@@ -132,56 +132,27 @@ async def test_find_with_tags_returns_a_lobby_with_all_tags(game: Game) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "code"),
+    "change",
     [
-        ({"game_modes": ["nothing"]}, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        ({"game_modes": ["duel", "nothing"]}, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        ({"game_modes": ["duel"], "regions": ["nowhere"]}, "MATCHMAKER_REGION_NOT_FOUND"),
-        ({"game_modes": ["invited"]}, "MATCHMAKER_FIND_DISABLED"),
-        ({"game_modes": ["elsewhere"], "regions": ["local"]}, "MATCHMAKER_REGION_NOT_ENABLED"),
-        ({"game_modes": ["quiet"], "tags": {"a": "b"}}, "MATCHMAKER_TAGS_DISABLED"),
-        ({"game_modes": ["duel"], "max_players": 2}, "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
-        ({"game_modes": ["duel"]}, "MATCHMAKER_NO_AVAILABLE_LOBBIES"),
+        {"game_mode": "ranged"},
+        {"ports": {}},
+        {"ports": {"other": {"address": "127.0.0.1", "port": 1}}},
     ],
 )
-async def test_find_returns_a_code_for_each_obstacle(
-    game: Game, wish: dict[str, object], code: str
+async def test_attach_needs_the_ports_of_its_game_mode(
+    game: Game, change: dict[str, object]
 ) -> None:
-    assert (await game.client("find", wish)).code == code
+    ports = {"game": {"address": "127.0.0.1", "port": 7777}}
+    desired = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
+    assert (await game.back_end("attach", {**desired, **change})).code == "BODY_INVALID"
 
 
-@pytest.mark.parametrize(
-    ("wish", "code"),
-    [
-        ({"game_mode": "nothing"}, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        ({"game_mode": "made", "region": "nowhere"}, "MATCHMAKER_REGION_NOT_FOUND"),
-        ({"game_mode": "duel"}, "MATCHMAKER_CREATE_DISABLED"),
-        ({"game_mode": "elsewhere", "region": "local"}, "MATCHMAKER_REGION_NOT_ENABLED"),
-        ({"game_mode": "made", "tags": {"a": "b"}}, "MATCHMAKER_TAGS_DISABLED"),
-        ({"game_mode": "made", "max_players": 2}, "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
-        ({"game_mode": "made", "publicity": "public"}, "MATCHMAKER_PUBLICITY_DISABLED"),
-        ({"game_mode": "made", "party_size": 3}, "BODY_INVALID"),
-        ({"game_mode": "made"}, "CAPACITY_EXHAUSTED"),
-    ],
-)
-async def test_create_returns_a_code_for_each_obstacle(
-    game: Game, wish: dict[str, object], code: str
-) -> None:
-    answer = await game.client("create", wish)
-    assert answer.code == code
-    assert (answer.retry_after_s is not None) == (code == "CAPACITY_EXHAUSTED")
-
-
-async def test_join_returns_a_code_for_each_obstacle(game: Game) -> None:
-    guest = await game.client("join", {"lobby_id": "00010000-0000-4000-8000-000000000000"})
-    assert guest.code == "MATCHMAKER_LOBBY_NOT_FOUND"
-    disabled = await game.attach("public")
-    assert (await game.client("join", {"lobby_id": disabled.id})).code == "MATCHMAKER_JOIN_DISABLED"
-    closed = await game.attach("duel")
-    assert (await game.server(closed, "closed", {"is_closed": True})).code == "OK"
-    assert (await game.client("join", {"lobby_id": closed.id})).code == "MATCHMAKER_LOBBY_CLOSED"
-    assert (await game.server(closed, "closed", {"is_closed": False})).code == "OK"
-    await game.join(closed)
+async def test_closed_lobby_accepts_joins_after_it_opens(game: Game) -> None:
+    lobby = await game.attach("duel")
+    assert (await game.server(lobby, "closed", {"is_closed": True})).code == "OK"
+    assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_CLOSED"
+    assert (await game.server(lobby, "closed", {"is_closed": False})).code == "OK"
+    await game.join(lobby)
 
 
 async def test_detached_lobby_is_gone_for_all_callers(game: Game) -> None:
@@ -317,6 +288,7 @@ async def test_kept_slot_is_only_for_its_player(game: Game) -> None:
     assert both.code == "BODY_INVALID"
 
 
+@pytest.mark.full
 async def test_unused_player_token_expires_and_frees_its_slot(game: Game) -> None:
     lobby = await game.attach("quick")
     second = await game.join(lobby)

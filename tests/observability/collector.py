@@ -14,6 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from tests.support.waiting import PATIENCE_S
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -35,10 +37,13 @@ class Seen:
 class Collector:
     url: str = ""
     bodies: list[bytes] = field(default_factory=list)
+    is_open: threading.Event = field(default_factory=threading.Event)
+    """Clear it to let requests wait."""
     _spans: list[Seen] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, body: bytes) -> None:
+        assert self.is_open.wait(PATIENCE_S)
         request = ExportTraceServiceRequest.FromString(body)
         seen = [
             Seen(
@@ -71,6 +76,7 @@ class Collector:
 @contextlib.contextmanager
 def running_collector() -> Iterator[Collector]:
     collector = Collector()
+    collector.is_open.set()
 
     class Receiver(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -137,9 +137,9 @@ PROMTOOL = shutil.which("promtool")
 def test_promtool_reports_no_problem() -> None:
     assert PROMTOOL is not None
     metrics = RequestMetrics(version="1", build_profile="release")
-    for door in (metrics.http, metrics.grpc):
+    for transport in (metrics.http, metrics.grpc):
         for method in METHODS.values():
-            meter = door.meter(method.slug)
+            meter = transport.meter(method.slug)
             for code in codes():
                 meter.observe(code, 0.01)
             meter.rate_limited += 1

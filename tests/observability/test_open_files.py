@@ -41,12 +41,12 @@ print(watch.is_low)
 
 
 def test_process_raises_its_limit_and_detects_low_reserve() -> None:
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", _LOW], capture_output=True, text=True, check=True, env=os.environ
     ).stdout.split("\n")
-    assert said[0] == "64 96 96"
-    assert said[1] == "False True"
-    assert said[2:6] == ["1", "96", "95", "False"]
+    assert output[0] == "64 96 96"
+    assert output[1] == "False True"
+    assert output[2:6] == ["1", "96", "95", "False"]
 
 
 def test_service_reserve_is_a_share_of_a_small_limit() -> None:

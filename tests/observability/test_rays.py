@@ -3,8 +3,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from time import perf_counter, time_ns
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -61,14 +64,29 @@ def end(rays: Rays, trace: Trace, code: str = OK) -> bool:
     return bool(rays.take_all())
 
 
-def quiet(rays: Rays) -> Rays:
-    """Makes the random selection of stored rays skip the next request."""
-    rays._until_drawn = 1_000_000
-    return rays
+def quiet(service: str = "data-plane", **options: Any) -> Rays:
+    """Returns rays of which the random selection draws none of the next 3,600 requests."""
+    with mock.patch("random.random", return_value=1.0 - 2.0**-53):
+        return Rays(service, **options)
+
+
+@asynccontextmanager
+async def running(delivery: RayDelivery) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(delivery.run()), asyncio.create_task(delivery.store())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def fail(rays: Rays, operation: str = "find", trace: Trace | None = None) -> None:
+    rays.end(trace or a_trace(), "http", operation, "INTERNAL", perf_counter())
 
 
 def test_failed_slow_or_traced_requests_are_stored() -> None:
-    rays = quiet(Rays("data-plane"))
+    rays = quiet()
     assert not end(rays, a_trace())
     assert end(rays, a_trace(), "NOT_FOUND")
     assert end(rays, a_trace(took_s=0.11))
@@ -78,7 +96,7 @@ def test_failed_slow_or_traced_requests_are_stored() -> None:
 
 
 def test_time_in_a_watch_does_not_count_as_slow() -> None:
-    rays = quiet(Rays("data-plane"))
+    rays = quiet()
     trace = a_trace(took_s=40.0)
     trace.is_held = True
     assert not end(rays, trace)
@@ -94,45 +112,45 @@ def test_one_in_a_hundred_other_requests_is_stored() -> None:
 
 
 def test_internal_server_follows_the_public_servers_choice() -> None:
-    rays = quiet(Rays("control-plane", is_internal=True))
+    rays = quiet("control-plane", is_internal=True)
     assert not end(rays, a_trace(given("00")))
     assert end(rays, a_trace(given("01")))
     assert end(rays, a_trace(given("00")), "INTERNAL")
 
 
 def test_both_planes_store_rays_chosen_by_one() -> None:
-    door = Rays("data-plane", per_second=MANY, queued_max=MANY)
-    behind = Rays("control-plane", is_internal=True, per_second=MANY, queued_max=MANY)
+    public = Rays("data-plane", per_second=MANY, queued_max=MANY)
+    internal = quiet("control-plane", is_internal=True, per_second=MANY, queued_max=MANY)
     drawn = 0
     for _ in range(20 * ONE_IN):
         trace = a_trace()
-        is_kept_behind = end(quiet(behind), a_trace(door.pass_on(trace)))
-        assert end(door, trace) == is_kept_behind
-        drawn += is_kept_behind
+        is_kept = end(internal, a_trace(public.pass_on(trace)))
+        assert end(public, trace) == is_kept
+        drawn += is_kept
     assert drawn > 0
 
 
 def test_forwarded_request_names_the_public_span() -> None:
-    rays = quiet(Rays("data-plane"))
+    rays = quiet()
     trace = a_trace(given())
-    told = rays.pass_on(trace)
-    assert told == f"00-{RAY}-{trace.span_id}-01"
+    traceparent = rays.pass_on(trace)
+    assert traceparent == f"00-{RAY}-{trace.span_id}-01"
     assert trace.span_id != PARENT
-    assert rays.pass_on(trace) == told
+    assert rays.pass_on(trace) == traceparent
     assert rays.pass_on(a_trace()).endswith("-00")
 
 
 def test_rays_over_rate_or_queue_limit_are_dropped_and_counted() -> None:
     count = RayMetrics()
-    rays = quiet(Rays("data-plane", per_second=5, count=count))
+    rays = quiet(per_second=5, count=count)
     assert sum(end(rays, a_trace(), "INTERNAL") for _ in range(8)) == 5
     # Requested rays have a separate quota.
     assert end(rays, a_trace(given()))
     assert (count.kept, count.dropped) == (6, 3)
 
-    rays = quiet(Rays("data-plane", queued_max=2, count=(count := RayMetrics())))
+    rays = quiet(queued_max=2, count=(count := RayMetrics()))
     for _ in range(3):
-        rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+        fail(rays)
     assert (count.kept, count.dropped) == (2, 1)
 
 
@@ -145,23 +163,23 @@ def test_times_are_wall_clock_times() -> None:
     note("engine", began)
     current.reset(token)
     rays = Rays("data-plane")
-    rays.end(trace, "http", "find", "INTERNAL", perf_counter())
-    made = span_set(rays.take_all()[0], "data-plane")
+    fail(rays, trace=trace)
+    spans = span_set(rays.take_all()[0], "data-plane")
     slack_ns = 5_000_000
-    assert before_ns - slack_ns <= made.start_ns <= made.end_ns <= time_ns() + slack_ns
-    handler, engine = made.spans
+    assert before_ns - slack_ns <= spans.start_ns <= spans.end_ns <= time_ns() + slack_ns
+    handler, engine = spans.spans
     assert (handler.label, engine.label) == ("handler", "engine")
-    assert (handler.parent_span_id, engine.parent_span_id) == (made.span_id, handler.span_id)
-    assert made.start_ns <= handler.start_ns <= engine.start_ns <= engine.end_ns <= made.end_ns
-    assert not made.HasField("asker")
+    assert (handler.parent_span_id, engine.parent_span_id) == (spans.span_id, handler.span_id)
+    assert spans.start_ns <= handler.start_ns <= engine.start_ns <= engine.end_ns <= spans.end_ns
+    assert not spans.HasField("asker")
 
 
 def test_shared_span_ends_with_the_request() -> None:
     trace = a_trace()
     ended = perf_counter()
     trace.spans.append(("webhook", None, trace.started, ended + 5.0))
-    made = span_set(Kept(trace, "http", "find", "DEADLINE_EXCEEDED", ended, 0), "data-plane")
-    assert made.spans[0].end_ns == made.end_ns
+    spans = span_set(Kept(trace, "http", "find", "DEADLINE_EXCEEDED", ended, 0), "data-plane")
+    assert spans.spans[0].end_ns == spans.end_ns
 
 
 def test_nothing_is_recorded_outside_of_a_request() -> None:
@@ -173,8 +191,8 @@ def test_collector_spans_form_a_tree_below_the_client_span() -> None:
     trace = a_trace(given())
     trace.handled = perf_counter()
     trace.note("webhook", perf_counter(), "00000000000000aa")
-    made = span_set(Kept(trace, "http", "find", "NOT_FOUND", perf_counter(), 0), "data-plane")
-    root, handler, webhook = spans_of(made)
+    spans = span_set(Kept(trace, "http", "find", "NOT_FOUND", perf_counter(), 0), "data-plane")
+    root, handler, webhook = spans_of(spans)
     assert root.parent is not None
     assert root.parent.span_id == int(PARENT, 16)
     assert root.context is not None
@@ -208,86 +226,77 @@ async def until(is_so: object, timeout_s: float = PATIENCE_S) -> None:
 
 async def test_failed_store_is_retried_and_rejected_spans_are_dropped() -> None:
     count, store = RayMetrics(), Store()
-    rays = quiet(Rays("data-plane", count=count))
+    rays = quiet(count=count)
     delivery = RayDelivery(rays, store, None, 10)
-    tasks = [asyncio.create_task(delivery.run()), asyncio.create_task(delivery.store())]
-    try:
+    async with running(delivery):
         store.failures = ["CONTROL_PLANE_UNAVAILABLE", "CONTROL_PLANE_UNAVAILABLE"]
-        rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+        fail(rays)
         await until(lambda: store.stored)
         assert (store.asked, count.dropped) == (3, 0)
         store.failures = ["BODY_INVALID"]
-        rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+        fail(rays)
         await until(lambda: count.dropped == 1)
-        rays.end(a_trace(), "http", "join", "INTERNAL", perf_counter())
+        fail(rays, "join")
         await until(lambda: len(store.stored) == 2)
         assert [one.operation for one in store.stored] == ["find", "join"]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_oldest_spans_are_dropped_and_counted_during_an_outage() -> None:
-    count, gate = RayMetrics(), asyncio.Event()
+    count, gate, is_storing = RayMetrics(), asyncio.Event(), asyncio.Event()
     stored: list[pb.SpanSet] = []
 
     async def store(span_sets: Sequence[pb.SpanSet]) -> None:
+        is_storing.set()
         await gate.wait()
         stored.extend(span_sets)
 
-    rays = quiet(Rays("data-plane", count=count, per_second=1_000))
+    rays = quiet(count=count, per_second=1_000)
     delivery = RayDelivery(rays, store, None, 3)
-    tasks = [asyncio.create_task(delivery.run()), asyncio.create_task(delivery.store())]
-    try:
-        rays.end(a_trace(), "http", "first", "INTERNAL", perf_counter())
-        await until(lambda: not delivery._waiting and not rays._queue)
+    async with running(delivery):
+        fail(rays, "first")
+        await until(is_storing.is_set)
         for number in range(5):
-            rays.end(a_trace(), "http", f"n{number}", "INTERNAL", perf_counter())
+            fail(rays, f"n{number}")
         await until(lambda: count.dropped == 2)
         gate.set()
         await until(lambda: len(stored) == 4)
         assert [one.operation for one in stored] == ["first", "n2", "n3", "n4"]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_private_spans_are_exported_and_not_stored() -> None:
-    store = Store()
+    store, rays = Store(), quiet()
     with running_collector() as collector:
-        rays = quiet(Rays("data-plane"))
         delivery = RayDelivery(rays, store, collector.url, 10)
-        task = asyncio.create_task(delivery.run())
-        nobodys = Trace("1" * 32, perf_counter())
-        rays.end(nobodys, "http", "none", "NOT_FOUND", perf_counter())
-        await until(lambda: not rays._queue)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with running(delivery):
+            rays.end(Trace("1" * 32, perf_counter()), "http", "none", "NOT_FOUND", perf_counter())
+            await until(lambda: collector.of_ray("1" * 32))
         # The queue is exported at shutdown.
-        rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+        fail(rays)
         await delivery.close()
         assert [span.name for span in collector.of_ray("1" * 32)] == ["http none"]
         assert [span.name for span in collector.of_ray(RAY)] == ["http find"]
-        assert not delivery._waiting
+    assert store.asked == 0
 
 
+@pytest.mark.full
 async def test_unreachable_collector_blocks_nothing() -> None:
-    rays = quiet(Rays("data-plane"))
+    rays = quiet()
     delivery = RayDelivery(rays, Store(), "http://127.0.0.1:9/v1/traces", 10)
-    rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+    fail(rays)
     async with asyncio.timeout(PATIENCE_S):
         await delivery.close()
 
 
 def test_exporter_queue_is_limited() -> None:
     rays = Rays("data-plane")
-    rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
-    made = span_set(rays.take_all()[0], "data-plane")
+    fail(rays)
+    spans = span_set(rays.take_all()[0], "data-plane")
     with running_collector() as collector:
+        collector.is_open.clear()
         exporter = SpanExporter(collector.url, queued_max=512, every_ms=60_000)
         for _ in range(2_000):
-            exporter.send(made)
-        assert len(exporter._processor._batch_processor._queue) <= 512
+            exporter.send(spans)
+        collector.is_open.set()
         exporter.close()
+        # A full queue, and one batch on its way.
+        assert 512 <= len(collector.of_ray(RAY)) <= 1_024

@@ -8,7 +8,9 @@ from pydantic import ValidationError
 from pyservice.settings import ListenAddress, Problem, Settings, SettingsError, load
 
 FILES = "https://files.example.net"
+FILES_OF_SITES = "https://files.cdn.example.com"
 SITES_OF_EXAMPLE: dict[str, object] = {"domains": {"cdn": "example.com"}, "cdn_url": FILES}
+SITES = {"cdn": "cdn.example.com"}
 BUCKET: dict[str, object] = {"bucket": "b", "access_key_id": "k", "secret_access_key": "s"}
 
 
@@ -83,10 +85,8 @@ def test_all_problems_are_reported_with_their_source(tmp_path: Path) -> None:
         "PYSERVICE_TRUSTED_PROXIES": "10.0.0.1/8",
         "PYSERVICE_FIND_WAIT_MS": "soon",
     }
-    told = {
-        (problem.name, problem.source) for problem in _problems({"http": "nowhere"}, environ, path)
-    }
-    assert told == {
+    problems = _problems({"http": "nowhere"}, environ, path)
+    assert {(problem.name, problem.source) for problem in problems} == {
         ("http", "flag"),
         ("PYSERVICE_NONSENSE_TOO", "environment"),
         ("trusted_proxies.0", "environment"),
@@ -144,109 +144,75 @@ def test_values_out_of_range_are_rejected(flags: dict[str, object], name: str) -
     assert [problem.name for problem in _problems(flags)] == [name]
 
 
-def test_valid_values_are_accepted() -> None:
-    load({"data_dir": "x" * 89, "http": "127.0.0.2:8081", "metrics": "127.0.0.1:0"}, environ={})
-    load(dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0"), environ={})
-    load({"data_dir": "x" * 85, "cdn_url": "http://files.example.com"}, environ={})
+def _accepted(flags: dict[str, object]) -> Settings:
+    settings = load(flags, environ={})
+    assert settings.model_fields_set == flags.keys()
+    return settings
 
 
 @pytest.mark.parametrize(
-    ("flags", "name", "told"),
+    "flags",
     [
-        (
-            {"public_url": "https://api.example.com", **SITES_OF_EXAMPLE},
-            "public_url",
-            "give it a host outside of that domain",
-        ),
-        (
-            {"public_url": "https://EXAMPLE.com.:8443/api", **SITES_OF_EXAMPLE},
-            "public_url",
-            "give it a host outside of that domain",
-        ),
-        (
-            {"hub_url": "https://hub.example.com/x", **SITES_OF_EXAMPLE},
-            "hub_url",
-            "give it a host outside of that domain",
-        ),
-        (
-            {"public_url": "https://one.example", "cdn_url": "https://one.example"},
-            "cdn_url",
-            "give the CDN another host or port",
-        ),
-        (
-            {"hub_url": "https://one.example/hub", "cdn_url": "https://ONE.example:443/sites"},
-            "cdn_url",
-            "give the CDN another host or port",
-        ),
-        (
-            {"public_url": "http://[::1]:80", "cdn_url": "http://[::1]"},
-            "cdn_url",
-            "give the CDN another host or port",
-        ),
-        (
-            {"domains": {"main": "api.example.com", "cdn": "example.com"}, "cdn_url": FILES},
-            "domains.main",
-            "give it a host outside of that domain",
-        ),
-        (
-            {"domains": {"main": "one.example"}, "cdn_url": "https://one.example"},
-            "cdn_url",
-            "give the CDN another host or port",
-        ),
-        # Without a setting, the listener's address is the public URL.
-        (
-            {"http": "api.example.com:80", **SITES_OF_EXAMPLE},
-            "public_url",
-            "give it a host outside of that domain",
-        ),
-        ({"cdn_url": "http://127.0.0.1:8080"}, "cdn_url", "give the CDN another host or port"),
-        (
-            {"http": "0.0.0.0:80", "cdn_url": "http://127.0.0.1/sites"},
-            "cdn_url",
-            "give the CDN another host or port",
-        ),
-        ({"public_url": "http://127.0.0.1:8092"}, "cdn_url", "give the CDN another host or port"),
-        (
-            {
-                "public_url": "https://one.example",
-                "s3": {**BUCKET, "endpoint": "https://one.example"},
-            },
-            "s3.endpoint",
-            "give the bucket another host or port",
-        ),
+        {"data_dir": "x" * 89, "http": "127.0.0.2:8081", "metrics": "127.0.0.1:0"},
+        {"data_dir": "x" * 85, "cdn_url": "http://files.example.com"},
     ],
 )
-def test_sites_never_share_an_origin_with_the_api_or_user_pages(
-    flags: dict[str, object], name: str, told: str
-) -> None:
-    [problem] = _problems(flags)
-    assert problem.name == name
-    assert told in problem.message
+def test_values_at_their_limits_are_accepted(flags: dict[str, object]) -> None:
+    assert _accepted(flags).data_dir == Path(str(flags["data_dir"]))
 
 
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
-        ({"cdn_url": "https://files.cdn.example.com"}, "cdn_url"),
+        ({"public_url": "https://api.example.com"}, "public_url"),
+        ({"public_url": "https://EXAMPLE.com.:8443/api"}, "public_url"),
+        ({"hub_url": "https://hub.example.com/x"}, "hub_url"),
+        ({"domains": {"main": "api.example.com", "cdn": "example.com"}}, "domains.main"),
+        # Without a setting, the listener's address is the public URL.
+        ({"http": "api.example.com:80"}, "public_url"),
+    ],
+)
+def test_api_host_is_outside_of_the_site_domain(flags: dict[str, object], name: str) -> None:
+    [problem] = _problems({**SITES_OF_EXAMPLE, **flags})
+    assert problem.name == name
+    assert "give it a host outside of that domain" in problem.message
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"public_url": "https://one.example", "cdn_url": "https://one.example"},
+        {"hub_url": "https://one.example/hub", "cdn_url": "https://ONE.example:443/sites"},
+        {"public_url": "http://[::1]:80", "cdn_url": "http://[::1]"},
+        {"domains": {"main": "one.example"}, "cdn_url": "https://one.example"},
+        {"cdn_url": "http://127.0.0.1:8080"},
+        {"http": "0.0.0.0:80", "cdn_url": "http://127.0.0.1/sites"},
+        {"public_url": "http://127.0.0.1:8092"},
+        {"public_url": "https://b.example", "s3": {**BUCKET, "endpoint": "https://b.example"}},
+    ],
+)
+def test_sites_never_share_an_origin_with_the_api_or_user_pages(flags: dict[str, object]) -> None:
+    [problem] = _problems(flags)
+    name, store = ("s3.endpoint", "bucket") if "s3" in flags else ("cdn_url", "CDN")
+    assert problem.name == name
+    assert f"give the {store} another host or port" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({"cdn_url": FILES_OF_SITES}, "cdn_url"),
         ({"cdn_url": "https://FILES.cdn.example.com.:8443/x"}, "cdn_url"),
         ({"cdn_url": "https://a.files.cdn.example.com"}, "cdn_url"),
         ({"cdn_url": "https://cdn.example.com"}, "cdn_url"),
         ({"cdn": "Files.cdn.example.com:80"}, "cdn_url"),
-        (
-            {
-                "cdn_url": FILES,
-                "s3": {**BUCKET, "public_endpoint": "https://files.cdn.example.com"},
-            },
-            "s3.public_endpoint",
-        ),
-        (
-            {"cdn_url": FILES, "s3": {**BUCKET, "endpoint": "https://files.cdn.example.com"}},
-            "s3.endpoint",
-        ),
+        ({"s3": {**BUCKET, "public_endpoint": FILES_OF_SITES}}, "s3.public_endpoint"),
+        ({"s3": {**BUCKET, "endpoint": FILES_OF_SITES}}, "s3.endpoint"),
     ],
 )
 def test_game_cannot_have_the_name_of_the_file_host(flags: dict[str, object], name: str) -> None:
-    [problem] = _problems({**flags, "domains": {"cdn": "cdn.example.com"}})
+    given = {"cdn": "192.0.2.1:80", **flags} if "s3" in flags else flags
+    [problem] = _problems({**given, "domains": SITES})
     assert problem.name == name
     assert "a game of that name would share its origin" in problem.message
     assert "a host of its own outside of that domain" in problem.message
@@ -259,11 +225,7 @@ def test_game_cannot_have_the_name_of_the_file_host(flags: dict[str, object], na
         {"public_url": "https://one.example", "cdn_url": "https://one.example:8443"},
         {"public_url": "https://one.example", "cdn_url": "http://one.example"},
         {"public_url": "https://one.example", "hub_url": "https://one.example"},
-        {
-            "public_url": "https://api.example.com",
-            "cdn_url": "https://files.example.com",
-            "domains": {"cdn": "cdn.example.com"},
-        },
+        {"public_url": "https://api.example.com", "cdn_url": FILES, "domains": SITES},
         {"hub_url": "https://notexample.com", **SITES_OF_EXAMPLE},
         {"cdn_url": "https://files-cdn.example", "domains": {"cdn": "cdn.example"}},
         {"domains": {"main": "example.com", "cdn": "cdn.example.com"}, "cdn_url": FILES},
@@ -272,27 +234,6 @@ def test_game_cannot_have_the_name_of_the_file_host(flags: dict[str, object], na
             "s3": {**BUCKET, "endpoint": "http://s3.example.com", "public_endpoint": FILES},
             **SITES_OF_EXAMPLE,
         },
-    ],
-)
-def test_neighbouring_origins_are_accepted(flags: dict[str, object]) -> None:
-    load(flags, environ={})
-
-
-@pytest.mark.parametrize(
-    "cdn", ["127.0.0.1:8092", "[::1]:0", "0.0.0.0:80", "[::]:80", "localhost:1"]
-)
-def test_default_cdn_url_with_a_site_domain_is_rejected(cdn: str) -> None:
-    """Clients that upload files are on other machines."""
-    [problem] = _problems({"cdn": cdn, "domains": {"cdn": "cdn.example.com"}})
-    assert (problem.name, problem.source) == ("cdn_url", "default")
-    assert "domains.cdn" in problem.message
-    assert "only this machine reaches" in problem.message
-    assert "as files.example.com is beside cdn.example.com" in problem.message
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
         {"cdn": "127.0.0.1:8092"},
         {"cdn": "0.0.0.0:8092"},
         {
@@ -300,22 +241,34 @@ def test_default_cdn_url_with_a_site_domain_is_rejected(cdn: str) -> None:
             "edge": {"is_fronted": True},
         },
         # Clients can reach the listener's address.
-        {"cdn": "192.0.2.1:80", "domains": {"cdn": "cdn.example.com"}},
-        {"cdn": "[2001:db8::1]:80", "domains": {"cdn": "cdn.example.com"}},
-        {"cdn": "files.example.com:80", "domains": {"cdn": "cdn.example.com"}},
+        {"cdn": "192.0.2.1:80", "domains": SITES},
+        {"cdn": "[2001:db8::1]:80", "domains": SITES},
+        {"cdn": "files.example.com:80", "domains": SITES},
         # The sites are on this machine only, too.
         {"cdn": "127.0.0.1:8092", "domains": {"cdn": "localhost"}},
         {"cdn": "127.0.0.1:8092", "domains": {"cdn": "sites.localhost"}},
-        {"cdn_url": "https://files.example.com/x", "domains": {"cdn": "cdn.example.com"}},
+        {"cdn_url": "https://files.example.com/x", "domains": SITES},
     ],
 )
-def test_reachable_cdn_url_is_accepted(flags: dict[str, object]) -> None:
-    load(flags, environ={})
+def test_separate_reachable_origins_are_accepted(flags: dict[str, object]) -> None:
+    _accepted(flags)
+
+
+@pytest.mark.parametrize(
+    "cdn", ["127.0.0.1:8092", "[::1]:0", "0.0.0.0:80", "[::]:80", "localhost:1"]
+)
+def test_default_cdn_url_with_a_site_domain_is_rejected(cdn: str) -> None:
+    """Clients that upload files are on other machines."""
+    [problem] = _problems({"cdn": cdn, "domains": SITES})
+    assert (problem.name, problem.source) == ("cdn_url", "default")
+    assert "domains.cdn" in problem.message
+    assert "only this machine reaches" in problem.message
+    assert "as files.example.com is beside cdn.example.com" in problem.message
 
 
 def test_invalid_cdn_address_causes_no_second_problem() -> None:
-    told = _problems({"cdn": "nowhere", "domains": {"cdn": "cdn.example.com"}})
-    assert [problem.name for problem in told] == ["cdn"]
+    problems = _problems({"cdn": "nowhere", "domains": SITES})
+    assert [problem.name for problem in problems] == ["cdn"]
 
 
 @pytest.mark.parametrize("name", ["public_url", "cdn_url", "hub_url"])
@@ -391,3 +344,32 @@ def test_settings_are_frozen() -> None:
 def test_client_variables_are_not_settings() -> None:
     environ = {"PYSERVICE_URL": "http://127.0.0.1:1", "PYSERVICE_TOKEN": "x"}
     assert load({}, environ=environ) == Settings()
+
+
+@pytest.mark.parametrize(
+    "text", ["20000", "20000-", "25999-20000", "80-25999", "20000-65536", "a-b"]
+)
+def test_port_range_is_two_ascending_ports(text: str) -> None:
+    [problem] = _problems({"runtime": {"host_ports": text}})
+    assert problem.name == "runtime.host_ports"
+    assert "must be two ports from 1024 to 65535, such as 20000-25999" in problem.message
+
+
+def test_port_belongs_to_one_range() -> None:
+    environ = {"PYSERVICE_RUNTIME__HOST_PORTS": "30000-40000"}
+    settings = load({"runtime": {"process_ports": "1024-1024"}}, environ={})
+    assert (settings.runtime.process_ports.numbers, str(settings.runtime.host_ports)) == (
+        range(1_024, 1_025),
+        "20000-25999",
+    )
+    problems = _problems({"runtime": {"process_ports": "31000-31999"}}, environ)
+    public = "in common with the public ports of lobbies and servers"
+    assert [(one.name, one.source, one.message) for one in problems] == [
+        ("runtime.process_ports", "flag", f"has 31000-31999 {public}"),
+        ("runtime.host_ports", "environment", f"has 30000-31999 {public}"),
+        (
+            "runtime.host_ports",
+            "environment",
+            "has 31000-31999 in common with runtime.process_ports",
+        ),
+    ]
