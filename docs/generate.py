@@ -1,6 +1,6 @@
-"""Generator of docs/errors.md from proto/errors.toml.
+"""Generator of reference pages: errors from proto/errors.toml, HTTP and gRPC API from the protos.
 
-`--check` writes nothing and fails if the page is out of date.
+`--check` writes nothing and fails if a page is out of date.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ import argparse
 import ast
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "errors.md"
 COMMAND: Final = "python docs/generate.py"
 # A script's import path contains only the script's folder.
 sys.path.insert(0, str(ROOT))
 
 from pyservice.dataplane.engine import REFUSAL_SLUGS  # noqa: E402
 from pyservice.errors import ServiceError  # noqa: E402
+from pyservice.openapi import document  # noqa: E402
+from pyservice.pb.comments import COMMENTS  # noqa: E402
 from pyservice.pb.errors import TABLE, WORDS  # noqa: E402
+from pyservice.schema.methods import METHODS, STREAMS  # noqa: E402
 
 _RAY_ID: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
 _EXAMPLE: Final = json.dumps(ServiceError("MATCHMAKER_LOBBY_FULL").problem(_RAY_ID), indent=2)
@@ -57,8 +59,7 @@ The rules are in [the reference](reference/errors.md).
 """
 
 
-def page() -> str:
-    """Returns the current text of the page."""
+def error_page() -> str:
     named = _codes_named_in_code()
     parts = [HEAD, "## Codes", "", *_code_table(code for code in TABLE if code in named), ""]
     reserved = [code for code in TABLE if code not in named]
@@ -116,16 +117,195 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
+HTTP_HEAD: Final = f"""\
+# HTTP API
+
+<!-- Written by `{COMMAND}` from the OpenAPI document. -->
+
+Every operation with its fields, by area. `GET /openapi.json` returns the same as an OpenAPI document.
+[Interface](interface.md) describes the resources, and [Wire conventions](wire.md) has the rules of all
+operations, such as those for unknown fields and query parameters.
+
+*Accepts* has the prefixes of accepted tokens. *Errors* has the codes of the operation itself. Every operation
+can also return [errors](../errors.md) of tokens, the form of the request, limits and the service.
+"""
+
+
+class HttpPage:
+    """Writes the page of the HTTP API. A type that an operation uses has its own section."""
+
+    def __init__(self, api: dict[str, Any]) -> None:
+        self._api = api
+        self._types: dict[str, None] = {}
+
+    def text(self) -> str:
+        areas: dict[str, list[str]] = {tag["name"]: [] for tag in self._api["tags"]}
+        for path, item in self._api["paths"].items():
+            for method, operation in item.items():
+                areas[operation["tags"][0]] += self._operation(method.upper(), path, operation)
+        parts = [HTTP_HEAD]
+        for tag in self._api["tags"]:
+            parts += [f"## {tag['name']}", "", tag["description"], "", *areas[tag["name"]]]
+        parts += ["## Types", "", *self._type_sections()]
+        return "\n".join(parts)
+
+    def _operation(self, method: str, path: str, operation: dict[str, Any]) -> list[str]:
+        tokens = ", ".join(_credential(one) for one in operation.get("security", [])) or "no token"
+        lines = [f"### {method} {path}", "", _cell(operation["description"]), ""]
+        lines += [f"Accepts: {tokens}.", ""]
+        parameters = [one for one in operation.get("parameters", []) if "name" in one]
+        rows = [
+            (one["name"], one["in"], one.get("required", False), one["schema"], one["description"])
+            for one in parameters
+        ]
+        body = _json_schema(operation.get("requestBody", {}))
+        rows += [(*row[:1], "body", *row[1:]) for row in self._fields(body)]
+        if rows:
+            lines += ["| field | in | type | required | meaning |", "|---|---|---|---|---|"]
+            for name, place, needed, schema, meaning in rows:
+                lines.append(
+                    f"| `{name}` | {place} | {self._type(schema)} | {_yes(needed)} "
+                    f"| {_cell(meaning)} |"
+                )
+            lines.append("")
+        fields = list(self._fields(_json_schema(operation["responses"]["200"])))
+        if errors := operation.get("x-errors"):
+            lines += [f"Errors: {', '.join(f'`{one}`' for one in errors)}.", ""]
+        lines += ["Response:" if fields else "The response is `{}` or bare JSON.", ""]
+        return [*lines, *self._field_table(fields)]
+
+    def _fields(self, schema: dict[str, Any]) -> Iterator[tuple[str, bool, dict[str, Any], str]]:
+        resolved = self._resolve(schema)
+        required = resolved.get("required", [])
+        for name, field in resolved.get("properties", {}).items():
+            yield name, name in required, field, field.get("description", "")
+
+    def _field_table(self, fields: Iterable[tuple[str, bool, dict[str, Any], str]]) -> list[str]:
+        rows = [
+            f"| `{name}` | {self._type(field)} | {_yes(needed)} | {_cell(meaning)} |"
+            for name, needed, field, meaning in fields
+        ]
+        head = ["| field | type | always | meaning |", "|---|---|---|---|"]
+        return [*head, *rows, ""] if rows else []
+
+    def _type_sections(self) -> Iterator[str]:
+        done: set[str] = set()
+        while rest := [name for name in self._types if name not in done]:
+            for name in rest:
+                done.add(name)
+                schema = self._api["components"]["schemas"][name]
+                yield from (f"### {name}", "", _cell(schema.get("description", "")), "")
+                yield from self._field_table(list(self._fields(schema)))
+
+    def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
+        name = schema.get("$ref", "").rpartition("/")[2]
+        return self._api["components"]["schemas"][name] if name else schema
+
+    def _type(self, schema: dict[str, Any]) -> str:
+        if name := schema.get("$ref", "").rpartition("/")[2]:
+            self._types[name] = None
+            return f"[{name}](#{name.lower()})"
+        if "type" not in schema and "anyOf" in schema:
+            return self._type(next(one for one in schema["anyOf"] if one.get("type") != "null"))
+        if "items" in schema:
+            return f"list of {self._type(schema['items'])}"
+        if isinstance(values := schema.get("additionalProperties"), dict):
+            return f"map of {self._type(values)}"
+        if "enum" in schema:
+            return ", ".join(f"`{one}`" for one in schema["enum"] if one is not None)
+        kinds = schema.get("type", "any JSON")
+        kind = kinds if isinstance(kinds, str) else next(one for one in kinds if one != "null")
+        return str(schema.get("format", kind)) if kind == "integer" else str(kind)
+
+
+def http_page() -> str:
+    return HttpPage(json.loads(document(METHODS.values()))).text()
+
+
+GRPC_HEAD: Final = f"""\
+# gRPC API
+
+<!-- Written by `{COMMAND}` from proto/hosting/v1. -->
+
+The services and methods of the package `hosting.v1`. The server offers reflection, and the definitions are
+in `proto/hosting/v1`. The fields are those of the [HTTP API](http-api.md). The rules are in [Wire
+conventions](wire.md#grpc), and an example is in [Use gRPC](../how-to/use-grpc.md).
+"""
+
+
+def grpc_page() -> str:
+    services: dict[str, list[str]] = {}
+    for method in METHODS.values():
+        service, _, name = method.name.rpartition(".")
+        rows = services.setdefault(service, [])
+        http = f"`{method.http_method} {method.template}`"
+        rows.append(_method_row(name, method.request, method.response, http, method.name))
+        if stream := STREAMS.get(method.name):
+            row = (stream.rpc_name, stream.request, stream.response, f"stream of {http}")
+            rows.append(_method_row(*row, f"{service}.{stream.rpc_name}"))
+    parts = [GRPC_HEAD]
+    for service, rows in sorted(services.items()):
+        parts += [
+            f"## {service.rpartition('.')[2]}",
+            "",
+            f"`{service}`: {COMMENTS.get(service, '')}",
+            "",
+            "| method | request | response | HTTP | meaning |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    return "\n".join(parts)
+
+
+def _method_row(name: str, request: Any, response: Any, http: str, full_name: str) -> str:
+    meaning = _cell(COMMENTS.get(full_name, "").partition("\n")[0])
+    messages = f"`{request.DESCRIPTOR.name}` | `{response.DESCRIPTOR.name}`"
+    return f"| `{name}` | {messages} | {http} | {meaning} |"
+
+
+def _json_schema(content: dict[str, Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = (
+        content.get("content", {}).get("application/json", {}).get("schema", {})
+    )
+    return schema
+
+
+def _credential(requirement: dict[str, Any]) -> str:
+    names = {"origin": "a domain's `Origin`", "channel": "the secret of an event channel"}
+    return " and ".join(names.get(one, f"`{one}_`") for one in requirement) or "no token"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else ""
+
+
+PAGES: Final[dict[Path, Callable[[], str]]] = {
+    ROOT / "docs" / "errors.md": error_page,
+    ROOT / "docs" / "reference" / "http-api.md": http_page,
+    ROOT / "docs" / "reference" / "grpc-api.md": grpc_page,
+}
+
+
+def outdated() -> list[str]:
+    """Returns the paths of pages that differ from their sources."""
+    return [
+        str(path.relative_to(ROOT))
+        for path, text in PAGES.items()
+        if not path.exists() or path.read_text() != text()
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail when the page is out of date")
+    parser.add_argument("--check", action="store_true", help="fail when a page is out of date")
     if not parser.parse_args().check:
-        PAGE.write_text(page())
+        for path, text in PAGES.items():
+            path.write_text(text())
         return 0
-    if PAGE.exists() and PAGE.read_text() == page():
-        return 0
-    print(f"{PAGE.relative_to(ROOT)} is out of date; run: {COMMAND}", file=sys.stderr)
-    return 1
+    if found := outdated():
+        print(f"out of date: {', '.join(found)}; run: {COMMAND}", file=sys.stderr)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

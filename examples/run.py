@@ -263,7 +263,7 @@ server does, give it back.
   {connected}
   {disconnected}
 
-Deploy a game of your own: docs/game-developer.md, with the token in {stage.addresses["cloud_token_file"]}
+Deploy a game of your own: docs/how-to/create-a-game.md, with the token in {stage.addresses["cloud_token_file"]}
 
 API {stage.api_url}   gRPC {stage.addresses["grpc"]}   metrics http://{stage.addresses["metrics"]}/metrics
 sites http://{stage.addresses["cdn"]}   data {stage.data_dir}

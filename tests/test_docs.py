@@ -30,7 +30,8 @@ from pyservice.dataplane.resolved_namespace import (
     PLAYER_TOKEN_TTL_MS,
     TIER,
 )
-from pyservice.errors import ServiceError
+from pyservice.pb.comments import COMMENTS
+from pyservice.pb.errors import TABLE
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.schema.methods import METHODS
@@ -39,22 +40,29 @@ from tests.e2e.conftest import Run, StartRun
 from tests.e2e.conftest import start_run as start_run
 from tests.support.doc_pages import (
     CDN,
+    DEVELOPERS,
     DOCS,
     GRPC,
     HTTP,
+    LOBBY_SERVERS,
     METRICS,
+    OPERATORS,
     PAGES,
     ROOM,
     ROOT,
+    SEQUENCES,
     TIMEOUT_S,
+    TUTORIALS,
     Reader,
     Shell,
     alerts,
     blocks_of,
+    check_problem,
     code,
     commands,
     families_of,
     families_shown,
+    file_of,
     free_port,
     headings,
     help_of_curl,
@@ -74,7 +82,11 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     if b"--json" not in help_of_curl():
         pytest.skip("the pages use curl 7.82 or newer: apt-get install curl")
     (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "target").symlink_to(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     opened = Shell(tmp_path)
+    # The folder stands for the root of the repository. A build there is used by other tests too.
+    opened.run(f'cargo() {{ (cd {ROOT} && command cargo "$@"); }}')
     yield opened
     opened.close()
 
@@ -117,22 +129,56 @@ def wait_for_players(run: Run, count: int) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("name", ["game-developer.md", "lobby-server.md"])
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "names",
+    [DEVELOPERS, LOBBY_SERVERS, *((name,) for name in TUTORIALS)],
+    ids=["developers", "lobby servers", *TUTORIALS],
+)
 def test_page_examples_run_beside_make_run(
-    name: str, start_run: StartRun, shell: Shell, tmp_path: Path
+    names: tuple[str, ...], start_run: StartRun, shell: Shell, tmp_path: Path
 ) -> None:
     run = start_run(bots=2)
     reader = Reader(tmp_path, shell, wait_until_open(run))
     wait_for_players(run, 2)
-    reader.follow(name)
-    assert sum(block.language == "sh" for block in reader.done) > 8
+    for name in names:
+        reader.follow(name)
+    assert sum(block.language == "sh" for block in reader.done) >= 6 + len(names) // 2
     run.stop()
 
 
-# A page and how often it starts the service.
-@pytest.mark.parametrize(("name", "starts"), [("quickstart.md", 1), ("operator.md", 2)])
+def test_readme_client_and_server_meet(start_run: StartRun, tmp_path: Path) -> None:
+    run = start_run()
+    wait_until_open(run)
+    environment = os.environ | {
+        "API": run.api_url,
+        "PUBLIC_TOKEN": (run.data_dir / "public.token").read_text().strip(),
+        "HOSTING_API_URL": run.api_url,
+        "HOSTING_LOBBY_TOKEN": (run.data_dir / "lobby.token").read_text().strip(),
+    }
+    (tmp_path / "server.py").write_text(file_of("../README.md", "server.py"))
+    client = file_of("../README.md", "client.py")
+    both = f"from server import admit\n{client}\nprint(admit(found['player']['token']))\n"
+    printed = subprocess.run(
+        [sys.executable, "-c", both],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert re.fullmatch(r"\S+:\d+ player_\S+\nTrue\n", printed)
+    run.stop()
+
+
+# Pages and how often they start the service.
+@pytest.mark.parametrize(
+    ("names", "starts"),
+    [(("quickstart.md",), 1), pytest.param(OPERATORS, 2, marks=pytest.mark.full)],
+    ids=["quickstart", "operators"],
+)
 def test_page_examples_run_with_their_own_service(
-    name: str, starts: int, shell: Shell, tmp_path: Path
+    names: tuple[str, ...], starts: int, shell: Shell, tmp_path: Path
 ) -> None:
     services: list[subprocess.Popen[bytes]] = []
     log = tmp_path / "service.log"
@@ -166,7 +212,9 @@ def test_page_examples_run_with_their_own_service(
     try:
         # The ports are unknown until the service starts.
         unbound = dict.fromkeys((HTTP, GRPC, METRICS, CDN), "0")
-        Reader(tmp_path, shell, unbound, serve, wait_stopped).follow(name)
+        reader = Reader(tmp_path, shell, unbound, serve, wait_stopped)
+        for name in names:
+            reader.follow(name)
         assert len(services) == starts
         services[-1].terminate()
         wait_stopped()
@@ -179,29 +227,57 @@ def test_page_examples_run_with_their_own_service(
             end_leftovers(data_dir)
 
 
-def test_example_languages_are_known() -> None:
-    known = {"sh", "json", "text", "python", "toml", "yaml", "ini", "js", "mermaid"}
-    for name in PAGES:
-        for block in blocks_of(name):
-            assert block.language in known, f"{name}:{block.line}"
-            if block.language in ("python", "toml", "yaml"):
-                assert block.file or block.note == "shown", (
-                    f"{name}:{block.line}: a reader cannot tell where to put it"
-                )
+@pytest.mark.parametrize("name", PAGES)
+def test_blocks_are_run_saved_or_plain_text(name: str) -> None:
+    is_run = name in {page for names in SEQUENCES for page in names}
+    previous = ""
+    for block in blocks_of(name):
+        place = f"{name}:{block.line}"
+        if block.file:
+            assert block.language in ("python", "toml", "yaml", "json", "html"), place
+        else:
+            assert block.language in ("sh", "json", "text", "mermaid"), place
+        if block.language == "sh":
+            assert is_run, f"{place}: no test runs it; write `text` if none can"
+        elif block.language == "json" and previous != "sh":
+            shown = json.loads(block.text)
+            if "code" in shown:
+                check_problem(shown)
+        previous = block.language
+
+
+@pytest.mark.parametrize("names", [DEVELOPERS, LOBBY_SERVERS, OPERATORS])
+def test_page_names_the_pages_that_it_needs(names: tuple[str, ...]) -> None:
+    for index, name in enumerate(names[1:], 1):
+        (needed,) = re.findall(r"^\*\*Before you begin:\*\* (.+)$", page(name), re.M)
+        linked = re.findall(r"\]\(([\w-]+\.md)", needed)
+        assert linked, name
+        assert {f"how-to/{one}" for one in linked} <= set(names[:index]), name
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert not [name for name in PAGES[1:] if f" {name}\n" not in navigation]
+
+
+def test_how_to_pages_are_short() -> None:
+    lines = {name: page(name).count("\n") for name in PAGES if name.startswith("how-to/")}
+    assert len(lines) > 40
+    assert {name for name, count in lines.items() if count > 150} == set()
 
 
 def test_complete_lobby_server_has_less_than_60_lines() -> None:
-    (server,) = (block for block in blocks_of("lobby-server.md") if block.file == "room.py")
-    assert sum(bool(line) for line in server.text.splitlines()) < 60
+    server = file_of("how-to/write-a-lobby-server.md", "room.py")
+    assert sum(bool(line) for line in server.splitlines()) < 60
 
 
+@pytest.mark.full
 def test_complete_lobby_server_survives_a_service_restart(
     start_run: StartRun, tmp_path: Path
 ) -> None:
     run = start_run()
     port = wait_until_open(run)[ROOM]
-    (server,) = (block for block in blocks_of("lobby-server.md") if block.file == "room.py")
-    (tmp_path / "room.py").write_text(server.text)
+    (tmp_path / "room.py").write_text(file_of("how-to/write-a-lobby-server.md", "room.py"))
     address = {"address": "127.0.0.1", "port": int(port)}
     path = "/cloud/games/arena/namespaces/prod/lobbies/attach"
     body = {"game_mode": "by-hand", "ports": {"game": address}}
@@ -259,13 +335,14 @@ def test_response_that_differs_from_the_page_is_found(
 
 
 def test_settings_table_matches_the_settings() -> None:
-    rows = table_of("operator.md", "settings")
+    rows = table_of("reference/settings.md", "settings")
     assert [[code(cell) for cell in row[:4]] for row in rows] == list(settings_rows(Settings))
     assert all(row[4] for row in rows)
 
 
 def test_region_table_matches_its_fields() -> None:
-    shown = {code(name): code(default) for name, default, _ in table_of("operator.md", "regions")}
+    rows = table_of("reference/settings.md", "regions")
+    shown = {code(name): code(default) for name, default, _ in rows}
     assert shown == {
         name: "" if setting.is_required() else str(setting.default)
         for name, setting in Region.model_fields.items()
@@ -280,10 +357,11 @@ def test_every_flag_in_the_table_is_a_serve_flag() -> None:
         text=True,
         check=True,
     ).stdout
-    for row in table_of("operator.md", "settings"):
+    for row in table_of("reference/settings.md", "settings"):
         assert re.search(rf"{code(row[2])}\b", told), row
 
 
+@pytest.mark.full
 def test_metrics_tables_match_the_metrics_pages(start_run: StartRun) -> None:
     run = start_run(bots=2)
     wait_until_open(run)
@@ -303,7 +381,7 @@ def test_metrics_tables_match_the_metrics_pages(start_run: StartRun) -> None:
 
 
 def test_alerts_name_existing_families() -> None:
-    families = {code(row[0]) for row in table_of("operator.md", "metrics")}
+    families = {code(row[0]) for row in table_of("reference/metrics.md", "metrics")}
     named = set(re.findall(r"\bhosting_\w+", alerts()))
     assert len(named) > 8
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in named} <= families
@@ -333,9 +411,9 @@ def test_alerts_are_valid_prometheus_rules(tmp_path: Path) -> None:
     ],
 )
 def test_every_feed_field_is_documented(message: Any) -> None:
-    told = page("operator.md")
+    shown = page("reference/feed-file.md") + page("how-to/use-a-feed-file.md")
     # Users do not write these fields. The source of a file is always 0.
-    missing = {name for name in message.DESCRIPTOR.fields_by_name if name not in told}
+    missing = {name for name in message.DESCRIPTOR.fields_by_name if name not in shown}
     assert missing <= {"source_epoch", "dev_hostname"}
 
 
@@ -357,13 +435,12 @@ def test_every_feed_field_is_documented(message: Any) -> None:
     ],
 )
 def test_every_configuration_field_is_documented(message: Any) -> None:
-    section = page("game-developer.md").split("\n## The configuration\n")[1].split("\n## ")[0]
-    words = set(re.findall(r"\w+", section))
+    words = set(re.findall(r"\w+", page("reference/version-configuration.md")))
     assert set(message.DESCRIPTOR.fields_by_name) <= words
 
 
 def test_configuration_defaults_and_limits_match_the_code() -> None:
-    rows = {code(row[0]): row for row in table_of("game-developer.md", "modes")}
+    rows = {code(row[0]): row for row in table_of("reference/version-configuration.md", "modes")}
     defaults = {
         "max_players": MAX_PLAYERS,
         "player_token_ttl": PLAYER_TOKEN_TTL_MS,
@@ -381,12 +458,14 @@ def test_configuration_defaults_and_limits_match_the_code() -> None:
 
 
 def test_command_table_matches_the_commands() -> None:
-    shown = set()
-    for words, _ in table_of("operator.md", "commands"):
-        first, *others = re.findall(r"`([^`]+)`", words)
-        shown |= {first, *(f"{first.rpartition(' ')[0]} {other}" for other in others)}
-    # The command line handles `compact` before it parses the flags.
-    assert shown - {"pyservice compact"} == set(commands(typer.main.get_command(app)))
+    shown = {
+        code(command): set(re.findall(r"--[\w-]+", options))
+        for command, _, options in table_of("reference/cli.md", "commands")
+    }
+    assert shown == dict(commands(typer.main.get_command(app)))
+    before, _, after = page("reference/cli.md").partition("<!-- table: commands -->")
+    explained = before + after.partition("\n\n")[2]
+    assert set().union(*shown.values()) <= set(re.findall(r"--[\w-]+", explained))
 
 
 def test_paths_on_pages_are_operations() -> None:
@@ -400,18 +479,25 @@ def test_paths_on_pages_are_operations() -> None:
 def test_lobby_environment_matches_the_arena() -> None:
     names = re.compile(r"\bHOSTING_[A-Z_]+")
     read = set(names.findall((ROOT / "examples/arena/settings.py").read_text()))
-    assert read <= set(names.findall(page("lobby-server.md")))
+    assert read <= set(names.findall(page("reference/matchmaker.md")))
 
 
-def test_error_page_is_current() -> None:
-    assert generate.PAGE.read_text() == generate.page(), f"run: {generate.COMMAND}"
+def test_generated_pages_are_current() -> None:
+    assert not generate.outdated(), f"run: {generate.COMMAND}"
 
 
 def test_codes_on_pages_are_in_the_table() -> None:
-    shown = re.compile(r"`((?:MATCHMAKER|PLAYER|TOKEN|BODY|HEADERS|URI|REQUEST|STORAGE)_[A-Z_]+)`")
-    for name in PAGES:
-        for slug in shown.findall(page(name)):
-            ServiceError(slug)
+    """Every span in capitals with an underscore is an error code, a variable, a reason of a failed
+    lobby, or in the list of names of the system.
+    """
+    slug = re.compile(r"`([A-Z][A-Z\d]*(?:_[A-Z\d]+)+)`")
+    variable = re.compile(r"(HOSTING|PYSERVICE|PORT)_\w+|(CLOUD|PUBLIC|ENV)_TOKEN")
+    reasons = re.findall(r"[A-Z_]{4,}", COMMENTS["hosting.v1.LobbyRecord.failure"])
+    system = {"RLIMIT_AS", "SCHED_BATCH", "SO_REUSEADDR", "SERVER_LATE"}
+    known = {*TABLE, *reasons, *system}
+    named = {(name, found) for name in PAGES for found in slug.findall(page(name))}
+    assert len(named) > 100
+    assert not {one for one in named if one[1] not in known and not variable.fullmatch(one[1])}
 
 
 def test_page_links_resolve() -> None:

@@ -3,8 +3,8 @@
 The shell blocks of a page run in order in one shell. A `text` or `json` block after a shell block
 is its output, where `...` matches anything and numbers in JSON may differ. A comment before a
 block gives the reader's action: `file: x` saves the block, `serve` starts a service, `stopped`
-waits for its end, `until` repeats the block, and `shown` does nothing. Default ports in a page
-stand for the real ports, and a public port of edge-guard for any other.
+waits for its end, and `until` repeats the block. Default ports in a page stand for the real ports,
+and a public port of edge-guard for any other.
 """
 
 from __future__ import annotations
@@ -33,14 +33,37 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = (
-    "../README.md",
-    "quickstart.md",
-    "concepts.md",
-    "game-developer.md",
-    "lobby-server.md",
-    "operator.md",
-    "errors.md",
+PAGES = ("../README.md", *sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")))
+
+
+def _how_to(names: str) -> tuple[str, ...]:
+    return tuple(f"how-to/{name}.md" for name in names.split())
+
+
+# Each sequence of pages runs in one shell, beside one service. A page can use everything that an
+# earlier page of its sequence created.
+DEVELOPERS = _how_to(
+    "index create-a-game deploy-a-version manage-namespace-tokens use-development-tokens "
+    "use-a-browser-page upload-files publish-a-site upload-a-server-build configure-the-matchmaker "
+    "read-lobby-logs export-lobbies start-dynamic-servers link-a-device watch-for-changes "
+    "trace-a-request use-openapi find-a-lobby create-a-private-lobby keep-parties-together "
+    "retry-requests rejoin-a-lobby list-lobbies call-from-a-back-end use-grpc"
+)
+LOBBY_SERVERS = _how_to(
+    "index attach-a-lobby-server confirm-players send-heartbeats set-lobby-state handle-restarts "
+    "write-a-lobby-server"
+)
+OPERATORS = _how_to(
+    "run-the-service manage-developers rotate-keys run-game-servers operate-edge-guard use-s3 "
+    "set-up-domains run-behind-a-proxy monitor back-up restore use-a-feed-file"
+)
+TUTORIALS = tuple(f"tutorials/{name}.md" for name in ("browser-game", "own-server", "udp-game"))
+SEQUENCES = (
+    DEVELOPERS,
+    LOBBY_SERVERS,
+    OPERATORS,
+    ("quickstart.md",),
+    *((one,) for one in TUTORIALS),
 )
 HTTP, GRPC, METRICS, CDN, ROOM = "8080", "8081", "8090", "8092", "8200"
 TIMEOUT_S = 30.0
@@ -78,6 +101,11 @@ def blocks_of(name: str) -> list[Block]:
         )
         for found in _BLOCK.finditer(text)
     ]
+
+
+def file_of(name: str, file: str) -> str:
+    (block,) = (block for block in blocks_of(name) if block.file == file)
+    return block.text
 
 
 def table_of(name: str, table: str) -> list[list[str]]:
@@ -170,10 +198,10 @@ class Reader:
             self.done.append(block)
 
     def _take(self, block: Block, follower: Block | None) -> None:
-        if block.note == "shown":
-            return
         if block.file:
-            (self.folder / block.file).write_text(self._real(block.text))
+            path = self.folder / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self._real(block.text))
         elif block.language == "sh" and block.note == "serve":
             assert self.serve is not None
             self.serve(self, block.text)
@@ -182,8 +210,6 @@ class Reader:
                 assert self.wait_stopped is not None
                 self.wait_stopped()
             self._run(block, follower)
-        elif block.language == "json" and not (self.done and self.done[-1].language == "sh"):
-            check_problem(json.loads(block.text))
 
     def _run(self, block: Block, follower: Block | None) -> None:
         is_tried_again = block.note == "until"
@@ -312,20 +338,23 @@ def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:
 
 
 def families_shown(table: str) -> dict[str, tuple[str, set[str]]]:
-    """Returns the metrics in a table of the operator's page, as `families_of` does."""
+    """Returns the metrics in a table of the metrics page, as `families_of` does."""
     return {
         code(name): (kind, set(re.findall(r"\w+", labels)))
-        for name, kind, labels, meaning in table_of("operator.md", table)
+        for name, kind, labels, meaning in table_of("reference/metrics.md", table)
         if meaning
     }
 
 
-def commands(group: Any, before: str = "pyservice") -> Iterator[str]:
+def commands(group: Any, before: str = "pyservice") -> Iterator[tuple[str, set[str]]]:
+    """Returns each command with its visible options."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{before} {name}")
         elif not command.hidden:
-            yield f"{before} {name}"
+            shown = [one for one in command.params if not getattr(one, "hidden", False)]
+            names = {name for one in shown for name in one.opts if name.startswith("--")}
+            yield f"{before} {name}", names
 
 
 def links() -> Iterable[tuple[str, str, str]]:
@@ -350,5 +379,4 @@ def free_port() -> str:
 
 
 def alerts() -> str:
-    (block,) = (block for block in blocks_of("operator.md") if block.file == "alerts.yml")
-    return block.text
+    return file_of("how-to/monitor.md", "alerts.yml")
