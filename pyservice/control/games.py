@@ -161,11 +161,7 @@ class GameOperations:
         return answer
 
     async def _add_group(
-        self,
-        tx: Transaction,
-        answer: pb.GetGamesResponse,
-        group_id: str,
-        only_game_id: str | None,
+        self, tx: Transaction, answer: pb.GetGamesResponse, group_id: str, only_game_id: str | None
     ) -> None:
         row = await groups.find(tx, group_id)
         if row is None:

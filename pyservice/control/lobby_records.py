@@ -347,20 +347,14 @@ class LobbyRecordOperations:
 
 
 def _record(
-    row: Record,
-    places: facts_pb2.LobbyPlaces | None,
-    current_version_id: str,
-    failure: str | None,
+    row: Record, places: facts_pb2.LobbyPlaces | None, current_version_id: str, failure: str | None
 ) -> pb.LobbyRecord:
     is_over = row.stop_ms is not None
     # A lobby that just ended has no counts until its end fact is applied.
     at = row if is_over else places or facts_pb2.LobbyPlaces()
     stopped = None
     if is_over:
-        stopped = pb.LobbyStopped(
-            stop_ts=rfc3339(row.stop_ms),
-            failed=failure is not None,
-        )
+        stopped = pb.LobbyStopped(stop_ts=rfc3339(row.stop_ms), failed=failure is not None)
     is_old = row.is_stopping or row.version_id != current_version_id
     return pb.LobbyRecord(
         lobby_id=row.lobby_id,

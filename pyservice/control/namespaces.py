@@ -168,10 +168,7 @@ class NamespaceOperations:
             version_id=row.version_id,
             name_id=row.name_id,
             config=pb.NamespaceConfig(
-                cdn=cdn,
-                matchmaker=_limits(row),
-                kv=pb.EmptyConfig(),
-                identity=pb.EmptyConfig(),
+                cdn=cdn, matchmaker=_limits(row), kv=pb.EmptyConfig(), identity=pb.EmptyConfig()
             ),
         )
         return pb.GetNamespaceResponse(namespace=namespace)
@@ -219,12 +216,7 @@ class NamespaceOperations:
 
         version_id = request.version_id
         kept = await self.one.apply_and_confirm(
-            caller,
-            request,
-            remembered_pb2.VersionSet,
-            change,
-            version_id=version_id,
-            wait_s=wait_s,
+            caller, request, remembered_pb2.VersionSet, change, version_id=version_id, wait_s=wait_s
         )
         return _Set(kept.entry_id, is_new)
 
@@ -284,9 +276,7 @@ def _before_ms(anchor: str) -> int:
 
 
 async def _problems(
-    tx: Transaction,
-    game_id: str,
-    request: pb.ValidateNamespaceRequest | pb.CreateNamespaceRequest,
+    tx: Transaction, game_id: str, request: pb.ValidateNamespaceRequest | pb.CreateNamespaceRequest
 ) -> list[FieldProblem]:
     problems = list(display_name_problems(request.display_name, "display_name"))
     found = list(name_id_problems(request.name_id, NAMESPACE_NAME_MAX, "name_id"))

@@ -121,37 +121,13 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Uploads.CompleteUpload", cloud, handlers.uploads.complete),
         ("Cdn.CreateGameCdnSite", cloud, handlers.sites.create),
         ("Cdn.ListSites", cloud, handlers.sites.list_),
-        (
-            "Avatars.PrepareCustomAvatarUpload",
-            cloud,
-            handlers.pictures.prepare("avatar"),
-        ),
-        (
-            "Avatars.CompleteCustomAvatarUpload",
-            cloud,
-            handlers.pictures.complete("avatar"),
-        ),
+        ("Avatars.PrepareCustomAvatarUpload", cloud, handlers.pictures.prepare("avatar")),
+        ("Avatars.CompleteCustomAvatarUpload", cloud, handlers.pictures.complete("avatar")),
         ("Avatars.ListCustomAvatars", cloud, handlers.pictures.list_avatars),
-        (
-            "Pictures.PrepareGameBannerUpload",
-            cloud,
-            handlers.pictures.prepare("banner"),
-        ),
-        (
-            "Pictures.CompleteGameBannerUpload",
-            cloud,
-            handlers.pictures.complete("banner"),
-        ),
-        (
-            "Pictures.PrepareGameLogoUpload",
-            cloud,
-            handlers.pictures.prepare("logo"),
-        ),
-        (
-            "Pictures.CompleteGameLogoUpload",
-            cloud,
-            handlers.pictures.complete("logo"),
-        ),
+        ("Pictures.PrepareGameBannerUpload", cloud, handlers.pictures.prepare("banner")),
+        ("Pictures.CompleteGameBannerUpload", cloud, handlers.pictures.complete("banner")),
+        ("Pictures.PrepareGameLogoUpload", cloud, handlers.pictures.prepare("logo")),
+        ("Pictures.CompleteGameLogoUpload", cloud, handlers.pictures.complete("logo")),
     )
     return {
         f"{_PACKAGE}.{name}": Operation(f"{_PACKAGE}.{name}", authorize, run)

@@ -121,10 +121,7 @@ def _is_name(text: str) -> bool:
 
 
 def _subject(
-    asker: internal.Asker,
-    game: Record | None,
-    named: Mapping[str, Record],
-    members: Sequence[str],
+    asker: internal.Asker, game: Record | None, named: Mapping[str, Record], members: Sequence[str]
 ) -> dict[str, str] | None:
     if game is None and asker.identity_id:
         game = named.get(asker.named_game)

@@ -92,7 +92,5 @@ def namespace_summary(row: Record) -> games_pb2.NamespaceSummary:
 
 def version_summary(row: Record) -> games_pb2.VersionSummary:
     return games_pb2.VersionSummary(
-        version_id=row.version_id,
-        create_ts=rfc3339(row.create_ms),
-        display_name=row.display_name,
+        version_id=row.version_id, create_ts=rfc3339(row.create_ms), display_name=row.display_name
     )

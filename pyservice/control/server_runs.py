@@ -55,10 +55,7 @@ class ServerRuns:
     """Starts and ends servers while `run` is running. The supervisor reports their state to this object."""
 
     def __init__(
-        self,
-        database: Database,
-        client: ServerClient,
-        api: Callable[[], tuple[str, str] | None],
+        self, database: Database, client: ServerClient, api: Callable[[], tuple[str, str] | None]
     ) -> None:
         self._database = database
         self._client = client

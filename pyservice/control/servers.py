@@ -76,11 +76,7 @@ class ServerOperations:
             await authorization.find_namespace(tx, caller, request)
 
         return await self.records.changes.apply_with_resource(
-            caller,
-            request,
-            pb.CreateServerResponse,
-            lambda: self._prepared(request, caller),
-            again,
+            caller, request, pb.CreateServerResponse, lambda: self._prepared(request, caller), again
         )
 
     @contextlib.asynccontextmanager

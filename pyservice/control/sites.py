@@ -75,9 +75,7 @@ def _check_request(files: Sequence[NewFile], problems: list[FieldProblem]) -> No
         raise ServiceError("UPLOAD_TOO_LARGE", "The files of a site have at most 1 GiB together.")
 
 
-async def _read(
-    request: pb.CreateGameCdnSiteRequest,
-) -> tuple[list[NewFile], list[FieldProblem]]:
+async def _read(request: pb.CreateGameCdnSiteRequest) -> tuple[list[NewFile], list[FieldProblem]]:
     files: list[NewFile] = []
     problems = list(display_name_problems(request.display_name, "display_name"))
     seen: set[str] = set()

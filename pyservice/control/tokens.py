@@ -166,9 +166,7 @@ class TokenOperations:
 
     async def _sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool) -> NewToken:
         token = await self._undelivered.deliver_confirmed(
-            namespace_id,
-            lambda: self._signer.public_token(namespace_id, token_id),
-            is_kept=is_kept,
+            namespace_id, lambda: self._signer.public_token(namespace_id, token_id), is_kept=is_kept
         )
         return NewToken(token, token_id, namespace_id=namespace_id)
 

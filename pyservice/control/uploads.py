@@ -102,10 +102,7 @@ class UploadLifecycle:
         self._threads = FairThreadPool()
         self._permits = FairQueue(_CHECKS_AT_ONCE, 1)
         self.job = RetryingJob(
-            "uploads",
-            "abandoned upload not removed",
-            pauses_s=_RETRIES_S,
-            is_worth_a_warning=True,
+            "uploads", "abandoned upload not removed", pauses_s=_RETRIES_S, is_worth_a_warning=True
         )
 
     async def prepare(self, caller: Caller, request: Any, plan: UploadPlan[Answer]) -> Answer:

@@ -117,11 +117,7 @@ class VersionOperations:
                 await authorization.find_game(tx, caller, request.game_id)
                 raise ServiceError("VERSION_NOT_FOUND")
         return version_answer(
-            row.config,
-            row.config_json,
-            rfc3339(row.create_ms),
-            row.display_name,
-            row.version_id,
+            row.config, row.config_json, rfc3339(row.create_ms), row.display_name, row.version_id
         )
 
     async def list_(

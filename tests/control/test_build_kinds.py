@@ -27,9 +27,7 @@ CONTENTS: Final = {"archive": tar(), "docker_image": IMAGE}
 
 @pytest.fixture(scope="module", params=KINDS)
 def full_service(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[FullService]:
     kinds = {"kinds": list(CONTENTS)}
     created = FullService(tmp_path_factory.mktemp("s"), databases.url(request.param), runtime=kinds)

@@ -55,9 +55,7 @@ async def code_of(gate: CallAuthenticator, token: str) -> str:
     return "OK"
 
 
-async def test_concurrent_tokens_share_one_read(
-    counted: Counted,
-) -> None:
+async def test_concurrent_tokens_share_one_read(counted: Counted) -> None:
     records, gate = Records(counted.database), CallAuthenticator(counted.database)
     identity_id, (own, left) = await records.identity("Own", "Left")
     given = [await records.cloud_token(identity_id) for _ in range(50)]
@@ -78,9 +76,7 @@ async def test_concurrent_tokens_share_one_read(
     assert counted.reads == reads + 1
 
 
-async def test_token_read_before_a_change_is_read_again(
-    counted: Counted,
-) -> None:
+async def test_token_read_before_a_change_is_read_again(counted: Counted) -> None:
     records, gate = Records(counted.database), CallAuthenticator(counted.database)
     identity_id, _ = await records.identity("Own")
     token, token_id = await records.cloud_token(identity_id)

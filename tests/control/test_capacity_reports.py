@@ -97,9 +97,7 @@ def free_in(question: pb.WantedRequest) -> Resources:
     return Resources(capacity.free_cpu_millicores, capacity.free_memory_mb)
 
 
-async def test_capacity_change_is_reported_before_an_answer(
-    node: Node,
-) -> None:
+async def test_capacity_change_is_reported_before_an_answer(node: Node) -> None:
     question, unanswered = await node.data_plane.next_request()
     assert free_in(question) == NODE
     assert question.wait_ms > 0

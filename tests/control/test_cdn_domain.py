@@ -22,9 +22,7 @@ PAGES: Final = {"prod": b"<h1>The game</h1>", "staging": b"<h1>The next game</h1
 
 @pytest.fixture(scope="module", params=KINDS)
 def full_service(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[FullService]:
     settings: dict[str, Any] = {"domains": {"cdn": DOMAIN}, "cdn_url": FILES_URL}
     folder = tmp_path_factory.mktemp("domain")
@@ -120,9 +118,7 @@ async def test_unknown_hosts_get_no_site_and_no_access(
             assert answer.code == "TOKEN_MISSING", host
 
 
-async def test_hosts_of_a_game_without_a_version_have_access(
-    developer: Developer,
-) -> None:
+async def test_hosts_of_a_game_without_a_version_have_access(developer: Developer) -> None:
     """A namespace has its hosts from its creation, before any version is set."""
     game_id = await developer.game()
     name = (await summary(developer, game_id))["name_id"]

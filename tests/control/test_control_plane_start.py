@@ -61,9 +61,7 @@ if "--role=control" in sys.orig_argv:
 
 
 @images.needs_oci_runtime
-async def test_server_request_during_the_runtime_check_is_retryable(
-    tmp_path: Path,
-) -> None:
+async def test_server_request_during_the_runtime_check_is_retryable(tmp_path: Path) -> None:
     """The container runtime blocks its start-up check until the test opens a pipe."""
     gate, asked, runtime = (tmp_path / name for name in ("gate", "asked", "crun-held"))
     runtime.write_text(HELD.format(gate=gate, asked=asked))
