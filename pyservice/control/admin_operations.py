@@ -5,7 +5,7 @@ Only the owner of the data directory can open their socket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -24,8 +24,7 @@ from pyservice.control.name_rules import (
     require_valid,
 )
 from pyservice.control.signing_keys import SigningKeyFile
-from pyservice.control.tokens import TokenOperations
-from pyservice.control.undelivered_secrets import NewToken
+from pyservice.control.tokens import NewToken, TokenOperations
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2
@@ -35,7 +34,7 @@ from pyservice.storage import games, groups, namespaces
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
 
-_SERVICE: Final = "hosting.internal.v1.ControlAdmin"
+_PACKAGE: Final = "hosting.internal.v1"
 _BILLING: Final = {
     pb.BILLING_EVENT_PAYMENT_FAILED: "payment_failed_ms",
     pb.BILLING_EVENT_PAYMENT_METHOD_ATTACHED: "payment_method_attached_ms",
@@ -59,26 +58,26 @@ class AdminOperations:
     keys: SigningKeyFile
 
     def handlers(self) -> dict[str, Any]:
-        return {
-            f"{_SERVICE}.CreateIdentity": self.create_identity,
-            f"{_SERVICE}.ListIdentities": self.list_identities,
-            f"{_SERVICE}.AdminCreateGroup": self.create_group,
-            f"{_SERVICE}.UpdateGroup": self.update_group,
-            f"{_SERVICE}.ListGroups": self.list_groups,
-            f"{_SERVICE}.AddMember": self.add_member,
-            f"{_SERVICE}.RemoveMember": self.remove_member,
-            f"{_SERVICE}.CreateCloudToken": self.create_cloud_token,
-            f"{_SERVICE}.CreateNamespaceToken": self.create_namespace_token,
-            f"{_SERVICE}.RecordBilling": self.record_billing,
-            f"{_SERVICE}.RotateControlKeys": self.rotate_keys,
-            f"{_SERVICE}.ListOrphans": self.list_orphans,
-            f"{_SERVICE}.RemoveOrphans": self.remove_orphans,
-            "hosting.internal.v1.Control.CheckToken": self.check_token,
+        handlers: dict[str, Any] = {
+            "ControlAdmin.CreateIdentity": self.create_identity,
+            "ControlAdmin.ListIdentities": self.list_identities,
+            "ControlAdmin.AdminCreateGroup": self.create_group,
+            "ControlAdmin.UpdateGroup": self.update_group,
+            "ControlAdmin.ListGroups": self.list_groups,
+            "ControlAdmin.AddMember": self.add_member,
+            "ControlAdmin.RemoveMember": self.remove_member,
+            "ControlAdmin.CreateCloudToken": self.create_cloud_token,
+            "ControlAdmin.CreateNamespaceToken": self.create_namespace_token,
+            "ControlAdmin.RecordBilling": self.record_billing,
+            "ControlAdmin.RotateControlKeys": self.rotate_keys,
+            "ControlAdmin.ListOrphans": self.list_orphans,
+            "ControlAdmin.RemoveOrphans": self.remove_orphans,
+            "Control.CheckToken": self.check_token,
         }
+        return {f"{_PACKAGE}.{name}": _validated(handle) for name, handle in handlers.items()}
 
     async def create_identity(self, request: pb.CreateIdentityRequest) -> pb.CreateIdentityResponse:
-        _check(request)
-        require_valid(list(display_name_problems(request.display_name, "display_name")))
+        require_valid(display_name_problems(request.display_name, "display_name"))
         identity_id = self.records.ids.new()
         async with self.records.database.write() as tx:
             await groups.add_identity(tx, identity_id, request.display_name, self.records.now_ms())
@@ -105,8 +104,7 @@ class AdminOperations:
     async def create_group(
         self, request: pb.AdminCreateGroupRequest
     ) -> pb.AdminCreateGroupResponse:
-        _check(request)
-        require_valid(list(display_name_problems(request.display_name, "display_name")))
+        require_valid(display_name_problems(request.display_name, "display_name"))
         group_id = self.records.ids.new()
         async with self.records.database.write() as tx:
             if request.HasField("owner_identity_id"):
@@ -118,10 +116,9 @@ class AdminOperations:
         return pb.AdminCreateGroupResponse(group_id=group_id)
 
     async def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
-        _check(request)
         async with self.records.database.write() as tx:
             group = await _group(tx, request.group_id)
-            require_valid([*_problems_of_group(request)])
+            require_valid(_problems_of_group(request))
             values = {name: getattr(request, name) for name in _OF_GROUP if request.HasField(name)}
             if any(getattr(group, name) != value for name, value in values.items()):
                 await groups.change(tx, group.group_id, values)
@@ -150,8 +147,6 @@ class AdminOperations:
         )
 
     async def add_member(self, request: pb.AddMemberRequest) -> pb.AddMemberResponse:
-        _check(request)
-
         async def add() -> None:
             async with self.records.database.write() as tx:
                 await _group(tx, request.group_id)
@@ -167,7 +162,6 @@ class AdminOperations:
         return pb.AddMemberResponse()
 
     async def remove_member(self, request: pb.RemoveMemberRequest) -> pb.RemoveMemberResponse:
-        _check(request)
         async with self.records.database.write() as tx:
             group = await _group(tx, request.group_id)
             if group.owner_identity_id == request.identity_id:
@@ -185,8 +179,6 @@ class AdminOperations:
     async def create_cloud_token(
         self, request: pb.CreateCloudTokenRequest
     ) -> pb.CreateCloudTokenResponse:
-        _check(request)
-
         async def add(tx: Transaction) -> NewToken:
             group_id, game_id = await _scope(tx, request)
             identity_id = await _bearer(tx, request, group_id)
@@ -201,7 +193,6 @@ class AdminOperations:
     async def create_namespace_token(
         self, request: pb.CreateNamespaceTokenRequest
     ) -> pb.CreateNamespaceTokenResponse:
-        _check(request)
         async with self.records.database.read() as tx:
             namespace_id = await _namespace_id(tx, request.namespace)
         if request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT:
@@ -215,7 +206,6 @@ class AdminOperations:
     async def check_token(
         self, request: control_pb2.CheckTokenRequest
     ) -> control_pb2.CheckTokenResponse:
-        _check(request)
         scope = (await self.gate.check(request.token)).scope
         reaches_game = False
         if request.HasField("game_id"):
@@ -231,7 +221,6 @@ class AdminOperations:
         )
 
     async def record_billing(self, request: pb.RecordBillingRequest) -> pb.RecordBillingResponse:
-        _check(request)
         async with self.records.database.write() as tx:
             times = {_BILLING[request.event]: request.ts_ms}
             if not await groups.record_billing(tx, request.group_id, times):
@@ -251,7 +240,6 @@ class AdminOperations:
         return pb.ListOrphansResponse(orphans=map(_orphan, await self.orphans.all()))
 
     async def remove_orphans(self, request: pb.RemoveOrphansRequest) -> pb.RemoveOrphansResponse:
-        _check(request)
         removed = await self.orphans.remove(None if request.all else request.namespace_ids)
         return pb.RemoveOrphansResponse(removed=map(_orphan, removed))
 
@@ -272,10 +260,13 @@ def _expires_in_ms(
     return request.expires_in_ms if request.HasField("expires_in_ms") else None
 
 
-def _check(request: Message) -> None:
-    problems = validate(request)
-    if problems:
-        raise ServiceError("BODY_INVALID", errors=problems)
+def _validated(handle: Callable[[Any], Awaitable[Message]]) -> Callable[[Any], Awaitable[Message]]:
+    async def validate_and_handle(request: Any) -> Message:
+        if problems := validate(request):
+            raise ServiceError("BODY_INVALID", errors=problems)
+        return await handle(request)
+
+    return validate_and_handle
 
 
 async def _group(tx: Transaction, group_id: str) -> Record:

@@ -187,7 +187,7 @@ class BuildOperations:
         return answer
 
     def _check_request(self, request: BuildRequest, name_field: str) -> None:
-        require_valid(list(self._problems(request, name_field)))
+        require_valid(self._problems(request, name_field))
         if request.image_file.content_length > BUILD_MAX_BYTES:
             raise ServiceError("UPLOAD_TOO_LARGE", "A build has at most 8 GiB.")
 

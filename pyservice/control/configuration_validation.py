@@ -89,8 +89,7 @@ def _matchmaker(
     yield from _level(level, path, context)
     path = (*path, "game_modes")
     modes = level.game_modes.entries
-    if len(modes) > GAME_MODES_MAX:
-        yield Finding(path, "too-many", f"must have at most {GAME_MODES_MAX} entries")
+    yield from _at_most(len(modes), GAME_MODES_MAX, path)
     for name in sorted(modes)[:GAME_MODES_MAX]:
         yield from _mode_name(name, (*path, name))
         yield from _mode(modes[name], (*path, name), context)
@@ -122,8 +121,7 @@ def _level(level: _Level, path: Path, context: ValidationContext) -> Iterator[Fi
             yield from _number(getattr(level, field), (*path, field), 1, context.player_limit_max)
     yield from _place(level, path, context)
     regions = level.regions.entries
-    if len(regions) > REGIONS_MAX:
-        yield Finding((*path, "regions"), "too-many", f"must have at most {REGIONS_MAX} entries")
+    yield from _at_most(len(regions), REGIONS_MAX, (*path, "regions"))
     for region in sorted(regions)[:REGIONS_MAX]:
         where = (*path, "regions", region)
         if region not in context.regions:
@@ -176,6 +174,11 @@ def _number(number: int, path: Path, low: int, high: int) -> Iterator[Finding]:
         yield Finding(path, "too-low", f"must be at least {low}")
     elif number > high:
         yield Finding(path, "too-high", f"must be at most {high}")
+
+
+def _at_most(count: int, limit: int, path: Path) -> Iterator[Finding]:
+    if count > limit:
+        yield Finding(path, "too-many", f"must have at most {limit} entries")
 
 
 Completeness = Literal["complete", "incomplete"]
@@ -239,8 +242,7 @@ def findings_in_docker(
     yield from findings_in_environment(docker.env.entries, (*path, "env"))
     path = (*path, "ports")
     ports = docker.ports.entries
-    if len(ports) > PORTS_MAX:
-        yield Finding(path, "too-many", f"must have at most {PORTS_MAX} entries")
+    yield from _at_most(len(ports), PORTS_MAX, path)
     for name in sorted(ports)[:PORTS_MAX]:
         if not is_name_id(name, PORT_NAME_MAX):
             yield Finding(
@@ -250,15 +252,13 @@ def findings_in_docker(
 
 
 def findings_in_arguments(args: Sequence[str], path: Path) -> Iterator[Finding]:
-    if len(args) > ARGS_MAX:
-        yield Finding(path, "too-many", f"must have at most {ARGS_MAX} entries")
+    yield from _at_most(len(args), ARGS_MAX, path)
     for index, arg in enumerate(args[:ARGS_MAX]):
         yield from _text(arg, (*path, str(index)), ARG_MAX_BYTES)
 
 
 def findings_in_environment(env: Mapping[str, str], path: Path) -> Iterator[Finding]:
-    if len(env) > ENV_MAX:
-        yield Finding(path, "too-many", f"must have at most {ENV_MAX} entries")
+    yield from _at_most(len(env), ENV_MAX, path)
     for name in sorted(env)[:ENV_MAX]:
         if not name:
             yield Finding((*path, name), "too-short", "must not be an empty name")
@@ -344,8 +344,7 @@ def findings_in_verification(
         yield from _url(url, (*path, "url"), context)
     headers = verification.headers.entries
     path = (*path, "headers")
-    if len(headers) > HEADERS_MAX:
-        yield Finding(path, "too-many", f"must have at most {HEADERS_MAX} entries")
+    yield from _at_most(len(headers), HEADERS_MAX, path)
     seen: set[str] = set()
     for name in sorted(headers)[:HEADERS_MAX]:
         yield from findings_in_header_name(name, (*path, name), is_header_of_requests)
@@ -409,8 +408,7 @@ def findings_in_site(
             yield Finding((*path, "site_id"), "incomplete", "is a site whose upload is incomplete")
     routes = cdn.routes.entries
     path = (*path, "routes")
-    if len(routes) > ROUTES_MAX:
-        yield Finding(path, "too-many", f"must have at most {ROUTES_MAX} entries")
+    yield from _at_most(len(routes), ROUTES_MAX, path)
     globs: set[str] = set()
     for index, route in enumerate(routes[:ROUTES_MAX]):
         yield from _route(route, (*path, str(index)))
@@ -430,13 +428,11 @@ def _route(route: pb.VersionRoute, path: Path) -> Iterator[Finding]:
         yield Finding((*path, "priority"), "too-high", f"must be at most {PRIORITY_MAX}")
     path = (*path, "middlewares")
     middlewares = route.middlewares.entries
-    if len(middlewares) > MIDDLEWARES_MAX:
-        yield Finding(path, "too-many", f"must have at most {MIDDLEWARES_MAX} entries")
+    yield from _at_most(len(middlewares), MIDDLEWARES_MAX, path)
     for index, middleware in enumerate(middlewares[:MIDDLEWARES_MAX]):
         where = (*path, str(index), "kind", "custom_headers", "headers")
         headers = middleware.kind.custom_headers.headers.entries
-        if len(headers) > HEADERS_MAX:
-            yield Finding(where, "too-many", f"must have at most {HEADERS_MAX} entries")
+        yield from _at_most(len(headers), HEADERS_MAX, where)
         for number, header in enumerate(headers[:HEADERS_MAX]):
             at_header = (*where, str(number))
             yield from findings_in_header_name(

@@ -294,9 +294,7 @@ class Feeder:
             raise refusal_error(message, answer.refused, NOTHING_SWITCHED, self._holdings.orphans)
         self._refused.clear_version_error(namespace_id, version_id)
 
-    async def _compose(
-        self, requests: Sequence[ComposeRequest]
-    ) -> list[configuration_pb2.NamespaceConfiguration | None]:
+    async def _compose(self, requests: Sequence[ComposeRequest]) -> list[Message | None]:
         async with self._database.read() as tx:
             return await self._composer.compose_all(tx, requests)
 
@@ -445,9 +443,7 @@ class Feeder:
                     ):
                         return False
 
-    async def _catch_up(
-        self, message: configuration_pb2.NamespaceConfiguration, held: feed_pb2.HeldConfiguration
-    ) -> bool:
+    async def _catch_up(self, message: Message, held: feed_pb2.HeldConfiguration) -> bool:
         """Raises the revision above the held one, which is newer after a restore from a backup.
 
         Returns False if the data plane's configuration is from a newer database.

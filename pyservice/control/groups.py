@@ -42,7 +42,7 @@ class GroupOperations:
         identity_id = scope_of(caller).identity_id
 
         async def change(tx: Transaction) -> pb.CreateGroupResponse:
-            require_valid(list(display_name_problems(request.display_name, "display_name")))
+            require_valid(display_name_problems(request.display_name, "display_name"))
             group_id = self.records.ids.new()
             await groups.add(tx, group_id, request.display_name, identity_id, self.records.now_ms())
             tx.after_commit(self.clear_token_cache)

@@ -16,8 +16,8 @@ from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import milliseconds, now_ms, rfc3339
-from pyservice.errors import ServiceError, field_problem
+from pyservice.control.timestamps import now_ms, query_milliseconds, rfc3339
+from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
@@ -292,7 +292,8 @@ class LobbyRecordOperations:
     ) -> pb.ListLobbyRecordsResponse:
         before_ms = None
         if request.HasField("before_create_ts"):
-            before_ms = _parse_create_ts(request.before_create_ts)
+            text, reason = request.before_create_ts, "must be a time that exists"
+            before_ms = query_milliseconds(text, "before_create_ts", reason)
         kept_since_ms = self.clock_ms() - LOBBY_RETENTION_MS
         async with self.database.read() as tx:
             namespace = await authorization.find_namespace(tx, caller, request)
@@ -388,11 +389,3 @@ def _failure(row: Record, run: Record | None) -> str | None:
             return RUN_FAILURE_CODES[run.reason]
         return "EXITED" if row.exit_code or row.ready_ms is None else None
     return _FAILURES.get(row.stop_reason)
-
-
-def _parse_create_ts(text: str) -> int:
-    try:
-        return milliseconds(text)
-    except ValueError:
-        problem = field_problem(["before_create_ts"], "invalid", "must be a time that exists")
-        raise ServiceError("QUERY_INVALID", errors=[problem]) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pyservice.errors import FieldProblem, ServiceError, field_problem
@@ -68,7 +68,7 @@ def problem_messages(problems: list[FieldProblem]) -> list[envelope_pb2.FieldPro
     ]
 
 
-def require_valid(problems: list[FieldProblem]) -> None:
+def require_valid(problems: Iterable[FieldProblem]) -> None:
     """Raises VALIDATION_FAILED if there are problems."""
-    if problems:
-        raise ServiceError("VALIDATION_FAILED", errors=problems)
+    if found := list(problems):
+        raise ServiceError("VALIDATION_FAILED", errors=found)

@@ -24,7 +24,7 @@ from pyservice.control.name_rules import (
     require_valid,
 )
 from pyservice.control.resource_summaries import namespace_summary
-from pyservice.control.timestamps import milliseconds, rfc3339
+from pyservice.control.timestamps import query_milliseconds, rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import NAMESPACE_NAME_MAX
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
@@ -228,7 +228,10 @@ class NamespaceOperations:
         self, request: pb.GetVersionHistoryRequest, caller: Caller
     ) -> pb.GetVersionHistoryResponse:
         limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
-        before_ms = _before_ms(request.anchor) if request.HasField("anchor") else None
+        before_ms = None
+        if request.HasField("anchor"):
+            reason = "must be the deploy_ts of an entry"
+            before_ms = query_milliseconds(request.anchor, "anchor", reason)
         async with self.records.database.read() as tx:
             row = await authorization.find_namespace(tx, caller, request)
             entries = await namespaces.history(tx, row.namespace_id, before_ms, limit)
@@ -265,14 +268,6 @@ class NamespaceOperations:
         return await self.one.apply_and_confirm(
             caller, request, pb.UpdateMatchmakerConfigResponse, change
         )
-
-
-def _before_ms(anchor: str) -> int:
-    try:
-        return milliseconds(anchor)
-    except ValueError:
-        problem = field_problem(["anchor"], "invalid", "must be the deploy_ts of an entry")
-        raise ServiceError("QUERY_INVALID", errors=[problem]) from None
 
 
 async def _problems(

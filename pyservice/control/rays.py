@@ -192,9 +192,5 @@ def _shown(one: internal.SpanSet) -> pb.RayPerf:
 
 
 def _span(label: str, start_ns: int, end_ns: int, req_id: str) -> pb.RaySpan:
-    return pb.RaySpan(
-        label=label,
-        start_ts=rfc3339(start_ns // _MS),
-        finish_ts=rfc3339(end_ns // _MS),
-        req_id=req_id,
-    )
+    start_ts, finish_ts = rfc3339(start_ns // _MS), rfc3339(end_ns // _MS)
+    return pb.RaySpan(label=label, start_ts=start_ts, finish_ts=finish_ts, req_id=req_id)

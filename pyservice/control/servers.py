@@ -134,14 +134,7 @@ class ServerOperations:
                 "build_id": request.runtime.build,
                 "record": record.SerializeToString(),
                 "create_ms": create_ms,
-                "start_ms": None,
-                "stop_ms": None,
-                "stop_timeout_ms": None,
-                "destroy_ms": None,
                 "is_placed": False,
-                "exit_code": None,
-                "failure": None,
-                "failure_message": None,
             }
             await servers.add(tx, row, dict(request.tags.entries), host_ports)
             tx.after_commit(lambda: self.runs.start(record, environment.game_id))

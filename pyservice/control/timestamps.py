@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from pyservice.errors import ServiceError, field_problem
+
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -20,3 +22,12 @@ def milliseconds(text: str) -> int:
     """Parses a text of `rfc3339`. Raises ValueError for a date that does not exist."""
     moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def query_milliseconds(text: str, field: str, reason: str) -> int:
+    """Parses the time of a query. Raises QUERY_INVALID for a date that does not exist."""
+    try:
+        return milliseconds(text)
+    except ValueError:
+        problem = field_problem([field], "invalid", reason)
+        raise ServiceError("QUERY_INVALID", errors=[problem]) from None

@@ -1,38 +1,36 @@
 """Operations on tokens: create, list, revoke, inspect.
 
 `cloud_` and `env_` tokens are random and stored as hashes. The data plane signs `pub_` and `dev_`
-tokens.
+tokens. A new token is revoked if its response could not be delivered: the client disconnected, the
+data plane did not confirm the token, or an error occurred after the commit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
-from pyservice.control.feeder import Feeder
+from pyservice.control.configuration_validation import PROTOCOLS
+from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder, unconfirmed_error
 from pyservice.control.idempotent_changes import RecordContext
+from pyservice.control.name_rules import require_valid
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import rfc3339
-from pyservice.control.undelivered_secrets import (
-    NewToken,
-    NoteStored,
-    RunToCompletion,
-    StoredToken,
-    UndeliveredSecrets,
-    raise_revision,
-)
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import PORT_NAME_MAX, is_name_id
 from pyservice.network.hosts import is_host
+from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
-from pyservice.storage import tokens
-from pyservice.storage.database import Record, Transaction
+from pyservice.storage import namespaces, tokens
+from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
@@ -42,6 +40,9 @@ _RETAINED_MAX: Final = 10_000
 """Limit of all `pub_` tokens and of unexpired `dev_` tokens. The data plane stores up to 100,000
 revocations of a namespace.
 """
+
+
+_log = get_logger("control")
 
 
 class Secret(NamedTuple):
@@ -185,9 +186,7 @@ class TokenOperations:
     ) -> NewToken:
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
             row = await authorization.find_namespace(tx, caller, request)
-            problems = development_problems(request)
-            if problems:
-                raise ServiceError("VALIDATION_FAILED", errors=problems)
+            require_valid(development_problems(request))
             await self._raise_revision(tx, row.namespace_id)
             await self._require_below_limit(tx, row.namespace_id, "dev")
             token_id, now = self._ids.new(), self._now_ms()
@@ -232,9 +231,7 @@ class TokenOperations:
             sentence = f"the namespace had {_RETAINED_MAX:,} {kind}_ tokens, including revoked ones; {rest}"
         else:
             return
-        raise ServiceError(
-            "VALIDATION_FAILED", errors=[field_problem(["tokens"], "too-many", sentence)]
-        )
+        require_valid([field_problem(["tokens"], "too-many", sentence)])
 
     async def list_of_namespace(
         self, request: pb.ListNamespaceTokensRequest, caller: Caller
@@ -364,29 +361,22 @@ def _record(row: Record, kind: str, game_id: str | None = None) -> pb.TokenRecor
     )
 
 
-_PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp")
-
-
-def development_problems(request: pb.CreateDevelopmentTokenRequest) -> list[FieldProblem]:
-    problems: list[FieldProblem] = []
+def development_problems(request: pb.CreateDevelopmentTokenRequest) -> Iterator[FieldProblem]:
     if request.HasField("hostname") and not is_host(request.hostname):
         sentence = "must be a host name or an IP address, without scheme and port"
-        problems.append(field_problem(["hostname"], "invalid", sentence))
+        yield field_problem(["hostname"], "invalid", sentence)
     for name, port in sorted(request.ports.items()):
         path = ["ports", name]
         if not is_name_id(name, PORT_NAME_MAX):
             sentence = "must be 1 to 26 of a-z, 0-9 and single dashes inside"
-            problems.append(field_problem(path, "invalid", sentence))
-        if port.protocol not in _PROTOCOLS:
-            sentence = f"must be one of {', '.join(_PROTOCOLS)}"
-            problems.append(field_problem([*path, "protocol"], "not-allowed", sentence))
+            yield field_problem(path, "invalid", sentence)
+        if port.protocol not in PROTOCOLS:
+            sentence = f"must be one of {', '.join(PROTOCOLS)}"
+            yield field_problem([*path, "protocol"], "not-allowed", sentence)
         if port.HasField("port") and port.HasField("port_range"):
-            sentence = "must not stand beside port"
-            problems.append(field_problem([*path, "port_range"], "not-allowed", sentence))
+            yield field_problem([*path, "port_range"], "not-allowed", "must not stand beside port")
         if port.HasField("port_range") and port.port_range.min > port.port_range.max:
-            sentence = "must be at least min"
-            problems.append(field_problem([*path, "port_range", "max"], "too-low", sentence))
-    return problems
+            yield field_problem([*path, "port_range", "max"], "too-low", "must be at least min")
 
 
 def mock_answers(
@@ -406,3 +396,130 @@ def mock_answers(
             made.port_range.min = port.port_range.min
             made.port_range.max = port.port_range.max
     return answers
+
+
+# Undelivered tokens -------------------------------------------------------------------------------
+
+_NOT_CREATED: Final = (
+    "No token was created: the data plane did not confirm it in time. "
+    "Repeating the request is harmless."
+)
+_RETRIES_S: Final = (0.05, 1.0)
+_REVOKE_TIMEOUT_S: Final = 60.0
+"""Time limit of revocation retries in seconds. The retries also stop at shutdown."""
+
+
+class RunToCompletion(Protocol):
+    def __call__(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
+
+
+class NewToken(NamedTuple):
+    """`expires_ms` is None without expiry. `namespace_id` is empty for `cloud_`."""
+
+    token: str
+    token_id: str
+    expires_ms: int | None = None
+    namespace_id: str = ""
+
+
+class StoredToken(NamedTuple):
+    """A token in a transaction that may be committed. `namespace_id` is empty for `cloud_`."""
+
+    token_id: str
+    namespace_id: str = ""
+
+
+NoteStored = Callable[[StoredToken], None]
+
+
+class UndeliveredSecrets:
+    def __init__(self, database: Database, feeder: Feeder, finish: RunToCompletion) -> None:
+        self._database = database
+        self._feeder = feeder
+        self._finish = finish
+        self.job = RetryingJob(
+            "tokens", "an undelivered token is not revoked yet", pauses_s=_RETRIES_S
+        )
+
+    async def deliver(
+        self, make: Callable[[NoteStored], Coroutine[Any, Any, NewToken]], *, is_kept: bool = False
+    ) -> NewToken:
+        """Runs `make` to its end. If it fails or the caller is cancelled, revokes the tokens that
+        `make` noted.
+
+        `is_kept`: a repeated request gets the same token, so it is not revoked. Raises errors of
+        `make`.
+        """
+        added: list[StoredToken] = []
+        making = asyncio.ensure_future(make((lambda one: None) if is_kept else added.append))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self._finish("revocation of undelivered tokens", self._undo(making, added))
+            raise
+        except Exception:
+            if added:
+                tried = asyncio.Event()
+                work = self._take_back(added, tried)
+                self._finish("revocation of undelivered tokens", work)
+                await tried.wait()
+            raise
+
+    async def deliver_confirmed(
+        self, namespace_id: str, sign: Callable[[], Awaitable[str]], *, is_kept: bool = False
+    ) -> str:
+        """Returns the result of `sign` after the data plane holds the token.
+
+        Raises VALIDATION_FAILED, or CONTROL_PLANE_UNAVAILABLE after a second.
+        """
+        until = asyncio.get_running_loop().time() + CONFIRM_TIMEOUT_S
+        try:
+            await self._feeder.enqueue_and_confirm(namespace_id)
+            async with asyncio.timeout_at(until):
+                return await sign()
+        except TimeoutError:
+            error = unconfirmed_error()
+        except ServiceError as failure:
+            if failure.code != "CONTROL_PLANE_UNAVAILABLE":
+                raise
+            error = unconfirmed_error()
+        raise error if is_kept else ServiceError(error.code, _NOT_CREATED)
+
+    async def _undo(self, making: asyncio.Future[NewToken], added: Sequence[StoredToken]) -> None:
+        await asyncio.wait({making})
+        if not making.cancelled():
+            # Retrieve the error, so that asyncio does not log it.
+            making.exception()
+        if added:
+            await self._take_back(added, asyncio.Event())
+
+    async def _take_back(self, added: Sequence[StoredToken], tried: asyncio.Event) -> None:
+        async def remove() -> None:
+            try:
+                async with self._database.write() as tx:
+                    for one in added:
+                        await self._remove(tx, one)
+            finally:
+                tried.set()
+
+        token_ids = [one.token_id for one in added]
+        try:
+            async with asyncio.timeout(_REVOKE_TIMEOUT_S):
+                await self.job.retry_until_done(remove, token_ids=token_ids)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            _log.warning("an undelivered token was not revoked", token_ids=token_ids)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def _remove(self, tx: Transaction, one: StoredToken) -> None:
+        if one.namespace_id:
+            await tokens.remove_of_namespace(tx, one.token_id)
+            await raise_revision(tx, one.namespace_id, self._feeder)
+        else:
+            await tokens.remove_cloud(tx, one.token_id)
+
+
+async def raise_revision(tx: Transaction, namespace_id: str, feeder: Feeder) -> None:
+    """Sends the namespace to the data plane, even if the caller is cancelled."""
+    await namespaces.change(tx, namespace_id, {})
+    tx.after_commit(lambda: feeder.enqueue(namespace_id))

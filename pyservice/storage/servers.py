@@ -43,7 +43,7 @@ async def add(
     tags: Mapping[str, str],
     host_ports: Iterable[tuple[bool, int]],
 ) -> None:
-    """Adds a server. `row` has all columns. Raises Conflict if a host port is taken."""
+    """Adds a server. `row` has the columns of a new server. Raises Conflict if a host port is taken."""
     await tx.run(_ADD, row)
     server_id = row["server_id"]
     rows = [{"server_id": server_id, "name": name, "value": value} for name, value in tags.items()]

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from pyservice.app.data_plane_client import DataPlaneClient
 from pyservice.app.plane_process import BackgroundTasks
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control import undelivered_secrets
+from pyservice.control import tokens as token_operations
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.timestamps import now_ms
@@ -313,7 +313,7 @@ async def test_token_kept_by_a_lost_database_is_logged(
     capsys: pytest.CaptureFixture[str],
     tried_s: float,
 ) -> None:
-    monkeypatch.setattr(undelivered_secrets, "_REVOKE_TIMEOUT_S", tried_s)
+    monkeypatch.setattr(token_operations, "_REVOKE_TIMEOUT_S", tried_s)
     token_scenario.after_commit.act = token_scenario.hide_database
     assert await outcome(token_scenario.create_token("dev")) == "CONTROL_PLANE_UNAVAILABLE"
     async with asyncio.timeout(PATIENCE_S):
