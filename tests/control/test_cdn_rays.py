@@ -1,4 +1,4 @@
-"""Rays of uploads, signed objects and sites, visible to the game's owner."""
+"""Rays of uploads and sites, visible to the game's owner. `tests/cdn` has the spans of every response."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from pyservice.observability.rays import SLOW_S
-from tests.control.files import png, put_all
+from tests.control.files import put_all
 from tests.control.namespace_scenario import Records
 from tests.support.full_service import Developer, FullService, eventually
 
@@ -110,37 +109,6 @@ async def test_upload_ray_is_visible_to_the_game(
     assert summary(await viewer.seen(ray_id)) == (["cdn upload", "receiving", "disk"], "OK")
 
 
-async def test_refused_upload_has_a_ray(viewer: RayViewer, browser: httpx.AsyncClient) -> None:
-    created = await viewer.prepared({"a.txt": b"abc"})
-    (request,) = created["presigned_requests"]
-    forged = await browser.put(request["url"].replace("length=3", "length=4"), content=b"abcd")
-    assert forged.status_code == 403
-    refused = await browser.put(request["url"], content=b"abcd")
-    assert refused.json()["code"] == "UPLOAD_LENGTH_MISMATCH"
-    assert summary(await viewer.seen(refused.headers["x-ray-id"])) == (
-        ["cdn upload"],
-        "UPLOAD_LENGTH_MISMATCH",
-    )
-    # An unsigned request does not count as a request about the game, so its ray is not stored.
-    assert await viewer.perf(forged.headers["x-ray-id"]) == []
-
-
-async def test_picture_ray_is_visible_to_the_game(
-    viewer: RayViewer, browser: httpx.AsyncClient, owner: Developer
-) -> None:
-    picture = png()
-    fields = {"game_id": viewer.game_id, "path": "logo.png", "mime": "image/png"}
-    created = await owner.good("prepare_logo", **fields, content_length=len(picture))
-    answer = await browser.put(created["presigned_request"]["url"], content=picture)
-    assert answer.status_code == 200, answer.text
-    await owner.good("complete_logo", game_id=viewer.game_id, upload_id=created["upload_id"])
-    game = (await owner.good("get_game", game_id=viewer.game_id))["game"]
-    ray_id, headers = fresh_trace()
-    shown = await browser.get(game["logo_url"], headers=headers)
-    assert (shown.content, shown.headers["x-ray-id"]) == (picture, ray_id)
-    assert summary(await viewer.seen(ray_id)) == (["cdn object", "file", "sending"], "OK")
-
-
 async def test_site_ray_is_visible_to_the_site_owner(
     viewer: RayViewer, browser: httpx.AsyncClient
 ) -> None:
@@ -152,23 +120,6 @@ async def test_site_ray_is_visible_to_the_site_owner(
     unknown = await browser.get(f"/{viewer.name}/nowhere/")
     missing = await browser.get(f"{site}/missing.js")
     assert (unknown.status_code, missing.status_code) == (404, 404)
-    assert summary(await viewer.seen(missing.headers["x-ray-id"])) == (
-        ["cdn site", "site", "sending"],
-        "NOT_FOUND",
-    )
+    one = await viewer.seen(missing.headers["x-ray-id"])
+    assert summary(one) == (["cdn site", "site", "sending"], "NOT_FOUND")
     assert await viewer.perf(unknown.headers["x-ray-id"]) == []
-
-
-async def test_successful_pages_are_sampled(viewer: RayViewer, browser: httpx.AsyncClient) -> None:
-    site = await viewer.show(browser)
-    fine: list[httpx.Response] = []
-    while len(fine) < 40:
-        answer = await browser.get(f"{site}/app.js")
-        # The service stores the rays of all slow requests, but only few of fast ones.
-        if answer.elapsed.total_seconds() < SLOW_S:
-            fine.append(answer)
-    missing = await browser.get(f"{site}/missing.js")
-    await viewer.seen(missing.headers["x-ray-id"])
-    assert {one.status_code for one in fine} == {200}
-    kept = [one for one in fine if await viewer.perf(one.headers["x-ray-id"])]
-    assert len(kept) < len(fine) / 2

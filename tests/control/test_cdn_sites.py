@@ -65,27 +65,25 @@ async def page(owner: Developer, full_service: FullService) -> AsyncIterator[Pag
 
 
 async def test_namespace_shows_the_site_of_its_version(page: Page) -> None:
-    files = {"index.html": b"<h1>one</h1>", "js/app.js": b"play()", "docs/index.html": b"docs"}
+    """`tests/cdn` has the responses in detail."""
+    headers = [{"name": "cross-origin-opener-policy", "value": "same-origin"}]
+    middlewares = [{"kind": {"custom_headers": {"headers": headers}}}]
+    routes = [{"glob": "**/*.js", "priority": 1, "middlewares": middlewares}]
     assert (await page.get("")).status_code == 404
-    await page.set(await page.version(files))
+    files = {"index.html": b"<h1>one</h1>", "js/app.js": b"play()"}
+    await page.set(await page.version(files, routes))
     shown = await page.soon(b"<h1>one</h1>")
     assert shown.headers["content-type"] == "text/html; charset=utf-8"
     assert shown.headers["cache-control"] == "no-cache"
-    again = await page.get("", headers={"if-none-match": shown.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
-    assert (await page.get("js/app.js")).content == b"play()"
-    part = await page.get("js/app.js", headers={"range": "bytes=0-3"})
-    assert (part.status_code, part.content) == (206, b"play")
-    assert (await page.get("js/app.js")).headers["cache-control"] == "no-cache"
-    for query in ("", "?a=1"):
-        moved = await page.get(f"docs{query}")
-        location = f"/{page.name}/prod/docs/{query}"
-        assert (moved.status_code, moved.headers["location"]) == (308, location)
-    assert (await page.get("docs/")).content == b"docs"
+    assert "cross-origin-opener-policy" not in shown.headers
+    script = await page.get("js/app.js")
+    assert script.content == b"play()"
+    assert script.headers["cross-origin-opener-policy"] == "same-origin"
     assert (await page.get("nothing")).status_code == 404
     assert (await page.get("", namespace="staging")).status_code == 404
-    for trick in ("..%2f..%2fetc/passwd", "%2e%2e/x", "a%00b"):
-        assert (await page.get(trick)).status_code in (400, 404)
+    for path in ("/cloud/games", "/openapi.json", "/cloud/bootstrap", "/"):
+        assert (await page.client.get(path)).status_code == 404
+    assert (await page.client.post("/cloud/games", json={})).status_code == 405
 
 
 @pytest.mark.timing
@@ -95,25 +93,6 @@ async def test_version_change_is_shown_within_a_second(page: Page) -> None:
         await page.set(version_id)
         with within(SHOWN_S):
             await page.soon(content)
-
-
-def route(glob: str, priority: int, headers: dict[str, str]) -> Any:
-    listed = [{"name": name, "value": value} for name, value in headers.items()]
-    middleware = {"kind": {"custom_headers": {"headers": listed}}}
-    return {"glob": glob, "priority": priority, "middlewares": [middleware]}
-
-
-async def test_headers_of_matching_routes_are_added(page: Page) -> None:
-    routes = [
-        route("**", 1, {"x-kind": "any", "x-all": "yes"}),
-        route("*.js", 10, {"x-kind": "script", "cross-origin-opener-policy": "same-origin"}),
-    ]
-    await page.set(await page.version({"index.html": b"page", "app.js": b"play()"}, routes))
-    html = await page.soon(b"page")
-    assert (html.headers["x-kind"], html.headers["x-all"]) == ("any", "yes")
-    script = (await page.get("app.js")).headers
-    assert (script["x-kind"], script["x-all"]) == ("script", "yes")
-    assert script["cross-origin-opener-policy"] == "same-origin"
 
 
 async def test_password_is_required_once_set(page: Page) -> None:
@@ -131,10 +110,3 @@ async def test_password_is_required_once_set(page: Page) -> None:
     await page.is_closed_soon(auth=("tester", "pass"))
     await page.developer.good("set_cdn_auth", **target, auth_type="none")
     await page.soon(b"secret")
-
-
-async def test_site_listener_does_not_serve_the_api(page: Page) -> None:
-    for path in ("/cloud/games", "/openapi.json", "/cloud/bootstrap", "/"):
-        assert (await page.client.get(path)).status_code == 404
-    posted = await page.client.post("/cloud/games", json={})
-    assert posted.status_code == 405
