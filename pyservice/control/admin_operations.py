@@ -185,9 +185,9 @@ class AdminOperations:
             expires_in_ms = _expires_in_ms(request)
             return await self.tokens.add_cloud(tx, identity_id, group_id, game_id, expires_in_ms)
 
-        made = await self.tokens.make_cloud_token(add)
+        new = await self.tokens.issue_cloud_token(add)
         return pb.CreateCloudTokenResponse(
-            token=made.token, token_id=made.token_id, expires_ms=made.expires_ms
+            token=new.token, token_id=new.token_id, expires_ms=new.expires_ms
         )
 
     async def create_namespace_token(
@@ -196,12 +196,12 @@ class AdminOperations:
         async with self.records.database.read() as tx:
             namespace_id = await _namespace_id(tx, request.namespace)
         if request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT:
-            made = await self.tokens.make_environment_token(namespace_id, _expires_in_ms(request))
+            new = await self.tokens.issue_environment_token(namespace_id, _expires_in_ms(request))
             return pb.CreateNamespaceTokenResponse(
-                token=made.token, token_id=made.token_id, expires_ms=made.expires_ms
+                token=new.token, token_id=new.token_id, expires_ms=new.expires_ms
             )
-        made = await self.tokens.make_public_token(namespace_id)
-        return pb.CreateNamespaceTokenResponse(token=made.token, token_id=made.token_id)
+        new = await self.tokens.issue_public_token(namespace_id)
+        return pb.CreateNamespaceTokenResponse(token=new.token, token_id=new.token_id)
 
     async def check_token(
         self, request: control_pb2.CheckTokenRequest
@@ -377,8 +377,8 @@ class OrphanedNamespaces:
         removals.
         """
         orphans = {one.namespace_id: one for one in await self.all()}
-        wanted = list(orphans) if namespace_ids is None else list(namespace_ids)
-        unknown = [one for one in wanted if one not in orphans]
+        selected = list(orphans) if namespace_ids is None else list(namespace_ids)
+        unknown = [one for one in selected if one not in orphans]
         if unknown:
             raise ServiceError(
                 "NAMESPACE_NOT_FOUND",
@@ -387,7 +387,7 @@ class OrphanedNamespaces:
             )
         removed = []
         try:
-            for one in wanted:
+            for one in selected:
                 if await self._remove(orphans[one]):
                     removed.append(orphans[one])
         except DataPlaneUnavailable:

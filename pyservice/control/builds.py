@@ -56,10 +56,10 @@ class BuildOperations:
     kinds: SupportedKinds
 
     async def list_(self, request: pb.ListBuildsRequest, caller: Caller) -> pb.ListBuildsResponse:
-        wanted = parse_tag_filter(request.tags_json)
+        tag_filter = parse_tag_filter(request.tags_json)
         async with self.records.database.read() as tx:
             game = await authorization.find_namespace(tx, caller, request)
-            rows = await builds.of_game(tx, game.game_id, wanted)
+            rows = await builds.of_game(tx, game.game_id, tag_filter)
             tags = await builds.tags_of_game(tx, game.game_id)
         return pb.ListBuildsResponse(
             builds=[_build(row, tags.get(row.build_id, {})) for row in rows]
@@ -94,7 +94,7 @@ class BuildOperations:
     ) -> UploadPlan[Answer]:
         name = getattr(request, name_field)
 
-        async def make(tx: Transaction, game_id: str, upload_id: str, now: int) -> Answer:
+        async def add_records(tx: Transaction, game_id: str, upload_id: str, now: int) -> Answer:
             build_id = self.records.ids.new()
             await builds.add(tx, build_id, game_id, upload_id, name, _form(request), now)
             return answer(await _found(tx, game_id, build_id))
@@ -105,7 +105,7 @@ class BuildOperations:
             find_game=find_game,
             files=[_image(request)],
             check_request=lambda: self._check_request(request, name_field),
-            make=make,
+            add_records=add_records,
             answer_type=answer_type,
             set_urls=_set_urls,
         )

@@ -32,7 +32,7 @@ def version_answer(
 ) -> PrerenderedJson:
     """Returns the response with the stored JSON text. Encoding 4 KB again would take 100 times as long."""
 
-    def make() -> pb.GetVersionResponse:
+    def decode_response() -> pb.GetVersionResponse:
         version = pb.GameVersion(
             config=decode(kept),
             create_ts=create_ts,
@@ -44,7 +44,9 @@ def version_answer(
     rest = orjson.dumps(
         {"create_ts": create_ts, "display_name": display_name, "version_id": version_id}
     )
-    return PrerenderedJson(b'{"version":{"config":' + config_json + b"," + rest[1:] + b"}", make)
+    return PrerenderedJson(
+        b'{"version":{"config":' + config_json + b"," + rest[1:] + b"}", decode_response
+    )
 
 
 _LEVEL: Final = ("max_players", "max_players_direct", "max_players_party", "tier")

@@ -146,10 +146,10 @@ class DeviceLinkOperations:
             return pb.PrepareDeviceLinkResponse(device_link_id=device_link_id)
 
         await self._prune()
-        row = await self._made(request, caller, change)
+        row = await self._create_link(request, caller, change)
         if row is None:
             await self._changes.forget_response(caller)
-            row = await self._made(request, caller, change)
+            row = await self._create_link(request, caller, change)
         if row is None:
             raise ServiceError("OVERLOADED")
         token = self._keys.link_token(row.device_link_id, row.expires_ms, row.key_number)
@@ -159,7 +159,7 @@ class DeviceLinkOperations:
             device_link_url=f"{self._links.hub_url}/devices/link#{token}",
         )
 
-    async def _made(
+    async def _create_link(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller, change: CreateLink
     ) -> Record | None:
         answer = await self._changes.apply(caller, request, pb.PrepareDeviceLinkResponse, change)

@@ -58,8 +58,8 @@ class HeldConfigurations:
     def has_lost_state(self, answer: feed_pb2.HeldResponse) -> bool:
         held = {one.namespace_id: order_key(one) for one in answer.configurations}
         return any(
-            order_key(said) > held.get(name, (0, 0))
-            for name, said in self._held.items()
+            order_key(known) > held.get(name, (0, 0))
+            for name, known in self._held.items()
             if name not in self._news
         )
 

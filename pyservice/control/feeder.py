@@ -122,7 +122,7 @@ class RefusedConfigurations:
         _log.error("configuration refused by the data plane", namespace=name, reason=reason)
 
     async def handle_refusal(
-        self, message: Message, refused: feed_pb2.Refused, wanted: PendingNamespace, number: int
+        self, message: Message, refused: feed_pb2.Refused, pending: PendingNamespace, number: int
     ) -> bool:
         """Switches the version back unless it runs, and fails its waiters.
 
@@ -137,13 +137,13 @@ class RefusedConfigurations:
             self._claiming.add(namespace_id)
         if running in ("", version_id) or not concerns_version(refused):
             error = refusal_error(message, refused, STORED, orphans)
-            wanted.fail(lambda waiter: waiter.number <= number, error)
+            pending.fail(lambda waiter: waiter.number <= number, error)
             return False
         if await self._switch_back(namespace_id, version_id, running):
             self._on_switched_back(message.game.game_id)
         error = refusal_error(message, refused, SWITCHED_BACK, orphans)
         self._versions[namespace_id] = version_id, error
-        wanted.fail(lambda waiter: waiter.version_id == version_id, error)
+        pending.fail(lambda waiter: waiter.version_id == version_id, error)
         return True
 
     async def _switch_back(self, namespace_id: str, version_id: str, running: str) -> bool:
@@ -198,7 +198,7 @@ class Feeder:
             self._compose, is_of_one=lambda error: not isinstance(error, ServiceError)
         )
         self._client = client
-        self._wanted: dict[str, PendingNamespace] = {}
+        self._pending: dict[str, PendingNamespace] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._holdings = HeldConfigurations(composer.source_epoch)
         self.job = RetryingJob(
@@ -212,11 +212,11 @@ class Feeder:
 
     @property
     def waiting(self) -> int:
-        return len(self._wanted)
+        return len(self._pending)
 
     @property
     def lag_s(self) -> float:
-        oldest = next(iter(self._wanted.values()), None)
+        oldest = next(iter(self._pending.values()), None)
         return 0.0 if oldest is None else asyncio.get_running_loop().time() - oldest.since
 
     @property
@@ -237,15 +237,15 @@ class Feeder:
     def enqueue(self, *namespace_ids: str) -> None:
         """Schedules namespaces to be sent. Call it after the commit."""
         for namespace_id in namespace_ids:
-            wanted = self._wanted.get(namespace_id)
-            if wanted is None:
-                wanted = self._wanted[namespace_id] = PendingNamespace(
+            pending = self._pending.get(namespace_id)
+            if pending is None:
+                pending = self._pending[namespace_id] = PendingNamespace(
                     asyncio.get_running_loop().time()
                 )
                 self._queue.put_nowait(namespace_id)
-            elif wanted.parked is not None:
+            elif pending.parked is not None:
                 self._unpark(namespace_id)
-            wanted.number += 1
+            pending.number += 1
 
     async def enqueue_and_confirm(
         self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
@@ -256,10 +256,10 @@ class Feeder:
         VALIDATION_FAILED for a refusal. A refused `version_id` is switched back.
         """
         self.enqueue(namespace_id)
-        wanted = self._wanted[namespace_id]
+        pending = self._pending[namespace_id]
         future = asyncio.get_running_loop().create_future()
-        waiter = ConfirmationWaiter(wanted.number, version_id, future)
-        wanted.waiting.append(waiter)
+        waiter = ConfirmationWaiter(pending.number, version_id, future)
+        pending.waiting.append(waiter)
         began = perf_counter()
         try:
             async with asyncio.timeout(wait_s):
@@ -268,8 +268,8 @@ class Feeder:
             raise unconfirmed_error() from None
         finally:
             note("feed wait", began)
-            if waiter in wanted.waiting:
-                wanted.waiting.remove(waiter)
+            if waiter in pending.waiting:
+                pending.waiting.remove(waiter)
         error = self._refused.error_for(namespace_id, version_id)
         if error is not None:
             raise error
@@ -346,7 +346,7 @@ class Feeder:
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
         for namespace_id in self._holdings.differing_ids(rows):
-            if namespace_id not in self._wanted:
+            if namespace_id not in self._pending:
                 self.enqueue(namespace_id)
         self._update_orphans(rows)
 
@@ -387,37 +387,37 @@ class Feeder:
                 self._park(namespace_id)
 
     async def _send_as_it_is(self, namespace_id: str) -> None:
-        wanted = self._wanted[namespace_id]
-        number = wanted.number
+        pending = self._pending[namespace_id]
+        number = pending.number
         if await self._send(namespace_id, number):
             self._done(namespace_id, number)
-        elif wanted.number > number:
+        elif pending.number > number:
             self._queue.put_nowait(namespace_id)
         else:
             self._park(namespace_id)
 
     def _done(self, namespace_id: str, number: int) -> None:
-        wanted = self._wanted[namespace_id]
-        for waiter in wanted.waiting:
+        pending = self._pending[namespace_id]
+        for waiter in pending.waiting:
             if waiter.number <= number and not waiter.future.done():
                 waiter.future.set_result(None)
-        wanted.waiting = [waiter for waiter in wanted.waiting if waiter.number > number]
-        if wanted.number > number:
+        pending.waiting = [waiter for waiter in pending.waiting if waiter.number > number]
+        if pending.number > number:
             self._queue.put_nowait(namespace_id)
         else:
-            del self._wanted[namespace_id]
+            del self._pending[namespace_id]
 
     def _park(self, namespace_id: str) -> None:
         """Retries a namespace later, because an operator's change may remove the cause."""
         loop = asyncio.get_running_loop()
-        wanted = self._wanted[namespace_id]
-        wanted.parked = loop.call_later(_REFUSED_RETRY_S, self._unpark, namespace_id)
+        pending = self._pending[namespace_id]
+        pending.parked = loop.call_later(_REFUSED_RETRY_S, self._unpark, namespace_id)
 
     def _unpark(self, namespace_id: str) -> None:
-        wanted = self._wanted[namespace_id]
-        if wanted.parked is not None:
-            wanted.parked.cancel()
-            wanted.parked = None
+        pending = self._pending[namespace_id]
+        if pending.parked is not None:
+            pending.parked.cancel()
+            pending.parked = None
             self._queue.put_nowait(namespace_id)
 
     async def _send(self, namespace_id: str, number: int) -> bool:
@@ -429,7 +429,7 @@ class Feeder:
             match answer.WhichOneof("outcome"):
                 case "applied":
                     self.acknowledged += 1
-                    for one in self._refused.record_accepted(message) & self._wanted.keys():
+                    for one in self._refused.record_accepted(message) & self._pending.keys():
                         self._unpark(one)
                     self._holdings.acknowledged(message)
                     return True
@@ -437,9 +437,9 @@ class Feeder:
                     if not await self._catch_up(message, answer.stale.held):
                         return False
                 case _:
-                    wanted = self._wanted[namespace_id]
+                    pending = self._pending[namespace_id]
                     if not await self._refused.handle_refusal(
-                        message, answer.refused, wanted, number
+                        message, answer.refused, pending, number
                     ):
                         return False
 

@@ -45,7 +45,9 @@ class GamePictureOperations:
             async def find(tx: Transaction) -> Record:
                 return await authorization.find_game(tx, caller, request.game_id)
 
-            async def make(tx: Transaction, game_id: str, upload_id: str, now: int) -> Message:
+            async def add_records(
+                tx: Transaction, game_id: str, upload_id: str, now: int
+            ) -> Message:
                 answer: Message = answer_type(upload_id=upload_id)
                 return answer
 
@@ -58,7 +60,7 @@ class GamePictureOperations:
                 find_game=find,
                 files=[NewFile(request.path, request.content_length)],
                 check_request=lambda: _check_request(request),
-                make=make,
+                add_records=add_records,
                 answer_type=answer_type,
                 set_urls=set_urls,
             )

@@ -92,7 +92,7 @@ class LobbyExportOperations:
                 content, is_more = await run(turn)
                 await writer.write(content)
 
-        url = await self._made(game.group_id, f"{row.lobby_id}-{stream}.csv", write)
+        url = await self._write_export(game.group_id, f"{row.lobby_id}-{stream}.csv", write)
         return pb.ExportLobbyLogsResponse(url=url)
 
     async def lobby_history(
@@ -118,7 +118,7 @@ class LobbyExportOperations:
                 is_more = len(page) == _PORTION
                 after = page[-1].lobby_id if page else after
 
-        url = await self._made(game.group_id, f"{game.name_id}-lobbies.csv", write)
+        url = await self._write_export(game.group_id, f"{game.name_id}-lobbies.csv", write)
         return pb.ExportLobbyHistoryResponse(url=url)
 
     async def _runs(self, lobby_ids: list[str]) -> Mapping[str, LobbyProcess | Record]:
@@ -144,7 +144,7 @@ class LobbyExportOperations:
                 await uploads.remove_exports(tx, ids)
             count += len(ids)
 
-    async def _made(
+    async def _write_export(
         self,
         group_id: str,
         filename: str,

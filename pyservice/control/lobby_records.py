@@ -228,10 +228,10 @@ class LobbyRecordLookup:
     history: LobbyFactReader
 
     async def find(
-        self, lobby_id: str, look: Callable[[], Awaitable[_Found | None]]
+        self, lobby_id: str, read: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """Returns the result of `look`, after waiting for the record of a live lobby. Raises ServiceError."""
-        record = await look()
+        """Returns the result of `read`, after waiting for the record of a live lobby. Raises ServiceError."""
+        record = await read()
         if record is not None or not await self._is_alive(lobby_id):
             return record
         with contextlib.suppress(TimeoutError):
@@ -239,7 +239,7 @@ class LobbyRecordLookup:
                 while record is None:
                     # Taken before the read, so that no facts are missed.
                     applied = self.history.applied
-                    record = await look()
+                    record = await read()
                     if record is None:
                         await applied.wait()
         return record
@@ -247,12 +247,12 @@ class LobbyRecordLookup:
     async def find_in_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
         """Returns the lobby's record. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
 
-        async def look() -> Record | None:
+        async def read() -> Record | None:
             async with self.database.read() as tx:
                 game = await authorization.find_game(tx, caller, game_id)
                 return await lobbies.of_game(tx, game.game_id, lobby_id)
 
-        record = await self.find(lobby_id, look)
+        record = await self.find(lobby_id, read)
         if record is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
         return record
@@ -307,17 +307,17 @@ class LobbyRecordOperations:
     ) -> pb.GetLobbyRecordResponse:
         kept_since_ms = self.clock_ms() - LOBBY_RETENTION_MS
 
-        async def look() -> tuple[Record, dict[str, Record], str] | None:
+        async def read() -> tuple[Record, dict[str, Record], str] | None:
             async with self.database.read() as tx:
                 namespace = await authorization.find_namespace(tx, caller, request)
                 row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
                 runs = await lobbies.find_ended_runs(tx, [request.lobby_id])
             return None if row is None else (row, runs, namespace.version_id)
 
-        there = await self.recorded.find(request.lobby_id, look)
-        if there is None:
+        found = await self.recorded.find(request.lobby_id, read)
+        if found is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
-        row, runs, version_id = there
+        row, runs, version_id = found
         [record] = await self._records([row], runs, version_id)
         return pb.GetLobbyRecordResponse(lobby=record)
 

@@ -108,12 +108,12 @@ class LobbyRuns:
         if answer.http_address or answer.run != self._run:
             self.addresses = answer.http_address, answer.grpc_address
         left = {} if answer.is_complete else self._left
-        wanted = left | {lobby.lobby_id: lobby for lobby in answer.lobbies}
+        desired = left | {lobby.lobby_id: lobby for lobby in answer.lobbies}
         for lobby_id in answer.gone:
-            wanted.pop(lobby_id, None)
+            desired.pop(lobby_id, None)
             runs.end(lobby_id)
         self._left = {}
-        for lobby in wanted.values():
+        for lobby in desired.values():
             self._try(lobby, runs)
         if answer.is_complete:
             runs.stop_others("lobby", {lobby.lobby_id for lobby in answer.lobbies})

@@ -57,11 +57,11 @@ class NamespaceChange:
         """Stores a change, then waits for the data plane. `version_id` is the new version, if the change sets one."""
         found: list[str] = []
 
-        async def noted(tx: Transaction, row: Record) -> Answer | None:
+        async def change_and_note(tx: Transaction, row: Record) -> Answer | None:
             found[:] = [row.namespace_id]
             return await change(tx, row)
 
-        answer = await self.change(caller, request, answer_type, noted)
+        answer = await self.change(caller, request, answer_type, change_and_note)
         if not found:
             # A replayed response: the data plane may not hold the change yet.
             async with self.records.database.query() as tx:
@@ -184,8 +184,8 @@ class NamespaceOperations:
         if row.version_id != request.version_id:
             await self._check(caller, row.namespace_id, request.version_id)
         wait_s = max(CONFIRM_TIMEOUT_S - (monotonic() - began), 0.0)
-        made = await self._set_version(request, caller, wait_s)
-        if not made.is_new and made.entry_id and not await self._has_entry(row, made.entry_id):
+        done = await self._set_version(request, caller, wait_s)
+        if not done.is_new and done.entry_id and not await self._has_entry(row, done.entry_id):
             # The data plane refused the version after the first response was stored.
             await self.records.changes.forget_response(caller)
             await self._set_version(request, caller, wait_s)

@@ -48,7 +48,7 @@ class LeaseClient(Protocol):
 class NodeCapacity(Protocol):
     """Unreserved capacity of the node. A run takes over its reservation when it starts."""
 
-    def reserve(self, run_id: str, wanted: Resources) -> bool: ...
+    def reserve(self, run_id: str, resources: Resources) -> bool: ...
     def give_back(self, run_id: str) -> None: ...
 
 
@@ -87,8 +87,8 @@ class ServerOperations:
         server_id = self.records.ids.new()
         async with self.records.database.read() as tx:
             environment = await self._check_request(tx, request, caller)
-        wanted = Resources(request.resources.cpu, request.resources.memory)
-        if not self.capacity.reserve(server_id, wanted):
+        resources = Resources(request.resources.cpu, request.resources.memory)
+        if not self.capacity.reserve(server_id, resources):
             raise ServiceError("CAPACITY_EXHAUSTED")
         try:
             with self.runs.creating(server_id):
@@ -216,7 +216,7 @@ class ServerOperations:
         }
         if not protocols:
             return {}
-        wanted = runtime_pb2.LeaseRequest(
+        lease_request = runtime_pb2.LeaseRequest(
             server_id=server_id,
             namespace_id=namespace_id,
             region=request.datacenter,
@@ -225,7 +225,7 @@ class ServerOperations:
         until_s = asyncio.get_running_loop().time() + LEASE_WAIT_S
         while True:
             try:
-                return (await self.client.lease(wanted)).ports
+                return (await self.client.lease(lease_request)).ports
             except DataPlaneUnavailable:
                 if asyncio.get_running_loop().time() >= until_s:
                     raise ServiceError(

@@ -89,9 +89,9 @@ class SigningKeyFile:
         try:
             content = path.read_bytes()
         except FileNotFoundError:
-            made = SigningKeys((_new(1),), secrets.token_bytes(_KEY_BYTES))
-            write_file(path, _text(made), mode=0o600)
-            return cls(path, made, clock_ms)
+            created = SigningKeys((_new(1),), secrets.token_bytes(_KEY_BYTES))
+            write_file(path, _text(created), mode=0o600)
+            return cls(path, created, clock_ms)
         try:
             return cls(path, _parse(json.loads(content)), clock_ms)
         except (ValueError, KeyError, TypeError, IndexError):

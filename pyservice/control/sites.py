@@ -40,7 +40,7 @@ class SiteOperations:
         async def find(tx: Transaction) -> Record:
             return await authorization.find_game(tx, caller, request.game_id)
 
-        async def make(
+        async def add_records(
             tx: Transaction, game_id: str, upload_id: str, now: int
         ) -> pb.CreateGameCdnSiteResponse:
             site_id = self.records.ids.new()
@@ -53,7 +53,7 @@ class SiteOperations:
             find_game=find,
             files=files,
             check_request=lambda: _check_request(files, problems),
-            make=make,
+            add_records=add_records,
             answer_type=pb.CreateGameCdnSiteResponse,
             set_urls=lambda answer, requests: answer.presigned_requests.extend(requests),
         )

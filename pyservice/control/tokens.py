@@ -85,18 +85,18 @@ class TokenOperations:
     ) -> pb.CreateServiceTokenResponse:
         async with self._database.query() as tx:
             row = await authorization.find_namespace(tx, caller, request)
-        made = await self.make_environment_token(row.namespace_id)
-        return pb.CreateServiceTokenResponse(token=made.token, token_id=made.token_id)
+        new = await self.issue_environment_token(row.namespace_id)
+        return pb.CreateServiceTokenResponse(token=new.token, token_id=new.token_id)
 
-    async def make_environment_token(
+    async def issue_environment_token(
         self, namespace_id: str, expires_in_ms: int | None = None
     ) -> NewToken:
         # These operations ignore idempotency keys, so the token is never sent again.
         return await self._undelivered.deliver(
-            lambda note: self._make_environment_token(namespace_id, expires_in_ms, note)
+            lambda note: self._issue_environment_token(namespace_id, expires_in_ms, note)
         )
 
-    async def _make_environment_token(
+    async def _issue_environment_token(
         self, namespace_id: str, expires_in_ms: int | None, note: NoteStored
     ) -> NewToken:
         secret, token_id, now = new_secret("env"), self._ids.new(), self._now_ms()
@@ -128,10 +128,10 @@ class TokenOperations:
     async def create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller
     ) -> pb.CreatePublicTokenResponse:
-        made = await self._undelivered.deliver(
+        new = await self._undelivered.deliver(
             lambda note: self._create_public(request, caller, note), is_kept=_has_key(caller)
         )
-        return pb.CreatePublicTokenResponse(token=made.token, token_id=made.token_id)
+        return pb.CreatePublicTokenResponse(token=new.token, token_id=new.token_id)
 
     async def _create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller, note: NoteStored
@@ -147,8 +147,8 @@ class TokenOperations:
         # The token is not stored: signing the same id gives the same token.
         return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
 
-    async def make_public_token(self, namespace_id: str) -> NewToken:
-        async def make(note: NoteStored) -> NewToken:
+    async def issue_public_token(self, namespace_id: str) -> NewToken:
+        async def create(note: NoteStored) -> NewToken:
             async def add() -> str:
                 async with self._database.write() as tx:
                     return await self._add_public(tx, namespace_id, note)
@@ -156,7 +156,7 @@ class TokenOperations:
             token_id = await retry_on_conflict(add)
             return await self._sign_public(namespace_id, token_id, is_kept=False)
 
-        return await self._undelivered.deliver(make)
+        return await self._undelivered.deliver(create)
 
     async def _add_public(self, tx: Transaction, namespace_id: str, note: NoteStored) -> str:
         await self._require_below_limit(tx, namespace_id, "pub")
@@ -174,11 +174,11 @@ class TokenOperations:
     async def create_development(
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
     ) -> pb.CreateDevelopmentTokenResponse:
-        made = await self._undelivered.deliver(
+        new = await self._undelivered.deliver(
             lambda note: self._create_development(request, caller, note), is_kept=_has_key(caller)
         )
         return pb.CreateDevelopmentTokenResponse(
-            token=made.token, token_id=made.token_id, expires_ts=rfc3339(made.expires_ms or 0)
+            token=new.token, token_id=new.token_id, expires_ts=rfc3339(new.expires_ms or 0)
         )
 
     async def _create_development(
@@ -275,17 +275,19 @@ class TokenOperations:
             identity_id = scope_of(caller).identity_id
             return await self.add_cloud(tx, identity_id, game.group_id, game.game_id)
 
-        made = await self.make_cloud_token(add)
-        return pb.CreateGameTokenResponse(token=made.token, token_id=made.token_id)
+        new = await self.issue_cloud_token(add)
+        return pb.CreateGameTokenResponse(token=new.token, token_id=new.token_id)
 
-    async def make_cloud_token(self, add: Callable[[Transaction], Awaitable[NewToken]]) -> NewToken:
-        async def make(note: NoteStored) -> NewToken:
+    async def issue_cloud_token(
+        self, add: Callable[[Transaction], Awaitable[NewToken]]
+    ) -> NewToken:
+        async def create(note: NoteStored) -> NewToken:
             async with self._database.write() as tx:
-                made = await add(tx)
-                note(StoredToken(made.token_id))
-            return made
+                new = await add(tx)
+                note(StoredToken(new.token_id))
+            return new
 
-        return await self._undelivered.deliver(lambda note: retry_on_conflict(lambda: make(note)))
+        return await self._undelivered.deliver(lambda note: retry_on_conflict(lambda: create(note)))
 
     async def add_cloud(
         self,
@@ -388,13 +390,13 @@ def mock_answers(
         hostname=request.hostname if request.HasField("hostname") else None,
     )
     for name, port in request.ports.items():
-        made: Any = answers.ports[name]
-        made.protocol = port.protocol
+        copied: Any = answers.ports[name]
+        copied.protocol = port.protocol
         if port.HasField("port"):
-            made.port = port.port
+            copied.port = port.port
         if port.HasField("port_range"):
-            made.port_range.min = port.port_range.min
-            made.port_range.max = port.port_range.max
+            copied.port_range.min = port.port_range.min
+            copied.port_range.max = port.port_range.max
     return answers
 
 
@@ -442,20 +444,23 @@ class UndeliveredSecrets:
         )
 
     async def deliver(
-        self, make: Callable[[NoteStored], Coroutine[Any, Any, NewToken]], *, is_kept: bool = False
+        self,
+        create: Callable[[NoteStored], Coroutine[Any, Any, NewToken]],
+        *,
+        is_kept: bool = False,
     ) -> NewToken:
-        """Runs `make` to its end. If it fails or the caller is cancelled, revokes the tokens that
-        `make` noted.
+        """Runs `create` to its end. If it fails or the caller is cancelled, revokes the tokens that
+        `create` noted.
 
         `is_kept`: a repeated request gets the same token, so it is not revoked. Raises errors of
-        `make`.
+        `create`.
         """
         added: list[StoredToken] = []
-        making = asyncio.ensure_future(make((lambda one: None) if is_kept else added.append))
+        creating = asyncio.ensure_future(create((lambda one: None) if is_kept else added.append))
         try:
-            return await asyncio.shield(making)
+            return await asyncio.shield(creating)
         except asyncio.CancelledError:
-            self._finish("revocation of undelivered tokens", self._undo(making, added))
+            self._finish("revocation of undelivered tokens", self._undo(creating, added))
             raise
         except Exception:
             if added:
@@ -485,11 +490,11 @@ class UndeliveredSecrets:
             error = unconfirmed_error()
         raise error if is_kept else ServiceError(error.code, _NOT_CREATED)
 
-    async def _undo(self, making: asyncio.Future[NewToken], added: Sequence[StoredToken]) -> None:
-        await asyncio.wait({making})
-        if not making.cancelled():
+    async def _undo(self, creating: asyncio.Future[NewToken], added: Sequence[StoredToken]) -> None:
+        await asyncio.wait({creating})
+        if not creating.cancelled():
             # Retrieve the error, so that asyncio does not log it.
-            making.exception()
+            creating.exception()
         if added:
             await self._take_back(added, asyncio.Event())
 

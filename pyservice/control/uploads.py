@@ -77,7 +77,7 @@ class UploadPlan(Generic[Answer]):
     files: Sequence[NewFile]
     check_request: Callable[[], None]
     """Raises problems of the request. Not called for a repeated request."""
-    make: Callable[[Transaction, str, str, int], Awaitable[Answer]]
+    add_records: Callable[[Transaction, str, str, int], Awaitable[Answer]]
     """Adds the records. Receives the game id, the upload id and the time."""
     answer_type: type[Answer]
     set_urls: Callable[[Answer, list[pb.PresignedRequest]], None]
@@ -122,7 +122,7 @@ class UploadLifecycle:
                 upload_id, game.game_id, plan.kind, plan.display_name, now, plan.files
             )
             await uploads.add(tx, new)
-            answer = await plan.make(tx, game.game_id, upload_id, now)
+            answer = await plan.add_records(tx, game.game_id, upload_id, now)
             return remembered_pb2.PreparedUpload(
                 upload_id=upload_id, answer=answer.SerializeToString()
             )

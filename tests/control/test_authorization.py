@@ -33,7 +33,20 @@ def test_proto_lists_the_accepted_credentials() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
-async def test_only_admitted_callers_have_an_effect(
+async def test_only_admitted_callers_have_an_effect(scenario: NamespaceScenario, row: Row) -> None:
+    await _assert_only_admitted_have_an_effect(scenario, scenario.door, row)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
+async def test_only_admitted_callers_have_an_effect_over_grpc(
+    scenario: NamespaceScenario, row: Row
+) -> None:
+    async with scenario.full_service.opened("grpc") as client:
+        await _assert_only_admitted_have_an_effect(scenario, client, row)
+
+
+async def _assert_only_admitted_have_an_effect(
     scenario: NamespaceScenario, client: Door, row: Row
 ) -> None:
     admitted = [bearer for bearer in scenario.bearers if expected(row, bearer) == OK]

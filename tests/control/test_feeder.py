@@ -103,7 +103,7 @@ async def test_unconfirmed_change_is_stored_and_its_caller_forgotten(fed: Fed) -
     fed.plane.go_on.clear()
     errors = await asyncio.gather(*(unconfirmed(fed, namespace_id) for _ in range(50)))
     assert all("is stored and will take effect" in error.detail for error in errors)
-    assert fed.feeder._wanted[namespace_id].waiting == []
+    assert fed.feeder._pending[namespace_id].waiting == []
     fed.plane.go_on.set()
     await fed.enqueue_and_confirm(namespace_id)
     assert fed.held(namespace_id).revision == 1

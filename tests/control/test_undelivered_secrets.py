@@ -110,7 +110,7 @@ class TokenScenario:
         game_id, namespace_id = self.fed.source.game_id, self.namespace_id
         caller = self.caller(key)
         if kind == "env":
-            return await self.tokens.make_environment_token(self.namespace_id)
+            return await self.tokens.issue_environment_token(self.namespace_id)
         if kind == "pub":
             public = pb.CreatePublicTokenRequest(game_id=game_id, namespace_id=namespace_id)
             return await self.tokens.create_public(public, caller)
