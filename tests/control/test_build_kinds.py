@@ -85,9 +85,6 @@ async def test_game_build_of_a_disabled_kind_is_refused(back: Back) -> None:
     assert await back.listed() == []
 
 
-# Defective builds ---------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     kinds = {"kinds": ["archive", "docker_image", "oci_bundle"]}

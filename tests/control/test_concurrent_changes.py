@@ -71,9 +71,6 @@ async def test_build_deleted_while_tagged_is_gone(back: Back) -> None:
         assert {one.code for one in tagged} <= {"OK", "BUILD_NOT_FOUND"}
 
 
-# Repeated conflicts -------------------------------------------------------------------------------
-
-
 async def test_repeated_conflicts_end_in_success(records: Records) -> None:
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
     caller = Caller(TokenKind.CLOUD, uuid4().bytes, b"", call.address, call)
@@ -91,9 +88,6 @@ async def test_repeated_conflicts_end_in_success(records: Records) -> None:
         caller, request, GetDeviceLinkResponse, change
     )
     assert (created.cloud_token, lost) == ("made", 8)
-
-
-# Users of a site ----------------------------------------------------------------------------------
 
 
 async def test_last_user_slots_are_given_once(owner: Developer, records: Records) -> None:
@@ -121,9 +115,6 @@ async def test_user_set_concurrently_succeeds_for_all(owner: Developer) -> None:
         for number in range(CALLERS)
     ]
     assert await codes_of(calls) == {"OK": CALLERS}
-
-
-# Reserved names -----------------------------------------------------------------------------------
 
 
 async def test_reserved_names_are_unique(owner: Developer, records: Records) -> None:

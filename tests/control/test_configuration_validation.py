@@ -335,9 +335,6 @@ def test_glob_is_valid_or_has_a_problem(glob: str) -> None:
     assert (glob_problem(glob) is None) == (glob in GOOD_GLOBS)
 
 
-# Captcha and verification -------------------------------------------------------------------------
-
-
 def test_captcha_without_an_operator_address_is_refused() -> None:
     context = replace(CONTEXT, captcha_providers=("captcha_b",))
     assert paths(EVERYTHING, context) == [("config", *CAPTCHA, "captcha_a", "not-allowed")]
@@ -396,9 +393,6 @@ def test_data_plane_accepts_accepted_verification(url: str, headers: dict[str, s
     limits = OperatorLimits(player_limit_max=256, regions=None)
     refused = feed_validation.configuration_problems(namespace, limits, NamespaceIndex())
     assert [(list(problem.path), problem.reason) for problem in refused] == []
-
-
-# Size of the matchmaker part ---------------------------------------------------------------------
 
 
 def config_of(size_bytes: int) -> pb.CloudConfig:

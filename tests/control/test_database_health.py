@@ -198,9 +198,6 @@ async def test_loss_and_recovery_are_logged_once(
     assert logged() == ["info: database healthy again"]
 
 
-# The whole service --------------------------------------------------------------------------------
-
-
 async def page_has(full_service: FullService, line: str, within_s: float = 30.0) -> None:
     """Waits for a line of the verbose health page. The service stays ready, because players need no database."""
     async with httpx.AsyncClient(
