@@ -80,9 +80,7 @@ def run_control(launch: Launch) -> int:
 
 
 def run_locked(
-    launch: Launch,
-    locks: Sequence[tuple[Path, str]],
-    live: Callable[[], Coroutine[Any, Any, int]],
+    launch: Launch, locks: Sequence[tuple[Path, str]], live: Callable[[], Coroutine[Any, Any, int]]
 ) -> int:
     """Runs `live` while this process holds the locks (folder, name). Returns the exit status."""
     try:

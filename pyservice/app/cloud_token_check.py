@@ -19,9 +19,9 @@ _CHECK: Final = "hosting.internal.v1.Control.CheckToken"
 _TIMEOUT_S: Final = 2.0
 _RECONNECT_S: Final = 0.5
 _RETRY_S: Final = 0.1
-_BELIEVED_S: Final = 0.9
+_CACHE_TTL_S: Final = 0.9
 """A cached token expires after this time, so that a revocation takes effect within a second."""
-_BELIEVED_MAX: Final = 20_000
+_CACHE_MAX: Final = 20_000
 
 
 class _Checked(NamedTuple):
@@ -36,7 +36,7 @@ class CloudTokenCheck:
     ) -> None:
         self._client = client
         self._now_s = clock_s
-        self._believed: dict[tuple[str, bytes], _Checked] = {}
+        self._cache: dict[tuple[str, bytes], _Checked] = {}
 
     async def scope(self, token: str) -> Scope:
         """Returns the token's scope. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or
@@ -50,18 +50,18 @@ class CloudTokenCheck:
 
     async def _check(self, token: str, game_id: bytes) -> _Checked:
         key = (token, game_id)
-        believed = self._believed.get(key)
-        if believed is not None and self._now_s() - believed.found_at <= _BELIEVED_S:
-            return believed
+        cached = self._cache.get(key)
+        if cached is not None and self._now_s() - cached.found_at <= _CACHE_TTL_S:
+            return cached
         # The age of a cache entry counts from the request, because the response may be late.
-        asked_at = self._now_s()
-        self._believed.pop(key, None)
+        requested_at = self._now_s()
+        self._cache.pop(key, None)
         request = control_pb2.CheckTokenRequest(
             token=token, game_id=str(UUID(bytes=game_id)) if game_id else None
         )
         began = perf_counter()
         try:
-            answer = await self._ask(request)
+            answer = await self._request(request)
         finally:
             note("token check", began)
         scope = Scope(
@@ -70,13 +70,15 @@ class CloudTokenCheck:
             answer.group_id if answer.HasField("group_id") else None,
             answer.game_id if answer.HasField("game_id") else None,
         )
-        found = _Checked(scope, answer.reaches_game, asked_at)
-        if len(self._believed) >= _BELIEVED_MAX:
-            self._believed.clear()
-        self._believed[key] = found
+        found = _Checked(scope, answer.reaches_game, requested_at)
+        if len(self._cache) >= _CACHE_MAX:
+            self._cache.clear()
+        self._cache[key] = found
         return found
 
-    async def _ask(self, request: control_pb2.CheckTokenRequest) -> control_pb2.CheckTokenResponse:
+    async def _request(
+        self, request: control_pb2.CheckTokenRequest
+    ) -> control_pb2.CheckTokenResponse:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + _RECONNECT_S
         while True:

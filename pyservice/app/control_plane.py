@@ -70,7 +70,7 @@ FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, PartDied)
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500
-_SWITCH_S: Final = 0.000_5
+_THREAD_SWITCH_S: Final = 0.000_5
 """Thread switch interval in seconds. With Python's 5 ms, busy threads delay a request by 40 ms."""
 _ADDED_HEADERS_BYTES: Final = 4096
 
@@ -111,16 +111,18 @@ class ControlPlane:
         # If a background task dies, the process exits and the supervisor restarts it. Players need
         # no control plane.
         self._tasks = BackgroundTasks(signals.stop.set)
-        is_told = False
+        is_logged = False
         while not signals.stop.is_set():
             try:
                 if await migrate(self._database, is_allowed=self._settings.migrate_at_start):
                     _log.info("database migrated", database=self._database.name)
                 owner = await ensure_owner(self._database, self._ids, self._folder)
             except ServiceError as error:
-                if not is_told:
-                    _log.error("database away", error=str(error), retry_ms=_RETRY_MS)
-                is_told = True
+                if not is_logged:
+                    _log.error(
+                        "database unavailable; retrying", error=str(error), retry_ms=_RETRY_MS
+                    )
+                is_logged = True
                 await signals.wait_stop(_RETRY_MS)
             else:
                 self._wire(owner)
@@ -128,7 +130,7 @@ class ControlPlane:
                 if self._reload_due is not None:
                     self.reload(self._reload_due)
                 if self._settings.public_url is None and self._settings.http.port == 0:
-                    await signals.unless_stopped(self._data_plane.find_door())
+                    await signals.unless_stopped(self._data_plane.find_http_address())
                 return True
         await self._database.close()
         return False
@@ -142,11 +144,11 @@ class ControlPlane:
         self._files = ObjectStorage(settings, self._folder, cdn_url, self._keys)
         links = _links(settings, cdn_url, self._files.picture)
 
-        def listens(address: str) -> None:
+        def set_public_url(address: str) -> None:
             if settings.public_url is None:
                 links.public_url = f"http://{reachable_address(address)}"
 
-        data_plane = self._data_plane = DataPlaneClient(self._client, listens)
+        data_plane = self._data_plane = DataPlaneClient(self._client, set_public_url)
         self._feeder = Feeder(
             self._database,
             FeedComposer(owner.source_epoch, links),
@@ -172,25 +174,25 @@ class ControlPlane:
         )
         changes = self._changes = IdempotentChanges(self._database, mac_key=self._keys.now.hash_key)
         self._records = RecordContext(self._database, changes, self._ids, self._topics)
-        nouns = self._nouns(links, data_plane)
-        self._tokens = nouns.tokens
+        operations = self._operations(links, data_plane)
+        self._tokens = operations.tokens
         administration = AdminOperations(
             self._records,
             self._gate,
-            nouns.tokens,
+            operations.tokens,
             OrphanedNamespaces(
                 self._database, owner.source_epoch, data_plane, self._feeder.compare_again
             ),
             self._keys,
         )
-        self._wire_doors(nouns, administration)
+        self._wire_servers(operations, administration)
 
-    def _wire_doors(self, nouns: Handlers, administration: AdminOperations) -> None:
+    def _wire_servers(self, operations: Handlers, administration: AdminOperations) -> None:
         settings = self._settings
-        table = operation_table(self._gate, nouns)
-        door = _transport_settings(settings)
+        table = operation_table(self._gate, operations)
+        transport = _transport_settings(settings)
         limits = self._limits = Limits(*_rates(settings))
-        app = create_app(table, door, self._metrics, limits, rays=self._rays.rays)
+        app = create_app(table, transport, self._metrics, limits, rays=self._rays.rays)
         self._http = make_server(app, [listen_unix(settings.control_http_socket)])
         internal: dict[str, Handler] = {
             NEXT_CHANGES: next_changes(self._topics),
@@ -200,7 +202,7 @@ class ControlPlane:
         }
         self._rpc = RpcServer(
             table,
-            door,
+            transport,
             self._metrics,
             limits,
             f"unix:{settings.control_socket}",
@@ -211,7 +213,7 @@ class ControlPlane:
     def _rays_of(self, service: str) -> RayExport:
         return RayExport(self._settings, service, self._metrics.rays, self._ray_store.store)
 
-    def _nouns(self, links: PublicUrls, data_plane: DataPlaneClient) -> Handlers:
+    def _operations(self, links: PublicUrls, data_plane: DataPlaneClient) -> Handlers:
         settings, database, records = self._settings, self._database, self._records
         one = NamespaceChange(records, self._feeder)
         uploading = UploadLifecycle(records, self._files.objects)
@@ -302,7 +304,7 @@ class ControlPlane:
         )
 
     async def start(self) -> dict[str, str]:
-        sys.setswitchinterval(_SWITCH_S)
+        sys.setswitchinterval(_THREAD_SWITCH_S)
         await self._counts_reader.read_current()
         # The runtime starts first, because operations need to know the build kinds that run here.
         await self._runtime.start()
@@ -319,11 +321,7 @@ class ControlPlane:
             own(name, reader.run())
         own("rays", self._ray_store.run())
         own("exports", self._exports.run())
-        for name, work in (
-            *self._runtime.work(),
-            *self._rays.work(),
-            *self._cdn_rays.work(),
-        ):
+        for name, work in (*self._runtime.work(), *self._rays.work(), *self._cdn_rays.work()):
             own(name, work)
         await self._runtime.known()
         return {
@@ -345,16 +343,16 @@ class ControlPlane:
             return
         self._limits.change(*_rates(settings))
         self._tiers = settings.tiers
-        self._runtime.take_tiers(settings.tiers)
+        self._runtime.set_tiers(settings.tiers)
         self._platform.take_tiers(region_tiers(settings.tiers))
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
         """Stops all parts in order. Raises PartDied at the end if a background task died."""
         _log.info("stopping")
-        doors = (self._http.stop, self._rpc.stop, self._files.stop)
-        await signals.end_all(doors, self._settings.stop_grace_ms / 1000)
-        await self._runtime.stop(is_ordered=not self._is_orphan(), hurry=signals.forced)
+        servers = (self._http.stop, self._rpc.stop, self._files.stop)
+        await signals.end_all(servers, self._settings.stop_grace_ms / 1000)
+        await self._runtime.stop(is_ordered=not self._is_orphan(), forced=signals.forced)
         await self._uploading.stop()
         await self._exports.stop()
         await self._tasks.stop()

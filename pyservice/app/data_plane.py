@@ -10,7 +10,13 @@ from typing import Any, Final
 from pyservice.app.cloud_token_check import CloudTokenCheck
 from pyservice.app.edge_guard_probe import EdgeGuardMetrics
 from pyservice.app.plane_process import BackgroundTasks
-from pyservice.app.public_servers import AsgiServer, PublicServers, bound_address, listen
+from pyservice.app.public_servers import (
+    ProbeServer,
+    PublicServers,
+    ServerContext,
+    bound_address,
+    listen,
+)
 from pyservice.app.ray_export import DATA_SERVICE, RayExport, store_over_socket
 from pyservice.app.readiness import Phase, Readiness
 from pyservice.auth import keyring
@@ -114,7 +120,7 @@ class DataPlane:
         self._control = ControlPlaneMonitor(self._control_metrics, is_awaited=is_control_awaited)
         self._edge = EdgeGuardMetrics(settings.data_dir)
         probes = create_probes(self._conditions, self._metrics, self._render, self._scrape)
-        self._probes = AsgiServer(probes, self._probes_socket)
+        self._probes = ProbeServer(probes, self._probes_socket)
 
     async def recover(self, signals: StopSignals) -> bool:
         """Recovers the engine while the health probes respond, then starts the admin socket and
@@ -133,12 +139,12 @@ class DataPlane:
             except OSError as error:
                 if not is_disk_full(error):
                     raise
-                _log.error("no room to recover", error=str(error), retry_ms=_RETRY_MS)
+                _log.error("disk full; recovery is retried", error=str(error), retry_ms=_RETRY_MS)
                 await signals.wait_stop(_RETRY_MS)
             else:
                 self._engine = self._feed.live_lobbies = opened
-                self._wire_doors(_regions(self._settings))
-                self._wire_upkeep(limits)
+                self._wire_servers(_regions(self._settings))
+                self._wire_monitors(limits)
                 self._engine.start()
                 await self._internal.start()
                 await signals.unless_stopped(self._feed_file())
@@ -146,7 +152,7 @@ class DataPlane:
         await self._probes.stop()
         return False
 
-    def _wire_doors(self, regions: RegionCatalog) -> None:
+    def _wire_servers(self, regions: RegionCatalog) -> None:
         settings = self._settings
         topics = Topics()
         self._to_games = OutboundHttpClient(
@@ -154,24 +160,17 @@ class DataPlane:
         )
         self._to_providers = OutboundHttpClient(anywhere, label="captcha")
         self._processes = LobbyProcesses(settings, self._engine, self._namespaces)
-        self._processes.take_tiers(self._tiers)
+        self._processes.set_tiers(self._tiers)
         self._feed.on_namespace_changed = self._processes.idle_lobby_scaler.namespace_changed
         table = self._operations(regions, topics)
         store = store_over_socket(self._control_client)
         self._rays = RayExport(
             settings, DATA_SERVICE, self._metrics.rays, store, self._engine.namespace_of_lobby
         )
-        self._doors = PublicServers(
-            settings,
-            table,
-            topics,
-            self._public_sockets(),
-            self._metrics,
-            self._limits,
-            self._rays.rays,
-        )
+        context = ServerContext(settings, self._metrics, self._limits, self._rays.rays)
+        self._servers = PublicServers(context, table, topics, self._public_sockets())
         for name, work in (
-            *self._doors.work(self._control_client),
+            *self._servers.work(self._control_client),
             *self._rays.work(),
             *self._processes.work(),
         ):
@@ -213,14 +212,14 @@ class DataPlane:
 
     def _operations(self, regions: RegionCatalog, topics: Topics) -> dict[str, Operation]:
         settings, engine_, namespaces = self._settings, self._engine, self._namespaces
-        entrance = Admission(
+        admission = Admission(
             engine_,
             namespaces,
             regions,
             CaptchaCheck(self._to_providers, engine_.player_records, settings.captcha.endpoints),
             VerificationCheck(self._to_games),
         )
-        fleet = LobbyServerOperations(
+        lobby_servers = LobbyServerOperations(
             engine_,
             namespaces,
             regions,
@@ -237,11 +236,11 @@ class DataPlane:
                 engine_,
                 namespaces,
                 regions,
-                entrance,
+                admission,
                 self._processes.lobby_templates,
                 self._processes.player_addresses,
             ),
-            fleet,
+            lobby_servers,
             MockOperations(namespaces, engine_.player_records, engine_.idempotency),
         )
         return (
@@ -249,7 +248,7 @@ class DataPlane:
             | LiveEvents(engine_, regions, topics, self._processes.player_addresses).operations()
         )
 
-    def _wire_upkeep(self, engine_limits: engine.EngineLimits) -> None:
+    def _wire_monitors(self, engine_limits: engine.EngineLimits) -> None:
         settings = self._settings
         self._compactor = JournalCompactor(
             self._engine, journal_compaction.compaction_command(settings.data_dir, engine_limits)
@@ -266,7 +265,7 @@ class DataPlane:
             descriptors=DescriptorMonitor(),
             compactor=self._compactor,
             control=self._control,
-            held=lambda: self._doors.held,
+            held=lambda: self._servers.held,
             runtime=self._processes.runtime.describe,
             edge_guard=self._processes.routes.describe,
         )
@@ -312,10 +311,10 @@ class DataPlane:
     async def start(self) -> dict[str, str]:
         # Clients that connected during the recovery may hold state from before the restart.
         self._processes.runtime.expect_runtime()
-        grpc_port = await self._doors.start()
+        grpc_port = await self._servers.start()
         http = bound_address(self._http_socket)
         grpc = str(ListenAddress(self._settings.grpc.host, grpc_port))
-        self._processes.opened(http, grpc)
+        self._processes.set_addresses(http, grpc)
         self._phase.name = "serving"
         return {
             "http": http,
@@ -337,7 +336,7 @@ class DataPlane:
         self._limits.change(*_rates(settings))
         self._tiers = settings.tiers
         if self._readiness is not None:
-            self._processes.take_tiers(self._tiers)
+            self._processes.set_tiers(self._tiers)
         if self._static_feed is not None:
             self._static_feed.reload()
         _log.info("reloaded")
@@ -352,12 +351,12 @@ class DataPlane:
         self._phase.name = "stopping"
         _log.info("stopping", lame_duck_ms=self._settings.lame_duck_ms if was_serving else 0)
         if was_serving:
-            self._doors.say_stopping()
+            self._servers.report_stopping()
             await signals.pause(self._settings.lame_duck_ms)
             self._engine.cancel_holds()
-            await self._doors.stop(signals)
+            await self._servers.stop(signals)
         await self._tasks.stop()
-        await self._doors.close()
+        await self._servers.close()
         await self._rays.close()
         await self._to_games.close()
         await self._to_providers.close()
@@ -442,12 +441,12 @@ class LobbyProcesses:
         namespaces.on_version_replaced = self.runtime.previous_versions.retire
         self.runtime.wait_server_served = self.routes.wait_server_served
 
-    def take_tiers(self, tiers: Iterable[Tier]) -> None:
+    def set_tiers(self, tiers: Iterable[Tier]) -> None:
         self.runtime.set_tiers(
             {tier.tier_name_id: (tier.millicores, tier.memory) for tier in tiers}
         )
 
-    def opened(self, http: str, grpc: str) -> None:
+    def set_addresses(self, http: str, grpc: str) -> None:
         """Sets the addresses of the public servers that game servers receive."""
         self.runtime.http_address, self.runtime.grpc_address = http, grpc
 

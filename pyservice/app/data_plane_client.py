@@ -18,13 +18,13 @@ _log = get_logger("service")
 
 _INTERNAL: Final = "hosting.internal.v1"
 _SIGN_TIMEOUT_S: Final = 1.0
-_AWAY_S: Final = 0.02
-_TOLD_AFTER: Final = 250
+_RETRY_S: Final = 0.02
+_WARN_AFTER: Final = 250
 _ITEM_BYTES_MAX: Final = 16 * 1024 * 1024
 """Limit of one namespace in bytes. The socket accepts four times as much."""
-_OF_ONE: Final = frozenset({"INTERNAL", "BODY_INVALID"})
+_ITEM_ERRORS: Final = frozenset({"INTERNAL", "BODY_INVALID"})
 """Error codes that one item can cause for a whole batch."""
-_PATIENCE_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
 """Timeout of a request, added to the wait of a long poll."""
 
 
@@ -32,16 +32,14 @@ class DataPlaneClient:
     """Client of the data plane's feed, facts, runtime and signing services."""
 
     def __init__(
-        self, client: InternalClient, listens: Callable[[str], None] = lambda address: None
+        self, client: InternalClient, address_found: Callable[[str], None] = lambda address: None
     ) -> None:
         self._client = client
-        self._listens = listens
+        self._address_found = address_found
         self._fed = Batcher(
-            self._apply_many,
-            size_of=feed_pb2.ManyItem.ByteSize,
-            is_of_one=_is_of_one,
+            self._apply_many, size_of=feed_pb2.ManyItem.ByteSize, is_of_one=_is_item_error
         )
-        self._reports = Batcher(self._report_many, is_of_one=_is_of_one)
+        self._reports = Batcher(self._report_many, is_of_one=_is_item_error)
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
         return await self._feed(feed_pb2.ManyItem(configuration=request.configuration))
@@ -55,8 +53,8 @@ class DataPlaneClient:
         if size <= _ITEM_BYTES_MAX:
             return await self._fed.add(item)
         reason = (
-            f"takes {size:,} bytes with its tokens and domains, at most {_ITEM_BYTES_MAX:,} get to the data plane: "
-            "set a smaller version, revoke tokens or remove domains"
+            f"takes {size:,} bytes with its tokens and domains, and the data plane accepts at most "
+            f"{_ITEM_BYTES_MAX:,}: set a smaller version, revoke tokens or remove domains"
         )
         return feed_pb2.ApplyResponse(
             refused=feed_pb2.Refused(problems=[feed_pb2.Problem(reason=reason)])
@@ -72,33 +70,35 @@ class DataPlaneClient:
         return answers
 
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
-        """Returns the revisions that the data plane holds. Passes its HTTP address to `listens`."""
+        """Returns the revisions that the data plane holds. Passes its HTTP address to `address_found`."""
         answer: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
         if answer.http_address:
-            self._listens(answer.http_address)
+            self._address_found(answer.http_address)
         return answer
 
-    async def find_door(self) -> None:
+    async def find_http_address(self) -> None:
         """Waits until the address of the public HTTP server is known. Links need its port."""
         for tries in itertools.count():
             try:
                 await self.held(feed_pb2.HeldRequest())
             except (DataPlaneUnavailable, ServiceError) as error:
-                if tries == _TOLD_AFTER:
-                    _log.warning("public door not found yet", error=str(error))
-                await asyncio.sleep(_AWAY_S)
+                if tries == _WARN_AFTER:
+                    _log.warning(
+                        "address of the public HTTP server not known yet", error=str(error)
+                    )
+                await asyncio.sleep(_RETRY_S)
             else:
                 return
 
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse:
         answer: facts_pb2.ReadResponse = await self._call(
-            "Facts.Read", request, request.wait_ms / 1000 + _PATIENCE_S
+            "Facts.Read", request, request.wait_ms / 1000 + _TIMEOUT_S
         )
         return answer
 
     async def read_counts(self, request: facts_pb2.CountsRequest) -> facts_pb2.CountsResponse:
         answer: facts_pb2.CountsResponse = await self._call(
-            "Facts.Counts", request, request.wait_ms / 1000 + _PATIENCE_S
+            "Facts.Counts", request, request.wait_ms / 1000 + _TIMEOUT_S
         )
         return answer
 
@@ -110,7 +110,7 @@ class DataPlaneClient:
 
     async def wanted(self, request: runtime_pb2.WantedRequest) -> runtime_pb2.WantedResponse:
         answer: runtime_pb2.WantedResponse = await self._call(
-            "Runtime.Wanted", request, request.wait_ms / 1000 + _PATIENCE_S
+            "Runtime.Wanted", request, request.wait_ms / 1000 + _TIMEOUT_S
         )
         return answer
 
@@ -171,15 +171,15 @@ class DataPlaneClient:
         token: str = answer.token
         return token
 
-    async def _call(self, name: str, request: Any, timeout_s: float = 10.0) -> Any:
+    async def _call(self, name: str, request: Any, timeout_s: float = _TIMEOUT_S) -> Any:
         try:
             return await self._client.call(f"{_INTERNAL}.{name}", request, timeout_s)
         except Unreachable as error:
             raise DataPlaneUnavailable(str(error)) from None
 
 
-def _is_of_one(error: Exception) -> bool:
-    return isinstance(error, ServiceError) and error.code in _OF_ONE
+def _is_item_error(error: Exception) -> bool:
+    return isinstance(error, ServiceError) and error.code in _ITEM_ERRORS
 
 
 def reachable_address(address: str) -> str:

@@ -30,12 +30,12 @@ from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import Settings, SettingsError
 from pyservice.settings.sections import InheritedSocket
 
-_LOOK_S: Final = 0.02
-_ASK_S: Final = 0.5
+_POLL_INTERVAL_S: Final = 0.02
+_QUERY_TIMEOUT_S: Final = 0.5
 _START_S: Final = 10.0
 _END_S: Final = 5.0
-_HURRIED_END_S: Final = 0.5
-_AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
+_FORCED_END_S: Final = 0.5
+_RETRY_DELAYS_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
 _CHECK_S: Final = 10.0
 
@@ -54,7 +54,7 @@ class EdgeGuard:
         self._reread = reread
         self._reload_due = asyncio.Event()
         self._is_vital = is_alone or settings.domains.job is not None
-        self._goes_on = not settings.runtime.end_with_service
+        self._survives_stop = not settings.runtime.end_with_service
         self.serves = asyncio.Event()
         self._pid = 0
         self._binary: list[int] = []
@@ -89,65 +89,65 @@ class EdgeGuard:
         tried, is_first = 0, True
         while not stop.is_set():
             try:
-                await self._read_again()
+                await self._reload_if_due()
                 await self._ensure(stop)
                 tried, is_first = 0, False
                 self.serves.set()
-                await self._until_it_ends(stop)
+                await self._wait_exit(stop)
                 if not stop.is_set():
-                    _log.error("edge-guard ended; starting it again")
+                    _log.error("edge-guard exited; restarting it")
             except Exception as error:  # noqa: BLE001 — players need edge-guard, so any error is retried
-                foreseen = isinstance(error, (OSError, EdgeGuardFailed))
-                about = {} if foreseen else {"exc_info": error}
+                is_expected = isinstance(error, (OSError, EdgeGuardFailed))
+                about = {} if is_expected else {"exc_info": error}
                 _log.error("edge-guard does not serve", error=str(error), **about)
                 if is_first and self._is_vital:
                     failed()
                     return
-            await _pause(stop, _AGAIN_S[min(tried, len(_AGAIN_S) - 1)])
+            await _pause(stop, _RETRY_DELAYS_S[min(tried, len(_RETRY_DELAYS_S) - 1)])
             tried += 1
 
     def reload(self) -> None:
         """Makes `keep` apply the current certificates, limits and timeouts."""
         self._reload_due.set()
 
-    async def leave(self, hurry: asyncio.Event) -> bool:
+    async def leave(self, forced: asyncio.Event) -> bool:
         """Stops edge-guard, unless game servers continue and players are connected.
 
         Returns False if edge-guard had to be killed.
         """
-        if self._goes_on and await self._leads_somebody(hurry):
+        if self._survives_stop and await self._has_players(forced):
             return True
         if self._process is not None and self._lock.holder() != self._process.pid:
             # The started process does not hold the lock, so it forwards no players yet.
             self._process.kill()
-        return await self.end(hurry)
+        return await self.end(forced)
 
-    async def end(self, hurry: asyncio.Event) -> bool:
+    async def end(self, forced: asyncio.Event) -> bool:
         """Ends edge-guard and cuts its connections. Returns False if it had to be killed."""
         # The first signal starts a drain. The second signal ends edge-guard.
         pid = self._lock.signal(signal.SIGTERM, signal.SIGTERM)
-        if not pid or await self._has_ended(pid, hurry):
+        if not pid or await self._has_ended(pid, forced):
             return True
-        _log.error("edge-guard is deaf; killing it", pid=pid)
+        _log.error("edge-guard does not stop; killing it", pid=pid)
         self._lock.signal(signal.SIGKILL)
-        await self._has_ended(pid, hurry)
+        await self._has_ended(pid, forced)
         return False
 
-    async def _has_ended(self, pid: int, hurry: asyncio.Event) -> bool:
+    async def _has_ended(self, pid: int, forced: asyncio.Event) -> bool:
         left_s = _END_S
         while self._lock.holder() == pid and left_s > 0:
-            left_s = min(left_s, _HURRIED_END_S if hurry.is_set() else _END_S) - _LOOK_S
-            await asyncio.sleep(_LOOK_S)
+            left_s = min(left_s, _FORCED_END_S if forced.is_set() else _END_S) - _POLL_INTERVAL_S
+            await asyncio.sleep(_POLL_INTERVAL_S)
             self._reap()
         return self._lock.holder() != pid
 
     async def _ensure(self, stop: asyncio.Event) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._binary = _version()
-        wanted = self._wanted()
+        start_state = self._start_state()
         started = self._folder / "started.json"
         with contextlib.suppress(FileNotFoundError):
-            if self._lock.holder() and started.read_text() == wanted:
+            if self._lock.holder() and started.read_text() == start_state:
                 self._pid = self._lock.holder()
                 _log.info("edge-guard found", pid=self._pid)
                 return
@@ -157,22 +157,22 @@ class EdgeGuard:
         self._process = self._start(path)
         if not await self._started(stop):
             return
-        write_file(started, wanted.encode())
+        write_file(started, start_state.encode())
         self._pid = self._lock.holder()
         _log.info("edge-guard started", pid=self._pid, replaced=before or None)
 
-    def _wanted(self) -> str:
-        of_ours = {"config": self._config, "binary": self._binary, "given": self._given()}
-        return json.dumps(of_ours, sort_keys=True)
+    def _start_state(self) -> str:
+        state = {"config": self._config, "binary": self._binary, "given": self._inherited()}
+        return json.dumps(state, sort_keys=True)
 
-    def _given(self) -> dict[int, tuple[int, int]]:
+    def _inherited(self) -> dict[int, tuple[int, int]]:
         return {
             one.number: _listening(name, one.number)
             for name, one in self._listeners.items()
             if isinstance(one, InheritedSocket)
         }
 
-    async def _read_again(self) -> None:
+    async def _reload_if_due(self) -> None:
         if not self._reload_due.is_set():
             return
         self._reload_due.clear()
@@ -183,7 +183,7 @@ class EdgeGuard:
             # If this edge-guard was not found yet or is about to be replaced, its start settings
             # stay.
             if self._pid and self._pid == self._lock.holder():
-                write_file(self._folder / "started.json", self._wanted().encode())
+                write_file(self._folder / "started.json", self._start_state().encode())
         except SettingsError as error:
             for problem in error.problems:
                 _log.error("settings of edge-guard not reloaded", problem=str(problem))
@@ -210,7 +210,9 @@ class EdgeGuard:
 
     def _start(self, path: Path) -> subprocess.Popen[bytes]:
         with self._open_log() as log:
-            return _begin(path, "--replace", log, is_apart=True, given=list(self._given()))
+            return _spawn(
+                path, "--replace", log, in_new_session=True, inherited=list(self._inherited())
+            )
 
     async def _started(self, stop: asyncio.Event) -> bool:
         """Waits until edge-guard serves. Returns False if `stop` is set first.
@@ -226,13 +228,13 @@ class EdgeGuard:
                     raise EdgeGuardFailed(
                         f"ended with {self._process.returncode}: {self._last_line()}"
                     )
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_INTERVAL_S)
         return True
 
     async def _is_serving(self, pid: int) -> bool:
-        return self._lock.holder() == pid and bool((await self._told()).get("is_ready"))
+        return self._lock.holder() == pid and bool((await self._status()).get("is_ready"))
 
-    async def _leads_somebody(self, hurry: asyncio.Event) -> bool:
+    async def _has_players(self, forced: asyncio.Event) -> bool:
         """Returns whether edge-guard has player connections.
 
         Asks edge-guard itself, because its route file is out of date on a full disk.
@@ -240,17 +242,17 @@ class EdgeGuard:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while self._lock.holder():
-            told = await self._told()
-            if told.get("is_ready"):
-                return bool(told["routes_listening"] or told["routes_refused"])
-            if loop.time() - began_s >= (_HURRIED_END_S if hurry.is_set() else _END_S):
+            status = await self._status()
+            if status.get("is_ready"):
+                return bool(status["routes_listening"] or status["routes_refused"])
+            if loop.time() - began_s >= (_FORCED_END_S if forced.is_set() else _END_S):
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
         return self._has_routes
 
-    async def _told(self) -> dict[str, Any]:
+    async def _status(self) -> dict[str, Any]:
         try:
-            _, about = await query_edge_guard(self._folder, "/readyz?verbose", _ASK_S)
+            _, about = await query_edge_guard(self._folder, "/readyz?verbose", _QUERY_TIMEOUT_S)
             return dict(json.loads(about))
         except (OSError, ValueError):
             return {}
@@ -266,11 +268,11 @@ class EdgeGuard:
         lines = (self._folder / "log").read_text(errors="replace").splitlines()
         return lines[-1] if lines else ""
 
-    async def _until_it_ends(self, stop: asyncio.Event) -> None:
+    async def _wait_exit(self, stop: asyncio.Event) -> None:
         try:
             with _end_of(self._pid) as ended:
                 while not (ended.is_set() or stop.is_set()):
-                    await self._read_again()
+                    await self._reload_if_due()
                     await _either(ended, stop, self._reload_due)
         except OSError:
             return
@@ -305,8 +307,8 @@ def _text_of(config: dict[str, Any]) -> bytes:
 
 
 async def _check(path: Path) -> None:
-    with tempfile.TemporaryFile() as said:
-        process = _begin(path, "--check", said)
+    with tempfile.TemporaryFile() as output:
+        process = _spawn(path, "--check", output)
         try:
             with _end_of(process.pid) as ended:
                 async with asyncio.timeout(_CHECK_S):
@@ -315,24 +317,30 @@ async def _check(path: Path) -> None:
             process.kill()
             process.wait()
         if process.returncode != 0:
-            said.seek(0)
-            raise EdgeGuardFailed(said.read().decode(errors="replace").strip().replace("\n", "; "))
+            output.seek(0)
+            problems = output.read().decode(errors="replace").strip()
+            raise EdgeGuardFailed(problems.replace("\n", "; "))
 
 
-def _begin(
-    path: Path, how: str, said: IO[bytes], *, is_apart: bool = False, given: Sequence[int] = ()
+def _spawn(
+    path: Path,
+    how: str,
+    output: IO[bytes],
+    *,
+    in_new_session: bool = False,
+    inherited: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     # Popen runs on the event loop's thread. The child gets its death signal when the starting
     # thread dies, and another thread could outlive the main thread.
     return subprocess.Popen(
         [str(EDGE_GUARD_BINARY), str(path), how],
         stdin=subprocess.DEVNULL,
-        stdout=said,
-        stderr=said,
+        stdout=output,
+        stderr=output,
         env={},
         cwd="/",
-        start_new_session=is_apart,
-        pass_fds=given,
+        start_new_session=in_new_session,
+        pass_fds=inherited,
     )
 
 
@@ -371,7 +379,7 @@ RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
 
 
 def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
-    edge, limits, domains = settings.edge, settings.edge.limits, settings.domains
+    edge, domains, limits = settings.edge, settings.domains, settings.edge.limits.model_dump()
     config: dict[str, Any] = {
         "folder": str(folder),
         "source": str(settings.admin_socket.resolve()),
@@ -388,40 +396,27 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
         ],
         "backends": [],
         "nice": edge.nice,
-        "limits": {
-            "connections": limits.connections,
-            "connections_per_route": limits.connections_per_route,
-            "connections_per_address": limits.connections_per_address,
-            "datagram_sessions": limits.datagram_sessions,
-            "datagram_sessions_per_route": limits.datagram_sessions_per_route,
-            "datagram_sessions_per_address": limits.datagram_sessions_per_address,
-        },
-        "timeouts": {
-            "stream_idle_ms": limits.stream_idle_ms,
-            "datagram_idle_ms": limits.datagram_idle_ms,
-        },
+        "limits": limits,
+        "timeouts": {name: limits.pop(name) for name in ("stream_idle_ms", "datagram_idle_ms")},
     }
     if edge.workers is not None:
         config["workers"] = edge.workers
     for name, address in (("http", edge.http), ("https", edge.https)):
         if address is not None:
             config[name] = str(address)
-    if domains.main is not None:
-        config["backends"].append(
-            {
-                "hosts": [domains.main],
-                "address": f"unix:{settings.edge_http_socket.resolve()}",
-                "proxy_protocol": True,
-            }
-        )
-    if settings.cdn_hosts:
-        config["backends"].append(
-            {
-                "hosts": list(settings.cdn_hosts),
-                "address": f"unix:{settings.edge_cdn_socket.resolve()}",
-                "proxy_protocol": False,
-            }
-        )
+    backends = (
+        ([domains.main] if domains.main else [], settings.edge_http_socket, True),
+        (list(settings.cdn_hosts), settings.edge_cdn_socket, False),
+    )
+    for hosts, path, has_proxy_protocol in backends:
+        if hosts:
+            config["backends"].append(
+                {
+                    "hosts": hosts,
+                    "address": f"unix:{path.resolve()}",
+                    "proxy_protocol": has_proxy_protocol,
+                }
+            )
     return config
 
 
@@ -446,27 +441,27 @@ class _EdgeGuardRole:
         keeping = asyncio.create_task(
             self._guard.keep(signals.stop, asyncio.Event(), self._give_up)
         )
-        telling = asyncio.create_task(self._tell())
-        await asyncio.wait({telling})
-        if telling.exception() is None:
+        reporting = asyncio.create_task(self._report_ready())
+        await asyncio.wait({reporting})
+        if reporting.exception() is None:
             await signals.stop.wait()
         signals.stop.set()
         await keeping
         if not await self._guard.leave(signals.forced):
             self._status = 1
-        await telling
+        await reporting
         return self._status
 
-    async def _tell(self) -> None:
+    async def _report_ready(self) -> None:
         await self._signals.unless_stopped(self._guard.serves.wait())
         if self._signals.stop.is_set():
             return
         admin = self._launch.settings.data_dir.resolve() / "edge" / "admin.sock"
-        said = {"edge_admin": str(admin)}
-        _log.info("ready", **said)
+        report = {"edge_admin": str(admin)}
+        _log.info("ready", **report)
         path = self._launch.ready_file
         if path is not None:
-            await report_ready(path, said, self._signals, log_full_disk)
+            await report_ready(path, report, self._signals, log_full_disk)
 
     def _give_up(self) -> None:
         self._status = 1

@@ -77,7 +77,7 @@ def _is_lock(process: Path, descriptor: str, lock: os.stat_result) -> bool:
     return False
 
 
-_MOST_BYTES: Final = 1 << 20
+_RESPONSE_BYTES_MAX: Final = 1 << 20
 
 
 async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[int, bytes]:
@@ -90,7 +90,7 @@ async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[in
         try:
             writer.write(f"GET {path} HTTP/1.0\r\nHost: edge-guard\r\n\r\n".encode())
             answer = b""
-            while (piece := await reader.read(65_536)) and len(answer) < _MOST_BYTES:
+            while (piece := await reader.read(65_536)) and len(answer) < _RESPONSE_BYTES_MAX:
                 answer += piece
         finally:
             writer.close()
@@ -117,8 +117,8 @@ class EdgeGuardMetrics:
         If edge-guard does not respond within 200 ms, returns only `hosting_edge_up 0`.
         """
         try:
-            status, told = await query_edge_guard(self._folder, "/metrics", _TIMEOUT_S)
+            status, text = await query_edge_guard(self._folder, "/metrics", _TIMEOUT_S)
         except (OSError, ValueError):
-            status, told = 0, b""
+            status, text = 0, b""
         is_up = status == 200
-        return _UP.format(int(is_up)).encode() + (told if is_up else b"")
+        return _UP.format(int(is_up)).encode() + (text if is_up else b"")

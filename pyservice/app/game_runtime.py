@@ -70,7 +70,7 @@ class GameRuntime:
         recorded: LobbyRecordLookup,
     ) -> None:
         self._settings = settings
-        self.take_tiers(settings.tiers)
+        self.set_tiers(settings.tiers)
         self._capacity = _capacity(settings)
         self._builds = UnpackedBuilds(
             settings.data_dir.resolve() / "builds",
@@ -78,7 +78,7 @@ class GameRuntime:
             settings.storage_reserve_bytes,
         )
         self.lobbies = LobbyRuns(
-            database, data_plane, self._tier, self._api_url, self._told_capacity
+            database, data_plane, self._tier, self._api_url, self._reported_capacity
         )
         self.servers = ServerRuns(database, data_plane, self._api)
         self.logs = ProcessLogOperations(database, topics, recorded, self.folder_of, self._follow)
@@ -87,9 +87,9 @@ class GameRuntime:
         self._isolation = ""
         self._unenforced: list[str] = []
         self._has_containers = False
-        self._no_containers = ""
+        self._container_problem = ""
 
-    def take_tiers(self, tiers: Iterable[Tier]) -> None:
+    def set_tiers(self, tiers: Iterable[Tier]) -> None:
         self._tiers = {tier.tier_name_id: tier for tier in tiers}
 
     async def start(self) -> None:
@@ -97,8 +97,8 @@ class GameRuntime:
         settings = self._settings
         data_dir = settings.data_dir.resolve()
         folder, builds = data_dir / "servers", data_dir / "builds"
-        for made in (folder, builds):
-            made.mkdir(mode=0o700, exist_ok=True)
+        for path in (folder, builds):
+            path.mkdir(mode=0o700, exist_ok=True)
         shared_paths = (*SYSTEM_PATHS, *settings.runtime.shared_paths)
         isolation = await choose_isolation(
             settings.runtime.isolation, KEEPER_BINARY, folder, shared_paths
@@ -107,7 +107,7 @@ class GameRuntime:
             open_folders(builds)
         if isolation is None:
             _log.error(
-                "no game server is run: none is kept apart", wanted=settings.runtime.isolation
+                "no game server can run: no isolation works", wanted=settings.runtime.isolation
             )
         in_containers = await self._choose_containers(folder)
         self._is_usable = isolation is not None
@@ -124,10 +124,8 @@ class GameRuntime:
             settings.storage_reserve_bytes,
             settings.runtime.process_ports.numbers,
         )
-        unkept_by_isolation = await unenforced_by_isolation(
-            isolation, KEEPER_BINARY, folder, shared_paths
-        )
-        self._unenforced = [*node.groups.unenforced, *unkept_by_isolation, *self._not_run()]
+        unenforced = await unenforced_by_isolation(isolation, KEEPER_BINARY, folder, shared_paths)
+        self._unenforced = [*node.groups.unenforced, *unenforced, *self._refused_kinds()]
         self._supervisor = RunSupervisor(
             folder,
             self._builds,
@@ -148,14 +146,14 @@ class GameRuntime:
         found, problem = await choose_container_runtime(
             self._settings.runtime.oci_runtime, KEEPER_BINARY, folder
         )
-        self._no_containers = problem
+        self._container_problem = problem
         self._has_containers = found is not None
         if found is None:
             _log.error("no OCI runtime works", kinds=kinds, problem=problem)
         return found
 
-    def _not_run(self) -> list[str]:
-        reasons = {kind: self.why_not(kind) for kind in self._settings.runtime.kinds}
+    def _refused_kinds(self) -> list[str]:
+        reasons = {kind: self.refusal_reason(kind) for kind in self._settings.runtime.kinds}
         return [f"{kind} is not run: {why}" for kind, why in reasons.items() if why is not None]
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
@@ -169,7 +167,7 @@ class GameRuntime:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.lobbies.known.wait(), _KNOWN_S)
 
-    async def stop(self, *, is_ordered: bool, hurry: asyncio.Event) -> None:
+    async def stop(self, *, is_ordered: bool, forced: asyncio.Event) -> None:
         """Stops the runtime. Game servers end only if `end_with_service` is set and the stop is
         ordered.
 
@@ -182,30 +180,30 @@ class GameRuntime:
             self._is_usable = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
-                    await self._supervisor.stop_all(hurry)
+                    await self._supervisor.stop_all(forced)
         elif self._supervisor.runs:
-            _log.info("game servers go on", count=len(self._supervisor.runs))
+            _log.info("game servers keep running", count=len(self._supervisor.runs))
         await self._supervisor.close()
 
     def kinds(self) -> list[str]:
         return [kind for kind in self._settings.runtime.kinds if self._is_run(kind)]
 
-    def why_not(self, kind: str) -> str | None:
+    def refusal_reason(self, kind: str) -> str | None:
         """Returns the reason why builds of a kind are refused, as the end of a sentence, or None."""
         if kind not in self._settings.runtime.kinds:
-            return "the operator takes no others"
+            return "the operator does not allow this kind"
         if kind not in containers.KINDS and not self._isolation:
-            return "no way of keeping game servers apart works here"
-        if kind in containers.KINDS and self._no_containers:
-            return f"no OCI runtime works here, {self._no_containers}"
+            return "no isolation of game servers works here"
+        if kind in containers.KINDS and self._container_problem:
+            return f"no OCI runtime works here, {self._container_problem}"
         return None
 
     def _is_run(self, kind: str) -> bool:
         return self._has_containers if kind in containers.KINDS else self._is_usable
 
-    def reserve(self, run_id: str, wanted: Resources) -> bool:
+    def reserve(self, run_id: str, resources: Resources) -> bool:
         """Reserves resources of this node for a run. Returns False if too few are free."""
-        return self._supervisor is not None and self._supervisor.capacity.reserve(run_id, wanted)
+        return self._supervisor is not None and self._supervisor.capacity.reserve(run_id, resources)
 
     def give_back(self, run_id: str) -> None:
         if self._supervisor is not None:
@@ -243,7 +241,7 @@ class GameRuntime:
         url = self._settings.lobby_api_url or f"http://{reachable_address(http_address)}"
         return url.rstrip("/")
 
-    def _told_capacity(self) -> runtime_pb2.Capacity:
+    def _reported_capacity(self) -> runtime_pb2.Capacity:
         cpu_millicores, memory_mb = self._capacity
         free = self._capacity if self._supervisor is None else self._supervisor.capacity.unclaimed
         return runtime_pb2.Capacity(

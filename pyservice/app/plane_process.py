@@ -65,7 +65,7 @@ def run_plane(
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
     raise_descriptor_limit()
-    told: tuple[type[Exception], ...] = (DirectoryUnusable, OSError, *failures)
+    expected: tuple[type[Exception], ...] = (DirectoryUnusable, OSError, *failures)
     try:
         if launch.parent is not None and not launch.parent.stop_on_supervisor_exit():
             return 1
@@ -78,13 +78,13 @@ def run_plane(
                 try:
                     runner.run(_serve(make, launch, lock, outlived_dir))
                     status = 0
-                except told as error:
+                except expected as error:
                     status = _failed(error)
                 _leave(runner.run(_left()), status)
                 return status
         finally:
             lock.release()
-    except told as error:
+    except expected as error:
         return _failed(error)
 
 
@@ -99,8 +99,8 @@ async def _left() -> list[str]:
 
 def _leave(left: Sequence[str], status: int) -> None:
     if left:
-        said = f"pyservice: ended at once: {', '.join(left)} would not end"
-        print(said, file=sys.stderr, flush=True)
+        message = f"pyservice: ended at once: {', '.join(left)} did not end"
+        print(message, file=sys.stderr, flush=True)
         os._exit(status)
 
 
@@ -126,7 +126,7 @@ async def _serve(
     if not signals.stop.is_set():
         addresses = await plane.start()
         _log.info("ready", **addresses)
-        await _tell_ready(launch, addresses, signals)
+        await _report_ready(launch, addresses, signals)
         await signals.stop.wait()
     if outlived_dir is not None and launch.parent is not None and not launch.parent.is_alive:
         await _outlive(outlived_dir, signals, longest_end_ms(launch.settings))
@@ -139,7 +139,7 @@ async def _outlive(folder: Path, signals: StopSignals, duration_ms: int) -> None
         await wait_for_exit(pid, signals, duration_ms)
 
 
-async def _tell_ready(launch: Launch, addresses: Mapping[str, str], signals: StopSignals) -> None:
+async def _report_ready(launch: Launch, addresses: Mapping[str, str], signals: StopSignals) -> None:
     if launch.parent is not None:
         launch.parent.report_ready(addresses)
     if launch.ready_file is not None:
@@ -147,7 +147,7 @@ async def _tell_ready(launch: Launch, addresses: Mapping[str, str], signals: Sto
 
 
 def log_full_disk(error: OSError, retry_ms: int) -> None:
-    _log.error("no room for the ready file", error=str(error), retry_ms=retry_ms)
+    _log.error("disk full; the ready file is retried", error=str(error), retry_ms=retry_ms)
 
 
 _GRACE_S: Final = 2.0
@@ -162,7 +162,7 @@ class BackgroundTasks:
 
     def __init__(self, died: Callable[[], None] = lambda: None) -> None:
         self._died = died
-        self._going_on: list[asyncio.Task[None]] = []
+        self._permanent: list[asyncio.Task[None]] = []
         self._finishing: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self.dead: list[str] = []
@@ -175,7 +175,7 @@ class BackgroundTasks:
         """Starts a permanent task. `stop` cancels the task."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
-        self._going_on.append(task)
+        self._permanent.append(task)
 
     def finish(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Starts a finite task. `stop` waits for the task."""
@@ -193,7 +193,7 @@ class BackgroundTasks:
         while self._finishing and loop.time() < until_s:
             await asyncio.wait(set(self._finishing), timeout=until_s - loop.time())
         self._is_stopping = True
-        for name in await cancel_tasks({*self._finishing, *self._going_on}, grace_s):
+        for name in await cancel_tasks({*self._finishing, *self._permanent}, grace_s):
             _log.error("background task does not end", task=name)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -210,9 +210,11 @@ class BackgroundTasks:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._finishing.discard(task)
         if task.cancelled():
-            _log.error("not finished", task=task.get_name())
+            _log.error("background task not finished", task=task.get_name())
         elif task.exception() is not None:
-            _log.error("not finished", task=task.get_name(), exc_info=task.exception())
+            _log.error(
+                "background task not finished", task=task.get_name(), exc_info=task.exception()
+            )
 
 
 async def cancel_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from uvicorn.config import Config
@@ -32,21 +33,27 @@ _RPC_PART: Final = 4
 """Divisor for the gRPC server's part of the connections. One gRPC connection has many calls."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    settings: Settings
+    metrics: RequestMetrics
+    limits: Limits
+    rays: Rays
+
+
 class PublicServers:
     """The public HTTP and gRPC servers. Call `start`, `stop` and `close` once each, in this order."""
 
     def __init__(
         self,
-        settings: Settings,
+        context: ServerContext,
         table: Mapping[str, Operation],
         topics: Topics,
         http_sockets: Sequence[socket.socket],
-        metrics: RequestMetrics,
-        limits: Limits,
-        rays: Rays,
     ) -> None:
+        settings, rays = context.settings, context.rays
         self._grace_s = settings.stop_grace_ms / 1000
-        door = _transport_settings(settings)
+        shared = (_transport_settings(settings), context.metrics, context.limits)
         forwarded = METHODS.keys() - table.keys()
         self._own_polls = own = LongPolls()
         topics.listen(lambda changes: own.take(topics.run, changes))
@@ -55,9 +62,7 @@ class PublicServers:
         self._rpc_forwarder = RpcForwarder(settings.control_socket, self._forwarded_polls, rays)
         app = create_app(
             table,
-            door,
-            metrics,
-            limits,
+            *shared,
             forwarder=self._forwarder,
             forwarded=forwarded,
             long_polls=self._own_polls,
@@ -72,9 +77,7 @@ class PublicServers:
         self._http = make_server(app, http_sockets)
         self._rpc = RpcServer(
             table,
-            door,
-            metrics,
-            limits,
+            *shared,
             str(settings.grpc),
             forwarder=self._rpc_forwarder,
             forwarded=forwarded,
@@ -94,7 +97,7 @@ class PublicServers:
         await self._http.start()
         return await self._rpc.start()
 
-    def say_stopping(self) -> None:
+    def report_stopping(self) -> None:
         """Makes the gRPC health service report NOT_SERVING."""
         self._rpc.health.set_serving(False)
 
@@ -151,7 +154,7 @@ def bound_address(listener: socket.socket) -> str:
     return str(ListenAddress(host, port))
 
 
-class AsgiServer:
+class ProbeServer:
     def __init__(self, application: Any, listener: socket.socket) -> None:
         self._config = Config(
             application,

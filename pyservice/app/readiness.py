@@ -23,8 +23,6 @@ from pyservice.observability.health import Conditions, DescriptorMonitor, Note
 _STALL_MS: Final = 5_000
 _LAG_MS: Final = 1_000
 
-_Family = tuple[str, str, str, float]
-
 
 @dataclass
 class Phase:
@@ -89,7 +87,7 @@ class Readiness:
     @staticmethod
     def _credit(status: Status) -> str:
         is_low = status.credit_bytes <= status.reserve_bytes
-        return f"{status.credit_bytes} bytes" + (", no new places" if is_low else "")
+        return f"{status.credit_bytes} bytes" + (", no new slots" if is_low else "")
 
     def _storage(self) -> str:
         watch = self.storage
@@ -109,71 +107,37 @@ class Readiness:
         return f"{self.namespaces()} namespaces, {len(problems)} problems, first: {first}"
 
     def render(self) -> bytes:
-        lines = [
-            f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
-            for name, kind, text, value in (*self._of_machine(), *self._of_work())
-        ]
-        return "".join(lines).encode()
+        """Returns the health metrics in the Prometheus text format."""
+        values = {
+            "hosting_storage_free_bytes": self.storage.free_bytes,
+            "hosting_storage_reserve_bytes": self.storage.reserve_bytes,
+            "hosting_open_files": self.descriptors.used,
+            "hosting_open_files_max": self.descriptors.most,
+            "hosting_event_loop_lag_seconds": self.loop.worst_ms / 1000,
+            "hosting_journal_stalled_seconds": self.journal.stalled_ms / 1000,
+            "hosting_compactions_total": self.compactor.done,
+            "hosting_compaction_failures_total": self.compactor.failed,
+            "hosting_watches_held": self.held(),
+        }
+        return "".join(map(_metric_text, values, values.values())).encode()
 
-    def _of_machine(self) -> tuple[_Family, ...]:
-        storage, files = self.storage, self.descriptors
-        return (
-            (
-                "hosting_storage_free_bytes",
-                "gauge",
-                "Free space where the data directory is.",
-                storage.free_bytes,
-            ),
-            (
-                "hosting_storage_reserve_bytes",
-                "gauge",
-                "Free space below which /readyz says so (storage_reserve_bytes).",
-                storage.reserve_bytes,
-            ),
-            (
-                "hosting_open_files",
-                "gauge",
-                "Files and connections that the data plane has open.",
-                files.used,
-            ),
-            (
-                "hosting_open_files_max",
-                "gauge",
-                "How many it may have open (RLIMIT_NOFILE).",
-                files.most,
-            ),
-        )
 
-    def _of_work(self) -> tuple[_Family, ...]:
-        return (
-            (
-                "hosting_event_loop_lag_seconds",
-                "gauge",
-                "Worst delay of the event loop in the last ten seconds.",
-                self.loop.worst_ms / 1000,
-            ),
-            (
-                "hosting_journal_stalled_seconds",
-                "gauge",
-                "For how long nothing became durable although something waits for it.",
-                self.journal.stalled_ms / 1000,
-            ),
-            (
-                "hosting_compactions_total",
-                "counter",
-                "Images written since the start.",
-                self.compactor.done,
-            ),
-            (
-                "hosting_compaction_failures_total",
-                "counter",
-                "Compactions that failed since the start; each is tried again.",
-                self.compactor.failed,
-            ),
-            (
-                "hosting_watches_held",
-                "gauge",
-                "Requests that wait for a change.",
-                self.held(),
-            ),
-        )
+_HELP: Final = {
+    "hosting_storage_free_bytes": "Free space where the data directory is.",
+    "hosting_storage_reserve_bytes": "Free space below which /readyz says so "
+    "(storage_reserve_bytes).",
+    "hosting_open_files": "Files and connections that the data plane has open.",
+    "hosting_open_files_max": "How many it may have open (RLIMIT_NOFILE).",
+    "hosting_event_loop_lag_seconds": "Worst delay of the event loop in the last ten seconds.",
+    "hosting_journal_stalled_seconds": "For how long nothing became durable although something "
+    "waits for it.",
+    "hosting_compactions_total": "Images written since the start.",
+    "hosting_compaction_failures_total": "Compactions that failed since the start; each is tried "
+    "again.",
+    "hosting_watches_held": "Requests that wait for a change.",
+}
+
+
+def _metric_text(name: str, value: float) -> str:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return f"# HELP {name} {_HELP[name]}\n# TYPE {name} {kind}\n{name} {value}\n"

@@ -23,7 +23,15 @@ SUPERVISOR_LOCK_NAME: Final = "SERVE.LOCK"
 
 _PINNED: Final = {"data": ("http", "grpc", "metrics"), "control": ("cdn", "http")}
 """Names of the addresses that a restarted child keeps."""
-_SAID: Final = ("http", "grpc", "cdn", "metrics", "owner_group_id", "cloud_token_file", "admin")
+_READY_KEYS: Final = (
+    "http",
+    "grpc",
+    "cdn",
+    "metrics",
+    "owner_group_id",
+    "cloud_token_file",
+    "admin",
+)
 _FIRST_WAIT_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
 _HEALTHY_MS: Final = 60_000
@@ -41,7 +49,7 @@ def run(launch: Launch, flags: Sequence[str]) -> int:
     return run_locked(launch, locks, lambda: _Supervisor(launch, flags).live())
 
 
-def _holds_nothing(data_dir: Path) -> bool:
+def _has_no_feed(data_dir: Path) -> bool:
     return not any((data_dir / "feed").glob("*.cfg"))
 
 
@@ -53,7 +61,7 @@ class _Supervisor:
         self._data = ChildProcess("data", flags, self._changed.set)
         self._control = ChildProcess("control", flags, self._changed.set)
         self._children = (self._data, self._control)
-        self._needs_control = _holds_nothing(launch.settings.data_dir)
+        self._needs_control = _has_no_feed(launch.settings.data_dir)
         self._status = 0
 
     async def live(self) -> int:
@@ -75,16 +83,16 @@ class _Supervisor:
         guarding = asyncio.create_task(
             self._edge_guard.keep(self._signals.stop, self._serves_data, self._give_up)
         )
-        keeping = [asyncio.create_task(self._keep(child)) for child in self._children]
-        telling = asyncio.create_task(self._tell())
+        watching = [asyncio.create_task(self._watch(child)) for child in self._children]
+        reporting = asyncio.create_task(self._report_ready())
         stopping = asyncio.create_task(self._signals.stop.wait())
-        await asyncio.wait({telling, stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({reporting, stopping, *watching}, return_when=asyncio.FIRST_COMPLETED)
         self._signals.stop.set()
-        await self._end(keeping)
+        await self._end(watching)
         await guarding
         if not await self._edge_guard.leave(self._signals.forced):
             self._status = 1
-        await telling
+        await reporting
         return self._status
 
     def _give_up(self) -> None:
@@ -96,7 +104,7 @@ class _Supervisor:
             child.reload()
         self._edge_guard.reload()
 
-    async def _keep(self, child: ChildProcess) -> None:
+    async def _watch(self, child: ChildProcess) -> None:
         loop = asyncio.get_running_loop()
         wait_ms = _FIRST_WAIT_MS
         while True:
@@ -105,8 +113,8 @@ class _Supervisor:
             if self._signals.stop.is_set():
                 self._note_end(child, status)
                 return
-            if self._is_hopeless(child, status):
-                self._log.error("cannot be started", role=child.role, status=status)
+            if self._is_fatal(child, status):
+                self._log.error("plane cannot start", role=child.role, status=status)
                 self._status = 1
                 self._signals.stop.set()
                 return
@@ -114,84 +122,87 @@ class _Supervisor:
                 wait_ms = _FIRST_WAIT_MS
             child.has_failed = True
             self._changed.set()
-            self._log.error("ended", role=child.role, status=status, restart_ms=wait_ms)
-            while not await self._start_again(child, wait_ms):
+            self._log.error("plane exited", role=child.role, status=status, restart_ms=wait_ms)
+            while not await self._restart(child, wait_ms):
                 wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
             if self._signals.stop.is_set():
                 return
             wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
 
-    async def _start_again(self, child: ChildProcess, wait_ms: int) -> bool:
+    async def _restart(self, child: ChildProcess, wait_ms: int) -> bool:
         await self._signals.wait_stop(wait_ms)
         if self._signals.stop.is_set():
             return True
         try:
             child.start(*self._pinned(child))
         except OSError as error:
-            self._log.error("not started again", role=child.role, error=str(error))
+            self._log.error("plane restart failed", role=child.role, error=str(error))
             return False
-        self._log.info("started again", role=child.role, pid=child.pid)
+        self._log.info("plane restarted", role=child.role, pid=child.pid)
         return True
 
-    def _is_hopeless(self, child: ChildProcess, status: int) -> bool:
+    def _is_fatal(self, child: ChildProcess, status: int) -> bool:
         """Returns whether a needed child failed before it was ever ready. It would fail again."""
         is_needed = child is self._data or self._needs_control
-        return child.said is None and status > 0 and is_needed
+        return child.report is None and status > 0 and is_needed
 
     def _pinned(self, child: ChildProcess) -> list[str]:
-        said = {**(self._data.said or {}), **(child.said or {})}
-        return [f"--{name}={said[name]}" for name in _PINNED[child.role] if said.get(name)]
+        reported = {**(self._data.report or {}), **(child.report or {})}
+        return [f"--{name}={reported[name]}" for name in _PINNED[child.role] if reported.get(name)]
 
     def _note_end(self, child: ChildProcess, status: int) -> None:
         # -SIGTERM means that the signal arrived before the child installed a handler.
         if status not in (0, -signal.SIGTERM):
-            self._log.error("ended badly", role=child.role, status=status)
+            self._log.error("plane stopped with an error", role=child.role, status=status)
             self._status = 1
 
-    async def _end(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+    async def _end(self, watching: Sequence[asyncio.Task[None]]) -> None:
         """Stops the data plane first, because its last responses need the control plane.
 
         If game servers end too, the control plane stops first. Players are then never sent to a
         server that has ended.
         """
-        ends = list(zip(self._children, keeping, strict=True))
+        ends = list(zip(self._children, watching, strict=True))
         if self._launch.settings.runtime.end_with_service:
             ends.reverse()
-        for child, kept in ends:
+        for child, watch in ends:
             child.signal(signal.SIGTERM)
-            hurrying = asyncio.create_task(self._hurry(child))
+            forcing = asyncio.create_task(self._force(child))
             # A child that hangs in a disk operation must not delay the other child.
-            await asyncio.wait((kept, hurrying), return_when=asyncio.FIRST_COMPLETED)
-            hurrying.cancel()
-        await asyncio.gather(*keeping)
+            await asyncio.wait((watch, forcing), return_when=asyncio.FIRST_COMPLETED)
+            forcing.cancel()
+        await asyncio.gather(*watching)
 
-    async def _hurry(self, child: ChildProcess) -> None:
+    async def _force(self, child: ChildProcess) -> None:
         await self._signals.forced.wait()
         # Two signals that arrive together count as one, so a single signal could be lost.
         for number in [signal.SIGTERM] * _FORCE_SIGNALS_MAX + [signal.SIGKILL]:
             child.signal(number)
             await asyncio.sleep(_FORCE_INTERVAL_MS / 1000)
 
-    async def _tell(self) -> None:
+    async def _report_ready(self) -> None:
         await self._wait_ready()
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         while not self._signals.stop.is_set():
             self._changed.clear()
-            if told != (told := self._ready()):
-                await self._write(told)
+            if reported != (reported := self._ready()):
+                await self._write(reported)
             await self._next_change()
 
     def _ready(self) -> dict[str, Any]:
-        return {**dict.fromkeys(_SAID), **(self._control.said or {}), **(self._data.said or {})}
+        planes = (self._control.report or {}) | (self._data.report or {})
+        return dict.fromkeys(_READY_KEYS) | planes
 
-    async def _write(self, told: dict[str, Any]) -> None:
-        self._log.info("ready", **{name: said for name, said in told.items() if said is not None})
+    async def _write(self, reported: dict[str, Any]) -> None:
+        self._log.info(
+            "ready", **{name: value for name, value in reported.items() if value is not None}
+        )
         path = self._launch.ready_file
         if path is not None:
-            await report_ready(path, told, self._signals, self._note_no_room)
+            await report_ready(path, reported, self._signals, self._log_full_disk)
 
-    def _note_no_room(self, error: OSError, retry_ms: int) -> None:
-        self._log.error("no room for the ready file", error=str(error), retry_ms=retry_ms)
+    def _log_full_disk(self, error: OSError, retry_ms: int) -> None:
+        self._log.error("disk full; the ready file is retried", error=str(error), retry_ms=retry_ms)
 
     async def _wait_ready(self) -> None:
         """Waits until the service is ready or stops.
@@ -202,11 +213,11 @@ class _Supervisor:
         give_up_s = math.inf
         while not self._signals.stop.is_set():
             self._changed.clear()
-            if self._data.said is not None:
+            if self._data.report is not None:
                 self._serves_data.set()
-            if self._data.said is not None and not self._needs_control:
+            if self._data.report is not None and not self._needs_control:
                 give_up_s = min(give_up_s, loop.time() + _CONTROL_MS / 1000)
-            if self._data.said is not None and self._control.said is not None:
+            if self._data.report is not None and self._control.report is not None:
                 return
             if give_up_s < math.inf and (self._control.has_failed or loop.time() >= give_up_s):
                 return
@@ -228,14 +239,14 @@ _PIPE_BYTES: Final = 65_536
 class ChildProcess:
     def __init__(self, role: str, flags: Sequence[str], changed: Callable[[], None]) -> None:
         self.role = role
-        self.said: dict[str, Any] | None = None
+        self.report: dict[str, Any] | None = None
         self.has_failed = False
         self._flags = list(flags)
         self._changed = changed
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = asyncio.Event()
         self._pipe = -1
-        self._told = b""
+        self._received = b""
         self._is_ready = False
         self._is_reload_due = False
 
@@ -247,7 +258,7 @@ class ChildProcess:
         """Starts the child with extra flags. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._ended.clear()
-        self._told = b""
+        self._received = b""
         self._is_ready = self._is_reload_due = False
         flags = [*self._flags, *pinned]
         begun = early_spawn.take_or_spawn(self.role, flags)
@@ -259,14 +270,14 @@ class ChildProcess:
 
     def _read(self) -> None:
         data = os.read(self._pipe, _PIPE_BYTES)
-        self._told += data
+        self._received += data
         if not data:
             self._close_pipe()
-            self._hear()
+            self._parse_report()
 
-    def _hear(self) -> None:
+    def _parse_report(self) -> None:
         with contextlib.suppress(ValueError):
-            self.said = dict(json.loads(self._told))
+            self.report = dict(json.loads(self._received))
             self._is_ready = True
             if self._is_reload_due:
                 self.signal(signal.SIGHUP)

@@ -46,7 +46,7 @@ BuildRequest = pb.PrepareBuildRequest | pb.CreateGameBuildRequest
 
 class SupportedKinds(Protocol):
     def kinds(self) -> Sequence[str]: ...
-    def why_not(self, kind: str) -> str | None: ...
+    def refusal_reason(self, kind: str) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class BuildOperations:
         if image.HasField("content_type"):
             yield from content_type_problems(image.content_type, "image_file", "content_type")
         kind, compression, _ = _form(request)
-        reason = self.kinds.why_not(kind)
+        reason = self.kinds.refusal_reason(kind)
         if reason is not None:
             kinds = ", ".join(self.kinds.kinds()) or "none"
             reason_text = f"must be one that is run here ({kinds}): {reason}"

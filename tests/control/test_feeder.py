@@ -408,7 +408,7 @@ async def test_too_large_namespace_is_refused_alone(
     # retries it.
     monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 50)
     assert await code_of(fed, large) == "VALIDATION_FAILED"
-    assert "at most 50 get to the data plane" in fed.feeder.refused_reasons()[large]
+    assert "the data plane accepts at most 50" in fed.feeder.refused_reasons()[large]
     monkeypatch.undo()
     assert await code_of(fed, large) == "OK"
     assert fed.feeder.refused_reasons() == {}

@@ -54,7 +54,7 @@ class AcceptedKinds:
     def kinds(self) -> tuple[str, ...]:
         return self._kinds
 
-    def why_not(self, kind: str) -> str | None:
+    def refusal_reason(self, kind: str) -> str | None:
         return None if kind in self._kinds else "it is not taken"
 
 
