@@ -81,13 +81,7 @@ def ask(
     return run
 
 
-def window(
-    bench: Bench,
-    players: Players,
-    shape: Shape,
-    count: int,
-    rate: float = 0.0,
-) -> Run:
+def window(bench: Bench, players: Players, shape: Shape, count: int, rate: float = 0.0) -> Run:
     """Creates tokens, runs one window on the service, and checks that all players are connected."""
     service = players.service
     tokens = Tokens.make(players, service.folder / "plan", count)

@@ -198,10 +198,7 @@ def _started(folder: Path, config: str, port: int) -> Iterator[Callable[..., Pro
     def start(*command: str) -> Proxy:
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(
-                [*command, str(path)],
-                stdout=log,
-                stderr=log,
-                preexec_fn=on_core(SERVER_CORE),
+                [*command, str(path)], stdout=log, stderr=log, preexec_fn=on_core(SERVER_CORE)
             )
         processes.append(process)
         _until(lambda: _takes(port), process, lambda: (folder / "log").read_text(errors="replace"))

@@ -41,9 +41,7 @@ def run(bench: Bench) -> Result:
     for where, is_pinned in (("all cores", False), ("one core", True)):
         with running(bench.scratch("uploads"), is_pinned=is_pinned) as service:
             uploads = _Uploads(service, content, is_pinned=is_pinned)
-            runs |= interleaved(
-                {f"dd, {where}": uploads.dd, f"upload, {where}": uploads.upload},
-            )
+            runs |= interleaved({f"dd, {where}": uploads.dd, f"upload, {where}": uploads.upload})
     return Result(NAME, _figures(runs), runs)
 
 

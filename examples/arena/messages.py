@@ -6,17 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from .world import (
-    DIRS_MAX,
-    GEM_RADIUS,
-    HEIGHT,
-    PLAYER_RADIUS,
-    TICK_HZ,
-    WALLS,
-    WIDTH,
-    Player,
-    World,
-)
+from .world import DIRS_MAX, GEM_RADIUS, HEIGHT, PLAYER_RADIUS, TICK_HZ, WALLS, WIDTH, Player, World
 
 MESSAGE_BYTES_MAX = 256
 SEQ_MAX = 2**31 - 1

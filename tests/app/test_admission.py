@@ -195,9 +195,7 @@ def test_solved_captcha_is_valid_after_a_restart(
     assert "never-shown" not in service.log()
 
 
-def test_feed_with_a_captcha_without_endpoint_is_rejected(
-    make_service: MakeService,
-) -> None:
+def test_feed_with_a_captcha_without_endpoint_is_rejected(make_service: MakeService) -> None:
     modes: dict[str, Any] = {**MODES}
     service = make_service(versions=[version(level={"captcha": RULE}, **modes)])
     checked = service.command("check-config", "--feed", str(service.feed_file))

@@ -81,6 +81,7 @@ def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Br
         made.close()
 
 
+@pytest.mark.full
 async def test_failed_control_plane_task_restarts_only_the_control_plane(
     full_service: BreakableService,
 ) -> None:
@@ -249,6 +250,7 @@ async def test_task_that_ignores_cancellation_is_logged_and_does_not_block(
     await asyncio.wait_for(deaf.has_ended.wait(), PATIENCE_S)
 
 
+@pytest.mark.full
 async def test_service_stops_despite_a_task_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

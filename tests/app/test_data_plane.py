@@ -137,9 +137,7 @@ def test_sigterm_answers_waiting_finds_and_exits_with_0(service: Service) -> Non
 
 
 @pytest.mark.parametrize("service", [{"settings": {"lame_duck_ms": 60_000}}], indirect=True)
-def test_lame_duck_serves_but_is_not_ready_and_second_signal_ends_it(
-    service: Service,
-) -> None:
+def test_lame_duck_serves_but_is_not_ready_and_second_signal_ends_it(service: Service) -> None:
     public = service.public_token()
     service.attach()
     assert service.process is not None
@@ -262,9 +260,7 @@ def test_storage_reserve_is_reported_and_the_service_continues(service: Service)
 @pytest.mark.parametrize(
     "service", [{"settings": {"journal": {"segment_bytes": 1 << 20}}}], indirect=True
 )
-def test_closed_segments_are_compacted_by_a_child_process(
-    service: Service,
-) -> None:
+def test_closed_segments_are_compacted_by_a_child_process(service: Service) -> None:
     lobby_id, lobby_token = service.attach("party")
     path = "/matchmaker/lobbies/state"
     states = ["x" * 60_000, "y" * 60_000]

@@ -149,7 +149,7 @@ async def test_start_waits_for_a_server_that_is_down(server: Server, tmp_path: P
     try:
 
         async def is_reported() -> bool:
-            return "database away" in full_service.log()
+            return "database unavailable" in full_service.log()
 
         await eventually(is_reported)
         assert process.poll() is None

@@ -161,9 +161,7 @@ async def test_rate_limit_counts_the_client_address(domain: Domain) -> None:
         assert answer.status_code == 429, "another address is not had by saying so"
 
 
-async def test_client_behind_a_front_proxy_counts_by_its_own_address(
-    domain: Domain,
-) -> None:
+async def test_client_behind_a_front_proxy_counts_by_its_own_address(domain: Domain) -> None:
     # All requests use one connection, as from a proxy in front.
     async with at_api(domain, PROXY) as proxy:
 

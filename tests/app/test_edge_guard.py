@@ -120,13 +120,11 @@ def test_suspended_idle_edge_guard_is_killed_at_shutdown(held: EdgeGuardService)
     pid = suspended_pid(held)
     assert held.stop() == 1
     assert is_gone(pid)
-    [told] = held.events("edge-guard is deaf; killing it")
+    [told] = held.events("edge-guard does not stop; killing it")
     assert (told["level"], told["pid"]) == ("error", pid)
 
 
-def test_suspended_edge_guard_is_killed_with_the_game_servers(
-    held: EdgeGuardService,
-) -> None:
+def test_suspended_edge_guard_is_killed_with_the_game_servers(held: EdgeGuardService) -> None:
     held.settings["runtime"] = {**programs.SETTINGS, "end_with_service": "true"}
     with_server(held)
     pid = suspended_pid(held)
@@ -332,9 +330,7 @@ def test_occupied_edge_listener_fails_the_start_in_domain_mode(held: EdgeGuardSe
         assert str(port) in held.log()
 
 
-def test_files_are_served_at_the_cdn_url_without_a_site_domain(
-    held: EdgeGuardService,
-) -> None:
+def test_files_are_served_at_the_cdn_url_without_a_site_domain(held: EdgeGuardService) -> None:
     held.settings |= {
         "domains": {"main": "api.example.com"},
         "cdn_url": "http://files.example.com",

@@ -141,9 +141,7 @@ def hand_over(service: EdgeGuardService, listener: socket.socket) -> None:
     service.settings["edge"] = {"http": f"fd:{listener.fileno()}"}
 
 
-def test_inherited_socket_keeps_clients_over_a_restart(
-    named: EdgeGuardService,
-) -> None:
+def test_inherited_socket_keeps_clients_over_a_restart(named: EdgeGuardService) -> None:
     """The parent keeps the socket open, as systemd does, so no connection is refused while
     edge-guard restarts.
     """
@@ -162,9 +160,7 @@ def test_inherited_socket_keeps_clients_over_a_restart(
             assert identity(given) not in of_sockets(named.pid(role))
 
 
-def test_new_socket_under_the_same_descriptor_replaces_the_old(
-    named: EdgeGuardService,
-) -> None:
+def test_new_socket_under_the_same_descriptor_replaces_the_old(named: EdgeGuardService) -> None:
     number = 500
     with socket.create_server(("127.0.0.1", 0)) as first:
         os.dup2(first.fileno(), number, inheritable=False)

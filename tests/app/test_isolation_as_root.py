@@ -109,9 +109,7 @@ def goals_of_root(full_service: FullService) -> Any:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-async def test_service_umask_does_not_affect_game_servers(
-    isolation: str,
-) -> None:
+async def test_service_umask_does_not_affect_game_servers(isolation: str) -> None:
     with serving(isolation, PrivateService) as strict:
         async with back_end(strict, "http", python(), "-S", "server.py") as back:
             record = await back.running()

@@ -26,12 +26,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
-SOCKETS: Final = {
-    "admin.sock",
-    "control/grpc.sock",
-    "control/http.sock",
-    "edge/admin.sock",
-}
+SOCKETS: Final = {"admin.sock", "control/grpc.sock", "control/http.sock", "edge/admin.sock"}
 FILES: Final = {
     "keys.json",
     "control/keys.json",
@@ -171,7 +166,6 @@ async def test_allowed_signals_are_reported_for_explicit_landlock() -> None:
     assert unenforced == {*UNLIMITED, SIGNALS}
 
 
-@pytest.mark.fast
 async def test_no_game_server_runs_without_isolation() -> None:
     with serving("auto", landlock=NOT_SCOPED) as full_service:
         runs, unenforced = await runtime_status(full_service)

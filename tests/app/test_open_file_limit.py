@@ -72,9 +72,7 @@ def test_idle_connections_leave_descriptors_for_the_service(service: Service) ->
         assert after.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
 
 
-def test_idle_grpc_connections_leave_descriptors_for_the_journal(
-    service: Service,
-) -> None:
+def test_idle_grpc_connections_leave_descriptors_for_the_journal(service: Service) -> None:
     token = service.public_token()
     with ExitStack() as lines:
         fill(lines, service.addresses["grpc"], PREFACE)

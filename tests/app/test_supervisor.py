@@ -125,7 +125,7 @@ def test_killed_data_plane_restarts_on_the_same_ports(supervised: SupervisedServ
     host, port = supervised.addresses["grpc"].split(":")
     socket.create_connection((host, int(port)), 5).close()
     assert supervised.pid("control") == control
-    [told] = supervised.events("ended")
+    [told] = supervised.events("plane exited")
     assert (told["role"], told["status"], told["restart_ms"]) == ("data", -9, 100)
     assert supervised.stop() == 0
 
@@ -179,9 +179,7 @@ def test_death_of_the_supervisor_ends_both_planes(supervised: SupervisedService)
 
 
 @pytest.mark.parametrize("supervised", [{"settings": {"lame_duck_ms": 3_000}}], indirect=True)
-def test_start_waits_for_planes_of_a_killed_supervisor(
-    supervised: SupervisedService,
-) -> None:
+def test_start_waits_for_planes_of_a_killed_supervisor(supervised: SupervisedService) -> None:
     data, control = supervised.pid("data"), supervised.pid("control")
     supervised.kill()
     supervised.spawn()
@@ -224,7 +222,7 @@ def test_forced_shutdown_kills_a_suspended_plane(supervised: SupervisedService) 
     supervised.signal(signal.SIGINT)
     assert supervised.process is not None
     assert supervised.process.wait(PATIENCE_S) == 1
-    assert "ended badly" in supervised.log()
+    assert "plane stopped with an error" in supervised.log()
 
 
 def test_ctrl_c_sends_one_signal_to_each_plane(make_supervised: MakeHousehold) -> None:
@@ -259,8 +257,8 @@ def test_players_are_served_without_a_control_plane(supervised: SupervisedServic
     supervised.wait_ready()
     assert "control: down" in supervised.probe("/readyz?verbose").text
     assert supervised.up() == 0
-    until(lambda: len(supervised.events("ended")) >= 3)
-    waits = [event["restart_ms"] for event in supervised.events("ended")]
+    until(lambda: len(supervised.events("plane exited")) >= 3)
+    waits = [event["restart_ms"] for event in supervised.events("plane exited")]
     assert waits[:3] == [100, 200, 400]
     folder.unlink()
     until(lambda: supervised.up() == 1)

@@ -114,9 +114,7 @@ def address_of(found: Any) -> str:
 
 
 @pytest.mark.fast
-def test_closed_socket_frees_its_slot_for_find(
-    start_run: StartRun,
-) -> None:
+def test_closed_socket_frees_its_slot_for_find(start_run: StartRun) -> None:
     run = start_run()
     run.wait_for("Ctrl-C ends all of it")
     code, found = find(run)
@@ -160,9 +158,7 @@ def test_ctrl_c_ends_every_started_process(start_run: StartRun) -> None:
     assert all(is_gone(pid) for pid in (*children, *beside)), "a process still runs"
 
 
-def test_run_after_a_kill_reuses_the_data_without_leftovers(
-    start_run: StartRun,
-) -> None:
+def test_run_after_a_kill_reuses_the_data_without_leftovers(start_run: StartRun) -> None:
     first = start_run(bots=1)
     first.wait_for("Ctrl-C ends all of it")
     children = children_of(first.process.pid)
@@ -176,9 +172,7 @@ def test_run_after_a_kill_reuses_the_data_without_leftovers(
     assert all(report["joined"] for report in play_bots(second, 2, 1))
 
 
-def test_players_keep_playing_across_a_service_restart(
-    start_run: StartRun,
-) -> None:
+def test_players_keep_playing_across_a_service_restart(start_run: StartRun) -> None:
     """The keeper, the lobby process and edge-guard keep running."""
     run = start_run(at=FREE_PORT)
     run.wait_for("Ctrl-C ends all of it")
@@ -206,14 +200,12 @@ def test_players_keep_playing_across_a_service_restart(
     assert all(map(is_gone, beside))
 
 
-def test_kill_keeps_players_and_allows_new_ones_after_restart(
-    start_run: StartRun,
-) -> None:
+def test_kill_keeps_players_and_allows_new_ones_after_restart(start_run: StartRun) -> None:
     run = start_run(bots=3, at=FREE_PORT)
     run.wait_for("Ctrl-C ends all of it")
     wait_until(lambda: metric(run, "hosting_slots", 'state="connected"') == 3, "bots do not play")
     os.kill(run.service_pid(), signal.SIGKILL)
-    run.wait_for("started again")
+    run.wait_for("plane restarted")
 
     def answers() -> bool:
         try:

@@ -101,9 +101,7 @@ async def test_malformed_token_causes_no_request(arena: Running, token: str) -> 
         assert await end_of(connection) == End.TOKEN_INVALID.code
 
 
-async def test_second_socket_with_the_same_token_is_closed(
-    arena: Running,
-) -> None:
+async def test_second_socket_with_the_same_token_is_closed(arena: Running) -> None:
     async with (
         arena.connect("?token=player_a") as first,
         arena.connect("?token=player_a") as second,
@@ -118,9 +116,7 @@ async def test_message_before_the_welcome_closes_the_socket(arena: Running) -> N
         assert await end_of(connection) == End.TOO_EARLY.code
 
 
-async def test_possibly_consumed_token_is_refused_until_released(
-    arena: Running,
-) -> None:
+async def test_possibly_consumed_token_is_refused_until_released(arena: Running) -> None:
     async with arena.connect("?token=player_a") as connection:
         await connection.send("too early")
         assert await end_of(connection) == End.TOO_EARLY.code

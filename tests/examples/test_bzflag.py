@@ -41,9 +41,7 @@ def version_of(address: tuple[str, int]) -> bytes | None:
         return None
 
 
-def test_unmodified_bzflag_server_starts_serves_and_ends(
-    full_service: FullService,
-) -> None:
+def test_unmodified_bzflag_server_starts_serves_and_ends(full_service: FullService) -> None:
     headers = {"authorization": f"Bearer {full_service.cloud_token}"}
 
     def cloud(method: str, path: str, body: Any = None) -> Any:

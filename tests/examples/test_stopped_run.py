@@ -56,9 +56,7 @@ def kill_at_once(run: Run) -> None:
     until(lambda: all(map(is_gone, pids)))
 
 
-def test_next_run_ends_leftovers_of_a_killed_run(
-    start_run: StartRun,
-) -> None:
+def test_next_run_ends_leftovers_of_a_killed_run(start_run: StartRun) -> None:
     first = start_run()
     first.wait_for(OPEN)
     lobby = lobby_of(first)

@@ -72,7 +72,6 @@ def players(stage: Stage) -> Iterator[Players]:
         yield players
 
 
-@pytest.mark.fast
 def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage) -> None:
     with contextlib.closing(stage.bots("crowd", 8, seconds=4)) as bots:
         report = bots.report()
@@ -246,9 +245,7 @@ def test_client_continues_at_a_new_address(stage: Stage, players: Players) -> No
 
 
 @pytest.mark.timeout(300)
-def test_sessions_survive_a_service_restart(
-    stage: Stage,
-) -> None:
+def test_sessions_survive_a_service_restart(stage: Stage) -> None:
     with contextlib.closing(stage.bots("siege", 12)) as bots:
         for _ in range(2):
             until(lambda: stage.players("siege") == 12)
@@ -294,7 +291,6 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
     players.at(again).enter()
 
 
-@pytest.mark.fast
 def test_all_environment_problems_are_reported_at_once(programs: Path) -> None:
     wrong = {"HOSTING_API_URL": "https://127.0.0.1", "PORT": "70000", "HOSTING_LOBBY_ID": "x"}
     server = run_server(programs, wrong)
@@ -307,7 +303,6 @@ def test_all_environment_problems_are_reported_at_once(programs: Path) -> None:
     assert usage[0].startswith("usage:")
 
 
-@pytest.mark.fast
 def test_bot_reports_all_missing_arguments(programs: Path) -> None:
     command = [str(programs / "udp-bot"), "--api", "http://127.0.0.1:1"]
     created = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -15,11 +15,7 @@ from tests.faults.ledger import Ledger, Lobby, Ticket
 from tests.faults.transports import Answer, Fields, Lost, Transport
 
 _NO_FREE_SLOT = frozenset(
-    {
-        "MATCHMAKER_LOBBY_FULL",
-        "MATCHMAKER_NO_AVAILABLE_LOBBIES",
-        "MATCHMAKER_LOBBY_CLOSED",
-    }
+    {"MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES", "MATCHMAKER_LOBBY_CLOSED"}
 )
 _AWAY = frozenset({"SHUTTING_DOWN", "OVERLOADED"})
 

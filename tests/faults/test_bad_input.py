@@ -133,9 +133,7 @@ async def test_malformed_idempotency_key_is_a_header_error(shared: SharedPlane, 
             assert answer.code == "HEADER_INVALID", answer
 
 
-async def test_key_reuse_with_another_message_is_refused(
-    shared: SharedPlane,
-) -> None:
+async def test_key_reuse_with_another_message_is_refused(shared: SharedPlane) -> None:
     session = ApiSession(shared.plane, shared.transports.http, shared.tokens["client"])
     token, fields = shared.tokens["client"], {"lobby_id": shared.lobby.id}
     first: Answer = await session.must("join", fields, token=token, key="reused")

@@ -114,9 +114,7 @@ async def test_tokenless_access_needs_an_origin_of_the_namespace(
             check_problem(response, 401, "TOKEN_MISSING")
 
 
-async def test_token_check_without_control_plane_returns_unavailable(
-    shared: SharedPlane,
-) -> None:
+async def test_token_check_without_control_plane_returns_unavailable(shared: SharedPlane) -> None:
     token = "cloud_" + "A" * 43
     async with assert_unchanged(shared.plane, shared.transports.http):
         for transport in shared.transports:

@@ -156,9 +156,7 @@ async def test_step_table_has_every_step_of_the_journal(make_plane: MakePlane) -
 
 
 @pytest.mark.proof
-async def test_killed_compaction_is_retried_without_errors(
-    make_plane: MakePlane,
-) -> None:
+async def test_killed_compaction_is_retried_without_errors(make_plane: MakePlane) -> None:
     plane = make_plane(settings={"journal": {"segment_bytes": SEGMENT_BYTES}})
     shim = plane.commanded
 

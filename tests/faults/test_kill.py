@@ -57,9 +57,7 @@ async def test_random_kills_lose_no_answered_request(make_plane: MakePlane, kill
     await plane.stop()
 
 
-async def test_stop_under_load_is_clean_and_loses_nothing(
-    make_plane: MakePlane,
-) -> None:
+async def test_stop_under_load_is_clean_and_loses_nothing(make_plane: MakePlane) -> None:
     chance = random.Random(SEED)
     plane = make_plane()
     endings = [within(1.0, chance, Plane.stop) for _ in range(2)]

@@ -155,9 +155,7 @@ def samples(engine: _native.Engine, labels: dict[bytes, str]) -> dict[str, float
     return {name: float(value) for name, value in pairs}
 
 
-def test_metrics_label_a_thousand_namespaces_and_sum_the_rest(
-    engine: _native.Engine,
-) -> None:
+def test_metrics_label_a_thousand_namespaces_and_sum_the_rest(engine: _native.Engine) -> None:
     namespaces = [number.to_bytes(16, "big") for number in range(1_003)]
     for places, namespace in enumerate(namespaces, 1):
         lobby = attach(engine, places, namespace)
@@ -282,9 +280,7 @@ def test_batch_calls_release_the_interpreter_lock(engine: _native.Engine, name: 
         thread.join()
 
 
-def test_slot_is_free_within_10_ms_of_its_deadline(
-    engine: _native.Engine,
-) -> None:
+def test_slot_is_free_within_10_ms_of_its_deadline(engine: _native.Engine) -> None:
     ttl_ms = 40
     lobby, _, _ = engine.attach(
         NAMESPACE,

@@ -79,9 +79,7 @@ def test_find_creates_no_lobby_without_permission(
         find(engine, creation)
 
 
-def test_create_returns_its_own_lobby_or_no_capacity(
-    engine: _native.Engine,
-) -> None:
+def test_create_returns_its_own_lobby_or_no_capacity(engine: _native.Engine) -> None:
     with pytest.raises(_native.Refused, match="CAPACITY_EXHAUSTED"):
         engine.create(NAMESPACE, VERSION, 5)
     first = engine.create(NAMESPACE, VERSION, make(is_public=False))
@@ -129,9 +127,7 @@ def test_idle_lobbies_are_reported_and_stopped_unless_used(
     assert servers.supply_groups(NAMESPACE)[0].live == 0
 
 
-def test_ports_stay_reserved_until_edge_guard_releases_them(
-    servers: _native.Servers,
-) -> None:
+def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Servers) -> None:
     wanted = [GAME, ("web", "https", "host", 0, 0), ("raw", "tcp", "range", 20_000, 20_004)]
     ports, _ = servers.lease(SERVER, NAMESPACE, "local", wanted)
     assert [(port.name, port.number > 0, port.range) for port in ports] == [

@@ -153,12 +153,7 @@ class Service:
         )
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        token: str | None = None,
-        **headers: str,
+        self, method: str, path: str, body: Any = None, token: str | None = None, **headers: str
     ) -> httpx.Response:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:

@@ -21,9 +21,7 @@ STRANGER: Final = document(access={"domains": [CLAIMED]})
 
 @pytest.fixture(scope="module", params=KINDS)
 def full_service(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[FullService]:
     folder: Path = tmp_path_factory.mktemp("s")
     feed_file = folder / "feed.json"

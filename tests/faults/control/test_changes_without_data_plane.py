@@ -31,9 +31,7 @@ CHANGING: Final = {row.slug: row for row in ROWS if row.changes}
 
 @pytest.fixture(scope="module", params=KINDS)
 async def scenario(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> AsyncIterator[NamespaceScenario]:
     folder = tmp_path_factory.mktemp("s")
     url, rays = databases.url(request.param), {"per_second": 10_000}

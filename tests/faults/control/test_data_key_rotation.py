@@ -177,9 +177,7 @@ async def kill_at(signed: SignedTokens, step: Step, is_dropping: bool) -> None:
     await signed.check(player_token)
 
 
-async def test_kill_during_data_key_rotation_leaves_a_whole_ring(
-    signed: SignedTokens,
-) -> None:
+async def test_kill_during_data_key_rotation_leaves_a_whole_ring(signed: SignedTokens) -> None:
     for step, is_dropping in FEW:
         await kill_at(signed, step, is_dropping)
 

@@ -118,9 +118,7 @@ async def test_hanging_postgres_is_reported_and_used_when_it_resumes(
     assert in_use(on_server) == 0
 
 
-async def test_callers_wait_for_a_free_connection(
-    on_server: Database,
-) -> None:
+async def test_callers_wait_for_a_free_connection(on_server: Database) -> None:
     await asyncio.gather(*(write_once(on_server) for _ in range(200)))
     async with on_server.read() as tx:
         assert await number(tx) == 200

@@ -54,9 +54,7 @@ async def full_service(
     async with contextlib.AsyncExitStack() as stack:
         proxy = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
         created = HeldCommitService(
-            tmp_path_factory.mktemp("s"),
-            shim_library,
-            None if proxy is None else proxy.url,
+            tmp_path_factory.mktemp("s"), shim_library, None if proxy is None else proxy.url
         )
         stack.push_async_callback(asyncio.to_thread, created.close)
         on_disk = functools.partial(created.shim.stalled, "fdatasync fsync", LOG)

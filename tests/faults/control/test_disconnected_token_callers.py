@@ -62,10 +62,7 @@ class TokenFixture:
         if kind == "cloud":
             requested: Any = admin.CreateCloudTokenRequest(game_id=self.game_id)
             return lambda: self.admin.call(f"{_ADMIN}.CreateCloudToken", requested, 60)
-        kinds = {
-            "env": admin_pb2.TOKEN_KIND_ENVIRONMENT,
-            "pub": admin_pb2.TOKEN_KIND_PUBLIC,
-        }
+        kinds = {"env": admin_pb2.TOKEN_KIND_ENVIRONMENT, "pub": admin_pb2.TOKEN_KIND_PUBLIC}
         requested = admin.CreateNamespaceTokenRequest(kind=kinds[kind], namespace=self.namespace_id)
         return lambda: self.admin.call(f"{_ADMIN}.CreateNamespaceToken", requested, 60)
 

@@ -22,14 +22,7 @@ from tests import programs
 from tests.control.authorization_rows import ROWS
 from tests.control.files import without_addresses
 from tests.faults.control.change import Change
-from tests.faults.control.changes import (
-    BY_NAME,
-    CHANGES,
-    COMMANDS,
-    OF_FILES,
-    OF_PEOPLE,
-    OF_SITES,
-)
+from tests.faults.control.changes import BY_NAME, CHANGES, COMMANDS, OF_FILES, OF_PEOPLE, OF_SITES
 from tests.faults.control.game_fixture import Fields, GameFixture
 from tests.faults.control.killed_service import (
     ENDED,

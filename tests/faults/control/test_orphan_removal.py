@@ -31,10 +31,7 @@ REMOVED: Final = tuple(
     for at, name in ((1, "first"), (COUNT, "last"))
     for step in FED
 )
-FEW: Final = {
-    "sqlite": (REMOVED[2], REMOVED[9], REMOVED[5]),
-    "postgresql": (REMOVED[8],),
-}
+FEW: Final = {"sqlite": (REMOVED[2], REMOVED[9], REMOVED[5]), "postgresql": (REMOVED[8],)}
 Held = dict[str, feed_pb2.HeldConfiguration]
 
 

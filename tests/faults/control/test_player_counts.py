@@ -100,9 +100,7 @@ async def playing(tmp_path: Path) -> AsyncIterator[Playing]:
         full_service.close()
 
 
-async def test_first_response_after_a_kill_counts_connected_players(
-    playing: Playing,
-) -> None:
+async def test_first_response_after_a_kill_counts_connected_players(playing: Playing) -> None:
     for _ in range(KILLS):
         await playing.kill()
         assert players(await playing.first_answer()) == 1

@@ -105,9 +105,7 @@ async def test_killed_idle_lobby_is_replaced_once(game: FailingGame, roles: list
     await only(game, before | after)
 
 
-async def test_exited_idle_lobbies_are_replaced_with_back_off(
-    game: FailingGame,
-) -> None:
+async def test_exited_idle_lobbies_are_replaced_with_back_off(game: FailingGame) -> None:
     """The port of an ended lobby is quarantined for a minute, so fast restarts could use up all
     ports.
     """

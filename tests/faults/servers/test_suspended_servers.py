@@ -84,9 +84,7 @@ async def test_server_resumed_in_time_keeps_its_lobby(game: FailingGame) -> None
     assert await places(game) == {lobby_id: LIMIT}
 
 
-async def test_find_during_suspension_uses_another_lobby(
-    game: FailingGame,
-) -> None:
+async def test_find_during_suspension_uses_another_lobby(game: FailingGame) -> None:
     first = (await game.found("beats"))["lobby"]["lobby_id"]
     await wait_unlisted(game, first)
     second = (await game.found("beats"))["lobby"]["lobby_id"]
@@ -107,9 +105,7 @@ async def test_find_during_suspension_uses_another_lobby(
     assert {first, second} < set(given)
 
 
-async def test_server_that_stays_suspended_ends_once_without_leftovers(
-    game: FailingGame,
-) -> None:
+async def test_server_that_stays_suspended_ends_once_without_leftovers(game: FailingGame) -> None:
     full_service = game.developer.full_service
     found = await game.found("beats")
     lobby_id = found["lobby"]["lobby_id"]
