@@ -41,12 +41,7 @@ class Scope(Enum):
     )
     CLIENT = (
         frozenset(
-            {
-                CREDENTIAL_PUBLIC,
-                CREDENTIAL_ENVIRONMENT,
-                CREDENTIAL_DEVELOPMENT,
-                CREDENTIAL_ORIGIN,
-            }
+            {CREDENTIAL_PUBLIC, CREDENTIAL_ENVIRONMENT, CREDENTIAL_DEVELOPMENT, CREDENTIAL_ORIGIN}
         ),
         "clients of the namespace that they show",
     )

@@ -35,9 +35,7 @@ PAID_TS: Final = "1970-01-01T00:00:00.001Z"
 MOVING: Final = frozenset({"rays", "service_state", "lobbies", "lobby_runs", "alembic_version"})
 """Tables that the service changes without a request."""
 MOVING_COLUMNS: Final = {
-    "servers": {
-        *("start_ms", "destroy_ms", "is_placed", "exit_code", "failure", "failure_message"),
-    }
+    "servers": {*("start_ms", "destroy_ms", "is_placed", "exit_code", "failure", "failure_message")}
 }
 
 IDS: Final = RecordIds()

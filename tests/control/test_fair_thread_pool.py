@@ -39,9 +39,7 @@ async def threads() -> AsyncIterator[FairThreadPool]:
     await asyncio.to_thread(created.close)
 
 
-async def test_tenant_uses_one_thread(
-    threads: FairThreadPool,
-) -> None:
+async def test_tenant_uses_one_thread(threads: FairThreadPool) -> None:
     first, second = Gate(), Gate()
     several = [asyncio.ensure_future(threads.run("a", gate.step)) for gate in (first, second)]
     await first.reached()

@@ -12,14 +12,7 @@ from pyservice.control.resource_summaries import PublicUrls
 from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
 from tests.control.response_shapes import FLAG, NUMBER, TEXT, shape
-from tests.support.full_service import (
-    Developer,
-    Door,
-    FullService,
-    HttpDoor,
-    eventually,
-    running,
-)
+from tests.support.full_service import Developer, Door, FullService, HttpDoor, eventually, running
 
 pytestmark = pytest.mark.anyio
 

@@ -136,9 +136,7 @@ async def test_member_change_survives_a_deadlock(owner: Developer, records: Reco
         assert await groups.is_member(tx, group_id, person)
 
 
-async def test_concurrent_first_write_checks_both_succeed(
-    on_server: Database,
-) -> None:
+async def test_concurrent_first_write_checks_both_succeed(on_server: Database) -> None:
     watch = DatabaseHealthCheck(on_server)
     async with on_server.write() as tx:
         await service_state.add_int(tx, service_state.WRITTEN_MS, 1)
