@@ -51,25 +51,42 @@ DOCKER: dict[str, Any] = {
         "voice-2": {"protocol": "tcp_tls", "proxy": "edge-guard"},
     },
 }
+CACHED: dict[str, Any] = {
+    "kind": {"custom_headers": {"headers": [{"name": "Cache-Control", "value": "max-age=60"}]}}
+}
+DUEL: dict[str, Any] = {
+    "actions": {
+        "create": {
+            "enabled": True,
+            "enable_private": True,
+            "enable_public": False,
+            "verification": VERIFICATION,
+        },
+        "find": {"enabled": False},
+        "join": {"enabled": True, "verification": VERIFICATION},
+    },
+    "docker": DOCKER,
+    "idle_lobbies": {"min": 0, "max": 32},
+    "regions": {"local": {"idle_lobbies": {"min": 1, "max": 1}, "tier": "basic-4d1"}},
+    "tier": "basic-1d1",
+    "listable": True,
+    "taggable": False,
+    "allow_dynamic_max_players": False,
+    "max_players": 1,
+    "max_players_direct": 256,
+    "max_players_party": 2,
+    "player_token_ttl": 5_000,
+    "heartbeat_timeout": 1_000,
+    "heartbeat_grace_ms": 0,
+    "max_drain_ms": 0,
+}
 EVERYTHING: dict[str, Any] = {
     "cdn": {
         "build_command": "npm run build",
         "build_env": {"NODE_ENV": "production"},
         "build_output": "dist",
         "routes": [
-            {
-                "glob": "assets/**/*.{js,css}",
-                "priority": 100,
-                "middlewares": [
-                    {
-                        "kind": {
-                            "custom_headers": {
-                                "headers": [{"name": "Cache-Control", "value": "max-age=60"}]
-                            }
-                        }
-                    }
-                ],
-            },
+            {"glob": "assets/**/*.{js,css}", "priority": 100, "middlewares": [CACHED]},
             {"glob": "*", "priority": 0, "middlewares": []},
         ],
         "site_id": SITE_ID,
@@ -91,35 +108,7 @@ EVERYTHING: dict[str, Any] = {
         },
         "dev_hostname": "127.0.0.1",
         "docker": DOCKER,
-        "game_modes": {
-            "duel": {
-                "actions": {
-                    "create": {
-                        "enabled": True,
-                        "enable_private": True,
-                        "enable_public": False,
-                        "verification": VERIFICATION,
-                    },
-                    "find": {"enabled": False},
-                    "join": {"enabled": True, "verification": VERIFICATION},
-                },
-                "allow_dynamic_max_players": False,
-                "docker": DOCKER,
-                "idle_lobbies": {"min": 0, "max": 32},
-                "listable": True,
-                "max_players": 1,
-                "max_players_direct": 256,
-                "max_players_party": 2,
-                "regions": {"local": {"idle_lobbies": {"min": 1, "max": 1}, "tier": "basic-4d1"}},
-                "taggable": False,
-                "tier": "basic-1d1",
-                "player_token_ttl": 5_000,
-                "heartbeat_timeout": 1_000,
-                "heartbeat_grace_ms": 0,
-                "max_drain_ms": 0,
-            },
-            "Team_2-b": {},
-        },
+        "game_modes": {"duel": DUEL, "Team_2-b": {}},
         "idle_lobbies": {"min": 0, "max": 0},
         "max_players": 256,
         "max_players_direct": 3,

@@ -108,19 +108,16 @@ class Records:
 
     async def leave(self, identity_id: str, group_id: str) -> None:
         async with self.database.write() as tx:
-            await tx.run(
-                delete(members).where(
-                    members.c.identity_id == identity_id, members.c.group_id == group_id
-                )
-            )
+            is_it = (members.c.identity_id == identity_id) & (members.c.group_id == group_id)
+            await tx.run(delete(members).where(is_it))
 
     async def past_lobby(self, namespace_id: str, version_id: str) -> str:
         values = {
             "lobby_id": str(uuid4()),
             "namespace_id": namespace_id,
+            "version_id": version_id,
             "game_mode": "arena",
             "region_id": "local",
-            "version_id": version_id,
             "publicity": "public",
             "is_closed": False,
             "is_stopping": False,
@@ -137,11 +134,9 @@ class Records:
             await namespaces.add_user(tx, namespace_id, user, "")
 
     async def pay(self, group_id: str) -> None:
-        values = {"payment_failed_ms": PAID_MS}
+        payment = update(groups_table).values(payment_failed_ms=PAID_MS)
         async with self.database.write() as tx:
-            await tx.run(
-                update(groups_table).where(groups_table.c.group_id == group_id).values(**values)
-            )
+            await tx.run(payment.where(groups_table.c.group_id == group_id))
 
     async def tables(self) -> dict[str, int]:
         """Returns one hash for each table. The hash changes when a row changes."""
@@ -286,35 +281,27 @@ class NamespaceScenario:
             token, _ = await make(*scope)  # type: ignore[arg-type]
             return Bearer(name, "cloud", token, width=width, **covers)
 
+        def ended(name: str, token: str, fault: str) -> Bearer:
+            return Bearer(f"cloud {name}", "cloud", token, fault=fault)
+
         both: dict[str, Any] = {"covers_group": True, "covers_game": True}
+        theirs = (other_identity_id, other_identity_group_id)
+        mine, game = (ours, self.group_id), {"covers_game": True}
         return [
             Bearer("cloud of the identity", "cloud", self.owner.token, width="identity", **both),
-            await cloud("cloud of the group", "group", ours, self.group_id, **both),
-            await cloud(
-                "cloud of the game", "game", ours, self.group_id, self.game_id, covers_game=True
-            ),
-            await cloud("cloud of another game", "game", ours, self.group_id, self.other_game_id),
+            await cloud("cloud of the group", "group", *mine, **both),
+            await cloud("cloud of the game", "game", *mine, self.game_id, **game),
+            await cloud("cloud of another game", "game", *mine, self.other_game_id),
             await cloud("cloud of another group", "group", ours, other_group_id),
-            Bearer(
-                "cloud of another identity", "cloud", self.other_identity.token, width="identity"
-            ),
+            await cloud("cloud of another identity", "identity", other_identity_id),
+            await cloud("cloud of another identity's group", "group", *theirs),
             await cloud(
-                "cloud of another identity's group",
-                "group",
-                other_identity_id,
-                other_identity_group_id,
+                "cloud of another identity's game", "game", *theirs, self.other_identity_game_id
             ),
-            await cloud(
-                "cloud of another identity's game",
-                "game",
-                other_identity_id,
-                other_identity_group_id,
-                self.other_identity_game_id,
-            ),
-            Bearer("cloud revoked", "cloud", revoked, fault="TOKEN_REVOKED"),
-            Bearer("cloud expired", "cloud", expired, fault="TOKEN_EXPIRED"),
-            Bearer("cloud of a former member", "cloud", left, fault="TOKEN_REVOKED"),
-            Bearer("cloud forged", "cloud", new_secret("cloud").token, fault="TOKEN_INVALID"),
+            ended("revoked", revoked, "TOKEN_REVOKED"),
+            ended("expired", expired, "TOKEN_EXPIRED"),
+            ended("of a former member", left, "TOKEN_REVOKED"),
+            ended("forged", new_secret("cloud").token, "TOKEN_INVALID"),
         ]
 
     async def _of_namespaces(self) -> list[Bearer]:
@@ -335,36 +322,28 @@ class NamespaceScenario:
             self.other_identity_game_id, elsewhere, "theirs"
         )
         here: dict[str, Any] = {"is_of_game": True, "is_of_namespace": True}
+        env_of_sibling = await owner.service_token(game_id, "staging")
+        pub_of_sibling = await owner.public_token(game_id, "staging")
+        lobby_token = self.lobby["lobby_token"]
+
+        def faulty(name: str, kind: str, token: str, fault: str) -> Bearer:
+            return Bearer(name, kind, token, fault=fault)
+
         return [
             Bearer("env", "env", self.environment_token, **here),
-            Bearer(
-                "env of a sibling",
-                "env",
-                await owner.service_token(game_id, "staging"),
-                is_of_game=True,
-            ),
+            Bearer("env of a sibling", "env", env_of_sibling, is_of_game=True),
             Bearer("env of another identity", "env", elsewhere),
-            Bearer("env expired", "env", expired, fault="TOKEN_EXPIRED"),
-            Bearer("env forged", "env", new_secret("env").token, fault="TOKEN_INVALID"),
+            faulty("env expired", "env", expired, "TOKEN_EXPIRED"),
+            faulty("env forged", "env", new_secret("env").token, "TOKEN_INVALID"),
             Bearer("pub", "pub", self.public_token, **here),
-            Bearer(
-                "pub of a sibling",
-                "pub",
-                await owner.public_token(game_id, "staging"),
-                is_of_game=True,
-            ),
-            Bearer("pub revoked", "pub", revoked["token"], fault="TOKEN_REVOKED"),
-            Bearer("pub tampered", "pub", _tampered(self.public_token), fault="TOKEN_INVALID"),
+            Bearer("pub of a sibling", "pub", pub_of_sibling, is_of_game=True),
+            faulty("pub revoked", "pub", revoked["token"], "TOKEN_REVOKED"),
+            faulty("pub tampered", "pub", _tampered(self.public_token), "TOKEN_INVALID"),
             Bearer("dev", "dev", dev, **here),
-            Bearer("dev revoked", "dev", ended["token"], fault="TOKEN_REVOKED"),
-            Bearer("lobby", "lobby", self.lobby["lobby_token"], **here),
+            faulty("dev revoked", "dev", ended["token"], "TOKEN_REVOKED"),
+            Bearer("lobby", "lobby", lobby_token, **here),
             Bearer("lobby of another identity", "lobby", lobby_elsewhere["lobby_token"]),
-            Bearer(
-                "lobby tampered",
-                "lobby",
-                _tampered(self.lobby["lobby_token"]),
-                fault="TOKEN_INVALID",
-            ),
+            faulty("lobby tampered", "lobby", _tampered(lobby_token), "TOKEN_INVALID"),
             Bearer("player", "player", await self.player_token()),
             Bearer("link", "link", "link_AAAAAAAAAAAAAAAAAAAAAA"),
             Bearer("channel", "channel", await self._channel()),

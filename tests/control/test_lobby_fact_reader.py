@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -80,31 +81,35 @@ def ended(exit_code: int | None = None) -> pb.LobbyEnded:
     return pb.LobbyEnded(about=about(), reason=reason, exit_code=exit_code, **players)
 
 
-@pytest.fixture
-def plane() -> ScriptedFacts:
-    return ScriptedFacts()
+@dataclass
+class Scene:
+    database: Database
+    plane: ScriptedFacts
+    reader: LobbyFactReader
+
+    async def step(self) -> int:
+        return await self.reader.step(0)
+
+    async def rows(self) -> dict[str, Record]:
+        async with self.database.read() as tx:
+            return {row.lobby_id: row for row in await tx.all(select(lobbies_table))}
 
 
 @pytest.fixture
-def history(database: Database, plane: ScriptedFacts) -> LobbyFactReader:
-    return LobbyFactReader(database, plane, lambda: None)
+def scene(database: Database) -> Scene:
+    plane = ScriptedFacts()
+    return Scene(database, plane, LobbyFactReader(database, plane, lambda: None))
 
 
-async def rows(database: Database) -> dict[str, Record]:
-    async with database.read() as tx:
-        return {row.lobby_id: row for row in await tx.all(select(lobbies_table))}
-
-
-async def test_facts_fold_into_the_lobby_record(
-    database: Database, plane: ScriptedFacts, history: LobbyFactReader
-) -> None:
+async def test_facts_fold_into_the_lobby_record(scene: Scene) -> None:
+    plane = scene.plane
     one, other = plane.add_lobby(is_alive=False), plane.add_lobby()
     plane.add_fact(one, ready=pb.LobbyReady())
     plane.add_fact(other, closed=pb.LobbyClosed(is_closed=True))
     plane.add_fact(other, stopping=pb.LobbyStopping())
     plane.add_fact(one, ended=ended(exit_code=4))
-    assert await history.step(0) == 6
-    kept = await rows(database)
+    assert await scene.step() == 6
+    kept = await scene.rows()
     assert (kept[one].stop_reason, kept[one].exit_code, kept[one].peak_players) == ("exited", 4, 3)
     assert kept[one].ready_ms == plane.facts[2].ts_ms
     assert (kept[one].create_ms, kept[one].player_ms) == (1_000, 7)
@@ -116,32 +121,29 @@ async def test_facts_fold_into_the_lobby_record(
     # A second reader of the same facts produces the same records.
     parts = ScriptedFacts()
     parts.facts, parts.alive, parts.stream = plane.facts, plane.alive, "two"
-    again = LobbyFactReader(database, parts, lambda: None)
+    again = LobbyFactReader(scene.database, parts, lambda: None)
     await again.step(0)
-    assert await rows(database) == kept
+    assert await scene.rows() == kept
 
 
-async def test_facts_are_applied_once_across_restarts(
-    database: Database, plane: ScriptedFacts, history: LobbyFactReader
-) -> None:
+async def test_facts_are_applied_once_across_restarts(scene: Scene) -> None:
+    plane = scene.plane
     lobby = plane.add_lobby()
     plane.add_fact(lobby, closed=pb.LobbyClosed(is_closed=True))
-    assert await history.step(0) == 2
-    assert await history.step(0) == 0
+    assert await scene.step() == 2
+    assert await scene.step() == 0
     assert plane.reads == [("", 0), ("one", 20)]
-    after_restart = LobbyFactReader(database, plane, lambda: None)
+    after_restart = LobbyFactReader(scene.database, plane, lambda: None)
     plane.add_fact(lobby, closed=pb.LobbyClosed(is_closed=False))
     assert await after_restart.step(0) == 1
     assert plane.reads[-1] == ("one", 20)
-    assert not (await rows(database))[lobby].is_closed
+    assert not (await scene.rows())[lobby].is_closed
 
 
 async def test_uncommitted_facts_are_read_again(
-    database: Database,
-    plane: ScriptedFacts,
-    history: LobbyFactReader,
-    monkeypatch: pytest.MonkeyPatch,
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plane = scene.plane
     lobby = plane.add_lobby()
 
     async def full(*_: Any) -> None:
@@ -150,63 +152,59 @@ async def test_uncommitted_facts_are_read_again(
     # The write of the read position fails, after the write of the records.
     monkeypatch.setattr(service_state, "put_int", full)
     with pytest.raises(ServiceError):
-        await history.step(0)
-    assert await rows(database) == {}
+        await scene.step()
+    assert await scene.rows() == {}
     monkeypatch.undo()
-    assert await history.step(0) == 1
-    assert list(await rows(database)) == [lobby]
+    assert await scene.step() == 1
+    assert list(await scene.rows()) == [lobby]
 
 
-async def test_new_stream_is_read_without_duplicates(
-    database: Database, plane: ScriptedFacts, history: LobbyFactReader
-) -> None:
+async def test_new_stream_is_read_without_duplicates(scene: Scene) -> None:
+    plane = scene.plane
     kept, gone = plane.add_lobby(), plane.add_lobby()
-    await history.step(0)
+    await scene.step()
     # The data directory is restored from a copy that has only one of the facts.
     plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
     plane.add_fact(kept, ready=pb.LobbyReady())
-    assert await history.step(0) == 2
-    found = await rows(database)
+    assert await scene.step() == 2
+    found = await scene.rows()
     assert found[kept].ready_ms == plane.facts[1].ts_ms
     assert (found[gone].stop_reason, found[kept].stop_reason) == ("unknown", None)
-    assert await history.step(0) == 0
+    assert await scene.step() == 0
     assert plane.reads[-1] == ("two", 20)
 
 
-async def test_empty_new_stream_is_accepted(
-    database: Database, plane: ScriptedFacts, history: LobbyFactReader
-) -> None:
+async def test_empty_new_stream_is_accepted(scene: Scene) -> None:
+    plane = scene.plane
     plane.add_lobby(is_alive=False)
-    await history.step(0)
+    await scene.step()
     plane.stream, plane.facts = "two", []
-    await history.step(0)
-    await history.step(0)
+    await scene.step()
+    await scene.step()
     assert plane.reads[-1] == ("two", 0)
 
 
-async def test_lost_ends_are_detected(
-    database: Database, plane: ScriptedFacts, history: LobbyFactReader
-) -> None:
+async def test_lost_ends_are_detected(scene: Scene) -> None:
+    plane = scene.plane
     lobby, unknown = plane.add_lobby(), str(uuid4())
-    await history.step(0)
-    assert (await rows(database))[lobby].stop_ms is None
+    await scene.step()
+    assert (await scene.rows())[lobby].stop_ms is None
     plane.alive, plane.lost = set(), 5
     # The fact of a lobby's end contains the whole record.
     plane.add_fact(unknown, ready=pb.LobbyReady())
     plane.add_fact(unknown, ended=ended())
-    await history.step(0)
-    found = await rows(database)
+    await scene.step()
+    found = await scene.rows()
     assert (found[lobby].stop_reason, found[unknown].stop_reason) == ("unknown", "exited")
     plane.lost = 0
     plane.add_fact(lobby, ended=ended(exit_code=0))
-    await history.step(0)
-    assert (await rows(database))[lobby].stop_reason == "exited"
+    await scene.step()
+    assert (await scene.rows())[lobby].stop_reason == "exited"
 
 
-async def test_end_during_comparison_keeps_its_exit(
-    database: Database, plane: ScriptedFacts, history: LobbyFactReader
-) -> None:
+async def test_end_during_comparison_keeps_its_exit(scene: Scene) -> None:
     """The reader compares all lobbies after its start. A lobby can end during this comparison."""
+    plane = scene.plane
     live = [plane.add_lobby() for _ in range(250)]
 
     def all_end() -> None:
@@ -216,52 +214,49 @@ async def test_end_during_comparison_keeps_its_exit(
                 plane.add_fact(lobby, ended=ended(exit_code=0))
 
     plane.on_places = all_end
-    assert [await history.step(0) for _ in range(2)] == [200, 50 + 250]
-    assert {row.stop_reason for row in (await rows(database)).values()} == {"exited"}
+    assert [await scene.step() for _ in range(2)] == [200, 50 + 250]
+    assert {row.stop_reason for row in (await scene.rows()).values()} == {"exited"}
 
 
-async def test_facts_of_many_pages_are_applied(
-    database: Database, plane: ScriptedFacts, history: LobbyFactReader
-) -> None:
+async def test_facts_of_many_pages_are_applied(scene: Scene) -> None:
+    plane = scene.plane
     created = [plane.add_lobby() for _ in range(450)]
-    assert [await history.step(0) for _ in range(4)] == [200, 200, 50, 0]
-    assert set(await rows(database)) == set(created)
+    assert [await scene.step() for _ in range(4)] == [200, 200, 50, 0]
+    assert set(await scene.rows()) == set(created)
 
 
-async def test_ended_lobbies_are_kept_for_seven_days(
-    database: Database, plane: ScriptedFacts
-) -> None:
+async def test_ended_lobbies_are_kept_for_seven_days(scene: Scene) -> None:
+    plane = scene.plane
     clock = [now_ms()]
-    history = LobbyFactReader(database, plane, lambda: None, lambda: clock[0])
+    reader = LobbyFactReader(scene.database, plane, lambda: None, lambda: clock[0])
     lobby, live = str(uuid4()), plane.add_lobby()
     plane.add_fact(lobby, ended=ended())
-    await history.step(0)
-    stop_ms = (await rows(database))[lobby].stop_ms
+    await reader.step(0)
+    stop_ms = (await scene.rows())[lobby].stop_ms
     for at_ms, kept in (
         (LOBBY_RETENTION_MS - 1, {lobby, live}),
         (LOBBY_RETENTION_MS + 3_600_000, {live}),
     ):
         clock[0] = stop_ms + at_ms
-        await history.step(0)
-        assert set(await rows(database)) == kept
-    async with database.read() as tx:
+        await reader.step(0)
+        assert set(await scene.rows()) == kept
+    async with scene.database.read() as tx:
         page = await lobbies.page(tx, NAMESPACE, None, stop_ms + 1, 64)
     assert {row.lobby_id for row in page} == {live}
 
 
-async def test_unavailable_data_plane_is_polled_again(
-    database: Database, plane: ScriptedFacts
-) -> None:
+async def test_unavailable_data_plane_is_polled_again(scene: Scene) -> None:
+    plane = scene.plane
     failed = asyncio.Event()
-    history = LobbyFactReader(database, plane, failed.set)
+    reader = LobbyFactReader(scene.database, plane, failed.set)
     plane.is_unavailable = True
     lobby = plane.add_lobby()
-    running = asyncio.create_task(history.run())
+    running = asyncio.create_task(reader.run())
     await asyncio.wait_for(failed.wait(), PATIENCE_S)
     plane.is_unavailable = False
 
     async def is_there() -> bool:
-        return lobby in await rows(database)
+        return lobby in await scene.rows()
 
     await eventually(is_there)
     running.cancel()

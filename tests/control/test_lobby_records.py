@@ -18,7 +18,6 @@ from tests.control.namespace_scenario import Records
 from tests.control.response_shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer
 from tests.support.full_service import (
-    ARENA_MODES,
     Answer,
     Developer,
     FullService,
@@ -151,18 +150,6 @@ async def test_lobby_of_another_version_drains(arena: Arena) -> None:
     assert (await arena.record(lobby)).body["lobby"]["is_draining"]
     await developer.good("set_version", **arena.target, version_id=before["version_id"])
     assert not (await arena.record(lobby)).body["lobby"]["is_draining"]
-
-
-@pytest.mark.full
-async def test_silent_lobby_fails(developer: Developer) -> None:
-    game_id = await developer.game()
-    mode = {**ARENA_MODES["arena"], "heartbeat_timeout": 1_000}
-    config = {"matchmaker": {"game_modes": {"arena": mode}}}
-    version_id = await developer.version(game_id, config)
-    arena = Arena(developer, game_id)
-    await developer.good("set_version", **arena.target, version_id=version_id)
-    record = await arena.until(await arena.lobby(), failure="SILENT")
-    assert record["status"]["stopped"]["failed"]
 
 
 async def test_lists_are_newest_first_without_gaps(arena: Arena) -> None:

@@ -94,28 +94,6 @@ async def test_replay_succeeds_on_a_full_node(back: Servers, full_service: FullS
     assert [one["id"] for one in listed["servers"]] == back.server_ids
 
 
-async def test_concurrent_requests_with_one_key_share_a_server(back: Servers) -> None:
-    answers = await asyncio.gather(*(back.try_create("the-key-of-all", **WHOLE) for _ in range(4)))
-    assert [one.code for one in answers] == ["OK"] * 4
-    [server_id] = {one.body["server"]["id"] for one in answers}
-    back.server_ids.append(server_id)
-    await back.until(server_id, "running")
-
-
-async def test_replay_needs_a_valid_token(back: Servers) -> None:
-    key, developer = "the-key-of-a-revoked-token", back.developer
-    target = {"game_id": back.game_id, "environment_id": "prod"}
-    created = await developer.good("create_service_token", **target)
-    back.token = created["token"]
-    first = await back.try_create(key, **WHOLE)
-    assert first.code == "OK", first
-    back.server_ids.append(first.body["server"]["id"])
-    revoked = {"namespace_id": "prod", "token_id": created["token_id"]}
-    await developer.good("revoke_namespace_token", game_id=back.game_id, **revoked)
-    assert (await back.try_create(key, **WHOLE)).code == "TOKEN_REVOKED"
-    back.token = await developer.service_token(back.game_id)
-
-
 async def test_servers_and_lobbies_share_the_capacity(back: Servers) -> None:
     game = Game(back.developer, back.game_id)
     await game.deploy(duel={"tier": TIER})

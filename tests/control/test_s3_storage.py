@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from pyservice.control.uploads import ABANDONED_AFTER_MS
-from pyservice.storage.database import Database
-from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
-from tests.control.files import MANIFEST, jpeg, png, put, put_all, tar
+from tests.control.files import put, put_all, tar
 from tests.control.test_sites import of
-from tests.control.test_uploads import BuildUploads
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
 from tests.support.full_service import Developer, FullService, eventually, running
-from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(180)]
 
@@ -85,12 +79,6 @@ async def test_build_is_put_to_the_public_address(s3: S3Server, developer: Devel
     assert (await put(request, b"x" * len(content))).status_code == 200
 
 
-async def test_signature_is_valid_for_its_address_only(s3: S3Server, owner: Developer) -> None:
-    request = (await prepared(owner, tar()))["image_presigned_request"]
-    elsewhere = {**request, "url": request["url"].replace(public(s3), s3.endpoint)}
-    assert (await put(elsewhere, tar())).status_code == 403
-
-
 async def test_invalid_archive_or_digest_leaves_nothing(s3: S3Server, owner: Developer) -> None:
     content = tar()
     wrong = hashlib.sha256(b"another").hexdigest()
@@ -101,21 +89,6 @@ async def test_invalid_archive_or_digest_leaves_nothing(s3: S3Server, owner: Dev
         code = await owner.code("complete_upload", upload_id=created["upload_id"])
         assert code == "VALIDATION_FAILED"
         assert names(s3, f"kept/{created['upload_id']}") == []
-
-
-async def test_multipart_upload_needs_every_part(s3: S3Server, owner: Developer) -> None:
-    content = tar({**MANIFEST, "level": bytes(101 << 20)})
-    digest = hashlib.sha256(content).hexdigest()
-    created = await prepared(owner, content, image={"sha256": digest}, multipart_upload=True)
-    parts = created["image_presigned_requests"]
-    assert [part["byte_offset"] for part in parts] == [0, 64 << 20]
-    assert (await put(parts[1], content)).status_code == 200
-    code = await owner.code("complete_upload", upload_id=created["upload_id"])
-    assert code == "UPLOAD_INCOMPLETE"
-    assert (await put(parts[0], content)).status_code == 200
-    await owner.good("complete_upload", upload_id=created["upload_id"])
-    assert names(s3, f"pending/{created['upload_id']}") == []
-    assert len(names(s3, f"kept/{created['upload_id']}")) == len([*parts, "their list"])
 
 
 class ShownSite:
@@ -161,31 +134,6 @@ async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.A
     assert beyond.status_code == 416
 
 
-async def test_picture_type_is_detected_and_served(
-    owner: Developer, browser: httpx.AsyncClient
-) -> None:
-    target: dict[str, Any] = {"game_id": await owner.game()}
-
-    async def completed(kind: str, path: str, content: bytes) -> str:
-        fields = {**target, "path": path, "content_length": len(content)}
-        created = await owner.good(f"prepare_{kind}", **fields)
-        assert (await put(created["presigned_request"], content)).status_code == 200
-        answer = await owner.call(f"complete_{kind}", **target, upload_id=created["upload_id"])
-        return answer.code
-
-    assert await completed("avatar", "a.png", jpeg()) == "VALIDATION_FAILED"
-    assert await completed("avatar", "a.png", png()) == "OK"
-    assert await completed("banner", "b.jpg", jpeg()) == "OK"
-    assert await completed("logo", "c.png", png()) == "OK"
-    avatars = (await owner.good("list_avatars", **target))["custom_avatars"]
-    (avatar,) = [one for one in avatars if one["complete"]]
-    game = (await owner.good("get_game", **target))["game"]
-    urls = (avatar["url"], game["banner_url"], game["logo_url"])
-    for url, content in zip(urls, (png(), jpeg(), png()), strict=True):
-        shown = await browser.get(url)
-        assert (shown.status_code, shown.content) == (200, content)
-
-
 async def test_unavailable_bucket_is_reported_and_recovers(
     s3: S3Server, developer: Developer, browser: httpx.AsyncClient
 ) -> None:
@@ -223,28 +171,3 @@ async def test_object_lost_by_the_bucket_is_not_found(
     assert (await site.get("level.bin", range="bytes=0-3")).status_code == 404
     code = await owner.code("complete_upload", upload_id=created["upload_id"])
     assert code == "UPLOAD_INCOMPLETE"
-
-
-async def test_incomplete_upload_leaves_the_bucket_after_a_day(
-    s3: S3Server, tmp_path: Path, database: Database
-) -> None:
-    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
-    settings = BucketSettings(BUCKET, endpoint=s3.endpoint, prefix="cleaned", **keys)
-    bucket = S3BlobStore(settings)
-    builds = await BuildUploads(database, tmp_path / "unused", bucket).open()
-    created = [await builds.prepare() for _ in range(3)]
-    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        for one in created[:2]:
-            url = one.image_presigned_request.url
-            assert (await client.put(url, content=tar())).status_code == 200
-    assert await builds.complete(created[0]) == "OK"
-    builds.now_ms += ABANDONED_AFTER_MS
-    assert await builds.uploading.remove_abandoned() == 0
-    builds.now_ms += 1
-    assert await builds.uploading.remove_abandoned() == 2
-    assert await bucket.names("pending") == []
-    assert len(await bucket.names("kept")) == 1
-    assert await builds.listed() == {created[0].build_id: True}
-    assert await builds.complete(created[1]) == "UPLOAD_NOT_FOUND"
-    await builds.uploading.stop()
-    builds.blobs.close()

@@ -243,24 +243,6 @@ async def test_followed_log_loses_no_line(back: Servers) -> None:
 
 
 @pytest.mark.full
-async def test_list_filters_tags_pages_and_ended_servers(back: Servers) -> None:
-    ids = [(await back.create(tags={"n": str(n), "all": "yes"}))["id"] for n in range(3)]
-    listed = await back.good("list_servers")
-    assert [one["id"] for one in listed["servers"]] == ids[::-1]
-    assert "cursor" not in listed
-    found = await back.good("list_servers", tags_json='{"n": "1", "all": "yes"}')
-    assert [one["id"] for one in found["servers"]] == [ids[1]]
-    before = await back.good("list_servers", cursor=ids[1])
-    assert [one["id"] for one in before["servers"]] == [ids[0]]
-    await back.good("destroy_server", server_id=ids[0], override_kill_timeout=0)
-    await back.until(ids[0], "destroyed")
-    alive = await back.good("list_servers")
-    assert [one["id"] for one in alive["servers"]] == ids[:0:-1]
-    everything = await back.good("list_servers", include_destroyed=True)
-    assert [one["id"] for one in everything["servers"]] == ids[::-1]
-
-
-@pytest.mark.full
 async def test_repeated_creation_returns_the_same_server(back: Servers) -> None:
     first, again = await asyncio.gather(
         back.try_create("the-key-of-one"), back.try_create("the-key-of-one")
