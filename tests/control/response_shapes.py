@@ -17,6 +17,12 @@ WATCH: Final = {"index": TEXT}
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
+def fields(ids: str = "", times: str = "", texts: str = "", numbers: str = "") -> dict[str, str]:
+    """Returns the kinds of fields. Each parameter has the names of one kind, with spaces."""
+    kinds = {ID: ids, TIME: times, TEXT: texts, NUMBER: numbers}
+    return {name: kind for kind, names in kinds.items() for name in names.split()}
+
+
 def shape(value: Any) -> Any:
     """Replaces each value by its kind, and each list by its distinct shapes."""
     match value:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.control.namespace_scenario import Records
-from tests.control.response_shapes import FLAG, ID, NUMBER, TEXT, TIME, WATCH, shape
+from tests.control.response_shapes import FLAG, ID, TEXT, WATCH, fields, shape
 from tests.support.full_service import Developer
 from tests.support.waiting import PATIENCE_S
 
@@ -18,49 +18,27 @@ pytestmark = pytest.mark.anyio
 EXTERNAL = {"profile": TEXT}
 HANDLE = {"group_id": ID, "display_name": TEXT, "external": EXTERNAL, "is_developer": FLAG}
 GAME_SUMMARY = {
-    "game_id": ID,
-    "name_id": TEXT,
-    "display_name": TEXT,
-    "url": TEXT,
-    "total_player_count": NUMBER,
+    **fields(ids="game_id", texts="name_id display_name url", numbers="total_player_count"),
     "developer": HANDLE,
 }
 GROUP_SUMMARY = {
-    "group_id": ID,
-    "display_name": TEXT,
+    **fields(ids="group_id owner_identity_id", texts="display_name bio publicity"),
+    **fields(numbers="member_count"),
     "external": EXTERNAL,
-    "bio": TEXT,
     "is_current_identity_member": FLAG,
-    "member_count": NUMBER,
-    "owner_identity_id": ID,
-    "publicity": TEXT,
 }
-NAMESPACE_SUMMARY = {
-    "namespace_id": ID,
-    "version_id": ID,
-    "create_ts": TIME,
-    "display_name": TEXT,
-    "name_id": TEXT,
-}
+VERSION_SUMMARY = fields(ids="version_id", times="create_ts", texts="display_name")
+NAMESPACE_SUMMARY = {**VERSION_SUMMARY, **fields(ids="namespace_id", texts="name_id")}
+REGION = fields(
+    texts="region_id region_name_id universal_region provider provider_display_name"
+    " region_display_name"
+)
 GAME = {
-    "game_id": ID,
-    "create_ts": TIME,
-    "name_id": TEXT,
-    "display_name": TEXT,
-    "developer_group_id": ID,
-    "total_player_count": NUMBER,
+    **fields(ids="game_id developer_group_id", times="create_ts", texts="name_id display_name"),
+    **fields(numbers="total_player_count"),
     "namespaces": [NAMESPACE_SUMMARY],
-    "versions": [{"version_id": ID, "create_ts": TIME, "display_name": TEXT}],
-    "available_regions": [
-        {
-            "region_id": TEXT,
-            "region_name_id": TEXT,
-            "universal_region": TEXT,
-            "provider": TEXT,
-            "provider_display_name": TEXT,
-            "region_display_name": TEXT,
-        }
-    ],
+    "versions": [VERSION_SUMMARY],
+    "available_regions": [REGION],
 }
 
 

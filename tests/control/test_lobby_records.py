@@ -15,7 +15,7 @@ import pytest
 
 from pyservice.process.directory_lock import lock_holder_pid
 from tests.control.namespace_scenario import Records
-from tests.control.response_shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
+from tests.control.response_shapes import FLAG, NUMBER, TIME, fields, shape
 from tests.control.test_games import new_developer
 from tests.support.full_service import (
     Answer,
@@ -29,19 +29,12 @@ from tests.support.waiting import PATIENCE_S, until
 pytestmark = pytest.mark.anyio
 
 RECORD = {
-    "lobby_id": ID,
-    "namespace_id": ID,
-    "version_id": ID,
-    "create_ts": TIME,
-    "ready_ts": TIME,
-    "lobby_group_name_id": TEXT,
-    "region_id": TEXT,
-    "publicity": TEXT,
+    **fields(ids="lobby_id namespace_id version_id", times="create_ts ready_ts"),
+    **fields(texts="lobby_group_name_id region_id publicity"),
+    **fields(numbers="reserved_count connected_count"),
     "is_closed": FLAG,
     "is_draining": FLAG,
     "status": {"running": {}},
-    "reserved_count": NUMBER,
-    "connected_count": NUMBER,
 }
 PORTS = {"game": {"address": "127.0.0.1", "port": 4000}}
 

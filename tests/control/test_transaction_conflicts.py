@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,21 +15,19 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.database_health import DatabaseHealthCheck
 from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
-from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.timestamps import now_ms
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage import groups, service_state
 from pyservice.storage import tokens as links
-from pyservice.storage.database import Database, open_database
+from pyservice.storage.database import Database
 from pyservice.storage.database_errors import Conflict
-from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import device_links, identities, members
 from pyservice.watch import Topics
+from tests.control.feeder_setup import LINKS
 from tests.control.namespace_scenario import Records
 from tests.support.command_line import output
-from tests.support.databases import Databases
 from tests.support.full_service import Developer
 from tests.support.waiting import eventually
 
@@ -68,16 +66,11 @@ async def repeat_until_other_is_aborted(
     pytest.fail("PostgreSQL always aborted the transaction of the test")
 
 
-@pytest.fixture
-async def on_server(databases: Databases, tmp_path: Path) -> AsyncIterator[Database]:
-    created = open_database(databases.url("postgresql"), tmp_path)
-    await migrate(created, is_allowed=True)
-    yield created
-    await created.close()
+on_postgresql = pytest.mark.parametrize("kind", ["postgresql"])
 
 
-async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Path) -> None:
-    database = on_server
+@on_postgresql
+async def test_device_link_survives_a_deadlock(database: Database, tmp_path: Path) -> None:
     old = [f"01920000-0000-7000-8000-{number:012}" for number in range(20)]
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
     caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
@@ -89,7 +82,7 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
         created = DeviceLinkOperations(
             RecordContext(database, IdempotentChanges(database), RecordIds(), Topics()),
             DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
-            PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
+            LINKS,
         )
         async with database.write() as tx:
             await tx.run(delete(device_links))
@@ -97,9 +90,8 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
                 await links.add_device_link(tx, device_link_id, number, number, 1)
         async with database.write() as tx:
             await tx.run(locking.where(device_links.c.device_link_id == old[-1]))
-            requests.append(
-                asyncio.create_task(created.prepare(pb.PrepareDeviceLinkRequest(), caller))
-            )
+            preparing = created.prepare(pb.PrepareDeviceLinkRequest(), caller)
+            requests.append(asyncio.create_task(preparing))
             await wait_for_lock_wait(database)
             await tx.run(locking.where(device_links.c.device_link_id == old[0]))
 
@@ -136,11 +128,12 @@ async def test_member_change_survives_a_deadlock(owner: Developer, records: Reco
         assert await groups.is_member(tx, group_id, person)
 
 
-async def test_concurrent_first_write_checks_both_succeed(on_server: Database) -> None:
-    watch = DatabaseHealthCheck(on_server)
-    async with on_server.write() as tx:
+@on_postgresql
+async def test_concurrent_first_write_checks_both_succeed(database: Database) -> None:
+    watch = DatabaseHealthCheck(database)
+    async with database.write() as tx:
         await service_state.add_int(tx, service_state.WRITTEN_MS, 1)
-        looking = asyncio.create_task(watch.check())
-        await wait_for_lock_wait(on_server)
-    await looking
+        checking = asyncio.create_task(watch.check())
+        await wait_for_lock_wait(database)
+    await checking
     assert watch.problem == ""
