@@ -57,8 +57,8 @@ class ScriptedFacts:
         self.on_places()
         return {one: pb.LobbyPlaces(lobby_id=one) for one in lobby_ids if one in self.alive}
 
-    def add_lobby(self, lobby_id: str | None = None, *, is_alive: bool = True) -> str:
-        lobby_id = lobby_id or str(uuid4())
+    def add_lobby(self, *, is_alive: bool = True) -> str:
+        lobby_id = str(uuid4())
         if is_alive:
             self.alive.add(lobby_id)
         self.add_fact(lobby_id, made=pb.LobbyMade(about=about()))

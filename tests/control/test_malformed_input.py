@@ -35,6 +35,7 @@ NAMED: Final = ("game_id", "namespace_id", "environment_id")
 
 
 def of_rows(rows: Sequence[Row]) -> pytest.MarkDecorator:
+    assert len(rows) > 20
     return pytest.mark.parametrize("row", rows, ids=[row.slug for row in rows])
 
 
@@ -150,10 +151,6 @@ async def test_malformed_query_is_refused(request_of: Request) -> None:
 
 def _query_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def test_every_kind_of_request_is_tested() -> None:
-    assert min(len(WITH_ID), len(WITH_BODY), len(WITHOUT_BODY)) > 20
 
 
 async def test_null_means_unset(owner: Developer) -> None:
