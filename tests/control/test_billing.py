@@ -60,8 +60,8 @@ async def test_watch_wakes_on_a_record(developer: Developer, records: Records) -
     assert others == {"payment_failed_ts": REPORTED}
 
 
-async def test_invalid_record_is_refused_with_a_reason(owner: Developer) -> None:
-    group_id = owner.full_service.group_id
+async def test_invalid_record_is_refused_with_a_reason(owner: Developer, records: Records) -> None:
+    me, group_id = await new_developer(owner, records)
     failed = ("--payment-failed", TIME)
     for group, words, reason in (
         (str(uuid4()), failed, "GROUP_NOT_FOUND"),
@@ -75,4 +75,4 @@ async def test_invalid_record_is_refused_with_a_reason(owner: Developer) -> None
     ):
         record = ("billing", "record", "--group", group, *words)
         assert reason in await error_output(owner.full_service.data_dir, *record), words
-    assert (await owner.good("get_billing", group_id=group_id))["group"] == {}
+    assert (await me.good("get_billing", group_id=group_id))["group"] == {}
