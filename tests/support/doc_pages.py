@@ -54,7 +54,7 @@ LOBBY_SERVERS = _how_to(
     "write-a-lobby-server"
 )
 OPERATORS = _how_to(
-    "run-the-service manage-developers rotate-keys run-game-servers operate-edge-guard use-s3 "
+    "run-the-service manage-developers rotate-keys run-game-servers isolate-game-servers operate-edge-guard use-s3 "
     "set-up-domains run-behind-a-proxy monitor back-up restore use-a-feed-file"
 )
 TUTORIALS = tuple(f"tutorials/{name}.md" for name in ("browser-game", "own-server", "udp-game"))
