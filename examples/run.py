@@ -256,8 +256,8 @@ The arena is open. Play it in a browser:
 
   {stage.page_url}#api={stage.api_url}&token={token}&mode={MODE}
 
-Whoever plays first starts its server. In a shell, with a lobby that has none: reserve a slot, confirm it as the game
-server does, give it back.
+The first player starts the game server. You can also play by hand, with a lobby that has no server. These commands
+reserve a slot, confirm it as a game server does, and give it back.
 
   {find}
   {connected}

@@ -15,7 +15,8 @@ from pyservice.storage.database import open_database
 from pyservice.storage.migrations import HEAD, current_revision, known_revisions, upgrade
 from tests.support.command_line import run
 from tests.support.databases import KINDS, Databases
-from tests.support.full_service import START_TIMEOUT_S, Developer, FullService
+from tests.support.full_service import Developer, FullService
+from tests.support.service_process import START_TIMEOUT_S
 
 
 @pytest.fixture(params=KINDS)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.leftover_processes import end_leftovers
+from tests.support.service_process import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 40.0
@@ -83,22 +84,14 @@ def start_run(tmp_path: Path) -> Iterator[StartRun]:
         with printed.open("w") as output:
             process = subprocess.Popen(
                 [
-                    sys.executable,
-                    "-m",
-                    "examples.run",
-                    f"--data-dir={data_dir}",
-                    f"--bots={bots}",
-                    *ports,
+                    *(sys.executable, "-m", "examples.run"),
+                    *(f"--data-dir={data_dir}", f"--bots={bots}", *ports),
                 ],
                 cwd=ROOT,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env={
-                    name: value
-                    for name, value in os.environ.items()
-                    if not name.startswith("PYSERVICE_")
-                },
+                env=clean_environment(),
                 process_group=0,
             )
         runs.append(Run(process, data_dir, printed))

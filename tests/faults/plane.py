@@ -11,7 +11,6 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import secrets
 import signal
 import subprocess
@@ -31,11 +30,11 @@ from pyservice.pb.hosting.internal.v1 import admin_pb2
 from tests.faults.shim import Shim
 from tests.faults.transports import GrpcTransport, HttpTransport
 from tests.support.loopback import FREE_PORT
+from tests.support.service_process import clean_environment, set_flags, wait_ready_file
 from tests.support.waiting import PATIENCE_S
 
 GAME: Final = "faults"
 NAMESPACE: Final = "prod"
-START_TIMEOUT_S: Final = 60.0
 UNLIMITED: Final = {
     "client": {"per_second": 0, "burst": 1},
     "operator": {"per_second": 0, "burst": 1},
@@ -140,23 +139,20 @@ class Plane:
 
     def spawn(self) -> subprocess.Popen[bytes]:
         """Starts the process without waiting. A restart uses the ports of the first start."""
-        config = self.folder / "settings.toml"
-        config.write_text(_toml({**self.settings, **self.addresses}))
         self.ready_file = self.folder / "ready.json"
         self.ready_file.unlink(missing_ok=True)
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSERVICE_")}
-        environment["PYSERVICE_CONFIG"] = str(config)
+        environment = clean_environment()
         if self.shim is not None:
             self.shim.begin_run()
             environment |= self.shim.environment()
-        command = [sys.executable, "-m", "pyservice", "serve", "--role", "data"]
+        command = [
+            *(*self.command_prefix, sys.executable, "-m", "pyservice", "serve", "--role", "data"),
+            *("--ready-file", str(self.ready_file)),
+            *set_flags({**self.settings, **self.addresses}),
+        ]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.command_prefix, *command, "--ready-file", str(self.ready_file)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         return self.process
 
@@ -166,13 +162,10 @@ class Plane:
 
     async def wait_ready(self) -> None:
         assert self.process is not None
-        end = time.monotonic() + START_TIMEOUT_S
-        while not self.ready_file.exists():
-            assert self.process.poll() is None, f"the service did not start:\n{self.log_tail()}"
-            assert time.monotonic() < end, f"the service is not ready:\n{self.log_tail()}"
-            await asyncio.sleep(0.01)
-        output = json.loads(self.ready_file.read_text())
-        self.addresses = {name: output[name] for name in ("http", "grpc", "metrics")}
+        ready = await asyncio.to_thread(
+            wait_ready_file, self.process, self.ready_file, self.log_tail
+        )
+        self.addresses = {name: ready[name] for name in ("http", "grpc", "metrics")}
 
     async def wait_ended(self, timeout_s: float = 30.0) -> int:
         assert self.process is not None
@@ -256,24 +249,3 @@ def _get(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-
-
-def _toml(settings: Mapping[str, Any], section: str = "") -> str:
-    """Formats settings as TOML. JSON literals of strings, numbers and lists are valid TOML."""
-    plain = {name: value for name, value in settings.items() if not _is_table(value)}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
-    text = "\n".join([*([f"[{section}]"] if section else []), *lines, ""])
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            text += _toml(value, f"{section}.{name}" if section else name)
-        elif _is_table(value):
-            for row in value:
-                text += f"[[{section}.{name}]]\n" if section else f"[[{name}]]\n"
-                text += _toml(row)
-    return text
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) or (
-        isinstance(value, list) and any(isinstance(row, dict) for row in value)
-    )

@@ -15,15 +15,15 @@ import pytest
 from tests.faults.conftest import MakePlane, OpenTransports
 from tests.faults.lobby_setup import ApiSession, until
 from tests.faults.plane import Plane
+from tests.support.service_process import clean_environment
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 
 def pyservice(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYSERVICE_")}
     return subprocess.run(
         [sys.executable, "-m", "pyservice", *words],
-        env=clean | environment,
+        env=clean_environment(**environment),
         capture_output=True,
         text=True,
         timeout=60,

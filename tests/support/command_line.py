@@ -16,16 +16,16 @@ from unittest.mock import patch
 from typer.testing import CliRunner
 
 from pyservice.cli import admin_requests, commands
+from tests.support.service_process import clean_environment
 
 _ONE_AT_A_TIME: Final = threading.Lock()
 """A command inside this process replaces `sys.stdout`."""
 
 
 def run(data_dir: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYSERVICE_")}
     return subprocess.run(
         [sys.executable, "-m", "pyservice", *words, "--data-dir", str(data_dir)],
-        env={**clean, **environment},
+        env=clean_environment(**environment),
         capture_output=True,
         text=True,
         check=False,

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,6 +21,7 @@ from pyservice.auth import keyring
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, document, version
 from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT
+from tests.support.service_process import clean_environment, set_flags, wait_ready_file
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMESPACE_ID", "VERSION_ID", "Service", "document", "version"]
 
-_START_S: Final = 60.0
 _STOP_S: Final = 30.0
 GAME: Final = "arena"
 MODES: Final[dict[str, dict[str, Any]]] = {
@@ -100,26 +98,17 @@ class Service:
         command = [
             *(*self.command_prefix, sys.executable, "-m", "pyservice", "serve", *self.role),
             *("--data-dir", str(self.data_dir), "--feed", str(self.feed_file)),
-            *("--ready-file", str(self.ready_file), *flags, *_sets(self.settings), *words),
+            *("--ready-file", str(self.ready_file), *flags, *set_flags(self.settings), *words),
         ]
         with (self.folder / "log").open("a") as log:
             self.process = subprocess.Popen(
-                command, env=_environment(), stderr=log, text=True, pass_fds=self.passed
+                command, env=clean_environment(), stderr=log, text=True, pass_fds=self.passed
             )
         return self.process
 
     def start(self, *words: str) -> Service:
-        process = self.spawn(*words)
-        end = time.monotonic() + _START_S
-        while not self.ready_file.exists():
-            assert process.poll() is None, f"exit {process.returncode}:\n{self.log()}"
-            assert time.monotonic() < end, f"not ready:\n{self.log()}"
-            time.sleep(0.005)
-        self.addresses = {
-            name: address
-            for name, address in json.loads(self.ready_file.read_text()).items()
-            if name in self.doors and address is not None
-        }
+        ready = wait_ready_file(self.spawn(*words), self.ready_file, self.log)
+        self.addresses = {name: ready[name] for name in self.doors if ready.get(name)}
         return self
 
     def stop(self) -> int:
@@ -145,7 +134,7 @@ class Service:
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "pyservice", *words, "--data-dir", str(self.data_dir)],
-            env=_environment(),
+            env=clean_environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -205,21 +194,6 @@ class Service:
     def connected(self, lobby_token: str, player_token: str, **headers: str) -> httpx.Response:
         body = {"player_token": player_token}
         return self.ask("POST", "/matchmaker/players/connected", body, lobby_token, **headers)
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYSERVICE_")}
-
-
-def _sets(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    words: list[str] = []
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            words += _sets(value, f"{prefix}{name}.")
-        else:
-            text = json.dumps(value) if isinstance(value, list) else str(value)
-            words += ["--set", f"{prefix}{name}={text}"]
-    return words
 
 
 class MakeService(Protocol):

@@ -29,6 +29,7 @@ from pydantic import BaseModel
 
 from pyservice.errors import ServiceError
 from pyservice.settings import PREFIX, Region, Tier
+from tests.support.service_process import clean_environment
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +124,7 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = 0
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+        environment = clean_environment()
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
         self._bash = subprocess.Popen(
             ["/bin/bash", "--norc", "-eu", "-o", "pipefail"],

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -31,9 +30,9 @@ from pyservice.rpc.error_status import read_error
 from pyservice.schema.methods import METHODS, Method
 from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT
+from tests.support.service_process import clean_environment, set_flags, wait_ready_file
 from tests.support.waiting import eventually as eventually
 
-START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.values()}
 UNLIMITED: Final = {"per_second": 0, "burst": 1}
@@ -212,14 +211,12 @@ class FullService:
             f"--{name}={self.said.get(name) or FREE_PORT}"
             for name in ("http", "grpc", "cdn", "metrics")
         ]
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("PYSERVICE_")
-        }
+        environment = clean_environment()
         if self.database_url is not None:
             environment["PYSERVICE_DATABASE_URL"] = self.database_url
         command = [
             *(*self.interpreter, "-m", "pyservice", "serve", "--data-dir", str(self.data_dir)),
-            *("--ready-file", str(self.ready_file), *flags, *_sets(self.settings), *words),
+            *("--ready-file", str(self.ready_file), *flags, *set_flags(self.settings), *words),
         ]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -228,13 +225,7 @@ class FullService:
         return self.process
 
     def start(self, *words: str) -> FullService:
-        process = self.spawn(*words)
-        end = time.monotonic() + START_TIMEOUT_S
-        while not self.ready_file.exists():
-            assert process.poll() is None, f"exit {process.returncode}:\n{self.log()}"
-            assert time.monotonic() < end, f"not ready:\n{self.log()}"
-            time.sleep(0.01)
-        self.said = json.loads(self.ready_file.read_text())
+        self.said = wait_ready_file(self.spawn(*words), self.ready_file, self.log)
         return self
 
     def stop(self) -> int:
@@ -289,15 +280,6 @@ def running(full_service: Started, *words: str) -> Iterator[Started]:
         yield full_service
     finally:
         full_service.close()
-
-
-def _sets(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _sets(value, f"{prefix}{name}.")
-        else:
-            text = json.dumps(value) if isinstance(value, list | tuple) else str(value)
-            yield from ("--set", f"{prefix}{name}={text}")
 
 
 ARENA_MODES: Final[dict[str, Any]] = {
