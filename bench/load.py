@@ -23,7 +23,7 @@ LOBBIES: Final = 64
 class Shape:
     """Distribution of the load. The number of workers is connections times streams."""
 
-    door: str
+    transport: str
     connections: int
     streams: int = 1
 
@@ -69,7 +69,7 @@ def ask(
     before_s = cpu_s()
     run = bench.native(
         "bench-load",
-        shape.door,
+        shape.transport,
         *("--address", address, "--plan", str(plan)),
         *("--connections", str(shape.connections), "--streams", str(shape.streams)),
         *("--rate", str(rate)),
@@ -77,7 +77,7 @@ def ask(
     )
     run["server_cpu_us_per_answer"] = (cpu_s() - before_s) / run["answers"] * 1e6
     if run["error_count"]:
-        raise WrongAnswer(f"{shape.door} answered with {run['errors']}")
+        raise WrongAnswer(f"{shape.transport} answered with {run['errors']}")
     return run
 
 
@@ -87,7 +87,7 @@ def window(bench: Bench, players: Players, shape: Shape, count: int, rate: float
     tokens = Tokens.make(players, service.folder / "plan", count)
     try:
         syncs_before = service.metric("hosting_journal_syncs_total")
-        run = ask(bench, shape, service.said[shape.door], tokens.plan, service.cpu_s, rate)
+        run = ask(bench, shape, service.said[shape.transport], tokens.plan, service.cpu_s, rate)
         run["syncs"] = service.metric("hosting_journal_syncs_total") - syncs_before
         if run["rays"] != run["answers"]:
             raise WrongAnswer(f"{run['rays']} ray ids on {run['answers']} answers")

@@ -17,7 +17,6 @@ from bench import (
     boundary,
     changes,
     core,
-    doors,
     edge,
     journal,
     lists,
@@ -25,6 +24,7 @@ from bench import (
     ready,
     scrape,
     start,
+    transports,
     uploads,
     versions,
     watches,
@@ -32,7 +32,7 @@ from bench import (
 from bench.machine import ROOT, Bench, describe, require_release
 from bench.results import Figure, keep, show
 
-_PLAYERS = (core, journal, boundary, doors, scrape, start, lobbies, edge)
+_PLAYERS = (core, journal, boundary, transports, scrape, start, lobbies, edge)
 _CONTROL = (versions, changes, lists, watches, uploads, ready)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}
 BUSY_SHARE_MAX = 0.1

@@ -2,13 +2,12 @@
 //!
 //! `bench/run.py` repeats the runs, compares them with baselines and checks the limits. [`hall`] is the engine state of
 //! the measurements [`cycles`], [`finds`], [`growth`] and [`leases`]. [`transitions`] and [`recovery`] add a journal,
-//! [`doors`] and [`passing`] are network load. The baselines are [`naive`] and [`raw_log`].
+//! [`transports`] and [`passing`] are network load. The baselines are [`naive`] and [`raw_log`].
 
 #![allow(missing_docs)] // internal crate of the measuring programs
 
 pub mod chance;
 pub mod cycles;
-pub mod doors;
 pub mod figures;
 pub mod finds;
 pub mod flags;
@@ -23,6 +22,7 @@ pub mod passing;
 pub mod raw_log;
 pub mod recovery;
 pub mod transitions;
+pub mod transports;
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 

@@ -4,9 +4,9 @@
 
 use std::process::ExitCode;
 
-use hosting_bench::{doors, flags::Flags, report};
+use hosting_bench::{flags::Flags, report, transports};
 
 fn main() -> ExitCode {
-    let (door, flags) = Flags::of_process();
-    report("bench-load", doors::run(&door, &flags))
+    let (transport, flags) = Flags::of_process();
+    report("bench-load", transports::run(&transport, &flags))
 }

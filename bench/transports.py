@@ -19,7 +19,7 @@ from bench.processes import end, wait_for
 from bench.results import ROUNDS, Figure, Result, Run, interleaved, median
 from bench.service import running
 
-NAME = "doors"
+NAME = "transports"
 TOKENS = {"http": 49_152, "grpc": 16_384}
 OPEN_SHARE = 0.5
 Runs = Mapping[str, Sequence[Run]]
@@ -27,12 +27,12 @@ Runs = Mapping[str, Sequence[Run]]
 
 def run(bench: Bench) -> Result:
     runs: dict[str, list[Run]] = {}
-    with running(bench.scratch("doors")) as service:
+    with running(bench.scratch("transports")) as service:
         players = Players(service)
         probe = bench.scratch("probe")
         runs["disk"] = [bench.native("bench-journal", "disk", "--folder", str(probe))]
         for shape, peer in ((HTTP, "bare_uvicorn"), (GRPC, "bare_grpc")):
-            runs.update(_door(bench, players, shape, peer))
+            runs.update(_transport(bench, players, shape, peer))
         players.check_recorded()
     figures = [
         *_figures(runs, HTTP, "bare uvicorn", 0.5),
@@ -41,22 +41,22 @@ def run(bench: Bench) -> Result:
     return Result(NAME, figures, runs)
 
 
-def _door(bench: Bench, players: Players, shape: Shape, peer: str) -> dict[str, list[Run]]:
-    door, count = shape.door, TOKENS[shape.door]
+def _transport(bench: Bench, players: Players, shape: Shape, peer: str) -> dict[str, list[Run]]:
+    transport, count = shape.transport, TOKENS[shape.transport]
     with _peer(bench, peer) as (address, cpu_s):
         # The bare server checks no tokens, so that consumed tokens can be repeated.
-        spent = bench.scratch(f"{door}.plan")
+        spent = bench.scratch(f"{transport}.plan")
         tokens = Tokens.make(players, spent, count)
         tokens.end()
         runs = interleaved(
             {
-                f"{door} bare": lambda: ask(bench, shape, address, spent, cpu_s),
-                f"{door} service": lambda: window(bench, players, shape, count),
+                f"{transport} bare": lambda: ask(bench, shape, address, spent, cpu_s),
+                f"{transport} service": lambda: window(bench, players, shape, count),
             }
         )
         spent.unlink()
-    rate = OPEN_SHARE * median(runs[f"{door} service"], "answers_per_s")
-    runs[f"{door} open"] = [
+    rate = OPEN_SHARE * median(runs[f"{transport} service"], "answers_per_s")
+    runs[f"{transport} open"] = [
         window(bench, players, shape, count // 2, round(rate)) for _ in range(ROUNDS)
     ]
     return runs
@@ -78,17 +78,17 @@ def _peer(bench: Bench, name: str) -> Iterator[tuple[str, Callable[[], float]]]:
 
 
 def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
-    door = shape.door
-    bare, ours = runs[f"{door} bare"], runs[f"{door} service"]
+    transport = shape.transport
+    bare, ours = runs[f"{transport} bare"], runs[f"{transport} service"]
     rate, bare_rate = median(ours, "answers_per_s"), median(bare, "answers_per_s")
     cpu_us, bare_cpu_us = (median(of, "server_cpu_us_per_answer") for of in (ours, bare))
     (disk,) = runs["disk"]
     at_once = f"{shape.connections} connections × {shape.streams}"
     per_sync = sum(run["answers"] for run in ours) / sum(run["syncs"] for run in ours)
-    opened = runs[f"{door} open"]
+    opened = runs[f"{transport} open"]
     return [
         Figure(
-            f"`connected`, {door} door, durable, against {peer}",
+            f"`connected`, {transport} transport, durable, against {peer}",
             rate / bare_rate,
             "of its rate",
             at_least=share,
@@ -101,7 +101,7 @@ def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
             note=f"{cpu_us:.0f} µs of all processes against {bare_cpu_us:.0f} µs",
         ),
         Figure(
-            f"{door} door, closed loop, p99",
+            f"{transport} transport, closed loop, p99",
             median(ours, "p99_us") / 1e3,
             "ms",
             note=f"p50 {median(ours, 'p50_us') / 1e3:.1f} ms, "
@@ -111,7 +111,7 @@ def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
             f"generator {median(bare, 'load_cpu_share'):.0%} of its core against the bare server",
         ),
         Figure(
-            f"{door} door, open loop at {opened[0]['asked_per_s']:,.0f}/s, p99",
+            f"{transport} transport, open loop at {opened[0]['asked_per_s']:,.0f}/s, p99",
             median(opened, "p99_us") / 1e3,
             "ms",
             note=f"p50 {median(opened, 'p50_us') / 1e3:.2f} ms, "

@@ -47,21 +47,21 @@ impl Seen {
 }
 
 /// Runs `http|grpc --address HOST:PORT --plan FILE --connections N [--streams N] [--rate PER_S]`.
-pub fn run(door: &str, flags: &Flags) -> Result<Figures, Failure> {
+pub fn run(transport: &str, flags: &Flags) -> Result<Figures, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(measure(door, flags))
+    runtime.block_on(measure(transport, flags))
 }
 
-async fn measure(door: &str, flags: &Flags) -> Result<Figures, Failure> {
+async fn measure(transport: &str, flags: &Flags) -> Result<Figures, Failure> {
     let address = flags.text("address")?.to_owned();
     let connections: usize = flags.get("connections", 256)?;
-    let streams: usize = if door == "grpc" { flags.get("streams", 64)? } else { 1 };
+    let streams: usize = if transport == "grpc" { flags.get("streams", 64)? } else { 1 };
     let rate: f64 = flags.get("rate", 0.0)?;
     let plan = Arc::new(Plan::read(flags.text("plan")?, connections * streams)?);
     let asked = plan.len() as u64;
     let pace = Arc::new(Pace::new(rate));
     let cpu_before_ns = cpu_ns();
-    let workers = match door {
+    let workers = match transport {
         "http" => http::start(&address, connections, &plan, &pace).await?,
         "grpc" => grpc::start(&address, connections, streams, &plan, &pace).await?,
         _ => return Err(wrong("usage: bench-load http|grpc ...")),
