@@ -161,20 +161,20 @@ class PlacementAllocator:
         self._all_numbers = numbers
         # A port number belongs to one run for TCP and UDP.
         self._numbers: Counter[int] = Counter()
-        self._rests_until_s: dict[int, float] = {}
-        self._resting: list[tuple[float, int, str]] = []
-        self._resting_of: Counter[str] = Counter()
+        self._quarantined_until_s: dict[int, float] = {}
+        self._quarantined: list[tuple[float, int, str]] = []
+        self._quarantined_of: Counter[str] = Counter()
         self._monotonic_s = monotonic_s
         self._uids: set[int] = set()
         self._next_uid = _UID_FIRST
 
     def allocate(self, order: RunRequest) -> RunPlacement:
-        self._wake()
-        if self._are_for_others(order):
+        self._end_quarantines()
+        if self._has_its_share(order):
             raise NoFreePort
         ports: dict[str, ProcessPort] = {}
-        for name, resources in sorted(order.ports.items()):
-            ports[name] = self._port(resources, {port.number for port in ports.values()})
+        for name, request in sorted(order.ports.items()):
+            ports[name] = self._port(request, {port.number for port in ports.values()})
         placed = RunPlacement(
             order.owner,
             order.build_id,
@@ -192,7 +192,7 @@ class PlacementAllocator:
         self._uids.add(placed.uid)
 
     def release(self, placed: RunPlacement) -> None:
-        self._rest(placed, PORT_QUARANTINE_S)
+        self._quarantine(placed, PORT_QUARANTINE_S)
         for port in placed.ports.values():
             # Two runs can have the same fixed port while the first one ends.
             if self._numbers[port.number] <= 1:
@@ -206,48 +206,48 @@ class PlacementAllocator:
         # A clock that was set back must not extend the quarantine.
         left_s = min(found.reported_s + PORT_QUARANTINE_S - time.time(), PORT_QUARANTINE_S)
         if left_s > 0 and (placed := found.placed()) is not None:
-            self._rest(placed, left_s)
+            self._quarantine(placed, left_s)
 
-    def _rest(self, placed: RunPlacement, for_s: float) -> None:
+    def _quarantine(self, placed: RunPlacement, for_s: float) -> None:
         until_s = self._monotonic_s() + for_s
         for port in placed.ports.values():
             if port.number and not port.is_direct:
-                self._rests_until_s[port.number] = until_s
-                self._resting_of[placed.build_id] += 1
-                heapq.heappush(self._resting, (until_s, port.number, placed.build_id))
+                self._quarantined_until_s[port.number] = until_s
+                self._quarantined_of[placed.build_id] += 1
+                heapq.heappush(self._quarantined, (until_s, port.number, placed.build_id))
 
-    def _wake(self) -> None:
+    def _end_quarantines(self) -> None:
         now_s = self._monotonic_s()
-        while self._resting and self._resting[0][0] <= now_s:
-            until_s, number, build_id = heapq.heappop(self._resting)
+        while self._quarantined and self._quarantined[0][0] <= now_s:
+            until_s, number, build_id = heapq.heappop(self._quarantined)
             # If two runs had the port after a clock was set back, the later quarantine stays.
-            if self._rests_until_s.get(number) == until_s:
-                del self._rests_until_s[number]
-            self._resting_of[build_id] -= 1
-            if not self._resting_of[build_id]:
-                del self._resting_of[build_id]
+            if self._quarantined_until_s.get(number) == until_s:
+                del self._quarantined_until_s[number]
+            self._quarantined_of[build_id] -= 1
+            if not self._quarantined_of[build_id]:
+                del self._quarantined_of[build_id]
 
-    def _are_for_others(self, order: RunRequest) -> bool:
+    def _has_its_share(self, order: RunRequest) -> bool:
         """Returns whether the build would have more quarantined ports than are free.
 
         A build with runs that end in a loop therefore leaves half of the ports to others.
         """
         drawn = [port for port in order.ports.values() if port.span is None and not port.fixed]
-        resting = self._resting_of[order.build_id]
-        free = len(self._all_numbers) - len(self._numbers) - len(self._resting)
-        return resting >= _QUARANTINED_MIN and free < resting + len(drawn)
+        quarantined = self._quarantined_of[order.build_id]
+        free = len(self._all_numbers) - len(self._numbers) - len(self._quarantined)
+        return quarantined >= _QUARANTINED_MIN and free < quarantined + len(drawn)
 
-    def _port(self, resources: PortRequest, others: Collection[int]) -> ProcessPort:
-        if resources.span is not None:
-            return ProcessPort(0, *resources.span, is_direct=True)
-        if resources.fixed:
-            return ProcessPort(resources.fixed, is_direct=True)
+    def _port(self, request: PortRequest, others: Collection[int]) -> ProcessPort:
+        if request.span is not None:
+            return ProcessPort(0, *request.span, is_direct=True)
+        if request.fixed:
+            return ProcessPort(request.fixed, is_direct=True)
         number = draw_free_port(
             self._all_numbers,
             lambda number: (
-                number in self._numbers or number in others or number in self._rests_until_s
+                number in self._numbers or number in others or number in self._quarantined_until_s
             ),
-            is_datagram=resources.is_datagram,
+            is_datagram=request.is_datagram,
         )
         return ProcessPort(number)
 

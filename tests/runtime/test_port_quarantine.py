@@ -178,6 +178,12 @@ def order_of(build_id: str, count: int) -> RunRequest:
     return RunRequest("x", "server", "g", build_id, Resources(10, 64), ports=ports)
 
 
+@pytest.fixture
+def no_foreign_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_allocation, "_can_bind", lambda number, *, is_datagram: True)
+
+
+@pytest.mark.usefixtures("no_foreign_programs")
 def test_build_with_quarantined_ports_leaves_half_to_others() -> None:
     clock = Clock()
     placements = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=clock)
@@ -194,6 +200,7 @@ def test_build_with_quarantined_ports_leaves_half_to_others() -> None:
     assert placements.allocate(order_of("ends at once", 8)).ports
 
 
+@pytest.mark.usefixtures("no_foreign_programs")
 def test_build_with_many_running_servers_may_use_all_ports() -> None:
     placements = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=Clock())
     taken = [placements.allocate(order_of("one game", 8)) for _ in range(len(MANY) // 8)]

@@ -204,6 +204,7 @@ def deny_ipv6() -> None:
     assert libc.prctl(set_seccomp, by_filter, ctypes.byref(given)) == 0
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "aarch64"), reason="system calls have other numbers here"
 )

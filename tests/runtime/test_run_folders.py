@@ -228,6 +228,7 @@ async def test_logs_are_kept_for_seven_days_after_the_acknowledged_end(host: Run
         assert await host.lines(order, 1) == ["said"]
 
 
+@pytest.mark.full
 async def test_folder_that_cannot_be_removed_blocks_no_other(host: RuntimeHost) -> None:
     orders = [host.want("exit 0") for _ in range(4)]
     for order in orders:

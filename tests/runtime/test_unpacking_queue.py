@@ -101,6 +101,7 @@ async def test_few_builds_unpack_at_once_in_request_order(queue: UnpackingQueue)
     assert queue.store.asked == [build_id(number) for number in range(5)]
 
 
+@pytest.mark.full
 async def test_game_with_many_builds_does_not_delay_other_games(queue: UnpackingQueue) -> None:
     mine = [queue.ask("mine", number) for number in range(6)]
     await queue.started(0)
