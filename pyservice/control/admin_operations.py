@@ -118,8 +118,10 @@ class AdminOperations:
     async def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
         async with self.records.database.write() as tx:
             group = await _group(tx, request.group_id)
-            require_valid(_problems_of_group(request))
             values = {name: getattr(request, name) for name in _OF_GROUP if request.HasField(name)}
+            require_valid(
+                problem for name in values for problem in _OF_GROUP[name](values[name], name)
+            )
             if any(getattr(group, name) != value for name, value in values.items()):
                 await groups.change(tx, group.group_id, values)
                 tx.after_commit(lambda: self.records.topics.bump(group_topic(group.group_id)))
@@ -246,12 +248,6 @@ class AdminOperations:
 
 def _orphan(held: feed_pb2.HeldConfiguration) -> pb.Orphan:
     return pb.Orphan(namespace_id=held.namespace_id, name=held.name, source_epoch=held.source_epoch)
-
-
-def _problems_of_group(request: pb.UpdateGroupRequest) -> Iterator[FieldProblem]:
-    for name, problems in _OF_GROUP.items():
-        if request.HasField(name):
-            yield from problems(getattr(request, name), name)
 
 
 def _expires_in_ms(

@@ -405,7 +405,7 @@ def findings_in_site(
         if state is None:
             yield Finding((*path, "site_id"), "not-found", "is not a site of this game")
         elif state != "complete":
-            yield Finding((*path, "site_id"), "incomplete", "is a site whose upload is incomplete")
+            yield Finding((*path, "site_id"), "incomplete", "is a site with an incomplete upload")
     routes = cdn.routes.entries
     path = (*path, "routes")
     yield from _at_most(len(routes), ROUTES_MAX, path)

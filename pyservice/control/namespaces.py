@@ -127,7 +127,8 @@ class NamespaceOperations:
         async def change(tx: Transaction) -> pb.CreateNamespaceResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
             require_valid(await _problems(tx, game.game_id, request))
-            await _require_version(tx, game.game_id, request.version_id)
+            if not await games.is_version_of(tx, game.game_id, request.version_id):
+                raise ServiceError("VERSION_NOT_FOUND")
             namespace_id = self.records.ids.new()
             new = namespaces.NewNamespace(
                 namespace_id, request.name_id, request.display_name, self.records.ids.new()
@@ -278,11 +279,6 @@ async def _problems(
     if not found and await namespaces.find(tx, game_id, request.name_id) is not None:
         found = [field_problem(["name_id"], "not-unique", "is taken by another of the game")]
     return problems + found
-
-
-async def _require_version(tx: Transaction, game_id: str, version_id: str) -> None:
-    if not await games.is_version_of(tx, game_id, version_id):
-        raise ServiceError("VERSION_NOT_FOUND")
 
 
 def _limit_problems(

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Protocol
 
 from pyservice.calls import Caller
@@ -189,7 +190,9 @@ class ServerOperations:
             [
                 *self._build_problems(build),
                 *_port_problems(request, self.node.host_ports),
-                *_tag_problems(request),
+                *chain.from_iterable(
+                    tag_problems("tags", *tag) for tag in request.tags.entries.items()
+                ),
                 # Runtime problems come last, because the last of them may count omitted problems.
                 *_runtime_problems(request),
             ]
@@ -242,7 +245,9 @@ class ServerOperations:
         create_ms: int,
         public: Mapping[str, runtime_pb2.PublicPort],
     ) -> pb.Server:
-        network = request.network
+        network, timeout_ms = request.network, KILL_TIMEOUT_MS
+        if request.lifecycle.HasField("kill_timeout"):
+            timeout_ms = request.lifecycle.kill_timeout
         ports = {
             name: self._port(port, public.get(name)) for name, port in network.ports.entries.items()
         }
@@ -251,7 +256,7 @@ class ServerOperations:
             environment=namespace_id,
             datacenter=request.datacenter,
             created_at=create_ms,
-            lifecycle=pb.ServerLifecycle(kill_timeout=_kill_timeout_ms(request.lifecycle)),
+            lifecycle=pb.ServerLifecycle(kill_timeout=timeout_ms),
             network=pb.ServerNetwork(mode=network.mode or "bridge", ports=ports),
             resources=request.resources,
             runtime=request.runtime,
@@ -306,10 +311,6 @@ def _status(row: Record) -> str:
     return "starting" if row.is_placed else "created"
 
 
-def _kill_timeout_ms(lifecycle: pb.ServerLifecycle) -> int:
-    return lifecycle.kill_timeout if lifecycle.HasField("kill_timeout") else KILL_TIMEOUT_MS
-
-
 def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
     return {
         (port.protocol == "udp", port.internal_port): name
@@ -326,11 +327,6 @@ def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
             *findings_in_environment(runtime.environment, (*path, "environment")),
         ]
     )
-
-
-def _tag_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
-    for name, value in request.tags.entries.items():
-        yield from tag_problems("tags", name, value)
 
 
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:

@@ -90,7 +90,7 @@ class VersionOperations:
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
             game_id = (await authorization.find_game(tx, caller, request.game_id)).game_id
             reserved = (await games.lock(tx, game_id)).reserved_version_names
-            names = [_numbered(reserved + 1 + number) for number in range(_NAMES_AT_ONCE)]
+            names = [f"0.0.{reserved + 2 + number}" for number in range(_NAMES_AT_ONCE)]
             taken = await games.taken_version_names(tx, game_id, names)
             for number, name in enumerate(names, reserved + 1):
                 if name not in taken:
@@ -137,10 +137,6 @@ class VersionOperations:
             *display_name_problems(request.display_name, "display_name"),
             *configuration_problems(request.config, context),
         ]
-
-
-def _numbered(reserved: int) -> str:
-    return f"0.0.{reserved + 1}"
 
 
 def _completions(found: dict[str, bool]) -> Completions:

@@ -313,18 +313,18 @@ async def test_invalid_time_to_live_is_refused(owner: Developer) -> None:
 
 
 async def test_missing_objects_are_reported_by_code(owner: Developer) -> None:
-    nobody, group_id = str(uuid4()), owner.full_service.group_id
-    create, member = ("token", "create"), ("group", "add-member", "--identity", nobody)
+    unknown_id, group_id = str(uuid4()), owner.full_service.group_id
+    create, member = ("token", "create"), ("group", "add-member", "--identity", unknown_id)
     for words, code in (
-        ((*create, "--group", nobody), "GROUP_NOT_FOUND"),
+        ((*create, "--group", unknown_id), "GROUP_NOT_FOUND"),
         ((*create, "--game", "nowhere"), "GAME_NOT_FOUND"),
-        ((*create, "--identity", nobody), "NOT_FOUND"),
+        ((*create, "--identity", unknown_id), "NOT_FOUND"),
         ((*create, "--kind", "public", "--namespace", "no/where"), "NAMESPACE_NOT_FOUND"),
-        ((*create, "--kind", "public", "--namespace", nobody), "NAMESPACE_NOT_FOUND"),
-        ((*member, "--group", nobody), "GROUP_NOT_FOUND"),
+        ((*create, "--kind", "public", "--namespace", unknown_id), "NAMESPACE_NOT_FOUND"),
+        ((*member, "--group", unknown_id), "GROUP_NOT_FOUND"),
         ((*member, "--group", group_id), "NOT_FOUND"),
-        (("group", "create", "--display-name", "x", "--owner", nobody), "NOT_FOUND"),
-        (("group", "update", nobody, "--bio", "x"), "GROUP_NOT_FOUND"),
+        (("group", "create", "--display-name", "x", "--owner", unknown_id), "NOT_FOUND"),
+        (("group", "update", unknown_id, "--bio", "x"), "GROUP_NOT_FOUND"),
         (("group", "update", "developers", "--bio", "x"), "BODY_INVALID"),
         (("group", "create", "--display-name", " x"), "VALIDATION_FAILED"),
         (("identity", "create", "--display-name", "x" * 129), "VALIDATION_FAILED"),

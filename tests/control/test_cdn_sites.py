@@ -103,9 +103,9 @@ async def test_password_is_required_once_set(page: Page) -> None:
     await page.developer.good("set_cdn_auth", **target, auth_type="basic")
     await page.is_closed_soon()
     assert (await page.get("", auth=("tester", "wrong"))).status_code == 401
-    let_in = await page.get("", auth=("tester", "pass"))
-    assert let_in.content == b"secret"
-    assert "private" in let_in.headers["cache-control"]
+    allowed = await page.get("", auth=("tester", "pass"))
+    assert allowed.content == b"secret"
+    assert "private" in allowed.headers["cache-control"]
     await page.developer.good("remove_auth_user", **target, user="tester")
     await page.is_closed_soon(auth=("tester", "pass"))
     await page.developer.good("set_cdn_auth", **target, auth_type="none")
