@@ -457,7 +457,6 @@ mod tests {
                 port("c", Protocol::Udp, PortExposure::Range(20_000, 20_003)),
             ],
             is_over: false,
-            changed: 0,
         };
         let events = [
             (

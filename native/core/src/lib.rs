@@ -14,6 +14,7 @@ pub mod token;
 
 mod base64url;
 mod captcha_passes;
+mod change_feed;
 mod codec;
 mod desired_lobbies;
 mod event_channels;

@@ -3,8 +3,9 @@
 //! `leased → over → returned`: the owner of an `over` lease has ended, but edge-guard may still have its sockets open.
 //! Its port numbers stay blocked until edge-guard confirms that it closed them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use crate::change_feed::ChangeFeed;
 use crate::codec::{Reader, Writer};
 use crate::command::{
     Backend, Id, LeasedPort, Lsn, Ms, PortExposure, PortRange, PortRequest, Protocol, Route, RouteChanges,
@@ -22,31 +23,33 @@ pub(crate) struct PortLease {
     pub(crate) is_server: bool,
     pub(crate) ports: Vec<LeasedPort>,
     pub(crate) is_over: bool,
-    pub(crate) changed: Lsn,
 }
 
 #[derive(Debug)]
 pub(crate) struct PortLeaseTable {
     by_owner: BTreeMap<Id, PortLease>,
-    by_change: BTreeSet<(Lsn, Id)>,
+    changes: ChangeFeed<Id>,
     streams: PortPool,
     datagrams: PortPool,
-    version: Lsn,
 }
 
 impl PortLeaseTable {
     pub(crate) fn new(range: PortRange) -> PortLeaseTable {
         PortLeaseTable {
             by_owner: BTreeMap::new(),
-            by_change: BTreeSet::new(),
+            changes: ChangeFeed::starting_at(0),
             streams: PortPool::new(range),
             datagrams: PortPool::new(range),
-            version: 0,
         }
     }
 
     pub(crate) fn get(&self, owner: Id) -> Option<&PortLease> {
         self.by_owner.get(&owner)
+    }
+
+    /// Returns the event that changed the lease last.
+    pub(crate) fn changed_at(&self, owner: Id) -> Lsn {
+        self.changes.changed_at(owner)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Id, &PortLease)> {
@@ -94,7 +97,7 @@ impl PortLeaseTable {
         self.pool(protocol).draw(spread(random), &[])
     }
 
-    pub(crate) fn add(&mut self, lsn: Lsn, owner: Id, mut lease: PortLease) -> Result<(), ApplyError> {
+    pub(crate) fn add(&mut self, lsn: Lsn, owner: Id, lease: PortLease) -> Result<(), ApplyError> {
         if self.by_owner.contains_key(&owner) {
             return Err(BAD_LEASE);
         }
@@ -103,10 +106,8 @@ impl PortLeaseTable {
                 self.pool_mut(port.protocol).take(number);
             }
         }
-        lease.changed = lsn;
-        self.by_change.insert((lsn, owner));
+        self.changes.record_at(lsn, owner);
         self.by_owner.insert(owner, lease);
-        self.version = self.version.max(lsn);
         Ok(())
     }
 
@@ -126,7 +127,8 @@ impl PortLeaseTable {
         let pool = self.pool_mut(protocol);
         pool.quarantine(old, until, None);
         pool.take(number);
-        self.touch(lsn, owner)
+        self.changes.record_at(lsn, owner);
+        Ok(())
     }
 
     pub(crate) fn set_backends(
@@ -140,18 +142,19 @@ impl PortLeaseTable {
             let of_port = backends.iter().find(|(name, ..)| *name == &*port.name);
             port.backend = of_port.map(|(_, address, port)| Backend { address: (*address).into(), port: *port });
         }
-        self.touch(lsn, owner)
+        self.changes.record_at(lsn, owner);
+        Ok(())
     }
 
     pub(crate) fn end(&mut self, lsn: Lsn, owner: Id) -> Result<(), ApplyError> {
         let Some(lease) = self.by_owner.get_mut(&owner) else { return Ok(()) };
-        if lease.ports.is_empty() {
-            self.remove(owner);
-            self.version = self.version.max(lsn);
-            return Ok(());
-        }
         lease.is_over = true;
-        self.touch(lsn, owner)
+        let has_ports = !lease.ports.is_empty();
+        self.changes.record_at(lsn, owner);
+        if !has_ports {
+            self.remove(owner);
+        }
+        Ok(())
     }
 
     pub(crate) fn give_back(&mut self, owner: Id, until: Ms) -> Result<(), ApplyError> {
@@ -165,44 +168,25 @@ impl PortLeaseTable {
     }
 
     fn remove(&mut self, owner: Id) -> Option<PortLease> {
-        let lease = self.by_owner.remove(&owner)?;
-        self.by_change.remove(&(lease.changed, owner));
-        Some(lease)
-    }
-
-    fn touch(&mut self, lsn: Lsn, owner: Id) -> Result<(), ApplyError> {
-        let lease = self.by_owner.get_mut(&owner).ok_or(BAD_LEASE)?;
-        self.by_change.remove(&(lease.changed, owner));
-        lease.changed = lsn;
-        self.by_change.insert((lsn, owner));
-        self.version = self.version.max(lsn);
-        Ok(())
+        self.changes.remove(owner);
+        self.by_owner.remove(&owner)
     }
 
     pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
-        let is_complete = after == 0 || after > self.version;
-        let from = if is_complete { 0 } else { after + 1 };
-        let version = self.version.min(durable).max(from.saturating_sub(1));
+        let (is_complete, owners) = self.changes.since(after, durable);
+        let version = self.changes.sequence().min(durable).max(if is_complete { 0 } else { after });
         let mut routes = RouteChanges { version, is_complete, changed: vec![], removed: vec![] };
-        if from > durable {
-            return routes;
-        }
-        for (_, owner) in self.by_change.range((from, Id::default())..=(durable, Id([u8::MAX; 16]))) {
-            let Some(lease) = self.by_owner.get(owner) else { continue };
+        for owner in owners {
+            let Some(lease) = self.by_owner.get(&owner) else { continue };
             if lease.is_over {
-                routes.removed.push(*owner);
+                routes.removed.push(owner);
                 continue;
             }
             routes.changed.extend(lease.ports.iter().filter_map(|port| {
                 if let PortExposure::Range(..) = port.exposure {
                     return None;
                 }
-                Some(Route {
-                    owner: *owner,
-                    is_server: lease.is_server,
-                    region: lease.region.clone(),
-                    port: port.clone(),
-                })
+                Some(Route { owner, is_server: lease.is_server, region: lease.region.clone(), port: port.clone() })
             }));
         }
         routes
@@ -211,12 +195,12 @@ impl PortLeaseTable {
     pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
         self.streams.write(&mut Writer { bytes });
         self.datagrams.write(&mut Writer { bytes });
-        Writer { bytes }.u64(self.version);
+        Writer { bytes }.u64(self.changes.sequence());
         Writer { bytes }.u32(self.by_owner.len() as u32);
         for (owner, lease) in &self.by_owner {
             let mut w = Writer { bytes };
             w.id(*owner);
-            w.u64(lease.changed);
+            w.u64(self.changed_at(*owner));
             w.flag(lease.is_over);
             encode_lease(&mut w, lease);
             let backends = lease.ports.iter().filter_map(|port| {
@@ -231,7 +215,7 @@ impl PortLeaseTable {
     pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
         self.streams.load(r)?;
         self.datagrams.load(r)?;
-        let version = r.u64()?;
+        self.changes = ChangeFeed::starting_at(r.u64()?);
         for _ in 0..r.u32()? {
             let (owner, changed, is_over) = (r.id()?, r.u64()?, r.flag()?);
             let mut lease = decode_lease(r)?;
@@ -242,7 +226,6 @@ impl PortLeaseTable {
                 self.set_backends(changed, owner, &backends)?;
             }
         }
-        self.version = version;
         Ok(())
     }
 
@@ -304,7 +287,7 @@ pub(crate) fn decode_lease(r: &mut Reader<'_>) -> Result<PortLease, ApplyError> 
         };
         ports.push(LeasedPort { name, protocol, exposure, backend: None });
     }
-    Ok(PortLease { namespace, region, is_server, ports, is_over: false, changed: 0 })
+    Ok(PortLease { namespace, region, is_server, ports, is_over: false })
 }
 
 pub(crate) fn encode_backends<'a>(

@@ -2,10 +2,11 @@
 //!
 //! Checks that every slot is in exactly one state: `free + held + reserved + connected + kept = capacity`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
+use crate::change_feed::ChangeFeed;
 use crate::command::{Id, Lsn, NamespaceCounts, PresenceChanges};
 use crate::engine::slot_count;
 use crate::keyed_hash::TableSeed;
@@ -31,8 +32,7 @@ pub(crate) struct NamespaceLedger {
     pub(crate) counts: NamespaceCounts,
     pub(crate) capacity: u64,
     is_changed: bool,
-    told: (u64, u64),
-    generation: u64,
+    reported: (u64, u64),
 }
 
 impl NamespaceLedger {
@@ -56,8 +56,7 @@ pub(crate) struct SlotLedger {
     tally_by_key: BTreeMap<(u32, u32, u32), u32>,
     vacant_tallies: Vec<u32>,
     changed: Vec<u32>,
-    generation: u64,
-    by_generation: BTreeSet<(u64, u32)>,
+    presence_changes: ChangeFeed<u32>,
     pub(crate) violations: u64,
 }
 
@@ -70,8 +69,7 @@ impl SlotLedger {
             tally_by_key: BTreeMap::new(),
             vacant_tallies: Vec::new(),
             changed: Vec::new(),
-            generation: 1,
-            by_generation: BTreeSet::new(),
+            presence_changes: ChangeFeed::starting_at(1),
             violations: 0,
         }
     }
@@ -86,16 +84,8 @@ impl SlotLedger {
         }
         let number = self.namespaces.len() as u32;
         let counts = NamespaceCounts::default();
-        let (lobbies, told) = (BTreeMap::new(), (0, 0));
-        self.namespaces.push(NamespaceLedger {
-            id,
-            lobbies,
-            counts,
-            capacity: 0,
-            is_changed: false,
-            told,
-            generation: 0,
-        });
+        let (lobbies, reported) = (BTreeMap::new(), (0, 0));
+        self.namespaces.push(NamespaceLedger { id, lobbies, counts, capacity: 0, is_changed: false, reported });
         let namespaces = &self.namespaces;
         self.by_id.insert_unique(seed.bytes(&id.0), number, |number| seed.bytes(&namespaces[*number as usize].id.0));
         number
@@ -150,24 +140,20 @@ impl SlotLedger {
     }
 
     pub(crate) fn presence_since(&mut self, after: u64) -> PresenceChanges {
-        let next = self.generation + 1;
         for namespace in core::mem::take(&mut self.changed) {
             let known = &mut self.namespaces[namespace as usize];
             known.is_changed = false;
-            if known.presence() != known.told {
-                known.told = known.presence();
-                self.by_generation.remove(&(known.generation, namespace));
-                self.by_generation.insert((next, namespace));
-                known.generation = next;
-                self.generation = next;
+            if known.presence() != known.reported {
+                known.reported = known.presence();
+                self.presence_changes.record(namespace);
             }
         }
-        let generation = self.generation;
-        let is_all = after == 0 || after > generation;
-        let after = if is_all { 0 } else { after };
-        let news = self.by_generation.range((after + 1, 0)..).map(|(_, number)| &self.namespaces[*number as usize]);
-        let told = news.map(|namespace| (namespace.id, namespace.told.0, namespace.told.1));
-        PresenceChanges { generation, is_all, namespaces: told.collect() }
+        let (is_all, changed) = self.presence_changes.since(after, u64::MAX);
+        let namespaces = changed.map(|namespace| {
+            let NamespaceLedger { id, reported: (players, lobbies), .. } = self.namespaces[namespace as usize];
+            (id, players, lobbies)
+        });
+        PresenceChanges { namespaces: namespaces.collect(), generation: self.presence_changes.sequence(), is_all }
     }
 
     pub(crate) fn count_token(&mut self, namespace: u32, outcome: TokenOutcome) {

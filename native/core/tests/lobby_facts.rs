@@ -211,35 +211,35 @@ fn full_outbox_drops_and_counts_oldest_facts() {
 #[test]
 fn presence_returns_changes_since_a_generation() {
     let mut w = TestEngine::new();
-    let told = |w: &mut TestEngine, after| {
+    let changes = |w: &mut TestEngine, after| {
         let presence = w.engine.presence_since(after);
         (presence.generation, presence.namespaces)
     };
-    assert_eq!(told(&mut w, 0), (1, vec![]));
+    assert_eq!(changes(&mut w, 0), (1, vec![]));
     assert!(w.engine.presence_since(0).is_all && !w.engine.presence_since(1).is_all);
     let lobby = w.lobby(|_| {});
     let other = w.lobby(|c| c.namespace = OTHER_NAMESPACE);
-    assert_eq!(told(&mut w, 0), (2, vec![(NAMESPACE, 0, 1), (OTHER_NAMESPACE, 0, 1)]));
-    assert_eq!(told(&mut w, 2), (2, vec![]));
+    assert_eq!(changes(&mut w, 0), (3, vec![(NAMESPACE, 0, 1), (OTHER_NAMESPACE, 0, 1)]));
+    assert_eq!(changes(&mut w, 3), (3, vec![]));
     let token = w.join(lobby).unwrap();
     w.close(lobby, true).unwrap();
-    assert_eq!(told(&mut w, 2), (2, vec![]), "neither places that wait nor openness count");
+    assert_eq!(changes(&mut w, 3), (3, vec![]), "reserved slots and openness do not count");
     w.connect(lobby, &token).unwrap();
-    assert_eq!(told(&mut w, 2), (3, vec![(NAMESPACE, 1, 1)]));
-    assert_eq!(told(&mut w, 2), (3, vec![(NAMESPACE, 1, 1)]), "also to another reader");
+    assert_eq!(changes(&mut w, 3), (4, vec![(NAMESPACE, 1, 1)]));
+    assert_eq!(changes(&mut w, 3), (4, vec![(NAMESPACE, 1, 1)]), "for every reader");
     w.disconnect(lobby, &token, Some(1_000)).unwrap();
     let next = w.rejoin(lobby, &token).unwrap();
     w.connect(lobby, &next).unwrap();
-    assert_eq!(told(&mut w, 3), (3, vec![]), "who left and came back changed nothing");
+    assert_eq!(changes(&mut w, 4), (4, vec![]), "the counts are the same again");
     w.disconnect(lobby, &next, None).unwrap();
     w.run(|e, cx| e.detach(cx, &[OTHER_NAMESPACE], other)).result.unwrap();
-    assert_eq!(told(&mut w, 3), (4, vec![(NAMESPACE, 0, 1), (OTHER_NAMESPACE, 0, 0)]));
+    assert_eq!(changes(&mut w, 4), (6, vec![(NAMESPACE, 0, 1), (OTHER_NAMESPACE, 0, 0)]));
     w.close(lobby, false).unwrap();
     let token = w.join(lobby).unwrap();
     w.connect(lobby, &token).unwrap();
     let mut recovered = from_image(&image_of(&w.engine));
     recovered.finish_recovery(w.now);
-    let presence = recovered.presence_since(4);
-    assert!(presence.is_all, "what another engine told is not what this one did");
-    assert_eq!(presence.namespaces, [(NAMESPACE, 1, 1)], "as many are there after a restart");
+    let presence = recovered.presence_since(6);
+    assert!(presence.is_all, "a generation of another engine");
+    assert_eq!(presence.namespaces, [(NAMESPACE, 1, 1)], "the counts survive a restart");
 }

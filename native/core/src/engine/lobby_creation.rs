@@ -81,7 +81,6 @@ impl Engine {
             is_server: false,
             ports,
             is_over: false,
-            changed: 0,
         };
         let events = [
             Event::LobbyCreated { definition: Box::new(definition), stamp: None },

@@ -14,7 +14,7 @@ impl Engine {
     pub fn lease_ports(&mut self, cx: &mut Context<'_>, c: &LeaseRequest<'_>) -> Answer<Vec<LeasedPort>> {
         self.begin_command(cx);
         if let Some(lease) = self.leases.get(c.owner) {
-            let wait = lease.changed;
+            let wait = self.leases.changed_at(c.owner);
             return if lease.is_over {
                 refuse(Refusal::LeaseNotFound, wait)
             } else {
@@ -31,7 +31,6 @@ impl Engine {
             is_server: true,
             ports: ports.clone(),
             is_over: false,
-            changed: 0,
         };
         let event = Event::PortsLeased { owner: c.owner, lease: Box::new(lease) };
         if !self.has_credit_for(cx, CreditClass::NewSlot, &event) {
@@ -55,7 +54,7 @@ impl Engine {
             wanted.map(|(_, address, port)| (*address, *port)) == has
         });
         if is_so {
-            return accept((), lease.changed);
+            return accept((), self.leases.changed_at(owner));
         }
         let event = Event::BackendsSet { owner, backends: backends.to_vec() };
         if !self.has_credit_for(cx, CreditClass::ExistingSlot, &event) {
@@ -74,7 +73,7 @@ impl Engine {
             return accept(false, self.last_lsn);
         };
         if lease.is_over {
-            return accept(false, lease.changed);
+            return accept(false, self.leases.changed_at(owner));
         }
         if !has_credit(cx, CreditClass::ExistingSlot, Event::LEASE_ENDED_LEN) {
             return refuse(Refusal::StorageFull, 0);
@@ -100,7 +99,7 @@ impl Engine {
         let Some(lease) = self.leases.get(owner).filter(|lease| !lease.is_over) else {
             return refuse(Refusal::LeaseNotFound, self.last_lsn);
         };
-        let wait = lease.changed;
+        let wait = self.leases.changed_at(owner);
         let port = lease.ports.iter().find(|port| &*port.name == name);
         let Some((PortExposure::Number(now), protocol)) = port.map(|port| (port.exposure, port.protocol)) else {
             return accept(None, wait);
