@@ -313,10 +313,7 @@ class ProcessCommands:
         return leased
 
     async def set_backends(
-        self,
-        owner: bytes,
-        backends: Sequence[tuple[str, str, int]],
-        deadline: float | None = None,
+        self, owner: bytes, backends: Sequence[tuple[str, str, int]], deadline: float | None = None
     ) -> None:
         await self._commands.run_durable(
             lambda: self._native.set_backends(owner, backends), deadline

@@ -119,10 +119,7 @@ class LobbyServerOperations:
         speaker = caller.lobby_id if caller.kind is TokenKind.LOBBY else None
         lobby = raw_id(request.lobby_id)
         state = await self._engine.state(
-            await self._readable(caller, lobby),
-            lobby,
-            caller.call.deadline,
-            speaker,
+            await self._readable(caller, lobby), lobby, caller.call.deadline, speaker
         )
         return pb.GetLobbyStateResponse(state=state)
 

@@ -331,10 +331,7 @@ class Matchmaker:
         ]
 
     def _idempotency(
-        self,
-        operation: str,
-        request: PlacementRequest,
-        caller: Caller,
+        self, operation: str, request: PlacementRequest, caller: Caller
     ) -> bytes | None:
         key = caller.call.idempotency_key
         if key is None:

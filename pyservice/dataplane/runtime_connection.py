@@ -405,10 +405,7 @@ class RuntimeConnection:
 def _runtime_port(port: ModePort) -> pb.RuntimePort:
     first, last = port.port_range or (0, 0)
     return pb.RuntimePort(
-        protocol=port.protocol,
-        internal_port=port.port or 0,
-        range_min=first,
-        range_max=last,
+        protocol=port.protocol, internal_port=port.port or 0, range_min=first, range_max=last
     )
 
 

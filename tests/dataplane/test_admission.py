@@ -282,9 +282,7 @@ async def durable_scene(folder: Path, provider: ThirdPartyServer) -> AsyncIterat
         yield scene
 
 
-async def test_captcha_pass_survives_a_restart(
-    tmp_path: Path,
-) -> None:
+async def test_captcha_pass_survives_a_restart(tmp_path: Path) -> None:
     proof = pb.Captcha(captcha_a=pb.CaptchaAnswer(client_response="human"))
     async with third_party_server() as provider:
         provider.answers(200, b'{"success": true}')

@@ -20,12 +20,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.schema.message_digest import message_digest
-from tests.dataplane.configurations import (
-    NAMESPACE_ID,
-    OTHER_NAMESPACE_ID,
-    configuration,
-    version,
-)
+from tests.dataplane.configurations import NAMESPACE_ID, OTHER_NAMESPACE_ID, configuration, version
 
 pytestmark = pytest.mark.anyio
 
@@ -72,9 +67,7 @@ def plane(tmp_path: Path) -> Plane:
     return Plane(tmp_path / "feed")
 
 
-async def test_revision_order(
-    plane: Plane,
-) -> None:
+async def test_revision_order(plane: Plane) -> None:
     assert await plane.apply(0, 5) == "applied"
     assert await plane.apply(0, 5) == "applied"
     assert await plane.apply(0, 4) == "stale"
@@ -125,9 +118,7 @@ async def test_same_revision_with_other_content_is_stale(plane: Plane, epoch: in
         assert one.display_name() == "Second"
 
 
-async def test_greatest_revision_wins_in_any_order(
-    plane: Plane,
-) -> None:
+async def test_greatest_revision_wins_in_any_order(plane: Plane) -> None:
     randomly = random.Random(7)
     names = {(epoch, revision): f"{epoch}.{revision}" for epoch in (1, 2) for revision in (1, 2, 3)}
     messages = [(*order, name + fork) for order, name in names.items() for fork in ("a", "b")]
@@ -307,9 +298,7 @@ async def test_feed_outcomes_are_counted(plane: Plane) -> None:
     assert plane.metrics.last_applied_ts_s > 0
 
 
-async def test_removed_region_keeps_the_namespace(
-    plane: Plane,
-) -> None:
+async def test_removed_region_keeps_the_namespace(plane: Plane) -> None:
     mode: dict[str, Any] = {"regions": {"local": {}}}
     await plane.apply(versions=[version(duel=mode)])
     limits = OperatorLimits(player_limit_max=1, regions={"elsewhere"})

@@ -175,9 +175,7 @@ async def test_mock_ports_without_dev_fields(
     assert {name: shown(port) for name, port in answer.ports.items()} == ports
 
 
-async def test_mock_hostname_precedence(
-    machine: Machine,
-) -> None:
+async def test_mock_hostname_precedence(machine: Machine) -> None:
     machine.made({"dev_hostname": "dev.example.com"})
     port = (await machine.found()).ports["game"]
     assert (port.hostname, port.host) == ("dev.example.com", "dev.example.com:4000")
@@ -208,9 +206,7 @@ async def test_token_ports_replace_version_ports(machine: Machine) -> None:
     assert dict(joined.ports) == dict(answer.ports)
 
 
-async def test_token_ports_apply_to_their_token_only(
-    machine: Machine,
-) -> None:
+async def test_token_ports_apply_to_their_token_only(machine: Machine) -> None:
     machine.made(ports={"a": {"port": 9000, "protocol": "udp"}})
     request = pb.FindLobbyRequest(game_modes=["bound"])
     answer = await machine.call("FindLobby", request, "dev_two")

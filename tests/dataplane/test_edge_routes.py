@@ -53,9 +53,7 @@ async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> Non
     assert found.ports["game"].hostname == "north.job.test"
 
 
-async def test_refused_port_is_replaced_before_it_is_returned(
-    connected: RuntimeScene,
-) -> None:
+async def test_refused_port_is_replaced_before_it_is_returned(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as finding:
         [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
@@ -144,9 +142,7 @@ async def test_ready_waits_until_ports_forward_to_the_process(connected: Runtime
         await asyncio.wait_for(finding, PATIENCE_S)
 
 
-async def test_outdated_outcomes_are_ignored(
-    connected: RuntimeScene,
-) -> None:
+async def test_outdated_outcomes_are_ignored(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()):
         [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies

@@ -139,9 +139,7 @@ async def test_cancelled_find_releases_its_hold_once(engine: Engine) -> None:
     assert {one.lobby for one in placed} == {lobby}
 
 
-async def test_shared_hold_is_released_with_its_last_request(
-    engine: Engine,
-) -> None:
+async def test_shared_hold_is_released_with_its_last_request(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     key = engine.idempotency(b"caller", "key", "find", b"message")
     finds = [asyncio.create_task(_find(engine, idempotency=key)) for _ in range(3)]

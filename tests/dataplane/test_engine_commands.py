@@ -140,9 +140,7 @@ async def test_batch_waiters_wake_or_time_out(scene: Scene) -> None:
     assert not scene.waiting._batch_waiters
 
 
-async def test_ended_hold_resolves_all_waiters(
-    scene: Scene,
-) -> None:
+async def test_ended_hold_resolves_all_waiters(scene: Scene) -> None:
     tasks = [scene.hold(7), scene.hold(7), scene.hold(8)]
     await _turns()
     scene.journal.advance(1, Ended(7, "placed"), Ended(9, "nobody waits"))
@@ -274,9 +272,7 @@ async def _code(work: Awaitable[Any]) -> str:
     return caught.value.code
 
 
-async def test_channel_token_survives_a_restart(
-    restart: Restart,
-) -> None:
+async def test_channel_token_survives_a_restart(restart: Restart) -> None:
     engine = await restart()
     heard: list[bytes] = []
     engine.on_delivered = heard.append
@@ -319,9 +315,7 @@ async def test_channel_requires_its_secret(restart: Restart) -> None:
     assert await engine.player_records.channel_events(other, None) == []
 
 
-async def test_captcha_pass_is_per_namespace_and_survives_a_restart(
-    restart: Restart,
-) -> None:
+async def test_captcha_pass_is_per_namespace_and_survives_a_restart(restart: Restart) -> None:
     player_records = (await restart()).player_records
     assert player_records.last_pass(NAMESPACE, ADDRESS) == (None, 0)
     before_ms = time.time_ns() // 1_000_000
@@ -351,9 +345,7 @@ async def test_mock_player_is_valid_once_across_restarts(restart: Restart) -> No
     await again.consume_mock(NAMESPACE, TOKEN_ID, other, None)
 
 
-async def test_development_token_is_deterministic(
-    restart: Restart,
-) -> None:
+async def test_development_token_is_deterministic(restart: Restart) -> None:
     engine = await restart()
     token = engine.development_token(NAMESPACE, TOKEN_ID, 1_700_000_000_000)
     assert token.startswith("dev_")
@@ -374,9 +366,7 @@ async def test_unknown_key_has_no_replay(engine: Engine) -> None:
     assert await engine.replayed_attach(key, None) is None
 
 
-async def test_known_key_replays_and_refuses_another_message(
-    engine: Engine,
-) -> None:
+async def test_known_key_replays_and_refuses_another_message(engine: Engine) -> None:
     lobby = await _lobby(engine)
     key = engine.idempotency(b"caller", "key", "join", b"message")
     placed = await _join(engine, lobby, idempotency=key)

@@ -12,12 +12,7 @@ import pytest
 from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.resolved_namespace import JoinRules, raw_id, resolve_admission_rules
-from tests.dataplane.configurations import (
-    OTHER_NAMESPACE_ID,
-    VERSION_ID,
-    configuration,
-    version,
-)
+from tests.dataplane.configurations import OTHER_NAMESPACE_ID, VERSION_ID, configuration, version
 
 LIMITS = OperatorLimits(player_limit_max=256, regions={"eu", "us"})
 MODE = "versions.0.matchmaker.game_modes.duel"
@@ -177,9 +172,7 @@ def test_conflicting_namespace_is_only_logged(capsys: pytest.CaptureFixture[str]
     }
     index.put(configuration(**secret))
     problems = _problems(
-        index,
-        access={"domains": ["play.example.com"]},
-        environment_tokens=[_token("env_one")],
+        index, access={"domains": ["play.example.com"]}, environment_tokens=[_token("env_one")]
     )
     assert set(problems) == {"access.domains.0", "environment_tokens.0.sha256"}
     assert "hidden" not in str(problems)
@@ -189,10 +182,7 @@ def test_conflicting_namespace_is_only_logged(capsys: pytest.CaptureFixture[str]
 
 def test_namespace_does_not_conflict_with_itself() -> None:
     index = NamespaceIndex()
-    same = {
-        "access": {"domains": ["a.example"]},
-        "environment_tokens": [_token("env_one")],
-    }
+    same = {"access": {"domains": ["a.example"]}, "environment_tokens": [_token("env_one")]}
     index.put(configuration(**same))
     assert _problems(index, revision=2, **same) == {}
 

@@ -73,9 +73,7 @@ async def test_control_plane_is_starting_until_its_first_response(
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_database_problem_is_reported_while_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_database_problem_is_reported_while_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyservice.dataplane.health_monitors._POLL_INTERVAL_S", 0.001)
     other = Other()
     other.database_problem = "does not answer"

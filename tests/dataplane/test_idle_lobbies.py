@@ -198,9 +198,7 @@ def switched(
     return wanted
 
 
-async def test_drained_lobby_stops_after_max_drain_even_with_players(
-    engine: Engine,
-) -> None:
+async def test_drained_lobby_stops_after_max_drain_even_with_players(engine: Engine) -> None:
     scene = await connected_scene(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
     idle_lobby_scaler = IdleLobbyScaler(
@@ -228,9 +226,7 @@ async def test_drained_lobby_stops_after_max_drain_even_with_players(
     assert await is_stopping()
 
 
-async def test_attached_lobby_is_detached_after_max_drain(
-    engine: Engine,
-) -> None:
+async def test_attached_lobby_is_detached_after_max_drain(engine: Engine) -> None:
     scene = await connected_scene(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
     idle_lobby_scaler = IdleLobbyScaler(
@@ -357,9 +353,7 @@ async def test_failed_lobbies_are_replaced_with_backoff(
             now[0] += 0.2
 
 
-async def test_silent_starting_lobby_is_found(
-    engine: Engine,
-) -> None:
+async def test_silent_starting_lobby_is_found(engine: Engine) -> None:
     scene = await connected_scene(engine, beats=BEATS)
     async with asking(scene.find("beats")) as first, asking(scene.find("beats")) as second:
         [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
@@ -379,9 +373,7 @@ async def test_silent_starting_lobby_is_found(
     await all_over(engine, [lobby.lobby_id])
 
 
-async def test_find_with_max_players_below_party_size_is_refused(
-    engine: Engine,
-) -> None:
+async def test_find_with_max_players_below_party_size_is_refused(engine: Engine) -> None:
     scene = await connected_scene(engine, squad={**MODES["duel"], "max_players": 8})
     for asked in (scene.find, scene.create):
         error = await expect_error(asked("squad", max_players=2, party_size=4))
@@ -399,9 +391,7 @@ async def test_find_with_max_players_below_party_size_is_refused(
 EMPTY_GRACE_MS = 1_500
 
 
-async def test_grace_period_ends_during_crash_backoff(
-    engine: Engine,
-) -> None:
+async def test_grace_period_ends_during_crash_backoff(engine: Engine) -> None:
     both = {"idle_lobbies": {"min": 1, "max": 1}, "actions": {"create": {"enabled": True}}}
     scene = await connected_scene(engine, kept={**both, "docker": DOCKER})
     idle_lobby_scaler = IdleLobbyScaler(

@@ -199,9 +199,7 @@ def _cloud(scene: MatchmakerScene, *reached: bytes) -> tuple[LobbyServerOperatio
         scene.namespaces,
         RegionCatalog([Region("north", "Self-hosted", "North", 60.0, 0.0)]),
         LobbyServerContext(
-            heartbeat_timeout_ms=30_000,
-            heartbeat_grace_ms=10_000,
-            can_access_game=reaches,
+            heartbeat_timeout_ms=30_000, heartbeat_grace_ms=10_000, can_access_game=reaches
         ),
     )
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", authorization="Bearer cloud_shown")
@@ -258,9 +256,7 @@ async def test_cloud_token_learns_that_a_lobby_has_ended(scene: MatchmakerScene)
     assert await _code(fleet.get_state(state, caller)) == "MATCHMAKER_LOBBY_NOT_FOUND"
 
 
-async def test_namespaces_in_game(
-    scene: MatchmakerScene,
-) -> None:
+async def test_namespaces_in_game(scene: MatchmakerScene) -> None:
     scene.namespaces.put(
         configuration(
             namespace_id=OTHER_NAMESPACE_ID, name_id="staging", versions=[version(**MODES)]

@@ -26,9 +26,7 @@ NAMESPACE = resolve_namespace(
                 squad={"taggable": True, "allow_dynamic_max_players": True, "max_players": 8},
                 closed={"actions": {"find": {"enabled": False}}},
                 southern={"regions": {"south": {}}},
-                ported={
-                    "docker": {"ports": {"game": {"protocol": "tcp"}, "web": {}}},
-                },
+                ported={"docker": {"ports": {"game": {"protocol": "tcp"}, "web": {}}}},
                 ranged={
                     "docker": {
                         "network_mode": "host",

@@ -415,9 +415,7 @@ async def test_slow_lookups_leave_permits_to_other_tenants(holes: Holes) -> None
     assert await lookups.addresses("hole1.example", b"slow") == ["127.0.0.1"]
 
 
-async def test_free_lookup_permit_goes_to_the_tenant_below_its_share(
-    holes: Holes,
-) -> None:
+async def test_free_lookup_permit_goes_to_the_tenant_below_its_share(holes: Holes) -> None:
     lookups = DnsResolver(timeout_ms=20_000)
     asked = [
         task

@@ -188,8 +188,7 @@ def test_tier_and_idle_lobby_precedence(
 
 def test_region_settings_apply_to_their_region_only() -> None:
     found = resolved(
-        {"tier": "l"},
-        {"regions": {"eu": {"tier": "r", "idle_lobbies": idle(1, 1)}, "us": {}}},
+        {"tier": "l"}, {"regions": {"eu": {"tier": "r", "idle_lobbies": idle(1, 1)}, "us": {}}}
     )
     assert found.settings_in("us") == RegionSettings("l")
     assert found.settings_in("eu") == RegionSettings("r", 1, 1)
@@ -309,9 +308,7 @@ DOCKER: list[tuple[dict[str, Any], dict[str, Any], dict[str, tuple[ModePort, Dev
 
 @pytest.mark.parametrize(("level", "mode", "expected"), DOCKER)
 def test_ports_and_dev_ports_come_from_one_level(
-    level: dict[str, Any],
-    mode: dict[str, Any],
-    expected: dict[str, tuple[ModePort, DevPort]],
+    level: dict[str, Any], mode: dict[str, Any], expected: dict[str, tuple[ModePort, DevPort]]
 ) -> None:
     found = resolved(level, mode)
     both = {name: (port, found.dev_ports[name]) for name, port in found.ports.items()}

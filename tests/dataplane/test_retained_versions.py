@@ -200,9 +200,7 @@ async def test_listed_versions_are_not_changed(plane: Plane) -> None:
     assert plane.is_asked(lobby_id)
 
 
-async def test_attach_uses_the_version_at_the_access_check(
-    plane: Plane,
-) -> None:
+async def test_attach_uses_the_version_at_the_access_check(plane: Plane) -> None:
     await plane.switch(1, CAPTCHA)
 
     async def reaches(token: str, game_id: bytes) -> bool:

@@ -54,9 +54,7 @@ async def connected(engine: Engine) -> RuntimeScene:
     return await connected_scene(engine)
 
 
-async def test_find_starts_a_lobby_and_returns_after_ready(
-    connected: RuntimeScene,
-) -> None:
+async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find(tags={"map": "sea"})) as finding:
         [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
@@ -256,9 +254,7 @@ async def test_closed_loading_lobby_gets_its_grace_period(engine: Engine) -> Non
     assert (await scene.find()).lobby.lobby_id == first.lobby_id
 
 
-async def test_old_lobbies_stop_when_empty_after_a_switch(
-    connected: RuntimeScene,
-) -> None:
+async def test_old_lobbies_stop_when_empty_after_a_switch(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as finding:
         [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
@@ -283,9 +279,7 @@ async def test_old_lobbies_stop_when_empty_after_a_switch(
     assert (await expect_error(scene.join(wanted.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
 
 
-async def test_waiting_find_gets_its_lobby_after_a_switch(
-    connected: RuntimeScene,
-) -> None:
+async def test_waiting_find_gets_its_lobby_after_a_switch(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find(tags={"map": "sea"})) as finding:
         await eventually(lambda: _starts(scene))
@@ -389,9 +383,7 @@ async def test_memory_limits_starts(engine: Engine) -> None:
         assert len(answer.lobbies) == 1
 
 
-async def test_find_waits_for_the_runtime_after_a_start(
-    engine: Engine,
-) -> None:
+async def test_find_waits_for_the_runtime_after_a_start(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     scene.runtime.expect_runtime()
     async with asking(scene.find()) as finding, asking(scene.create()):
@@ -411,9 +403,7 @@ async def test_mode_without_image_does_not_wait(engine: Engine) -> None:
     assert not scene.runtime.is_known
 
 
-async def test_stopping_lobby_is_not_counted_twice(
-    engine: Engine,
-) -> None:
+async def test_stopping_lobby_is_not_counted_twice(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     scene.free = (2_000, 1_000_000)
     await scene.wanted()
@@ -429,9 +419,7 @@ async def test_stopping_lobby_is_not_counted_twice(
             assert second.HasField("spec")
 
 
-async def test_ended_lobby_frees_its_capacity(
-    engine: Engine,
-) -> None:
+async def test_ended_lobby_frees_its_capacity(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     scene.free = (1_000, 1_000_000)
     await scene.wanted()

@@ -116,9 +116,7 @@ async def test_reload_applies_a_changed_file(source: StaticFeedScene) -> None:
     assert held.display_name == "Changed"
 
 
-async def test_change_without_a_new_revision_is_reported(
-    source: StaticFeedScene,
-) -> None:
+async def test_change_without_a_new_revision_is_reported(source: StaticFeedScene) -> None:
     source.write(document(revision=5, display_name="First"))
     assert await source.feed() == ()
     source.write(document(revision=5, display_name="Second"))
@@ -267,9 +265,7 @@ async def test_invalid_namespace_does_not_block_tokens_of_another(
     assert list(source.namespaces.labels().values()) == ["arena/prod"]
 
 
-async def test_duplicate_namespace_gets_no_token(
-    source: StaticFeedScene,
-) -> None:
+async def test_duplicate_namespace_gets_no_token(source: StaticFeedScene) -> None:
     source.write(document())
     await source.feed()
     source.write(document(), document(display_name="Other"))

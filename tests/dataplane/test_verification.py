@@ -19,11 +19,7 @@ from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.network.hosts import AllowedDestinations
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.admission_scene import (
-    AdmissionScene,
-    MemoryCaptchaPasses,
-    admission_scene,
-)
+from tests.dataplane.admission_scene import AdmissionScene, MemoryCaptchaPasses, admission_scene
 from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.matchmaker_scene import expect_error
 from tests.dataplane.runtime_scene import MODES, RuntimeScene, asking, connected_scene
@@ -184,11 +180,7 @@ async def test_unreachable_server_is_unavailable(engine: Engine, game: ThirdPart
         admission_scene(engine, timeout_ms=200) as scene,
     ):
         made = await scene.attach()
-        for url in (
-            game.url(),
-            f"http://127.0.0.1:{broken}/",
-            "http://127.0.0.1:1/",
-        ):
+        for url in (game.url(), f"http://127.0.0.1:{broken}/", "http://127.0.0.1:1/"):
             scene.ask(duel_join=url)
             error = await expect_error(scene.join(made.lobby_id))
             assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE", url

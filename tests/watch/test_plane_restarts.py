@@ -47,9 +47,7 @@ def _are(servers: Servers, waiting: int, parks: int) -> bool:
     return (len(servers.long_polls), servers.control.parks) == (waiting, parks)
 
 
-async def test_first_watch_after_a_restart_is_repeated_once(
-    servers: Servers,
-) -> None:
+async def test_first_watch_after_a_restart_is_repeated_once(servers: Servers) -> None:
     index = await read_index(servers)
     watching = []
     for waiting, parks in ((1, 2), (2, 3)):
@@ -79,9 +77,7 @@ async def test_grpc_watch_after_a_restart_is_repeated_once(servers: Servers) -> 
     assert servers.control.parks == 2
 
 
-async def test_watch_ended_during_its_repetition_is_not_parked(
-    servers: Servers,
-) -> None:
+async def test_watch_ended_during_its_repetition_is_not_parked(servers: Servers) -> None:
     index = await read_index(servers)
     connection = await watch(servers, index)
     connection.say("GET", BILLING, None, CLOUD)
