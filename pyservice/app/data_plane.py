@@ -25,6 +25,7 @@ from pyservice.calls import Operation
 from pyservice.dataplane import engine, journal_compaction
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
+from pyservice.dataplane.channel_events import ChannelEvents
 from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.edge_routes import EdgeRoutes
@@ -38,9 +39,8 @@ from pyservice.dataplane.health_monitors import (
     EventLoopMonitor,
     JournalStallMonitor,
 )
-from pyservice.dataplane.idle_lobbies import IdleLobbyScaler
 from pyservice.dataplane.journal_compaction import JournalCompactor
-from pyservice.dataplane.live_events import LiveEvents
+from pyservice.dataplane.lobby_scaling import LobbyScaler
 from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.matchmaker import Matchmaker
@@ -51,7 +51,7 @@ from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.dataplane.static_feed import StaticFeed
-from pyservice.dataplane.token_signing import KeyRotation, TokenAdministration, TokenSigning
+from pyservice.dataplane.token_signing import MacKeyRotation, TokenAdministration, TokenSigning
 from pyservice.durable_files import is_disk_full
 from pyservice.edge.http_server import listen_unix
 from pyservice.edge.metrics_listener import create_probes
@@ -161,7 +161,7 @@ class DataPlane:
         self._to_providers = OutboundHttpClient(anywhere, label="captcha")
         self._processes = LobbyProcesses(settings, self._engine, self._namespaces)
         self._processes.set_tiers(self._tiers)
-        self._feed.on_namespace_changed = self._processes.idle_lobby_scaler.namespace_changed
+        self._feed.on_namespace_changed = self._processes.lobby_scaler.namespace_changed
         table = self._operations(regions, topics)
         store = store_over_socket(self._control_client)
         self._rays = RayExport(
@@ -179,7 +179,7 @@ class DataPlane:
             self._namespaces,
             self._engine,
             self._static_feed,
-            KeyRotation(settings.data_dir, self._engine),
+            MacKeyRotation(settings.data_dir, self._engine),
         )
         facts = FactsOutbox(self._engine)
         self._internal = InternalServer(
@@ -245,7 +245,7 @@ class DataPlane:
         )
         return (
             table
-            | LiveEvents(engine_, regions, topics, self._processes.player_addresses).operations()
+            | ChannelEvents(engine_, regions, topics, self._processes.player_addresses).operations()
         )
 
     def _wire_monitors(self, engine_limits: engine.EngineLimits) -> None:
@@ -434,10 +434,8 @@ class LobbyProcesses:
         self.routes = EdgeRoutes(engine, self.player_addresses, engine.status().epoch)
         regions = [region.name_id for region in settings.regions]
         grace_ms = settings.empty_lobby_grace_ms
-        self.idle_lobby_scaler = IdleLobbyScaler(
-            engine, namespaces, self.lobby_templates, regions, grace_ms
-        )
-        self.runtime.on_lobby_crashed = self.idle_lobby_scaler.lobby_crashed
+        self.lobby_scaler = LobbyScaler(engine, namespaces, self.lobby_templates, regions, grace_ms)
+        self.runtime.on_lobby_crashed = self.lobby_scaler.lobby_crashed
         namespaces.on_version_replaced = self.runtime.previous_versions.retire
         self.runtime.wait_server_served = self.routes.wait_server_served
 
@@ -463,4 +461,4 @@ class LobbyProcesses:
         }
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
-        yield "Supply", self.idle_lobby_scaler.run()
+        yield "Supply", self.lobby_scaler.run()

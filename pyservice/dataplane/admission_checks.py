@@ -116,11 +116,11 @@ class CaptchaCheck:
             result = _object(answer.body)
         except NoUsableResponse as error:
             _captcha_log.warning(
-                "captcha provider gave no answer", provider=provider, reason=str(error)
+                "captcha provider sent no usable response", provider=provider, reason=str(error)
             )
             raise ServiceError(
                 "MATCHMAKER_VERIFICATION_UNAVAILABLE",
-                "Try again; the captcha provider did not answer as it should.",
+                "The captcha provider sent no usable response. Try again.",
             ) from None
         if result.get("success") is True:
             return True
@@ -141,9 +141,9 @@ def _object(body: bytes) -> dict[str, object]:
     try:
         result = orjson.loads(body)
     except ValueError:
-        raise NoUsableResponse("an answer that is not JSON") from None
+        raise NoUsableResponse("a response that is not JSON") from None
     if not isinstance(result, dict):
-        raise NoUsableResponse("an answer that is not a JSON object")
+        raise NoUsableResponse("a response that is not a JSON object")
     return result
 
 
@@ -206,7 +206,7 @@ class VerificationCheck:
         except NoUsableResponse as error:
             reason = str(error)
         _verification_log.warning(
-            "verification gave no answer",
+            "verification server sent no usable response",
             namespace_id=format_uuid(question.namespace_id),
             game_mode=mode,
             kind=question.kind,

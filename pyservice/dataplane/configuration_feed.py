@@ -29,6 +29,7 @@ from pyservice.dataplane.namespace_index import (
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.schema.validation import validate
@@ -150,19 +151,13 @@ class _Decision(NamedTuple):
     is_any_dropped: bool = False
 
 
-class FeedCounters(Protocol):
-    namespaces: int
-
-    def count(self, outcome: str, now_s: float) -> None: ...
-
-
 class ConfigurationFeed:
     def __init__(
         self,
         files: FeedFiles,
         namespaces: NamespaceIndex,
         limits: OperatorLimits,
-        counters: FeedCounters,
+        counters: FeedMetrics,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._files = files
@@ -242,7 +237,7 @@ class ConfigurationFeed:
                 else:
                     several = await asyncio.to_thread(self._decide_some, rest)
                 await self._store_all(several)
-                answers += (judged.answer for judged in several)
+                answers += (decision.answer for decision in several)
         for item, answer in zip(items, answers, strict=True):
             if not item.is_check:
                 self._count(answer.WhichOneof("outcome") or "refused")
@@ -258,9 +253,9 @@ class ConfigurationFeed:
             claims = _claims(item.configuration)
             if not claimed.isdisjoint(claims):
                 break
-            judged = self._decide(item)
-            several.append(judged)
-            if judged.prepared is not None:
+            decision = self._decide(item)
+            several.append(decision)
+            if decision.prepared is not None:
                 claimed |= claims
                 # Names that the item releases become free only after it is applied.
                 held = self._namespaces.configuration(raw_id(item.configuration.namespace_id))

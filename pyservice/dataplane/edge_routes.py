@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from pyservice.dataplane.engine_commands import FetchLeasedPorts, LeasedPorts, ProcessCommands
-from pyservice.dataplane.native import LeasedPort, Lobby, Route, Routes
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.engine_commands import FetchLeasedPorts, LeasedPorts
+from pyservice.dataplane.native import LeasedPort, Route, Routes
 from pyservice.dataplane.player_addresses import OwnerKind, PlayerAddresses
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
@@ -36,15 +37,8 @@ _RETRYABLE_CODES: Final = frozenset({"PORTS_EXHAUSTED", "STORAGE_FULL"})
 _log = get_logger("routes")
 
 
-class RoutesEngine(Protocol):
-    @property
-    def processes(self) -> ProcessCommands: ...
-    def lobby(self, lobby: bytes) -> Lobby | None: ...
-    async def wait_for_batch(self, timeout_s: float) -> None: ...
-
-
 class EdgeRoutes:
-    def __init__(self, source: RoutesEngine, player_addresses: PlayerAddresses, epoch: int) -> None:
+    def __init__(self, source: Engine, player_addresses: PlayerAddresses, epoch: int) -> None:
         self._source = source
         self._processes = source.processes
         self._player_addresses = player_addresses
@@ -61,7 +55,7 @@ class EdgeRoutes:
 
     def describe(self) -> str:
         if _now_s() - self._last_request_s > EDGE_TIMEOUT_S and not self._open_requests:
-            return "does not request routes; it serves the ones it has"
+            return "does not poll; serves the routes that it has"
         return f"serves {sum(map(len, self._served.values()))} ports"
 
     async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
@@ -96,11 +90,11 @@ class EdgeRoutes:
         while True:
             routes = self._processes.routes_since(after)
             left_s = end_s - _now_s()
-            is_news = (
+            has_changes = (
                 bool(routes.changed or routes.removed) or is_new or request.epoch != self._epoch
             )
-            if is_news or left_s <= 0:
-                return self._response(routes, is_complete=routes.is_complete and is_news)
+            if has_changes or left_s <= 0:
+                return self._response(routes, is_complete=routes.is_complete and has_changes)
             await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
 
     async def wait_lobby_served(self, lobby: bytes) -> None:
@@ -110,8 +104,8 @@ class EdgeRoutes:
             found = self._source.lobby(lobby)
             return () if found is None else found.leased
 
-        say = "The ports of the lobby are not served yet; call ready again."
-        await self._wait_served(lobby, leased, self._are_forwarded, LOBBY_SERVED_TIMEOUT_S, say)
+        detail = "The ports of the lobby are not served yet; call ready again."
+        await self._wait_served(lobby, leased, self._are_forwarded, LOBBY_SERVED_TIMEOUT_S, detail)
 
     async def wait_server_served(self, server: bytes, leased: FetchLeasedPorts) -> LeasedPorts:
         """Returns the ports of a dynamic server once edge-guard has bound them. Raises OVERLOADED.
@@ -119,9 +113,9 @@ class EdgeRoutes:
         Until then edge-guard may refuse a port, and another number replaces it. `leased` returns
         the current ports.
         """
-        say = "Edge-guard does not serve the ports of the server yet; try again."
+        detail = "Edge-guard does not serve the ports of the server yet; try again."
         ports = await self._wait_served(
-            server, leased, self._are_bound, SERVER_SERVED_TIMEOUT_S, say
+            server, leased, self._are_bound, SERVER_SERVED_TIMEOUT_S, detail
         )
         self._handed_out.add(server)
         return ports
@@ -132,7 +126,7 @@ class EdgeRoutes:
         leased: FetchLeasedPorts,
         are_served: Callable[[bytes, LeasedPorts], bool],
         within_s: float,
-        say: str,
+        detail: str,
     ) -> LeasedPorts:
         event = asyncio.Event()
         self._waiters.setdefault(owner, []).append(event)
@@ -140,13 +134,13 @@ class EdgeRoutes:
             async with asyncio.timeout(within_s):
                 while True:
                     event.clear()
-                    is_hindered = await self._retry_refused(owner)
+                    is_retry_due = await self._retry_refused(owner)
                     ports = await leased()
                     if are_served(owner, ports):
                         return ports
-                    await _wait_for(event, _POLL_INTERVAL_S if is_hindered else None)
+                    await _wait_for(event, _POLL_INTERVAL_S if is_retry_due else None)
         except TimeoutError:
-            raise ServiceError("OVERLOADED", say) from None
+            raise ServiceError("OVERLOADED", detail) from None
         finally:
             waiting = self._waiters[owner]
             waiting.remove(event)
@@ -154,13 +148,13 @@ class EdgeRoutes:
                 del self._waiters[owner]
 
     def _are_bound(self, owner: bytes, ports: LeasedPorts) -> bool:
-        wanted = {(port.name, port.number) for port in ports if port.range is None}
-        return wanted <= self._served.get(owner, {}).keys()
+        leased = {(port.name, port.number) for port in ports if port.range is None}
+        return leased <= self._served.get(owner, {}).keys()
 
     def _are_forwarded(self, owner: bytes, ports: LeasedPorts) -> bool:
-        wait_lobby_served = self._served.get(owner, {})
+        backend_ports = self._served.get(owner, {})
         return self._are_bound(owner, ports) and all(
-            wait_lobby_served[port.name, port.number] == port.backend[1]
+            backend_ports[port.name, port.number] == port.backend[1]
             for port in ports
             if port.range is None and port.backend is not None
         )

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
 
+from pyservice.auth.keyring import Keyring
 from pyservice.dataplane.engine_commands import (
     CommandRunner,
     DurabilityWaiter,
@@ -32,15 +33,6 @@ from pyservice.dataplane.native import (
     module,
 )
 from pyservice.observability.rays import note
-
-
-class EngineKeys(Protocol):
-    @property
-    def mac_keys(self) -> tuple[tuple[int, bytes], ...]: ...
-    @property
-    def current_key(self) -> int: ...
-    @property
-    def hash_key(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +65,7 @@ REFUSAL_SLUGS: Final = module.SLUGS
 version: Final = module.version
 
 
-def open_engine(journal_dir: Path | None, keys: EngineKeys, limits: EngineLimits) -> Engine:
+def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -> Engine:
     """Recovers the engine from the journal directory. Blocks.
 
     Raises OpenFailed, or OSError if the disk is too full to recover.
@@ -92,7 +84,7 @@ def open_engine(journal_dir: Path | None, keys: EngineKeys, limits: EngineLimits
     return Engine(native, limits.find_wait_ms, stream)
 
 
-def compact(journal_dir: Path, keys: EngineKeys, limits: EngineLimits, parent_pid: int) -> int:
+def compact(journal_dir: Path, keys: Keyring, limits: EngineLimits, parent_pid: int) -> int:
     """Writes an image of all closed journal segments and returns its LSN. Raises OpenFailed,
     OSError.
     """
@@ -431,11 +423,9 @@ class Engine:
     async def detach(
         self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
     ) -> bool:
-        did_remove, wait = await self._commands.run(
+        return await self._commands.run_durable_result(
             lambda: self._native.detach(namespaces, lobby), deadline
         )
-        await self._waiter.wait_durable(wait, deadline)
-        return did_remove
 
     def _report_deliveries(self) -> None:
         for channel in self._native.take_delivered():

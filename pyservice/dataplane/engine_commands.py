@@ -216,6 +216,13 @@ class CommandRunner:
     async def run_durable(self, command: Callable[[], int], deadline: float | None) -> None:
         await self.waiter.wait_durable(await self.run(command, deadline), deadline)
 
+    async def run_durable_result(
+        self, command: Callable[[], tuple[Result, int]], deadline: float | None
+    ) -> Result:
+        result, lsn = await self.run(command, deadline)
+        await self.waiter.wait_durable(lsn, deadline)
+        return result
+
     async def run(self, command: Callable[[], Result], deadline: float | None) -> Result:
         """Runs a command and returns its result, which may not be durable yet.
 
@@ -270,29 +277,23 @@ class ProcessCommands:
     async def start_idle(
         self, namespace: bytes, version: bytes, make: Make, deadline: float | None = None
     ) -> bytes:
-        lobby, wait = await self._commands.run(
+        return await self._commands.run_durable_result(
             lambda: self._native.start_idle(namespace, version, make), deadline
         )
-        await self._commands.waiter.wait_durable(wait, deadline)
-        return lobby
 
     async def stop(
         self, lobby: bytes, *, only_if_idle: bool, deadline: float | None = None
     ) -> bool:
-        is_stopping, wait = await self._commands.run(
+        return await self._commands.run_durable_result(
             lambda: self._native.stop(lobby, only_if_idle), deadline
         )
-        await self._commands.waiter.wait_durable(wait, deadline)
-        return is_stopping
 
     async def exited(
         self, lobby: bytes, exit_code: int | None, deadline: float | None = None
     ) -> bool:
-        has_ended, wait = await self._commands.run(
+        return await self._commands.run_durable_result(
             lambda: self._native.exited(lobby, exit_code), deadline
         )
-        await self._commands.waiter.wait_durable(wait, deadline)
-        return has_ended
 
     async def lease(
         self,
@@ -306,11 +307,9 @@ class ProcessCommands:
 
         Raises PORTS_EXHAUSTED, STORAGE_FULL, and SERVER_NOT_FOUND for a server that has ended.
         """
-        leased, wait = await self._commands.run(
+        return await self._commands.run_durable_result(
             lambda: self._native.lease(owner, namespace, region, ports), deadline
         )
-        await self._commands.waiter.wait_durable(wait, deadline)
-        return leased
 
     async def set_backends(
         self, owner: bytes, backends: Sequence[tuple[str, str, int]], deadline: float | None = None
@@ -326,11 +325,9 @@ class ProcessCommands:
     async def replace_port(
         self, owner: bytes, name: str, refused: int, deadline: float | None = None
     ) -> int | None:
-        number, wait = await self._commands.run(
+        return await self._commands.run_durable_result(
             lambda: self._native.replace_port(owner, name, refused), deadline
         )
-        await self._commands.waiter.wait_durable(wait, deadline)
-        return number
 
     async def ports_returned(self, owner: bytes, deadline: float | None = None) -> None:
         """Starts the quarantine of ports after edge-guard closed their sockets. Raises

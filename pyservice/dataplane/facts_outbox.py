@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from pyservice.dataplane import engine
 from pyservice.dataplane.resolved_namespace import raw_id
@@ -31,20 +31,8 @@ _REASONS: Final = {
 Result = TypeVar("Result")
 
 
-class FactsEngine(Protocol):
-    @property
-    def facts_stream(self) -> str: ...
-    def status(self) -> engine.Status: ...
-    def read_facts(self, after_lsn: int, limit: int) -> engine.Facts: ...
-    def acknowledge_facts(self, lsn: int) -> None: ...
-    def counts(self, after_generation: int) -> tuple[int, bool, list[tuple[bytes, int, int]]]: ...
-    def lobby(self, lobby: bytes) -> engine.Lobby | None: ...
-    async def wait_all_durable(self, deadline: float | None) -> None: ...
-    async def wait_for_batch(self, timeout_s: float) -> None: ...
-
-
 class FactsOutbox:
-    def __init__(self, source: FactsEngine) -> None:
+    def __init__(self, source: engine.Engine) -> None:
         self._source = source
         self._next_facts_s = 0.0
         self._next_counts_s = 0.0

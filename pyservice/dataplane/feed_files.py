@@ -97,7 +97,7 @@ def _read(path: Path) -> StoredNamespace:
     except DecodeError:
         raise _damaged(path, "cannot be decoded") from None
     if kept is None or kept.namespace_id != path.name.removesuffix(_SUFFIX):
-        raise _damaged(path, "holds something else than its name says")
+        raise _damaged(path, "does not match its file name")
     return kept
 
 

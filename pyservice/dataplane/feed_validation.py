@@ -62,7 +62,7 @@ def captcha_problems(
         if name not in endpoints:
             yield (
                 (*path, name),
-                f"cannot be asked: the operator of this service has not set captcha.{name}_url",
+                f"cannot be used: the operator of this service has not set captcha.{name}_url",
             )
     if is_any:
         for field in ("requests_before_reverify", "verification_ttl"):
@@ -118,7 +118,7 @@ def _header_problems(headers: Mapping[str, str], path: tuple[str, ...]) -> Itera
         elif is_header_of_connection(name) or is_header_of_requests(name):
             yield (*path, name), "is a header that the service sets itself"
         elif known in seen:
-            yield (*path, name), "is there more than once, in other letters"
+            yield (*path, name), "occurs more than once, in different case"
         seen.add(known)
         if value and (not _HEADER_VALUE.fullmatch(value) or len(value) > _VALUE_MAX):
             yield (
@@ -205,7 +205,7 @@ def _versions(
     for index, version in enumerate(configuration.versions):
         path = ("versions", str(index))
         if ids.index(version.version_id) != index:
-            yield (*path, "version_id"), "is there more than once"
+            yield (*path, "version_id"), "occurs more than once"
         if version.retired_ts_ms:
             yield (*path, "retired_ts_ms"), "is set by the data plane and must not be fed"
         if running.get(version.version_id) != version:
@@ -289,7 +289,7 @@ def _access(configuration: pb.NamespaceConfiguration, held: NamespaceIndex) -> I
                 reason = "must be a host name or an IP address, without scheme and port"
                 yield Problem(path=path, reason=reason)
             elif host in seen:
-                yield Problem(path=path, reason="is there more than once")
+                yield Problem(path=path, reason="occurs more than once")
             elif host in public and (
                 owner := _owner(configuration, held, held.namespace_of_host(host))
             ):
@@ -307,7 +307,7 @@ def _tokens(configuration: pb.NamespaceConfiguration, held: NamespaceIndex) -> I
         path = ("environment_tokens", str(index), "sha256")
         grant = held.environment_grant(token.sha256)
         if token.sha256 in hashes:
-            yield Problem(path=path, reason="is there more than once")
+            yield Problem(path=path, reason="occurs more than once")
         elif grant and (owner := _owner(configuration, held, grant.namespace_id)):
             yield Problem(path=path, reason="belongs to another namespace", held_by=owner)
         hashes.add(token.sha256)
@@ -318,7 +318,7 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fi
     for index, token in enumerate(configuration.development_tokens):
         path = ("development_tokens", str(index))
         if token.token_id in ids:
-            yield (*path, "token_id"), "is there more than once"
+            yield (*path, "token_id"), "occurs more than once"
         ids.add(token.token_id)
         if token.HasField("hostname") and not is_host(token.hostname.lower()):
             yield (*path, "hostname"), "must be a host name or an IP address, without a port"
@@ -335,7 +335,7 @@ def _owner(
     if found is None or found.namespace_id == configuration.namespace_id:
         return ""
     _log.warning(
-        "configuration claims what another namespace has",
+        "configuration conflicts with another namespace",
         namespace=_name(configuration),
         owner=_name(found),
     )

@@ -155,5 +155,5 @@ class ControlPlaneMonitor:
             async with asyncio.timeout(timeout_s):
                 return await self._metrics()
         except Exception as error:  # noqa: BLE001 — after any error the control plane counts as down
-            _log.debug("control plane does not answer", error=repr(error))
+            _log.debug("control plane does not respond", error=repr(error))
             return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from pyservice.dataplane.matchmaker_checks import CreateTarget, FindCandidates
 from pyservice.dataplane.native import Make
 from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace
+from pyservice.dataplane.runtime_connection import RuntimeConnection
 
 LobbyCreation = Make | int | None
 """Input of find and create: a template, `lobby_count_max` if no lobby can start, or None to forbid
@@ -27,12 +28,6 @@ class LobbyOverrides:
     lobby_config: bytes | None = None
 
 
-class RuntimeAvailability(Protocol):
-    @property
-    def is_known(self) -> bool: ...
-    async def wait_until_known(self) -> None: ...
-
-
 class LobbyTemplates:
     def __init__(
         self,
@@ -40,7 +35,7 @@ class LobbyTemplates:
         *,
         has_job_domain: bool,
         heartbeat_grace_ms: int,
-        availability: RuntimeAvailability | None = None,
+        availability: RuntimeConnection | None = None,
     ) -> None:
         self._can_start = can_start
         self._availability = availability

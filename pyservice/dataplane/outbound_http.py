@@ -72,7 +72,7 @@ class DnsResolver:
         except TimeoutError:
             raise OSError(f"the name was not resolved within {self._timeout_s:g} s") from None
         except QueueFull:
-            raise OSError("too many names of this tenant wait to be looked up") from None
+            raise OSError("too many lookups of this tenant are waiting") from None
 
     async def _look_up(self, host: str, tenant: bytes) -> list[str]:
         loop = asyncio.get_running_loop()
@@ -179,7 +179,7 @@ class OutboundHttpClient:
         except QueueFull:
             raise NoUsableResponse("too many requests of this tenant wait already") from None
         except TimeoutError:
-            raise NoUsableResponse(f"no answer within {self._timeout_s:g} s") from None
+            raise NoUsableResponse(f"no response within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise NoUsableResponse(_reason(error)) from None
         finally:
@@ -203,7 +203,7 @@ class OutboundHttpClient:
             while body_limit and (part := await response.content.readany()):
                 body += part
                 if len(body) > body_limit:
-                    raise NoUsableResponse(f"an answer of more than {body_limit} bytes")
+                    raise NoUsableResponse(f"a response of more than {body_limit} bytes")
             return OutboundResponse(response.status, bytes(body))
 
     def _open(self) -> aiohttp.ClientSession:
@@ -275,4 +275,4 @@ def _reason(error: Exception) -> str:
         return "its certificate cannot be trusted"
     if isinstance(cause, OSError):
         return f"no connection: {cause.strerror or cause.args[0] if cause.args else 'refused'}"
-    return f"no usable answer: {type(error).__name__}"
+    return f"no usable response: {type(error).__name__}"

@@ -35,7 +35,7 @@ class RegionCatalog:
         self._ordered: Sequence[Region] = tuple(regions)
         self._by_id = {region.region_id: region for region in self._ordered}
         if not self._ordered:
-            raise ValueError("there has to be a region")
+            raise ValueError("at least one region is required")
 
     def __contains__(self, region_id: object) -> bool:
         return region_id in self._by_id

@@ -11,16 +11,18 @@ import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from google.protobuf.message import Message
 
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.engine_commands import (
     FetchLeasedPorts,
     LeasedPorts,
     PortRequest,
     ProcessCommands,
 )
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.native import LeasedPort, Lobby
 from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace, raw_id
@@ -30,17 +32,13 @@ from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.schema.validation import validate
 
 
-class StartingLobbies(Protocol):
-    def starts_of_version(self, namespace: bytes, version: bytes) -> bool: ...
-
-
 class PreviousVersions:
     """Configurations of previous versions, kept in memory while lobbies of these versions are
     starting.
     """
 
-    def __init__(self, servers: StartingLobbies) -> None:
-        self._processes = servers
+    def __init__(self, processes: ProcessCommands) -> None:
+        self._processes = processes
         self._held: dict[tuple[bytes, bytes], ResolvedNamespace] = {}
 
     def __len__(self) -> int:
@@ -77,23 +75,11 @@ _ENDED_CODES: Final = frozenset(
 )
 
 
-class RuntimeEngine(Protocol):
-    @property
-    def processes(self) -> ProcessCommands: ...
-    def lobby(self, lobby: bytes) -> Lobby | None: ...
-    async def wait_for_batch(self, timeout_s: float) -> None: ...
-
-
-class NamespaceSource(Protocol):
-    def is_known(self, namespace_id: bytes) -> bool: ...
-    def resolved(self, namespace_id: bytes) -> ResolvedNamespace: ...
-
-
 class RuntimeConnection:
     def __init__(
         self,
-        source: RuntimeEngine,
-        namespaces: NamespaceSource,
+        source: Engine,
+        namespaces: NamespaceIndex,
         player_addresses: PlayerAddresses,
         tiers: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
@@ -169,12 +155,12 @@ class RuntimeConnection:
             capacity.free_memory_mb - self._new_memory,
         )
 
-    def _count(self, lobby_id: bytes, room: tuple[int, int]) -> None:
+    def _count(self, lobby_id: bytes, resources: tuple[int, int]) -> None:
         before = self._new_lobbies.pop(lobby_id, (0, 0))
-        if any(room):
-            self._new_lobbies[lobby_id] = room
-        self._new_cpu += room[0] - before[0]
-        self._new_memory += room[1] - before[1]
+        if any(resources):
+            self._new_lobbies[lobby_id] = resources
+        self._new_cpu += resources[0] - before[0]
+        self._new_memory += resources[1] - before[1]
 
     def _reset_counts(self, after: int) -> None:
         self._counted_sequence = after
@@ -246,10 +232,10 @@ class RuntimeConnection:
         for report in request.reports:
             by_lobby.setdefault(report.lobby_id, []).append(report)
         # Concurrent, so that one journal sync covers all reports.
-        taken = await asyncio.gather(
+        results = await asyncio.gather(
             *map(self._apply_reports, by_lobby.values()), return_exceptions=True
         )
-        for error in taken:
+        for error in results:
             if error is not None:
                 raise error
         return pb.ReportResponse()
@@ -261,14 +247,14 @@ class RuntimeConnection:
         """
         _require_valid(request)
         owner = raw_id(request.server_id)
-        wishes = [
+        ports = [
             self._port_request(name, protocol)
             for name, protocol in sorted(request.protocols.items())
         ]
         namespace = raw_id(request.namespace_id)
         try:
             leased = await self.wait_server_served(
-                owner, lambda: self._processes.lease(owner, namespace, request.region, wishes)
+                owner, lambda: self._processes.lease(owner, namespace, request.region, ports)
             )
         except ServiceError as error:
             if error.code == "SERVER_NOT_FOUND":
@@ -277,8 +263,9 @@ class RuntimeConnection:
                     "The server has ended and its port lease with it; create another server.",
                 ) from None
             raise
-        ports = {port.name: self._public_port(port, owner, request.region) for port in leased}
-        return pb.LeaseResponse(ports=ports)
+        return pb.LeaseResponse(
+            ports={port.name: self._public_port(port, owner, request.region) for port in leased}
+        )
 
     async def place_server(self, request: pb.PlaceServerRequest) -> pb.PlaceServerResponse:
         _require_valid(request)
@@ -314,7 +301,7 @@ class RuntimeConnection:
                 await self._processes.exited(lobby, code)
                 self._crashes.discard(lobby)
             case _:
-                raise ServiceError("BODY_INVALID", "Set what happened to the lobby.")
+                raise ServiceError("BODY_INVALID", "Set `placed` or `over`.")
 
     def _detect_crash(self, lobby_id: bytes, code: int | None) -> None:
         """Detects a crash before the exit is applied, because the scaler reacts as soon as the

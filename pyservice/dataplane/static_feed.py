@@ -98,7 +98,7 @@ def _document(content: bytes) -> dict[str, Any]:
     except RecursionError:
         raise FeedDocumentError(["is nested too deeply"]) from None
     if not isinstance(document, dict):
-        raise FeedDocumentError(["has to be a JSON object"])
+        raise FeedDocumentError(["must be a JSON object"])
     return document
 
 
@@ -131,7 +131,7 @@ def _parse(document: Mapping[str, Any]) -> FeedFileContent:
         removal = feed_pb2.RemoveRequest()
         _read_message(fields, removal, path, problems)
         if not is_uuid(removal.namespace_id):
-            problems.append(f"{path}.namespace_id: has to be an id")
+            problems.append(f"{path}.namespace_id: must be an id")
         removals.append(removal)
     if problems:
         raise FeedDocumentError(problems)
@@ -139,7 +139,7 @@ def _parse(document: Mapping[str, Any]) -> FeedFileContent:
 
 
 def _twice(path: str) -> str:
-    return f"{path}.namespace_id: is there more than once"
+    return f"{path}.namespace_id: occurs more than once"
 
 
 def _objects(
@@ -147,14 +147,14 @@ def _objects(
 ) -> list[tuple[str, dict[str, Any]]]:
     value = document.get(field, [])
     if not isinstance(value, list):
-        problems.append(f"{field}: has to be a list")
+        problems.append(f"{field}: must be a list")
         return []
     found = []
     for index, one in enumerate(value):
         if isinstance(one, dict):
             found.append((f"{field}.{index}", one))
         else:
-            problems.append(f"{field}.{index}: has to be an object")
+            problems.append(f"{field}.{index}: must be an object")
     return found
 
 
@@ -175,7 +175,7 @@ def _read_message(
     if message.source_epoch != SOURCE_EPOCH:
         problems.append(f"{path}.source_epoch: is {SOURCE_EPOCH} for a file")
     if message.revision < 1:
-        problems.append(f"{path}.revision: has to be an integer from 1 on")
+        problems.append(f"{path}.revision: must be an integer of at least 1")
 
 
 def _with_proto_hash(token: Any) -> Any:
@@ -228,7 +228,7 @@ class StaticFeed:
     @property
     def problems(self) -> tuple[str, ...]:
         waiting = (
-            f"{_name(message)}: is not taken yet: {self._blocked_by}" for message in self._pending
+            f"{_name(message)}: is not applied yet: {self._blocked_by}" for message in self._pending
         )
         return (*self._unreadable, *(line for _, line in self._refused), *waiting)
 
@@ -397,6 +397,6 @@ def _name(message: Message) -> str:
 def _stale(name: str, stale: feed_pb2.Stale, revision: int) -> str:
     held = stale.held
     return (
-        f"{name}: revision {revision} is not newer than what is held "
+        f"{name}: revision {revision} is not newer than the stored one "
         f"(source {held.source_epoch}, revision {held.revision}): raise the revision"
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pyservice.auth import keyring
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.durable_files import is_disk_full
@@ -28,13 +29,6 @@ from pyservice.schema.validation import validate
 _log = get_logger("pyservice.keys")
 
 
-class SigningKeys(Protocol):
-    def add_key(self, key_id: int, secret: bytes) -> None: ...
-    def drop_key(self, key_id: int) -> bool: ...
-    def key_ids(self) -> list[int]: ...
-    def keys_in_use(self) -> list[int]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RotatedKeys:
     current: int
@@ -42,8 +36,8 @@ class RotatedKeys:
     dropped: list[int]
 
 
-class KeyRotation:
-    def __init__(self, data_dir: Path, signer: SigningKeys) -> None:
+class MacKeyRotation:
+    def __init__(self, data_dir: Path, signer: Engine) -> None:
         self._data_dir = data_dir
         self._signer = signer
         self._turn = asyncio.Lock()
@@ -87,15 +81,10 @@ class KeyRotation:
         return [key_id for key_id in unused if self._signer.drop_key(key_id)]
 
 
-class TokenSigner(Protocol):
-    def public_token(self, namespace_id: bytes, token_id: bytes) -> str: ...
-    def development_token(self, namespace_id: bytes, token_id: bytes, expires_ms: int) -> str: ...
-
-
 class TokenSigning:
     """Signs tokens for the control plane, which has no MAC keys."""
 
-    def __init__(self, namespaces: NamespaceIndex, signer: TokenSigner) -> None:
+    def __init__(self, namespaces: NamespaceIndex, signer: Engine) -> None:
         self._namespaces = namespaces
         self._signer = signer
 
@@ -117,10 +106,6 @@ class TokenSigning:
 _SECRET_BYTES: Final = 32
 
 
-class PublicTokenSigner(Protocol):
-    def public_token(self, namespace: bytes, token_id: bytes) -> str: ...
-
-
 class EnvironmentTokenStore(Protocol):
     async def add_environment_token(
         self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None
@@ -131,9 +116,9 @@ class TokenAdministration:
     def __init__(
         self,
         namespaces: NamespaceIndex,
-        signer: PublicTokenSigner,
+        signer: Engine,
         tokens: EnvironmentTokenStore | None,
-        rotation: KeyRotation,
+        rotation: MacKeyRotation,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._rotation = rotation

@@ -88,7 +88,7 @@ def test_settings_problems_do_not_hide_feed_problems(tmp_path: Path) -> None:
 
 def test_unusable_feed_is_reported(tmp_path: Path) -> None:
     [problem] = _problems("--feed", _feed(tmp_path, document(), document(display_name="Other")))
-    assert "namespaces.1.namespace_id: is there more than once" in problem
+    assert "namespaces.1.namespace_id: occurs more than once" in problem
     (tmp_path / "feed.json").write_text('{"namespaces": ' + "[" * 200_000)
     [problem] = _problems("--feed", str(tmp_path / "feed.json"))
     assert "nested too deeply" in problem

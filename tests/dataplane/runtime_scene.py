@@ -9,7 +9,7 @@ from typing import Any
 
 from pyservice.dataplane.edge_routes import EdgeRoutes
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.idle_lobbies import IdleLobbyScaler
+from pyservice.dataplane.lobby_scaling import LobbyScaler
 from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.matchmaker import Matchmaker
@@ -77,7 +77,7 @@ class RuntimeScene(MatchmakerScene):
                 wait_served=self.routes.wait_lobby_served,
             ),
         )
-        self.idle_lobby_scaler = IdleLobbyScaler(
+        self.lobby_scaler = LobbyScaler(
             engine, self.namespaces, self.lobby_templates, ["north", "south"], 30_000
         )
         self.run = ""

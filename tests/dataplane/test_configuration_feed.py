@@ -276,7 +276,7 @@ async def test_misnamed_file_is_refused(plane: Plane) -> None:
     await plane.apply()
     [path] = plane.folder.iterdir()
     path.rename(path.with_name(f"{OTHER_NAMESPACE_ID}.cfg"))
-    with pytest.raises(FeedFileError, match="something else"):
+    with pytest.raises(FeedFileError, match="does not match its file name"):
         plane.again()
 
 

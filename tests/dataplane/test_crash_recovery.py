@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.data_plane_service import MakeService, Service
+
+pytestmark = pytest.mark.full
 
 SECRET = "a-secret-that-outlives-it"
 

@@ -255,6 +255,7 @@ async def test_invalid_fact_requests_report_all_fields(reader: Reader) -> None:
         await reader.lobbies("no id")
 
 
+@pytest.mark.full
 async def test_lost_facts_are_reported(tmp_path: Path) -> None:
     ring = keyring.load_or_create(tmp_path)
     engine = open_engine(None, ring, EngineLimits())
@@ -322,6 +323,7 @@ async def test_slot_counts_of_live_lobbies(scene: MatchmakerScene, reader: Reade
     ]
 
 
+@pytest.mark.full
 def test_facts_survive_a_kill(service: Service) -> None:
     first, _ = service.attach()
     received = asyncio.run(_read(service))

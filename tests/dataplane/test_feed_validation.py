@@ -348,7 +348,7 @@ def test_duplicate_headers_are_refused() -> None:
     problems = _rule_problems(
         versions=[version(duel={"actions": {"find": _verified(**{"X-A": "1", "x-a": "2"})}})]
     )
-    assert list(problems.values()) == ["is there more than once, in other letters"]
+    assert list(problems.values()) == ["occurs more than once, in different case"]
 
 
 @pytest.mark.parametrize("action", ["find", "join", "create"])
@@ -368,7 +368,7 @@ def test_captcha_provider_without_endpoint_is_refused() -> None:
     problems = _of_captcha({**RULE, "captcha_b": A})
     assert problems == {
         f"{CAPTCHA}.captcha_b": (
-            "cannot be asked: the operator of this service has not set captcha.captcha_b_url"
+            "cannot be used: the operator of this service has not set captcha.captcha_b_url"
         )
     }
 

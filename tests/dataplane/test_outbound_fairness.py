@@ -125,6 +125,7 @@ async def test_slow_verification_does_not_block_other_games(scene: AdmissionScen
         assert server.most == AT_ONE_HOST
 
 
+@pytest.mark.full
 async def test_slow_dns_does_not_block_other_games(
     scene: AdmissionScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +218,7 @@ async def test_tenant_is_the_developer_group(
     assert tenants == [raw_id(group or SLOW_GAME["game_id"])]
 
 
+@pytest.mark.full
 async def test_slow_tenant_leaves_connections_to_others(
     server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

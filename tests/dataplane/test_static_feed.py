@@ -46,8 +46,8 @@ async def test_failed_namespaces_are_retried(source: StaticFeedScene) -> None:
     source.away_for = 1 << 30
     async with source.feeding():
         assert set(source.static.problems) == {
-            "arena/prod: is not taken yet: STORAGE_FULL",
-            "arena/staging: is not taken yet: STORAGE_FULL",
+            "arena/prod: is not applied yet: STORAGE_FULL",
+            "arena/staging: is not applied yet: STORAGE_FULL",
         }
         source.away_for = 3
         await source.until(lambda: not source.static.problems)
@@ -58,7 +58,7 @@ async def test_failing_namespace_does_not_block_others(source: StaticFeedScene) 
     source.write(document(), document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"))
     source.never = NAMESPACE_ID
     async with source.feeding():
-        waiting = ("arena/prod: is not taken yet: OVERLOADED",)
+        waiting = ("arena/prod: is not applied yet: OVERLOADED",)
         await source.until(lambda: source.static.problems == waiting)
         assert list(source.namespaces.labels().values()) == ["arena/staging"]
         source.never = ""
@@ -122,7 +122,7 @@ async def test_change_without_a_new_revision_is_reported(source: StaticFeedScene
     source.write(document(revision=5, display_name="Second"))
     source.static.reload()
     [problem] = await source.feed()
-    assert "revision 5 is not newer than what is held (source 0, revision 5)" in problem
+    assert "revision 5 is not newer than the stored one (source 0, revision 5)" in problem
     held = source.namespaces.configuration(RAW_ID)
     assert held is not None
     assert held.display_name == "First"
@@ -151,8 +151,8 @@ async def test_removed_list_removes_a_namespace(source: StaticFeedScene) -> None
         ("[]", "JSON object"),
         ('{"namespaces": ' + "[" * 200_000, "nested too deeply"),
         ('{"name": 1}', "name: is not known"),
-        ('{"namespaces": {}}', "namespaces: has to be a list"),
-        ('{"namespaces": [1]}', "namespaces.0: has to be an object"),
+        ('{"namespaces": {}}', "namespaces: must be a list"),
+        ('{"namespaces": [1]}', "namespaces.0: must be an object"),
         ('{"removed": [{"namespace_id": "x", "revision": 1}]}', "removed.0.namespace_id"),
         ('{"removed": [{"namespace_id": "' + VERSION_ID + '"}]}', "removed.0.revision"),
     ],
@@ -271,7 +271,7 @@ async def test_duplicate_namespace_gets_no_token(source: StaticFeedScene) -> Non
     source.write(document(), document(display_name="Other"))
     source.static.reload()
     [problem] = await source.feed()
-    assert "namespaces.1.namespace_id: is there more than once" in problem
+    assert "namespaces.1.namespace_id: occurs more than once" in problem
     before = source.path.read_bytes()
     with pytest.raises(ServiceError, match="more than once"):
         await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
@@ -379,7 +379,7 @@ async def test_added_token_applies_pending_changes_of_its_namespace(
     source.static.reload()
     async with source.feeding():
         await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
-        assert source.static.problems == ("arena/staging: is not taken yet: STORAGE_FULL",)
+        assert source.static.problems == ("arena/staging: is not applied yet: STORAGE_FULL",)
         source.away_for = 0
         await source.until(lambda: not source.static.problems)
     held = source.namespaces.configuration(RAW_ID)

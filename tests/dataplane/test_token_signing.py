@@ -12,7 +12,7 @@ import pytest
 
 from pyservice.auth import keyring
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
-from pyservice.dataplane.token_signing import KeyRotation, RotatedKeys
+from pyservice.dataplane.token_signing import MacKeyRotation, RotatedKeys
 from pyservice.errors import ServiceError
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +68,9 @@ async def _join(engine: Engine, lobby: bytes) -> str:
 async def test_new_key_signs_and_old_signatures_stay_valid(engine: Engine, tmp_path: Path) -> None:
     lobby, lobby_token = await _lobby(engine)
     player, public = await _join(engine, lobby), engine.public_token(NAMESPACE, TOKEN_ID)
-    assert await KeyRotation(tmp_path, engine).rotate(drop_unused=False) == RotatedKeys(2, [1], [])
+    assert await MacKeyRotation(tmp_path, engine).rotate(drop_unused=False) == RotatedKeys(
+        2, [1], []
+    )
     assert engine.public_token(NAMESPACE, TOKEN_ID) != public
     later = await _join(engine, lobby)
     await engine.close()
@@ -83,7 +85,7 @@ async def test_new_key_signs_and_old_signatures_stay_valid(engine: Engine, tmp_p
 async def test_unused_keys_are_dropped_on_request(engine: Engine, tmp_path: Path) -> None:
     lobby, _ = await _lobby(engine)
     public = engine.public_token(NAMESPACE, TOKEN_ID)
-    rotation = KeyRotation(tmp_path, engine)
+    rotation = MacKeyRotation(tmp_path, engine)
     assert await rotation.rotate(drop_unused=True) == RotatedKeys(2, [1], [])
     later = engine.public_token(NAMESPACE, TOKEN_ID)
     assert await rotation.rotate(drop_unused=True) == RotatedKeys(3, [1], [2])
@@ -105,7 +107,7 @@ async def test_key_is_stored_before_it_signs(
         add_key(key_id, secret)
 
     monkeypatch.setattr(engine, "add_key", added)
-    await KeyRotation(tmp_path, engine).rotate(drop_unused=False)
+    await MacKeyRotation(tmp_path, engine).rotate(drop_unused=False)
     assert on_disk == [2]
 
 
@@ -119,14 +121,14 @@ async def test_full_disk_keeps_the_old_key(
     with monkeypatch.context() as patched:
         patched.setattr(keyring, "rotate", no_room)
         with pytest.raises(ServiceError) as caught:
-            await KeyRotation(tmp_path, engine).rotate(drop_unused=True)
+            await MacKeyRotation(tmp_path, engine).rotate(drop_unused=True)
     assert caught.value.code == "STORAGE_FULL"
     assert engine.public_token(NAMESPACE, TOKEN_ID) == before
-    assert (await KeyRotation(tmp_path, engine).rotate(drop_unused=False)).current == 2
+    assert (await MacKeyRotation(tmp_path, engine).rotate(drop_unused=False)).current == 2
 
 
 async def test_concurrent_and_cancelled_rotations(engine: Engine, tmp_path: Path) -> None:
-    rotation = KeyRotation(tmp_path, engine)
+    rotation = MacKeyRotation(tmp_path, engine)
     gone = asyncio.create_task(rotation.rotate(drop_unused=False))
     await asyncio.sleep(0)
     gone.cancel()

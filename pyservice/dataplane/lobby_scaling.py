@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pyservice.dataplane.engine_commands import ProcessCommands
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_templates import LobbyTemplates
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.native import Lobby, SupplyGroup
 from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace, raw_id
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
 
 BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """Delay after the n-th crash in a row, in seconds."""
@@ -33,22 +33,6 @@ _POLL_INTERVAL_S: Final = 0.25
 _log = get_logger("supply")
 
 GroupKey = tuple[bytes, bytes, str, str]
-
-
-class ScalerEngine(Protocol):
-    @property
-    def processes(self) -> ProcessCommands: ...
-    def lobby(self, lobby: bytes) -> Lobby | None: ...
-    async def detach(
-        self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
-    ) -> bool: ...
-    async def wait_for_batch(self, timeout_s: float) -> None: ...
-
-
-class NamespaceSource(Protocol):
-    def __iter__(self) -> Iterator[NamespaceConfiguration]: ...
-    def is_known(self, namespace_id: bytes) -> bool: ...
-    def resolved(self, namespace_id: bytes) -> ResolvedNamespace: ...
 
 
 class EmptyLobbyView(Protocol):
@@ -95,7 +79,7 @@ def plan_group(
     region: str,
     grace_ms: int,
     *,
-    is_region_there: bool = True,
+    is_region_known: bool = True,
 ) -> GroupPlan:
     """Returns the plan of one group. `mode` is None if the version or the mode is not current.
 
@@ -108,8 +92,8 @@ def plan_group(
     settings = mode.settings_in(region)
     idle = [one for one in group.empty if one.is_findable and _is_idle(one, grace_ms)]
     shut = [one for one in ours if not one.is_findable and _is_idle(one, grace_ms)]
-    is_wanted = is_region_there and mode.allows_region(region)
-    low, high = (settings.idle_min, settings.idle_max) if is_wanted else (0, 0)
+    is_enabled = is_region_known and mode.allows_region(region)
+    low, high = (settings.idle_min, settings.idle_max) if is_enabled else (0, 0)
     surplus = [one for one in idle if one.is_ours][: max(0, len(idle) - high)]
     waiting = [one for one in ours if not _is_idle(one, grace_ms)]
     pending = [grace_ms - one.empty_ms for one in waiting]
@@ -149,13 +133,13 @@ class CrashBackoff:
             del self._crashes[key]
 
 
-class IdleLobbyScaler:
+class LobbyScaler:
     """Applies the plan of each group while `run` is running."""
 
     def __init__(
         self,
-        source: ScalerEngine,
-        namespaces: NamespaceSource,
+        source: Engine,
+        namespaces: NamespaceIndex,
         lobby_templates: LobbyTemplates,
         regions: Sequence[str],
         grace_ms: int,
@@ -190,8 +174,8 @@ class IdleLobbyScaler:
         self._schedule(key, self._backoff.remaining_s(key))
 
     def _schedule(self, key: GroupKey, wait_s: float) -> None:
-        look_s = _now_s() + wait_s
-        self._due[key] = min(look_s, self._due.get(key, look_s))
+        check_s = _now_s() + wait_s
+        self._due[key] = min(check_s, self._due.get(key, check_s))
 
     async def run(self) -> None:
         """Applies plans until cancelled. Retries failed commands."""
@@ -226,17 +210,17 @@ class IdleLobbyScaler:
         if self._namespaces.is_known(namespace_id):
             namespace = self._namespaces.resolved(namespace_id)
             mode = namespace.modes.get(mode_name) if namespace.version_id == version else None
-        is_there = region in self._regions
-        todo = plan_group(group, mode, region, self._grace_ms, is_region_there=is_there)
-        if todo.recheck_ms is not None:
-            self._schedule(key, todo.recheck_ms / 1000)
+        is_known = region in self._regions
+        plan = plan_group(group, mode, region, self._grace_ms, is_region_known=is_known)
+        if plan.recheck_ms is not None:
+            self._schedule(key, plan.recheck_ms / 1000)
         try:
             if namespace is not None and mode is None and group.live:
                 await self._drain(key, namespace)
-            for one in todo.stop:
+            for one in plan.stop:
                 await self._stop(one.lobby)
             if mode is not None and namespace is not None:
-                await self._start(key, namespace, mode, todo.start)
+                await self._start(key, namespace, mode, plan.start)
         except ServiceError as error:
             # Lobbies, ports or disk are exhausted: retry later, and continue with other groups.
             _log.debug(
@@ -279,11 +263,11 @@ class IdleLobbyScaler:
             self._schedule(key, remaining_s)
             return
         for _ in range(count):
-            make = self._lobby_templates.for_idle(namespace, mode, key[3])
-            if make is None:
+            template = self._lobby_templates.for_idle(namespace, mode, key[3])
+            if template is None:
                 self._schedule(key, _RETRY_S)
                 return
-            await self._processes.start_idle(namespace.namespace_id, namespace.version_id, make)
+            await self._processes.start_idle(namespace.namespace_id, namespace.version_id, template)
 
 
 @contextlib.contextmanager

@@ -12,14 +12,14 @@ from typing import Any, Final
 import pytest
 
 from pyservice.auth import keyring
-from pyservice.dataplane import idle_lobbies
+from pyservice.dataplane import lobby_scaling
 from pyservice.dataplane.configuration_feed import retain_versions
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
-from pyservice.dataplane.idle_lobbies import (
+from pyservice.dataplane.lobby_scaling import (
     BACKOFF_S,
     CrashBackoff,
     GroupPlan,
-    IdleLobbyScaler,
+    LobbyScaler,
     plan_group,
 )
 from pyservice.dataplane.resolved_namespace import ResolvedMode, raw_id, resolve_namespace
@@ -201,7 +201,7 @@ def switched(
 async def test_drained_lobby_stops_after_max_drain_even_with_players(engine: Engine) -> None:
     scene = await connected_scene(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
-    idle_lobby_scaler = IdleLobbyScaler(
+    lobby_scaler = LobbyScaler(
         engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
     )
     async with asking(scene.find()) as finding:
@@ -215,8 +215,8 @@ async def test_drained_lobby_stops_after_max_drain_even_with_players(engine: Eng
     scene.namespaces.put(switched(index, SWITCHED_MS))
 
     async def is_stopping() -> bool:
-        idle_lobby_scaler.namespace_changed(namespace)
-        await idle_lobby_scaler.step()
+        lobby_scaler.namespace_changed(namespace)
+        await lobby_scaler.step()
         return any(lobby.is_stopping for lobby in (await scene.wanted()).lobbies)
 
     assert not await is_stopping()
@@ -229,7 +229,7 @@ async def test_drained_lobby_stops_after_max_drain_even_with_players(engine: Eng
 async def test_attached_lobby_is_detached_after_max_drain(engine: Engine) -> None:
     scene = await connected_scene(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
-    idle_lobby_scaler = IdleLobbyScaler(
+    lobby_scaler = LobbyScaler(
         engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
     )
     played, empty = await scene.attach("attached"), await scene.attach("attached")
@@ -246,8 +246,8 @@ async def test_attached_lobby_is_detached_after_max_drain(engine: Engine) -> Non
     attached = (played, empty, starting, new)
 
     async def live() -> list[bool]:
-        idle_lobby_scaler.namespace_changed(namespace)
-        await idle_lobby_scaler.step()
+        lobby_scaler.namespace_changed(namespace)
+        await lobby_scaler.step()
         return [engine.lobby(raw_id(one.lobby_id)) is not None for one in attached]
 
     wall_ms = SWITCHED_MS + DRAIN_MS - 1
@@ -266,7 +266,7 @@ async def test_attached_lobby_is_detached_after_max_drain(engine: Engine) -> Non
 async def test_attached_lobby_survives_a_rollback(engine: Engine) -> None:
     scene = await connected_scene(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
-    idle_lobby_scaler = IdleLobbyScaler(
+    lobby_scaler = LobbyScaler(
         engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
     )
     made = await scene.attach("attached")
@@ -274,12 +274,12 @@ async def test_attached_lobby_survives_a_rollback(engine: Engine) -> None:
     first = scene.namespaces.configuration(namespace)
     assert first is not None
     scene.namespaces.put(switched(first, SWITCHED_MS))
-    idle_lobby_scaler.namespace_changed(namespace)
-    await idle_lobby_scaler.step()
+    lobby_scaler.namespace_changed(namespace)
+    await lobby_scaler.step()
     scene.namespaces.put(first)
     wall_ms += 2 * DRAIN_MS
-    idle_lobby_scaler.namespace_changed(namespace)
-    await idle_lobby_scaler.step()
+    lobby_scaler.namespace_changed(namespace)
+    await lobby_scaler.step()
     assert (await scene.find("attached")).lobby.lobby_id == made.lobby_id
 
 
@@ -333,22 +333,22 @@ async def test_failed_lobbies_are_replaced_with_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ready: bool
 ) -> None:
     now = [1_000.0]
-    monkeypatch.setattr(idle_lobbies, "_now_s", lambda: now[0])
+    monkeypatch.setattr(lobby_scaling, "_now_s", lambda: now[0])
     async with engine_that_waits(300_000 if is_ready else 100, tmp_path) as engine:
         scene = await connected_scene(engine, beats=TWO_IDLE)
-        scene.idle_lobby_scaler.namespace_changed(scene.client().namespace_id)
+        scene.lobby_scaler.namespace_changed(scene.client().namespace_id)
         for pause_s in BACKOFF_S[1::2]:
             await wanted(scene)
-            await scene.idle_lobby_scaler.step()
+            await scene.lobby_scaler.step()
             lobbies = await wanted(scene)
             assert len(lobbies) == 2
             for lobby_id in lobbies if is_ready else ():
                 await engine.ready(parse_uuid(lobby_id) or b"", None)
             await all_over(engine, lobbies)
-            await scene.idle_lobby_scaler.step()
+            await scene.lobby_scaler.step()
             assert await wanted(scene) == [], "both of them failed, so the next ones wait"
             now[0] += pause_s - 0.1
-            await scene.idle_lobby_scaler.step()
+            await scene.lobby_scaler.step()
             assert await wanted(scene) == [], "and not for less"
             now[0] += 0.2
 
@@ -391,10 +391,11 @@ async def test_find_with_max_players_below_party_size_is_refused(engine: Engine)
 EMPTY_GRACE_MS = 1_500
 
 
+@pytest.mark.full
 async def test_grace_period_ends_during_crash_backoff(engine: Engine) -> None:
     both = {"idle_lobbies": {"min": 1, "max": 1}, "actions": {"create": {"enabled": True}}}
     scene = await connected_scene(engine, kept={**both, "docker": DOCKER})
-    idle_lobby_scaler = IdleLobbyScaler(
+    lobby_scaler = LobbyScaler(
         engine, scene.namespaces, scene.lobby_templates, ["north"], EMPTY_GRACE_MS
     )
     async with asking(scene.create("kept")) as creating:
@@ -406,12 +407,12 @@ async def test_grace_period_ends_during_crash_backoff(engine: Engine) -> None:
     lobby = engine.lobby(raw_id(lobby_id))
     assert lobby is not None
     for _ in BACKOFF_S:
-        idle_lobby_scaler.lobby_crashed(lobby)
+        lobby_scaler.lobby_crashed(lobby)
     assert BACKOFF_S[-1] > PATIENCE_S
     await scene.connected(lobby_id, made.player.token)
     await scene.disconnected(lobby_id, made.player.token)
 
-    running = asyncio.create_task(idle_lobby_scaler.run())
+    running = asyncio.create_task(lobby_scaler.run())
 
     async def is_stopping() -> bool:
         return any(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind, WaitForChange
+from pyservice.dataplane.channel_events import ChannelEvents
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.live_events import LiveEvents
 from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
@@ -28,7 +28,7 @@ class Readers:
     def __init__(self, engine: Engine) -> None:
         self.topics = Topics()
         regions = RegionCatalog([Region("north", "Self-hosted", "North", 60.0, 0.0)])
-        self.events = LiveEvents(engine, regions, self.topics)
+        self.events = ChannelEvents(engine, regions, self.topics)
 
     def caller(self, secret: str, **call: Any) -> Caller:
         made = Call("0" * 32, bytes([10, 0, 0, 9]), authorization=f"Bearer {secret}", **call)

@@ -1,9 +1,9 @@
-"""Live events: player tokens that a find, join or create delivered to an event channel."""
+"""Events of event channels: player tokens that a find, join or create delivered to a channel."""
 
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol
+from typing import Final
 
 from pyservice.calls import Call, Caller, Operation, TokenKind, WaitForChange
 from pyservice.dataplane.engine import Engine
@@ -14,20 +14,13 @@ from pyservice.dataplane.region_catalog import RegionCatalog
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
+from pyservice.watch import Topics
 
 _GET: Final = "hosting.v1.Events.GetLiveEvents"
 _BEARER: Final = re.compile(r"bearer +([A-Za-z0-9_-]{22,64}) *", re.IGNORECASE)
 
 
-class Topics(Protocol):
-    def bump(self, *topics: str) -> None: ...
-    def index_of(self, *topics: str) -> str: ...
-    def wait_unless_changed(
-        self, watch_index: str | None, call: Call, *topics: str
-    ) -> WaitForChange | None: ...
-
-
-class LiveEvents:
+class ChannelEvents:
     def __init__(
         self,
         engine: Engine,
