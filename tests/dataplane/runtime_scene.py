@@ -20,6 +20,7 @@ from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import version
 from tests.dataplane.matchmaker_scene import MatchmakerScene
+from tests.support.waiting import PATIENCE_S, eventually
 
 BUILD_ID = "0192f000-0000-7000-8000-0000000000b1"
 DOCKER: dict[str, Any] = {
@@ -127,12 +128,28 @@ class RuntimeScene(MatchmakerScene):
         return answer
 
     async def serve(self) -> list[routes_pb2.Route]:
-        routes = list((await self.follow()).routes)
+        async def new_routes() -> list[routes_pb2.Route]:
+            return list((await self.follow()).routes)
+
+        routes: list[routes_pb2.Route] = await eventually(new_routes)
         await self.follow(*(outcome(route, "LISTENING") for route in routes))
         return routes
 
     async def ready(self, lobby_id: str) -> None:
         await self.fleet.ready(pb.LobbyReadyRequest(), self.server(lobby_id))
+
+    async def started(self, work: Awaitable[Any] | None = None) -> tuple[Any, Any]:
+        """Runs a find or create with a new lobby. Returns its response and the desired lobby."""
+        async with asking(work or self.find()) as finding:
+            [wanted] = (await self.wanted(wait_ms=5_000)).lobbies
+            await self.serve()
+            await self.ready(wanted.lobby_id)
+            return await asyncio.wait_for(finding, PATIENCE_S), wanted
+
+    async def scale(self) -> list[Any]:
+        """Runs one step of the scaler. Returns the changed lobbies."""
+        await self.lobby_scaler.step()
+        return list((await self.wanted()).lobbies)
 
     async def create(self, mode: str = "duel", **fields: Any) -> pb.CreateLobbyResponse:
         request = pb.CreateLobbyRequest(game_mode=mode, **fields)

@@ -12,11 +12,13 @@ from urllib.parse import parse_qs
 import pytest
 from aiohttp import web
 
-from pyservice.calls import Caller
 from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.matchmaker import Matchmaker
+from pyservice.dataplane.resolved_namespace import resolve_namespace
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
-from tests.dataplane.matchmaker_scene import expect_error
+from tests.dataplane.configurations import configuration, version
+from tests.dataplane.matchmaker_scene import MODES, expect_error
 from tests.dataplane.third_party_server import ThirdPartyServer, third_party_server
 from tests.support.waiting import PATIENCE_S
 
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.anyio
 A = {"secret_key": "secret-a", "site_key": "site-a"}
 B = {"secret_key": "secret-b", "site_key": "site-b"}
 RULE = {"captcha_a": A, "requests_before_reverify": 2, "verification_ttl": 60_000}
+EACH_REQUEST = {**RULE, "requests_before_reverify": 0}
 PASSED = b'{"success": true}'
 FAILED = b'{"success": false, "error-codes": ["invalid-input-response"]}'
 
@@ -73,48 +76,28 @@ async def test_valid_captcha_response_is_verified_with_a_form(
     assert (seen.method, seen.path) == ("POST", "/a")
     assert seen.headers["Content-Type"] == "application/x-www-form-urlencoded"
     assert seen.headers["traceparent"].startswith("00-" + "0" * 32)
-    assert form(provider) == {
-        "secret": "secret-a",
-        "response": "a&b=ü",
-        "remoteip": "10.0.0.1",
-        "sitekey": "site-a",
-    }
+    sent = {"secret": "secret-a", "response": "a&b=ü", "remoteip": "10.0.0.1"}
+    assert form(provider) == {**sent, "sitekey": "site-a"}
 
 
-async def test_captcha_error_names_the_site_key(
-    scene: AdmissionScene, provider: ThirdPartyServer
-) -> None:
-    await scene.attach()
-    scene.ask({**RULE, "captcha_a": None, "captcha_b": B})
-    error = await expect_error(scene.find())
-    assert error.metadata == {"provider": "captcha_b", "site_key": "site-b"}
-    await scene.find(captcha=proof(provider="captcha_b"))
-    assert provider.seen[0].path == "/b"
-    assert form(provider) == {"secret": "secret-b", "response": "human", "remoteip": "10.0.0.1"}
-
-
-async def test_first_provider_is_preferred_and_both_are_accepted(
-    scene: AdmissionScene, provider: ThirdPartyServer
-) -> None:
+async def test_providers_of_the_rule(scene: AdmissionScene, provider: ThirdPartyServer) -> None:
     await scene.attach("tagged")
+    scene.ask(RULE)
+    # A response for another provider, or for none, is ignored.
+    for captcha in (proof(provider="captcha_b"), pb.Captcha()):
+        error = await expect_error(scene.find("tagged", captcha=captcha))
+        assert (error.code, error.metadata["provider"]) == ("CAPTCHA_REQUIRED", "captcha_a")
+    assert provider.seen == []
     scene.ask({**RULE, "captcha_b": B})
     error = await expect_error(scene.find("tagged"))
     assert error.metadata["provider"] == "captcha_a"
     await scene.find("tagged", captcha=proof(provider="captcha_b"))
     await scene.find("tagged", scene.client(2), captcha=proof())
     assert [seen.path for seen in provider.seen] == ["/b", "/a"]
-
-
-async def test_response_for_an_unconfigured_provider_is_ignored(
-    scene: AdmissionScene, provider: ThirdPartyServer
-) -> None:
-    await scene.attach()
-    scene.ask(RULE)
-    error = await expect_error(scene.find(captcha=proof(provider="captcha_b")))
-    assert error.code == "CAPTCHA_REQUIRED"
-    assert error.metadata["provider"] == "captcha_a"
-    assert (await expect_error(scene.find(captcha=pb.Captcha()))).code == "CAPTCHA_REQUIRED"
-    assert provider.seen == []
+    assert form(provider, 0) == {"secret": "secret-b", "response": "human", "remoteip": "10.0.0.1"}
+    scene.ask({**RULE, "captcha_a": None, "captcha_b": B})
+    error = await expect_error(scene.find("tagged", scene.client(3)))
+    assert error.metadata == {"provider": "captcha_b", "site_key": "site-b"}
 
 
 async def test_pass_expires_after_requests(
@@ -122,52 +105,31 @@ async def test_pass_expires_after_requests(
 ) -> None:
     made = await scene.attach("tagged")
     scene.ask(RULE)
-    await scene.find("tagged", captcha=proof())
-    await scene.find("tagged")
-    await scene.join(made.lobby_id)
-    assert (await expect_error(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
-    await scene.find("tagged", captcha=proof())
-    await scene.find("tagged")
+    for _ in range(2):
+        await scene.find("tagged", captcha=proof())
+        # A valid pass needs no response, and the service does not verify an unneeded one.
+        await scene.find("tagged", captcha=proof("another"))
+        await scene.join(made.lobby_id)
+        for work in (scene.find("tagged"), scene.join(made.lobby_id)):
+            assert (await expect_error(work)).code == "CAPTCHA_REQUIRED"
     assert len(provider.seen) == 2
-
-
-async def test_pass_expires_after_ttl(scene: AdmissionScene) -> None:
-    await scene.attach("tagged")
-    scene.ask(RULE)
-    await scene.find("tagged", captcha=proof())
-    scene.passes.now_ms = 59_999
-    await scene.find("tagged")
-    scene.passes.now_ms = 60_000
-    assert (await expect_error(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
-
-
-async def test_captcha_for_each_request_without_requests_before_reverify(
-    scene: AdmissionScene, provider: ThirdPartyServer
-) -> None:
-    await scene.attach("tagged")
-    scene.ask({**RULE, "requests_before_reverify": 0})
+    scene.ask(EACH_REQUEST)
     for _ in range(2):
         assert (await expect_error(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
         await scene.find("tagged", captcha=proof())
-    assert len(provider.seen) == 2
+    assert len(provider.seen) == 4
 
 
-async def test_unneeded_response_is_not_verified(
-    scene: AdmissionScene, provider: ThirdPartyServer
-) -> None:
-    await scene.attach("tagged")
-    scene.ask(RULE)
-    await scene.find("tagged", captcha=proof())
-    await scene.find("tagged", captcha=proof("another"))
-    assert len(provider.seen) == 1
-
-
-async def test_captcha_pass_is_per_address(scene: AdmissionScene) -> None:
+async def test_pass_expires_after_ttl_and_belongs_to_an_address(scene: AdmissionScene) -> None:
     await scene.attach("tagged")
     scene.ask(RULE)
     await scene.find("tagged", captcha=proof())
     error = await expect_error(scene.find("tagged", scene.client(2)))
     assert error.code == "CAPTCHA_REQUIRED"
+    scene.passes.now_ms = 59_999
+    await scene.find("tagged")
+    scene.passes.now_ms = 60_000
+    assert (await expect_error(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
 
 
 async def test_env_caller_passes_for_the_named_player(
@@ -185,44 +147,38 @@ async def test_env_caller_passes_for_the_named_player(
     await scene.find("tagged", back_end)
 
 
-async def test_failed_captcha_stores_nothing(
-    scene: AdmissionScene, provider: ThirdPartyServer
-) -> None:
-    made = await scene.attach()
-    scene.ask(RULE)
-    provider.answers(200, FAILED)
-    for body in (FAILED, b"{}", b'{"success": "true"}', b'{"success": 1}', b'{"success": null}'):
-        provider.answers(200, body)
-        assert (await expect_error(scene.find(captcha=proof()))).code == "CAPTCHA_FAILED"
-    assert scene.passes.passed == {}
-    assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+UNUSABLE = (b"", b"true", b"[]", b'{"success": true', b"<html>")
 
 
 @pytest.mark.parametrize(
-    ("status", "body"),
+    ("status", "body", "code"),
     [
-        (200, b""),
-        (200, b"true"),
-        (200, b"[]"),
-        (200, b'{"success": true'),
-        (200, b"<html>"),
-        (200, b'{"success": true, "more": "' + b"x" * 70_000 + b'"}'),
-        (302, PASSED),
-        (400, PASSED),
-        (404, PASSED),
-        (500, PASSED),
-        (503, PASSED),
+        *(
+            (200, body, "CAPTCHA_FAILED")
+            for body in (FAILED, b"{}", b'{"success": "true"}', b'{"success": 1}')
+        ),
+        (200, b'{"success": null}', "CAPTCHA_FAILED"),
+        *((200, body, "MATCHMAKER_VERIFICATION_UNAVAILABLE") for body in UNUSABLE),
+        (
+            200,
+            b'{"success": true, "more": "' + b"x" * 70_000 + b'"}',
+            "MATCHMAKER_VERIFICATION_UNAVAILABLE",
+        ),
+        *(
+            (status, PASSED, "MATCHMAKER_VERIFICATION_UNAVAILABLE")
+            for status in (302, 400, 404, 500, 503)
+        ),
     ],
 )
-async def test_invalid_provider_response_is_unavailable(
-    scene: AdmissionScene, provider: ThirdPartyServer, status: int, body: bytes
+async def test_other_response_of_the_provider_stores_nothing(
+    scene: AdmissionScene, provider: ThirdPartyServer, status: int, body: bytes, code: str
 ) -> None:
     made = await scene.attach()
     scene.ask(RULE)
     provider.answers(status, body)
     error = await expect_error(scene.find(captcha=proof()))
-    assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
-    assert "captcha provider" in error.detail
+    assert error.code == code
+    assert ("captcha provider" in error.detail) == (code == "MATCHMAKER_VERIFICATION_UNAVAILABLE")
     assert scene.passes.passed == {}
     assert scene.places(made.lobby_id) == (0, 0, 0, 0)
 
@@ -242,16 +198,20 @@ async def test_repeated_request_needs_no_second_captcha(
     scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     made = await scene.attach("tagged")
-    scene.ask({**RULE, "requests_before_reverify": 0})
-    caller = scene.client(idempotency_key="again")
-    first = await scene.find("tagged", caller, captcha=proof())
-    provider.answers(200, FAILED)
-    assert await scene.find("tagged", caller, captcha=proof()) == first
-    caller = scene.client(idempotency_key="join")
-    provider.answers(200, PASSED)
-    joined = await scene.join(made.lobby_id, caller, captcha=proof())
-    provider.answers(200, FAILED)
-    assert await scene.join(made.lobby_id, caller, captcha=proof()) == joined
+    scene.ask(EACH_REQUEST)
+
+    async def find() -> Any:
+        return await scene.find("tagged", scene.client(idempotency_key="find"), captcha=proof())
+
+    async def join() -> Any:
+        caller = scene.client(idempotency_key="join")
+        return await scene.join(made.lobby_id, caller, captcha=proof())
+
+    for request in (find, join):
+        provider.answers(200, PASSED)
+        first = await request()
+        provider.answers(200, FAILED)
+        assert await request() == first
     assert scene.places(made.lobby_id) == (0, 2, 0, 0)
     assert len(provider.seen) == 2
 
@@ -260,7 +220,7 @@ async def test_concurrent_repeated_requests_share_one_captcha(
     scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     made = await scene.attach("tagged")
-    scene.ask({**RULE, "requests_before_reverify": 0})
+    scene.ask(EACH_REQUEST)
     go = asyncio.Event()
 
     async def once(_: web.Request) -> web.StreamResponse:
@@ -270,7 +230,7 @@ async def test_concurrent_repeated_requests_share_one_captcha(
     provider.reply = once
 
     def ask() -> asyncio.Task[Any]:
-        caller: Caller = scene.client(idempotency_key="twice")
+        caller = scene.client(idempotency_key="twice")
         return asyncio.create_task(scene.join(made.lobby_id, caller, captcha=proof()))
 
     first, second = ask(), ask()
@@ -287,38 +247,36 @@ async def test_concurrent_repeated_requests_share_one_captcha(
 
 
 async def test_captcha_error_order(scene: AdmissionScene, provider: ThirdPartyServer) -> None:
-    made = await scene.attach()
+    lobby = (await scene.attach()).lobby_id
     scene.ask(RULE)
-    lobby = made.lobby_id
+    server = scene.server(lobby)
     unknown = "00010000-0000-4000-8000-000000000000"
-    assert (await expect_error(scene.join(unknown))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
-    assert (await expect_error(scene.join(lobby, party_size=5))).code == "BODY_INVALID"
-    assert (await expect_error(scene.find("brawl"))).code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
-    assert (await expect_error(scene.find(tags={"a": "b"}))).code == "MATCHMAKER_TAGS_DISABLED"
-    assert (await expect_error(scene.find(party_size=3))).code == "BODY_INVALID"
-    await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=True), scene.server(lobby))
+    for work, code in (
+        (scene.join(unknown), "MATCHMAKER_LOBBY_NOT_FOUND"),
+        (scene.join(lobby, party_size=5), "BODY_INVALID"),
+        (scene.find("brawl"), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        (scene.find(tags={"a": "b"}), "MATCHMAKER_TAGS_DISABLED"),
+        (scene.find(party_size=3), "BODY_INVALID"),
+    ):
+        assert (await expect_error(work)).code == code
+    await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=True), server)
     assert (await expect_error(scene.join(lobby))).code == "MATCHMAKER_LOBBY_CLOSED"
-    await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=False), scene.server(lobby))
+    await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=False), server)
     await scene.join(lobby, captcha=proof(), party_size=2)
     # The lobby is full, but that is not reported before the captcha.
     error = await expect_error(scene.join(lobby, scene.client(2)))
     assert error.code == "CAPTCHA_REQUIRED"
     error = await expect_error(scene.join(lobby, scene.client(2), captcha=proof()))
     assert error.code == "MATCHMAKER_LOBBY_FULL"
-    limited = {"matchmaker": {"lobby_count_max": 512, "max_players": 2}}
-    scene.ask({**RULE, "requests_before_reverify": 0}, limited)
-    assert (await expect_error(scene.join(lobby))).code == "CAPTCHA_REQUIRED"
-    error = await expect_error(scene.join(lobby, captcha=proof()))
-    assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
-    assert (await expect_error(scene.find())).code == "CAPTCHA_REQUIRED"
-    error = await expect_error(scene.find(captcha=proof()))
-    assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
-    await scene.fleet.detach(
-        pb.DetachLobbyRequest(game_id="arena", lobby_id=lobby), scene.back_end()
-    )
-    assert (
-        await expect_error(scene.join(lobby, scene.client(3)))
-    ).code == "MATCHMAKER_LOBBY_STOPPED"
+    scene.ask(EACH_REQUEST, {"matchmaker": {"lobby_count_max": 512, "max_players": 2}})
+    for request in (lambda **given: scene.join(lobby, **given), scene.find):
+        assert (await expect_error(request())).code == "CAPTCHA_REQUIRED"
+        error = await expect_error(request(captcha=proof()))
+        assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
+    detach = pb.DetachLobbyRequest(game_id="arena", lobby_id=lobby)
+    await scene.fleet.detach(detach, scene.back_end())
+    error = await expect_error(scene.join(lobby, scene.client(3)))
+    assert error.code == "MATCHMAKER_LOBBY_STOPPED"
     assert len(provider.seen) == 4
 
 
@@ -336,9 +294,6 @@ async def test_rejoin_requires_captcha(scene: AdmissionScene) -> None:
 
 
 async def test_lobby_keeps_the_captcha_of_its_version(scene: AdmissionScene) -> None:
-    from tests.dataplane.configurations import version
-    from tests.dataplane.matchmaker_scene import MODES
-
     made = await scene.attach("tagged")
     later = "0192f000-0000-7000-8000-0000000000b9"
     old, new = version(level={"captcha": RULE}, **MODES), version(later, **MODES)
@@ -350,8 +305,6 @@ async def test_lobby_keeps_the_captcha_of_its_version(scene: AdmissionScene) -> 
 
 
 async def test_captcha_fails_without_admission(scene: AdmissionScene, engine: Engine) -> None:
-    from pyservice.dataplane.matchmaker import Matchmaker
-
     made = await scene.attach()
     scene.ask(RULE)
     scene.matchmaker = Matchmaker(engine, scene.namespaces, scene.matchmaker._regions)
@@ -365,10 +318,9 @@ async def test_bundled_captcha_provider(engine: Engine) -> None:
         try:
             assert process.stdout is not None
             url = (await asyncio.to_thread(process.stdout.readline)).strip()
-            rule = {**RULE, "captcha_b": B, "requests_before_reverify": 0}
             async with admission_scene(engine, captcha_a=url, captcha_b=url) as scene:
                 await scene.attach("tagged")
-                scene.ask(rule)
+                scene.ask({**EACH_REQUEST, "captcha_b": B})
                 for name in ("captcha_a", "captcha_b"):
                     await scene.find("tagged", captcha=proof(provider=name))
                 await scene.find("tagged", captcha=proof("human-1"))
@@ -380,18 +332,10 @@ async def test_bundled_captcha_provider(engine: Engine) -> None:
 
 
 def test_captcha_rule_repr_hides_secrets() -> None:
-    from pyservice.dataplane.resolved_namespace import resolve_namespace
-    from tests.dataplane.configurations import configuration, version
-
-    verified = {
-        "enabled": True,
-        "verification": {"url": "https://x/?key=s3", "headers": {"k": "s3"}},
-    }
-    resolved = resolve_namespace(
-        configuration(
-            versions=[version(level={"captcha": RULE}, duel={"actions": {"join": verified}})]
-        )
-    )
+    verification = {"url": "https://x/?key=s3", "headers": {"k": "s3"}}
+    duel = {"actions": {"join": {"enabled": True, "verification": verification}}}
+    fed = configuration(versions=[version(level={"captcha": RULE}, duel=duel)])
+    resolved = resolve_namespace(fed)
     assert resolved.admission_rules is not None
     assert "secret-a" not in repr(resolved)
     assert "s3" not in repr(resolved)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import random
+from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
@@ -24,7 +26,7 @@ from tests.dataplane.configurations import NAMESPACE_ID, OTHER_NAMESPACE_ID, con
 
 pytestmark = pytest.mark.anyio
 
-RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
+RAW_ID = raw_id(NAMESPACE_ID)
 NEXT_VERSION: dict[str, Any] = {
     "current_version_id": OTHER_NAMESPACE_ID,
     "versions": [{**version(duel={}), "version_id": OTHER_NAMESPACE_ID}],
@@ -68,20 +70,14 @@ def plane(tmp_path: Path) -> Plane:
 
 
 async def test_revision_order(plane: Plane) -> None:
-    assert await plane.apply(0, 5) == "applied"
-    assert await plane.apply(0, 5) == "applied"
-    assert await plane.apply(0, 4) == "stale"
-    assert await plane.apply(0, 6) == "applied"
-    assert await plane.apply(1, 1) == "applied"
-    assert await plane.apply(0, 7) == "stale"
+    steps = [(0, 5, "applied"), (0, 5, "applied"), (0, 4, "stale"), (0, 6, "applied")]
+    for epoch, revision, outcome in (*steps, (1, 1, "applied"), (0, 7, "stale")):
+        assert await plane.apply(epoch, revision) == outcome
     assert await plane.held() == {NAMESPACE_ID: (1, 1)}
-
-
-async def test_stale_response_contains_stored_revision(plane: Plane) -> None:
-    await plane.apply(2, 9)
-    answer = await plane.feed.apply(pb.ApplyRequest(configuration=configuration(revision=10)))
-    assert (answer.stale.held.source_epoch, answer.stale.held.revision) == (2, 9)
-    assert answer.stale.held.namespace_id == NAMESPACE_ID
+    # Stale is reported before problems, with the stored revision.
+    wrong = configuration(revision=10, name_id="-")
+    held = (await plane.feed.apply(pb.ApplyRequest(configuration=wrong))).stale.held
+    assert (held.namespace_id, held.source_epoch, held.revision) == (NAMESPACE_ID, 1, 1)
 
 
 async def test_configuration_survives_a_restart(plane: Plane) -> None:
@@ -100,11 +96,6 @@ async def test_refused_configuration_changes_nothing(plane: Plane) -> None:
     assert plane.again().display_name() == "Good"
     assert await plane.held() == {NAMESPACE_ID: (0, 1)}
     assert await plane.apply(0, 2, display_name="Fixed") == "applied"
-
-
-async def test_stale_is_reported_before_problems(plane: Plane) -> None:
-    await plane.apply(0, 5)
-    assert await plane.apply(0, 4, name_id="-") == "stale"
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
@@ -164,15 +155,17 @@ async def test_only_explicit_removal_removes(plane: Plane) -> None:
 
 async def test_removal_order(plane: Plane) -> None:
     await plane.apply(0, 5)
-    assert await plane.remove(0, 4) == "stale"
-    assert await plane.remove(0, 5) == "stale"
-    assert await plane.remove(0, 6) == "removed"
-    assert await plane.remove(0, 6) == "removed"
+    for revision, outcome in ((4, "stale"), (5, "stale"), (6, "removed"), (6, "removed")):
+        assert await plane.remove(0, revision) == outcome
 
 
-async def test_late_message_does_not_restore_a_removed_namespace(plane: Plane) -> None:
-    await plane.apply(0, 1)
-    await plane.remove(0, 3)
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_late_message_does_not_restore_a_removed_namespace(
+    plane: Plane, is_known: bool
+) -> None:
+    if is_known:
+        await plane.apply(0, 1)
+    assert await plane.remove(0, 3) == "removed"
     again = plane.again()
     for revision in (2, 3):
         assert await again.apply(0, revision) == "stale"
@@ -180,18 +173,9 @@ async def test_late_message_does_not_restore_a_removed_namespace(plane: Plane) -
     assert await again.apply(0, 4) == "applied"
 
 
-async def test_removal_of_an_unknown_namespace_is_stored(plane: Plane) -> None:
-    assert await plane.remove(0, 9) == "removed"
-    assert await plane.again().apply(0, 8) == "stale"
-
-
-async def test_removal_with_invalid_id_is_refused(plane: Plane) -> None:
-    with pytest.raises(ServiceError) as caught:
-        await plane.feed.remove(pb.RemoveRequest(namespace_id="../keys", revision=1))
-    assert caught.value.code == "BODY_INVALID"
-
-
 async def test_malformed_id_never_becomes_a_file_name(plane: Plane) -> None:
+    with pytest.raises(ServiceError, match="BODY_INVALID"):
+        await plane.feed.remove(pb.RemoveRequest(namespace_id="../keys", revision=1))
     assert await plane.apply(0, 1, namespace_id="../escape") == "refused"
     assert list(plane.folder.iterdir()) == []
 
@@ -242,33 +226,27 @@ async def test_cancelled_caller_leaves_no_partial_change(plane: Plane) -> None:
     assert await plane.again().held() == {NAMESPACE_ID: (0, 20)}
 
 
-@pytest.mark.parametrize("position", [0, 8, 10, 12, 16, 60, -1])
-async def test_damaged_file_is_reported(plane: Plane, position: int) -> None:
+def _flipped(content: bytes, position: int) -> bytes:
+    changed = bytearray(content)
+    changed[position] ^= 0x40
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        *((lambda content, at=at: _flipped(content, at), "") for at in (0, 8, 10, 12, 16, 60, -1)),
+        *((lambda content, to=to: content[:to], "restore it") for to in (0, 7, 47, 100)),
+        (lambda content: content[:8] + b"\2" + content[9:], "format 2, this version reads 1"),
+    ],
+)
+async def test_damaged_file_is_reported(
+    plane: Plane, change: Callable[[bytes], bytes], problem: str
+) -> None:
     await plane.apply()
     [path] = plane.folder.iterdir()
-    content = bytearray(path.read_bytes())
-    content[position] ^= 0x40
-    path.write_bytes(content)
-    with pytest.raises(FeedFileError, match=path.name):
-        plane.again()
-
-
-@pytest.mark.parametrize("length", [0, 7, 47, 100])
-async def test_truncated_file_is_refused(plane: Plane, length: int) -> None:
-    await plane.apply()
-    [path] = plane.folder.iterdir()
-    path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(FeedFileError, match="restore it"):
-        plane.again()
-
-
-async def test_newer_file_format_is_refused(plane: Plane) -> None:
-    await plane.apply()
-    [path] = plane.folder.iterdir()
-    content = bytearray(path.read_bytes())
-    content[8] = 2
-    path.write_bytes(content)
-    with pytest.raises(FeedFileError, match="format 2, this version reads 1"):
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(FeedFileError, match=f"{path.name}.*{problem}"):
         plane.again()
 
 
@@ -307,6 +285,7 @@ async def test_removed_region_keeps_the_namespace(plane: Plane) -> None:
     assert namespaces.is_known(RAW_ID)
 
 
+FIND = {"enabled": True, "verification": {"url": "http://127.0.0.1:9/"}}
 BROKEN_BY_LESS: dict[str, dict[str, Any]] = {
     "players": {"max_players": 200},
     "region": {"regions": {"local": {}}},
@@ -317,15 +296,7 @@ BROKEN_BY_LESS: dict[str, dict[str, Any]] = {
             "verification_ttl": 1_000,
         }
     },
-    "verification": {
-        "game_modes": {
-            "duel": {
-                "actions": {
-                    "find": {"enabled": True, "verification": {"url": "http://127.0.0.1:9/"}}
-                }
-            }
-        }
-    },
+    "verification": {"game_modes": {"duel": {"actions": {"find": FIND}}}},
 }
 
 
@@ -336,8 +307,8 @@ async def test_lower_limits_do_not_block_other_changes(tmp_path: Path, name: str
     running = version(level=level, **modes)
     loopback = ip_network("127.0.0.0/8")
     generous = OperatorLimits(256, {"local"}, (loopback,), ("captcha_a",))
-    ConfigurationFeed(FeedFiles(tmp_path), NamespaceIndex(), generous, FeedMetrics()).load()
     before = ConfigurationFeed(FeedFiles(tmp_path), NamespaceIndex(), generous, FeedMetrics())
+    before.load()
     first = configuration(versions=[running])
     assert (await before.apply(pb.ApplyRequest(configuration=first))).HasField("applied")
 
@@ -355,7 +326,7 @@ async def test_lower_limits_do_not_block_other_changes(tmp_path: Path, name: str
     )
     assert (await after.check(changed)).HasField("applied")
     assert (await after.apply(pb.ApplyRequest(configuration=changed))).HasField("applied")
-    assert namespaces.is_revoked(RAW_ID, bytes.fromhex(OTHER_NAMESPACE_ID.replace("-", "")))
+    assert namespaces.is_revoked(RAW_ID, raw_id(OTHER_NAMESPACE_ID))
     assert namespaces.namespace_of_host("new.example") == RAW_ID
 
     other = {**running, "version_id": OTHER_NAMESPACE_ID}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from hashlib import sha256
 from os import urandom
 from typing import Any
@@ -29,32 +28,21 @@ OTHER_ID = "0192f000-0000-7000-8000-0000000000d2"
 NAMESPACE = raw_id(NAMESPACE_ID)
 NOW_MS = 1_700_000_000_000
 NIL = "00000000-0000-0000-0000-000000000000"
-MODES: dict[str, Any] = {
+RANGE = {"proxy": "none", "protocol": "udp", "port_range": {"min": 20000, "max": 20009}}
+PORTS: dict[str, dict[str, Any]] = {
     "duel": {
-        "max_players": 2,
-        "docker": {
-            "ports": {
-                "game": {"protocol": "tcp", "dev_port": 4000},
-                "chat": {"protocol": "https", "dev_port": 4001, "dev_protocol": "http"},
-                "voice": {"protocol": "udp", "dev_port_range": {"min": 5000, "max": 5009}},
-            }
-        },
+        "game": {"protocol": "tcp", "dev_port": 4000},
+        "chat": {"protocol": "https", "dev_port": 4001, "dev_protocol": "http"},
+        "voice": {"protocol": "udp", "dev_port_range": {"min": 5000, "max": 5009}},
     },
-    "quiet": {"listable": False, "docker": {"ports": {"web": {"protocol": "http"}, "tls": {}}}},
-    "range": {
-        "docker": {
-            "network_mode": "host",
-            "ports": {
-                "udp": {
-                    "proxy": "none",
-                    "protocol": "udp",
-                    "port_range": {"min": 20000, "max": 20009},
-                }
-            },
-        }
-    },
-    "bound": {"docker": {"ports": {"game": {"protocol": "tcp", "port": 7777}}}},
+    "quiet": {"web": {"protocol": "http"}, "tls": {}},
+    "range": {"udp": RANGE},
+    "bound": {"game": {"protocol": "tcp", "port": 7777}},
 }
+MODES: dict[str, Any] = {name: {"docker": {"ports": ports}} for name, ports in PORTS.items()}
+MODES["duel"]["max_players"] = 2
+MODES["quiet"]["listable"] = False
+MODES["range"]["docker"]["network_mode"] = "host"
 
 
 class MemoryTokens:
@@ -138,16 +126,15 @@ def shown(port: lobby_pb2.Port) -> tuple[Any, ...]:
     return (port.hostname, host, number, span, port.is_tls)
 
 
-async def test_mock_find_returns_version_ports(machine: Machine) -> None:
+def shown_ports(answer: Any) -> dict[str, tuple[Any, ...]]:
+    return {name: shown(port) for name, port in answer.ports.items()}
+
+
+async def test_mock_find_returns_the_machine_of_the_developer(machine: Machine) -> None:
     answer = await machine.found("duel")
     assert answer.lobby.lobby_id == NIL
-    assert answer.lobby.region.region_id == "dev-lcl"
-    assert answer.lobby.region.display_name == "Local"
-    assert {name: shown(port) for name, port in answer.ports.items()} == {
-        "game": ("127.0.0.1", "127.0.0.1:4000", 4000, None, False),
-        "chat": ("127.0.0.1", "127.0.0.1:4001", 4001, None, False),
-        "voice": ("127.0.0.1", None, None, (5000, 5009), False),
-    }
+    region = answer.lobby.region
+    assert (region.region_id, region.display_name) == ("dev-lcl", "Local")
     assert dict(answer.lobby.ports) == dict(answer.ports)
     assert answer.player.token.startswith("player_")
     assert answer.lobby.player == answer.player
@@ -157,6 +144,14 @@ async def test_mock_find_returns_version_ports(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("mode", "ports"),
     [
+        (
+            "duel",
+            {
+                "game": ("127.0.0.1", "127.0.0.1:4000", 4000, None, False),
+                "chat": ("127.0.0.1", "127.0.0.1:4001", 4001, None, False),
+                "voice": ("127.0.0.1", None, None, (5000, 5009), False),
+            },
+        ),
         (
             "quiet",
             {
@@ -168,11 +163,10 @@ async def test_mock_find_returns_version_ports(machine: Machine) -> None:
         ("bound", {"game": ("127.0.0.1", "127.0.0.1:7777", 7777, None, False)}),
     ],
 )
-async def test_mock_ports_without_dev_fields(
+async def test_mock_find_returns_version_ports(
     machine: Machine, mode: str, ports: dict[str, Any]
 ) -> None:
-    answer = await machine.found(mode)
-    assert {name: shown(port) for name, port in answer.ports.items()} == ports
+    assert shown_ports(await machine.found(mode)) == ports
 
 
 async def test_mock_hostname_precedence(machine: Machine) -> None:
@@ -201,45 +195,32 @@ async def test_token_ports_replace_version_ports(machine: Machine) -> None:
         "d": ("10.0.0.7", "10.0.0.7:80", 80, None, False),
     }
     answer = await machine.found("later")
-    assert {name: shown(port) for name, port in answer.ports.items()} == expected
+    assert shown_ports(answer) == expected
     joined = await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
     assert dict(joined.ports) == dict(answer.ports)
-
-
-async def test_token_ports_apply_to_their_token_only(machine: Machine) -> None:
-    machine.made(ports={"a": {"port": 9000, "protocol": "udp"}})
+    # Another token gets the ports of the version.
     request = pb.FindLobbyRequest(game_modes=["bound"])
-    answer = await machine.call("FindLobby", request, "dev_two")
-    assert list(answer.ports) == ["game"]
+    assert list((await machine.call("FindLobby", request, "dev_two")).ports) == ["game"]
 
 
-async def test_mock_find_with_unknown_mode(machine: Machine) -> None:
+async def test_mock_modes(machine: Machine) -> None:
     request = pb.FindLobbyRequest(game_modes=["duel", "brawl"])
     assert await machine.code("FindLobby", request) == "MATCHMAKER_GAME_MODE_NOT_FOUND"
-
-
-async def test_mock_join_returns_ports_of_all_modes(machine: Machine) -> None:
     answer = await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
     assert answer.lobby.lobby_id == NIL
     assert sorted(answer.ports) == ["chat", "game", "tls", "udp", "voice", "web"]
 
 
-async def test_mock_party_tokens_are_valid_once(machine: Machine) -> None:
+async def test_mock_player_tokens_are_valid_once_for_their_dev_token(machine: Machine) -> None:
     answer = await machine.found(party_size=3)
     assert answer.players[0] == answer.player
     tokens = [player.token for player in answer.players]
     assert len(set(tokens)) == 3
     for token in tokens:
         request = pb.PlayerConnectedRequest(player_token=token)
+        assert await machine.code("PlayerConnected", request, "dev_two") == "PLAYER_TOKEN_INVALID"
         assert await machine.call("PlayerConnected", request) == pb.PlayerConnectedResponse()
         assert await machine.code("PlayerConnected", request) == "PLAYER_TOKEN_CONSUMED"
-
-
-async def test_mock_player_token_is_bound_to_its_dev_token(machine: Machine) -> None:
-    token = (await machine.found()).player.token
-    request = pb.PlayerConnectedRequest(player_token=token)
-    assert await machine.code("PlayerConnected", request, "dev_two") == "PLAYER_TOKEN_INVALID"
-    await machine.call("PlayerConnected", request)
 
 
 async def test_repeated_mock_request_returns_the_same_tokens(machine: Machine) -> None:
@@ -270,37 +251,25 @@ async def test_mock_lists_show_the_developer_machine(machine: Machine) -> None:
     assert sorted(statistics.game_modes) == sorted(MODES)
 
 
-@pytest.mark.parametrize(
-    ("name", "request_type", "answer"),
-    [
-        ("PlayerDisconnected", pb.PlayerDisconnectedRequest, pb.PlayerDisconnectedResponse),
-        ("LobbyReady", pb.LobbyReadyRequest, pb.LobbyReadyResponse),
-        ("SetLobbyClosed", pb.SetLobbyClosedRequest, pb.SetLobbyClosedResponse),
-        ("SetLobbyState", pb.SetLobbyStateRequest, pb.SetLobbyStateResponse),
-        ("Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse),
-    ],
-)
-async def test_mock_lobby_operations_do_nothing(
-    machine: Machine, name: str, request_type: Callable[[], Any], answer: Callable[[], Any]
-) -> None:
-    made = await machine.attach(
-        ports={
-            name: pb.AttachedPort(address="127.0.0.1", port=1) for name in ("game", "chat", "voice")
-        }
-    )
-    before = machine.engine.status().last
-    for _ in range(2):
-        assert await machine.call(name, request_type()) == answer()
-    assert machine.engine.status().last == before
-    assert machine.engine.lobby(parse_uuid(made.lobby_id) or b"") is not None
-
-
 async def test_mock_operations_leave_the_engine_unchanged(machine: Machine) -> None:
+    addresses = {name: pb.AttachedPort(address="127.0.0.1", port=1) for name in PORTS["duel"]}
+    made = await machine.attach(ports=addresses)
     before = machine.engine.status().last
+    for name in (
+        "PlayerDisconnected",
+        "LobbyReady",
+        "SetLobbyClosed",
+        "SetLobbyState",
+        "Heartbeat",
+    ):
+        request, answer = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+        for _ in range(2):
+            assert await machine.call(name, request()) == answer()
     await machine.found(party_size=64)
     await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
     await machine.call("ListLobbies", pb.ListLobbiesRequest())
     assert machine.engine.status().last == before
+    assert machine.engine.lobby(parse_uuid(made.lobby_id) or b"") is not None
 
 
 async def test_mock_skips_captcha_and_verification(machine: Machine) -> None:
@@ -310,23 +279,14 @@ async def test_mock_skips_captcha_and_verification(machine: Machine) -> None:
     assert (await machine.found()).lobby.lobby_id == NIL
 
 
-@pytest.mark.parametrize(
-    ("token", "code"),
-    [
-        ("dev_late", "TOKEN_EXPIRED"),
-        ("dev_elsewhere", "TOKEN_INVALID"),
-        ("dev_forged", "TOKEN_INVALID"),
-    ],
-)
-async def test_invalid_dev_token_is_refused(machine: Machine, token: str, code: str) -> None:
-    assert await machine.code("FindLobby", pb.FindLobbyRequest(game_modes=["duel"]), token) == code
-    assert await machine.code("LobbyReady", pb.LobbyReadyRequest(), token) == code
-
-
-async def test_revoked_dev_token_is_refused(machine: Machine) -> None:
+async def test_invalid_dev_token_is_refused(machine: Machine) -> None:
+    invalid = {"dev_elsewhere": "TOKEN_INVALID", "dev_forged": "TOKEN_INVALID"}
+    for name in ("FindLobby", "ListRegions", "LobbyReady"):
+        for token, code in {"dev_late": "TOKEN_EXPIRED", **invalid}.items():
+            assert await machine.code(name, None, token) == code
     machine.namespaces.put(configuration(revoked_token_ids=[TOKEN_ID]))
-    assert await machine.code("ListRegions") == "TOKEN_REVOKED"
-    assert await machine.code("LobbyReady") == "TOKEN_REVOKED"
+    for name in ("FindLobby", "ListRegions", "LobbyReady"):
+        assert await machine.code(name) == "TOKEN_REVOKED"
     assert await machine.call("ListRegions", None, "dev_two")
 
 
@@ -342,9 +302,9 @@ async def test_other_tokens_get_real_operations(machine: Machine) -> None:
 
 
 async def test_dev_tokens_need_mock_operations(machine: Machine) -> None:
-    deaf = Authorizer(machine.engine, machine.namespaces)
-    hearing = Authorizer(machine.engine, machine.namespaces, development=machine.tokens)
-    answering = MockOperations(machine.namespaces, machine.tokens, machine.engine.idempotency)
-    for authorizer, development in ((deaf, answering), (hearing, None)):
+    without = Authorizer(machine.engine, machine.namespaces)
+    accepting = Authorizer(machine.engine, machine.namespaces, development=machine.tokens)
+    mocks = MockOperations(machine.namespaces, machine.tokens, machine.engine.idempotency)
+    for authorizer, development in ((without, mocks), (accepting, None)):
         with pytest.raises(ValueError, match="dev_"):
             operation_table(authorizer, machine.matchmaker, machine.fleet, development)

@@ -32,6 +32,18 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.anyio
 
 FAMILY = 6_000
+"""Ports of one protocol family."""
+
+
+def lease_of(suffix: str, **protocols: str) -> runtime_pb2.LeaseRequest:
+    server_id = f"0192f000-0000-7000-8000-0000000000{suffix}"
+    return runtime_pb2.LeaseRequest(
+        server_id=server_id, namespace_id=NAMESPACE_ID, region="north", protocols=protocols
+    )
+
+
+async def game_and_web(scene: RuntimeScene) -> list[routes_pb2.Route]:
+    return sorted((await scene.follow()).routes, key=lambda route: route.port_name)
 
 
 @pytest.fixture
@@ -57,7 +69,7 @@ async def test_refused_port_is_replaced_before_it_is_returned(connected: Runtime
     scene = connected
     async with asking(scene.find()) as finding:
         [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        game, web = sorted((await scene.follow()).routes, key=lambda route: route.port_name)
+        game, web = await game_and_web(scene)
         answer = await scene.follow(outcome(game, "REFUSED"), outcome(web, "LISTENING"))
         instead = {route.port_name: route for route in answer.routes}
         assert instead["game"].port != game.port
@@ -130,7 +142,7 @@ async def test_ready_waits_until_ports_forward_to_the_process(connected: Runtime
             await scene.follow(*(outcome(route, "LISTENING") for route in before))
             assert await is_pending(serving)
             scene.version = 0
-            game, web = sorted((await scene.follow()).routes, key=lambda route: route.port_name)
+            game, web = await game_and_web(scene)
             assert (game.backend_port, web.backend_port) == (12_000, 12_001)
             elsewhere = outcome(web, "LISTENING")
             elsewhere.backend_port = game.backend_port
@@ -234,13 +246,8 @@ def datagrams(number: int) -> runtime_pb2.LeaseRequest:
 
 async def test_server_lease_lifecycle(engine: Engine) -> None:
     scene = RuntimeScene(engine)
-    server_id = "0192f000-0000-7000-8000-0000000000f1"
-    request = runtime_pb2.LeaseRequest(
-        server_id=server_id,
-        namespace_id=server_id,
-        region="north",
-        protocols={"game": "udp", "web": "http"},
-    )
+    request = lease_of("f1", game="udp", web="http")
+    server_id = request.server_id
     leased = await scene.runtime.lease(request)
     assert leased == await scene.runtime.lease(request)
     assert leased.ports["game"].hostname == "192.0.2.7"
@@ -258,13 +265,7 @@ async def test_server_lease_lifecycle(engine: Engine) -> None:
     assert (await expect_error(scene.runtime.place_server(placed))).code == "SERVER_NOT_FOUND"
 
 
-UDP_LEASE = runtime_pb2.LeaseRequest(
-    server_id="0192f000-0000-7000-8000-0000000000c3",
-    namespace_id=NAMESPACE_ID,
-    region="north",
-    protocols={"game": "udp"},
-)
-
+UDP_LEASE = lease_of("c3", game="udp")
 Unblock = Callable[[], Awaitable[None]]
 Block = Callable[[Engine], Awaitable[Unblock]]
 
@@ -344,13 +345,11 @@ async def finish_with_another_number(
 async def test_waiting_lobby_gets_another_number(patient_scene: RuntimeScene, block: Block) -> None:
     async with asking(patient_scene.find()) as finding:
         [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
-        first, web = sorted(
-            (await patient_scene.follow()).routes, key=lambda route: route.port_name
-        )
+        first, web = await game_and_web(patient_scene)
         unblock = await block(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         async with asking(patient_scene.ready(wanted.lobby_id)) as ready:
-            await assert_pending(ready)
+            assert await is_pending(ready)
             await unblock()
             number = await finish_with_another_number(patient_scene, ready, first)
         found = await asyncio.wait_for(finding, PATIENCE_S)
@@ -365,16 +364,10 @@ async def test_waiting_server_gets_another_number(
         first = await game(patient_scene)
         unblock = await block(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"))
-        await assert_pending(leasing)
+        assert await is_pending(leasing)
         await unblock()
         number = await finish_with_another_number(patient_scene, leasing, first)
         assert (await leasing).ports["game"].port == number
-
-
-async def assert_pending(asked: asyncio.Future[Any]) -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not asked.done()
 
 
 async def test_repeated_ready_gets_another_number(
@@ -382,9 +375,7 @@ async def test_repeated_ready_gets_another_number(
 ) -> None:
     async with asking(patient_scene.find()):
         [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
-        first, web = sorted(
-            (await patient_scene.follow()).routes, key=lambda route: route.port_name
-        )
+        first, web = await game_and_web(patient_scene)
         unblock = await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         with monkeypatch.context() as patched:
@@ -423,26 +414,19 @@ async def test_refused_port_is_forgotten_with_its_owner(patient_scene: RuntimeSc
 async def test_unserved_port_after_refusal_keeps_its_number(patient_scene: RuntimeScene) -> None:
     async with asking(patient_scene.find()):
         [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
-        first, web = sorted(
-            (await patient_scene.follow()).routes, key=lambda route: route.port_name
-        )
+        first, web = await game_and_web(patient_scene)
         unblock = await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         await patient_scene.follow(outcome(first, "UNSERVED"))
         await unblock()
         async with asking(patient_scene.ready(wanted.lobby_id)) as ready:
-            await assert_pending(ready)
+            assert await is_pending(ready)
             assert not (await patient_scene.follow()).routes
             await patient_scene.follow(outcome(first, "LISTENING"))
             await asyncio.wait_for(ready, PATIENCE_S)
 
 
-MIXED_LEASE = runtime_pb2.LeaseRequest(
-    server_id="0192f000-0000-7000-8000-0000000000c1",
-    namespace_id=NAMESPACE_ID,
-    region="north",
-    protocols={"game": "tcp", "voice": "udp", "web": "http"},
-)
+MIXED_LEASE = lease_of("c1", game="tcp", voice="udp", web="http")
 
 
 @pytest.fixture
@@ -486,12 +470,7 @@ async def test_lease_without_edge_guard_is_overloaded(
     assert (await expect_error(lease_scene.runtime.lease(MIXED_LEASE))).code == "OVERLOADED"
 
 
-TCP_LEASE = runtime_pb2.LeaseRequest(
-    server_id="0192f000-0000-7000-8000-0000000000c2",
-    namespace_id=NAMESPACE_ID,
-    region="north",
-    protocols={"game": "tcp"},
-)
+TCP_LEASE = lease_of("c2", game="tcp")
 
 
 class RestartableScene(RuntimeScene):

@@ -3,66 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from pyservice.dataplane.engine import REFUSAL_SLUGS, Engine, Placed
+from pyservice.dataplane.engine import REFUSAL_SLUGS, Engine
 from pyservice.errors import ServiceError, codes
 from pyservice.ids import format_uuid
+from tests.dataplane.engine_calls import NAMESPACE, VERSION, attach, error_code, find, join
 
 pytestmark = pytest.mark.anyio
-
-NAMESPACE = bytes(range(16))
-VERSION = bytes(range(16, 32))
-
-
-async def _attach(engine: Engine, max_players: int = 2, **changes: Any) -> tuple[bytes, str]:
-    fields: dict[str, Any] = {
-        "tags": [],
-        "max_players": (max_players,) * 3,
-        "player_token_ttl_ms": 60_000,
-        "heartbeat_timeout_ms": 30_000,
-        "heartbeat_grace_ms": 10_000,
-        "is_join_enabled": True,
-        "create_ts_ms": 0,
-        "lobby_count_max": 10,
-        "idempotency": None,
-        "deadline": None,
-        **changes,
-    }
-    return await engine.attach(NAMESPACE, VERSION, "duel", "local", [], **fields)
-
-
-async def _find(engine: Engine, **changes: Any) -> Placed:
-    fields: dict[str, Any] = {
-        "party_size": 1,
-        "source": 0,
-        "source_limit": 1_000,
-        "idempotency": None,
-        "deadline": None,
-        **changes,
-    }
-    return await engine.find(NAMESPACE, VERSION, ["duel"], ["local"], [], **fields)
-
-
-async def _join(engine: Engine, lobby: bytes, party_size: int = 1) -> Placed:
-    return await engine.join(
-        NAMESPACE,
-        lobby,
-        party_size=party_size,
-        rejoin_token=None,
-        source=0,
-        source_limit=1_000,
-        idempotency=None,
-        deadline=None,
-    )
-
-
-async def _code(work: Any) -> str:
-    with pytest.raises(ServiceError) as caught:
-        await work
-    return caught.value.code
 
 
 def _held(engine: Engine, lobby: bytes) -> int:
@@ -76,18 +25,17 @@ async def _until_held(engine: Engine, lobby: bytes, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_every_engine_refusal_has_an_error_code(engine: Engine) -> None:
+async def test_every_engine_refusal_has_an_errorerror_code(engine: Engine) -> None:
     assert set(REFUSAL_SLUGS) <= codes()
 
 
 async def test_player_connects_and_disconnects(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    await engine.ready(lobby, None)
-    placed = await _find(engine)
+    lobby, _ = await attach(engine)
+    placed = await find(engine)
     assert placed.lobby == lobby
     [token] = placed.tokens
     await engine.connected(lobby, token, None, None)
-    assert await _code(engine.connected(lobby, token, None, None)) == "PLAYER_TOKEN_CONSUMED"
+    assert await error_code(engine.connected(lobby, token, None, None)) == "PLAYER_TOKEN_CONSUMED"
     await engine.disconnected(lobby, token, None, None, None)
     found = engine.lobby(lobby)
     assert found is not None
@@ -95,30 +43,29 @@ async def test_player_connects_and_disconnects(engine: Engine) -> None:
 
 
 async def test_result_is_durable_when_returned(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
+    lobby, _ = await attach(engine, is_ready=False)
     status = engine.status()
     assert status.durable == status.last
     await engine.ready(lobby, None)
-    await _find(engine)
+    await find(engine)
     status = engine.status()
     assert status.durable == status.last
 
 
 async def test_concurrent_commands_share_batches(engine: Engine) -> None:
-    lobby, _ = await _attach(engine, max_players=500)
-    await engine.ready(lobby, None)
-    placed = await asyncio.gather(*(_find(engine) for _ in range(500)))
+    lobby, _ = await attach(engine, max_players=500)
+    placed = await asyncio.gather(*(find(engine) for _ in range(500)))
     tokens = {token for one in placed for token in one.tokens}
     assert len(tokens) == 500
     await asyncio.gather(*(engine.connected(lobby, token, None, None) for token in tokens))
-    assert await _code(_find(engine)) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    assert await error_code(find(engine)) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 
 
 async def test_finds_wait_for_a_starting_lobby(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    finds = [asyncio.create_task(_find(engine)) for _ in range(2)]
+    lobby, _ = await attach(engine, is_ready=False)
+    finds = [asyncio.create_task(find(engine)) for _ in range(2)]
     await _until_held(engine, lobby, 2)
-    assert await _code(_find(engine)) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    assert await error_code(find(engine)) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
     await engine.ready(lobby, None)
     placed = await asyncio.gather(*finds)
     assert {one.lobby for one in placed} == {lobby}
@@ -126,13 +73,13 @@ async def test_finds_wait_for_a_starting_lobby(engine: Engine) -> None:
 
 
 async def test_cancelled_find_releases_its_hold_once(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    finds = [asyncio.create_task(_find(engine)) for _ in range(2)]
+    lobby, _ = await attach(engine, is_ready=False)
+    finds = [asyncio.create_task(find(engine)) for _ in range(2)]
     await _until_held(engine, lobby, 2)
     finds[0].cancel()
     await asyncio.gather(finds[0], return_exceptions=True)
     assert _held(engine, lobby) == 1
-    third = asyncio.create_task(_find(engine))
+    third = asyncio.create_task(find(engine))
     await _until_held(engine, lobby, 2)
     await engine.ready(lobby, None)
     placed = await asyncio.gather(finds[1], third)
@@ -140,15 +87,15 @@ async def test_cancelled_find_releases_its_hold_once(engine: Engine) -> None:
 
 
 async def test_shared_hold_is_released_with_its_last_request(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
+    lobby, _ = await attach(engine, is_ready=False)
     key = engine.idempotency(b"caller", "key", "find", b"message")
-    finds = [asyncio.create_task(_find(engine, idempotency=key)) for _ in range(3)]
+    finds = [asyncio.create_task(find(engine, idempotency=key)) for _ in range(3)]
     await _until_held(engine, lobby, 1)
-    for find in finds[:2]:
-        find.cancel()
+    for one in finds[:2]:
+        one.cancel()
     await asyncio.gather(*finds[:2], return_exceptions=True)
     assert _held(engine, lobby) == 1
-    again = asyncio.create_task(_find(engine, idempotency=key))
+    again = asyncio.create_task(find(engine, idempotency=key))
     await asyncio.sleep(0)
     await engine.ready(lobby, None)
     first, second = await asyncio.gather(finds[2], again)
@@ -158,26 +105,23 @@ async def test_shared_hold_is_released_with_its_last_request(engine: Engine) -> 
     assert found.players == (0, 1, 0, 0)
 
 
-async def test_hold_expires_after_find_wait_ms(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    engine._waiter._longest_hold_s = 0.05
-    assert await _code(_find(engine)) == "DEADLINE_EXCEEDED"
-    assert _held(engine, lobby) == 0
-
-
-async def test_hold_expires_with_the_caller_deadline(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    deadline = asyncio.get_running_loop().time() + 0.05
-    assert await _code(_find(engine, deadline=deadline)) == "DEADLINE_EXCEEDED"
+@pytest.mark.parametrize("wait_s", [0.05, 60])
+async def test_hold_expires_with_its_limit_or_the_caller_deadline(
+    engine: Engine, wait_s: float
+) -> None:
+    lobby, _ = await attach(engine, is_ready=False)
+    engine._waiter._longest_hold_s = wait_s
+    deadline = asyncio.get_running_loop().time() + 60.05 - wait_s
+    assert await error_code(find(engine, deadline=deadline)) == "DEADLINE_EXCEEDED"
     assert _held(engine, lobby) == 0
 
 
 async def test_lobby_that_fails_to_start_fails_its_finds(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    find, join = asyncio.create_task(_find(engine)), asyncio.create_task(_join(engine, lobby))
+    lobby, _ = await attach(engine, is_ready=False)
+    tasks = [asyncio.create_task(find(engine)), asyncio.create_task(join(engine, lobby))]
     await _until_held(engine, lobby, 2)
     assert await engine.detach([NAMESPACE], lobby, None)
-    for task in (find, join):
+    for task in tasks:
         with pytest.raises(ServiceError) as caught:
             await task
         assert caught.value.code == "MATCHMAKER_LOBBY_START_FAILED"
@@ -186,27 +130,25 @@ async def test_lobby_that_fails_to_start_fails_its_finds(engine: Engine) -> None
 
 
 async def test_shutdown_cancels_waiting_finds(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    find = asyncio.create_task(_find(engine))
+    lobby, _ = await attach(engine, is_ready=False)
+    finding = asyncio.create_task(find(engine))
     await _until_held(engine, lobby, 1)
     engine.cancel_holds()
-    assert await _code(find) == "SHUTTING_DOWN"
+    assert await error_code(finding) == "SHUTTING_DOWN"
     assert _held(engine, lobby) == 0
 
 
 async def test_oversized_party_is_reported(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    await engine.ready(lobby, None)
+    lobby, _ = await attach(engine)
     with pytest.raises(ServiceError) as caught:
-        await _join(engine, lobby, party_size=3)
+        await join(engine, lobby, party_size=3)
     assert caught.value.code == "BODY_INVALID"
     assert [problem.path for problem in caught.value.errors] == [("party_size", "too-high")]
 
 
 async def test_heartbeat_reports_each_invalid_token(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    await engine.ready(lobby, None)
-    placed = await _find(engine)
+    lobby, _ = await attach(engine)
+    placed = await find(engine)
     with pytest.raises(ServiceError) as caught:
         await engine.heartbeat(lobby, ["", placed.tokens[0], "player_nonsense"], None)
     assert caught.value.code == "BODY_INVALID"
@@ -217,25 +159,25 @@ async def test_heartbeat_reports_each_invalid_token(engine: Engine) -> None:
 
 
 async def test_lobby_state_is_readable_in_its_namespace(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
+    lobby, _ = await attach(engine, is_ready=False)
     assert await engine.state([NAMESPACE], lobby, None) == b""
     await engine.set_state(lobby, b'{"a":1}', None)
     assert await engine.state([NAMESPACE], lobby, None) == b'{"a":1}'
     assert engine.listed_state(NAMESPACE, lobby) == b'{"a":1}'
     assert engine.listed_state(VERSION, lobby) is None
-    assert await _code(engine.state([VERSION], lobby, None)) == "MATCHMAKER_LOBBY_NOT_FOUND"
+    assert await error_code(engine.state([VERSION], lobby, None)) == "MATCHMAKER_LOBBY_NOT_FOUND"
 
 
 async def test_ended_lobby_cannot_read_state(engine: Engine) -> None:
-    lobby, _ = await _attach(engine)
-    other, _ = await _attach(engine)
+    lobby, _ = await attach(engine, is_ready=False)
+    other, _ = await attach(engine, is_ready=False)
     assert await engine.state([NAMESPACE], other, None, speaker=lobby) == b""
     await engine.detach([NAMESPACE], lobby, None)
     for namespaces in ([NAMESPACE], []):
         ended = engine.state(namespaces, other, None, speaker=lobby)
-        assert await _code(ended) == "MATCHMAKER_LOBBY_STOPPED"
+        assert await error_code(ended) == "MATCHMAKER_LOBBY_STOPPED"
         unknown = engine.state(namespaces, other, None, speaker=bytes(16))
-        assert await _code(unknown) == "TOKEN_EXPIRED"
+        assert await error_code(unknown) == "TOKEN_EXPIRED"
 
 
 async def test_no_idempotency_without_a_key(engine: Engine) -> None:

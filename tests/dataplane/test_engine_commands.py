@@ -8,15 +8,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pyservice.auth import keyring
 from pyservice.dataplane import engine_commands
-from pyservice.dataplane.engine import Engine, EngineLimits, Placed, open_engine
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.engine_commands import DurabilityWaiter
-from pyservice.errors import ServiceError
+from tests.dataplane.engine_calls import NAMESPACE, attach, error_code, join
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -106,9 +105,7 @@ async def test_waiters_resume_at_their_lsn(scene: Scene) -> None:
 async def test_deadline_ends_one_wait(scene: Scene) -> None:
     now = asyncio.get_running_loop().time()
     late, patient = scene.settle(1, now + 0.01), scene.settle(1, now + 60)
-    with pytest.raises(ServiceError) as caught:
-        await late
-    assert caught.value.code == "DEADLINE_EXCEEDED"
+    assert await error_code(late) == "DEADLINE_EXCEEDED"
     assert not patient.done()
     scene.journal.advance(1)
     await asyncio.wait_for(patient, PATIENCE_S)
@@ -161,35 +158,28 @@ async def test_each_cancelled_request_releases_its_hold_share(scene: Scene) -> N
         assert scene.journal.released == [7] * count
 
 
-async def test_cancelled_request_of_an_ended_hold_releases_nothing(scene: Scene) -> None:
-    task = scene.hold(7)
-    await _turns()
-    scene.journal.advance(1, Ended(7, "placed"))
-    scene.waiting._on_wake()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert scene.journal.released == []
-
-
-async def test_expired_request_of_an_ended_hold_releases_nothing(scene: Scene) -> None:
-    deadline = asyncio.get_running_loop().time() + 0.01
-    task = scene.hold(7, deadline)
+@pytest.mark.parametrize("is_expired", [False, True])
+async def test_late_request_of_an_ended_hold_releases_nothing(
+    scene: Scene, is_expired: bool
+) -> None:
+    task = scene.hold(7, asyncio.get_running_loop().time() + 60)
     await _turns()
     [future] = scene.waiting._hold_waiters[7]
-    engine_commands._expire(future)
+    if is_expired:
+        engine_commands._expire(future)
     scene.journal.advance(1, Ended(7, "placed"))
     scene.waiting._on_wake()
-    with pytest.raises(ServiceError) as caught:
-        await task
-    assert caught.value.code == "DEADLINE_EXCEEDED"
+    if is_expired:
+        assert await error_code(task) == "DEADLINE_EXCEEDED"
+    else:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
     assert scene.journal.released == []
 
 
 async def test_hold_has_a_time_limit(scene: Scene) -> None:
     scene.waiting._longest_hold_s = 0.01
-    with pytest.raises(ServiceError) as caught:
-        await scene.hold(7)
-    assert caught.value.code == "DEADLINE_EXCEEDED"
+    assert await error_code(scene.hold(7)) == "DEADLINE_EXCEEDED"
     assert scene.journal.released == [7]
 
 
@@ -198,15 +188,11 @@ async def test_cancel_holds_releases_all(scene: Scene) -> None:
     await _turns()
     scene.waiting.cancel_holds()
     for task in tasks:
-        with pytest.raises(ServiceError) as caught:
-            await task
-        assert caught.value.code == "SHUTTING_DOWN"
+        assert await error_code(task) == "SHUTTING_DOWN"
     assert sorted(scene.journal.released) == [7, 7, 8]
 
 
-NAMESPACE = bytes(range(16))
 OTHER_NAMESPACE = bytes(range(1, 17))
-VERSION = bytes(range(16, 32))
 TOKEN_ID = bytes(range(32, 48))
 ADDRESS = bytes([10, 0, 0, 1])
 MINA = b"a-secret-that-mina-chose"
@@ -230,56 +216,14 @@ async def restart(tmp_path: Path) -> AsyncIterator[Restart]:
     await opened[-1].close()
 
 
-async def _lobby(engine: Engine, *, is_ready: bool = True) -> bytes:
-    lobby, _ = await engine.attach(
-        NAMESPACE,
-        VERSION,
-        "duel",
-        "local",
-        [],
-        tags=[],
-        max_players=(4, 4, 4),
-        player_token_ttl_ms=60_000,
-        heartbeat_timeout_ms=0,
-        heartbeat_grace_ms=10_000,
-        is_join_enabled=True,
-        create_ts_ms=0,
-        lobby_count_max=10,
-        idempotency=None,
-        deadline=None,
-    )
-    if is_ready:
-        await engine.ready(lobby, None)
-    return lobby
-
-
-async def _join(engine: Engine, lobby: bytes, *channels: bytes, **changes: Any) -> Placed:
-    fields: dict[str, Any] = {
-        "party_size": 1 + len(channels),
-        "rejoin_token": None,
-        "source": 0,
-        "source_limit": 100,
-        "idempotency": None,
-        "deadline": None,
-        **changes,
-    }
-    return await engine.join(NAMESPACE, lobby, channels=channels, **fields)
-
-
-async def _code(work: Awaitable[Any]) -> str:
-    with pytest.raises(ServiceError) as caught:
-        await work
-    return caught.value.code
-
-
 async def test_channel_token_survives_a_restart(restart: Restart) -> None:
     engine = await restart()
     heard: list[bytes] = []
     engine.on_delivered = heard.append
     mina = engine.player_records.channel(MINA)
-    lobby = await _lobby(engine)
+    lobby, _ = await attach(engine, 4)
     before_ms = time.time_ns() // 1_000_000
-    placed = await _join(engine, lobby, mina)
+    placed = await join(engine, lobby, mina)
     after_ms = time.time_ns() // 1_000_000
     [sent] = await engine.player_records.channel_events(mina, None)
     assert (sent.lobby, sent.token) == (lobby, placed.tokens[1])
@@ -295,8 +239,8 @@ async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
     heard: list[bytes] = []
     engine.on_delivered = heard.append
     mina = engine.player_records.channel(MINA)
-    lobby = await _lobby(engine, is_ready=False)
-    joining = asyncio.create_task(_join(engine, lobby, mina))
+    lobby, _ = await attach(engine, 4, is_ready=False)
+    joining = asyncio.create_task(join(engine, lobby, mina))
     while not (found := engine.lobby(lobby)) or not found.players[0]:
         await asyncio.sleep(0)
     assert await engine.player_records.channel_events(mina, None) == []
@@ -309,19 +253,19 @@ async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
 
 async def test_channel_requires_its_secret(restart: Restart) -> None:
     engine = await restart()
-    lobby = await _lobby(engine)
-    await _join(engine, lobby, engine.player_records.channel(MINA))
+    lobby, _ = await attach(engine, 4)
+    await join(engine, lobby, engine.player_records.channel(MINA))
     other = engine.player_records.channel(MINA + b"x")
     assert await engine.player_records.channel_events(other, None) == []
 
 
 async def test_captcha_pass_is_per_namespace_and_survives_a_restart(restart: Restart) -> None:
-    player_records = (await restart()).player_records
-    assert player_records.last_pass(NAMESPACE, ADDRESS) == (None, 0)
+    records = (await restart()).player_records
+    assert records.last_pass(NAMESPACE, ADDRESS) == (None, 0)
     before_ms = time.time_ns() // 1_000_000
-    await player_records.record_pass(NAMESPACE, ADDRESS, None)
-    player_records.record_request(NAMESPACE, ADDRESS)
-    for again in (player_records, (await restart()).player_records):
+    await records.record_pass(NAMESPACE, ADDRESS, None)
+    records.record_request(NAMESPACE, ADDRESS)
+    for again in (records, (await restart()).player_records):
         passed_ms, requests = again.last_pass(NAMESPACE, ADDRESS)
         assert passed_ms is not None
         # The two clocks have a resolution of one millisecond.
@@ -332,16 +276,16 @@ async def test_captcha_pass_is_per_namespace_and_survives_a_restart(restart: Res
 
 
 async def test_mock_player_is_valid_once_across_restarts(restart: Restart) -> None:
-    player_records = (await restart()).player_records
-    token, other = (player_records.mock_player_token(NAMESPACE, TOKEN_ID) for _ in range(2))
+    records = (await restart()).player_records
+    token, other = (records.mock_player_token(NAMESPACE, TOKEN_ID) for _ in range(2))
     assert token != other
     assert len(token) <= 160
-    foreign = player_records.consume_mock(OTHER_NAMESPACE, TOKEN_ID, token, None)
-    assert await _code(foreign) == "PLAYER_TOKEN_INVALID"
-    await player_records.consume_mock(NAMESPACE, TOKEN_ID, token, None)
-    for again in (player_records, (await restart()).player_records):
+    foreign = records.consume_mock(OTHER_NAMESPACE, TOKEN_ID, token, None)
+    assert await error_code(foreign) == "PLAYER_TOKEN_INVALID"
+    await records.consume_mock(NAMESPACE, TOKEN_ID, token, None)
+    for again in (records, (await restart()).player_records):
         repeated = again.consume_mock(NAMESPACE, TOKEN_ID, token, None)
-        assert await _code(repeated) == "PLAYER_TOKEN_CONSUMED"
+        assert await error_code(repeated) == "PLAYER_TOKEN_CONSUMED"
     await again.consume_mock(NAMESPACE, TOKEN_ID, other, None)
 
 
@@ -367,13 +311,13 @@ async def test_unknown_key_has_no_replay(engine: Engine) -> None:
 
 
 async def test_known_key_replays_and_refuses_another_message(engine: Engine) -> None:
-    lobby = await _lobby(engine)
+    lobby, _ = await attach(engine, 4)
     key = engine.idempotency(b"caller", "key", "join", b"message")
-    placed = await _join(engine, lobby, idempotency=key)
-    replayed_placement = await engine.replayed_placement(key, None)
-    assert replayed_placement is not None
-    assert (replayed_placement.lobby, replayed_placement.tokens) == (lobby, placed.tokens)
+    placed = await join(engine, lobby, idempotency=key)
+    replayed = await engine.replayed_placement(key, None)
+    assert replayed is not None
+    assert (replayed.lobby, replayed.tokens) == (lobby, placed.tokens)
     reused = engine.idempotency(b"caller", "key", "join", b"another message")
-    assert await _code(engine.replayed_placement(reused, None)) == "IDEMPOTENCY_KEY_REUSED"
+    assert await error_code(engine.replayed_placement(reused, None)) == "IDEMPOTENCY_KEY_REUSED"
     await engine.detach([NAMESPACE], lobby, None)
-    assert await _code(engine.replayed_placement(key, None)) == "MATCHMAKER_LOBBY_STOPPED"
+    assert await error_code(engine.replayed_placement(key, None)) == "MATCHMAKER_LOBBY_STOPPED"

@@ -204,11 +204,7 @@ async def test_drained_lobby_stops_after_max_drain_even_with_players(engine: Eng
     lobby_scaler = LobbyScaler(
         engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
     )
-    async with asking(scene.find()) as finding:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        await scene.serve()
-        await scene.ready(wanted.lobby_id)
-        await asyncio.wait_for(finding, PATIENCE_S)
+    await scene.started()
     namespace = scene.client().namespace_id
     index = scene.namespaces.configuration(namespace)
     assert index is not None
@@ -328,13 +324,14 @@ async def wanted(scene: RuntimeScene) -> list[str]:
     return [lobby.lobby_id for lobby in (await scene.wanted()).lobbies]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_ready", [False, True])
 async def test_failed_lobbies_are_replaced_with_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ready: bool
 ) -> None:
     now = [1_000.0]
     monkeypatch.setattr(lobby_scaling, "_now_s", lambda: now[0])
-    async with engine_that_waits(300_000 if is_ready else 100, tmp_path) as engine:
+    async with engine_that_waits(300_000 if is_ready else 500, tmp_path) as engine:
         scene = await connected_scene(engine, beats=TWO_IDLE)
         scene.lobby_scaler.namespace_changed(scene.client().namespace_id)
         for pause_s in BACKOFF_S[1::2]:
@@ -398,11 +395,7 @@ async def test_grace_period_ends_during_crash_backoff(engine: Engine) -> None:
     lobby_scaler = LobbyScaler(
         engine, scene.namespaces, scene.lobby_templates, ["north"], EMPTY_GRACE_MS
     )
-    async with asking(scene.create("kept")) as creating:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        await scene.serve()
-        await scene.ready(wanted.lobby_id)
-        made = await asyncio.wait_for(creating, PATIENCE_S)
+    made, wanted = await scene.started(scene.create("kept"))
     lobby_id = wanted.lobby_id
     lobby = engine.lobby(raw_id(lobby_id))
     assert lobby is not None

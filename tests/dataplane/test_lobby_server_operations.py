@@ -80,19 +80,14 @@ async def test_attach_outside_token_scope_is_not_found(scene: MatchmakerScene) -
 
 
 async def test_lobby_count_max(scene: MatchmakerScene) -> None:
+    made, other = await scene.attach(), await scene.attach()
+    # A lower limit stops nothing.
     scene.feed(matchmaker={"lobby_count_max": 1, "max_players": 256})
-    made = await scene.attach()
-    assert await _code(scene.attach()) == "MATCHMAKER_TOO_MANY_LOBBIES"
-    await scene.fleet.detach(_detach(made.lobby_id), scene.back_end())
-    await scene.attach()
-
-
-async def test_lower_lobby_count_max_stops_nothing(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
-    await scene.attach()
-    scene.feed(matchmaker={"lobby_count_max": 1, "max_players": 256})
-    assert await _code(scene.attach()) == "MATCHMAKER_TOO_MANY_LOBBIES"
     await scene.join(made.lobby_id)
+    for lobby in (made, other):
+        assert await _code(scene.attach()) == "MATCHMAKER_TOO_MANY_LOBBIES"
+        await scene.fleet.detach(_detach(lobby.lobby_id), scene.back_end())
+    await scene.attach()
 
 
 async def test_detach_reports_removal(scene: MatchmakerScene) -> None:
@@ -111,12 +106,13 @@ async def test_ended_lobby_learns_its_end(scene: MatchmakerScene) -> None:
     player = (await scene.join(made.lobby_id)).player.token
     await scene.fleet.detach(_detach(made.lobby_id), scene.back_end())
     server = scene.server(made.lobby_id)
-    stopped = "MATCHMAKER_LOBBY_STOPPED"
-    assert await _code(scene.fleet.ready(pb.LobbyReadyRequest(), server)) == stopped
-    closed = pb.SetLobbyClosedRequest(is_closed=True)
-    assert await _code(scene.fleet.set_closed(closed, server)) == stopped
-    assert await _code(scene.fleet.set_state(pb.SetLobbyStateRequest(), server)) == stopped
-    assert await _code(scene.fleet.heartbeat(pb.HeartbeatRequest(), server)) == stopped
+    for work in (
+        scene.fleet.ready(pb.LobbyReadyRequest(), server),
+        scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=True), server),
+        scene.fleet.set_state(pb.SetLobbyStateRequest(), server),
+        scene.fleet.heartbeat(pb.HeartbeatRequest(), server),
+    ):
+        assert await _code(work) == "MATCHMAKER_LOBBY_STOPPED"
     assert await _code(scene.connected(made.lobby_id, player)) == "PLAYER_REMOVED"
     await scene.disconnected(made.lobby_id, player)
 
@@ -144,9 +140,9 @@ async def test_repeated_connected_request(scene: MatchmakerScene) -> None:
     token = (await scene.find()).player.token
     await scene.connected(made.lobby_id, token, idempotency_key="socket-1")
     await scene.connected(made.lobby_id, token, idempotency_key="socket-1")
-    work = scene.connected(made.lobby_id, token, idempotency_key="socket-2")
-    assert await _code(work) == "PLAYER_TOKEN_CONSUMED"
-    assert await _code(scene.connected(made.lobby_id, token)) == "PLAYER_TOKEN_CONSUMED"
+    for key in ("socket-2", None):
+        work = scene.connected(made.lobby_id, token, idempotency_key=key)
+        assert await _code(work) == "PLAYER_TOKEN_CONSUMED"
     await scene.disconnected(made.lobby_id, token)
     work = scene.connected(made.lobby_id, token, idempotency_key="socket-1")
     assert await _code(work) == "PLAYER_TOKEN_CONSUMED"
@@ -207,11 +203,8 @@ def _cloud(scene: MatchmakerScene, *reached: bytes) -> tuple[LobbyServerOperatio
 
 
 async def test_cloud_token_accesses_namespaces_of_its_games(scene: MatchmakerScene) -> None:
-    scene.namespaces.put(
-        configuration(
-            namespace_id=OTHER_NAMESPACE_ID, name_id="staging", versions=[version(**MODES)]
-        )
-    )
+    other = {"namespace_id": OTHER_NAMESPACE_ID, "name_id": "staging"}
+    scene.namespaces.put(configuration(versions=[version(**MODES)], **other))
     fleet, caller = _cloud(scene, raw_id(GAME_ID))
     for game in ("arena", GAME_ID):
         for namespace in ("prod", NAMESPACE_ID, "staging", OTHER_NAMESPACE_ID):
@@ -236,11 +229,8 @@ async def test_cloud_token_without_access_finds_nothing(scene: MatchmakerScene) 
 async def test_cloud_token_learns_that_a_lobby_has_ended(scene: MatchmakerScene) -> None:
     elsewhere = "01890000-0000-7000-8000-00000000%04x"
     for number in range(20):
-        scene.namespaces.put(
-            configuration(
-                namespace_id=elsewhere % number, name_id=f"n{number}", versions=[version(**MODES)]
-            )
-        )
+        other = {"namespace_id": elsewhere % number, "name_id": f"n{number}"}
+        scene.namespaces.put(configuration(versions=[version(**MODES)], **other))
     made = await scene.attach()
     fleet, caller = _cloud(scene, raw_id(GAME_ID))
     await fleet.detach(_detach(made.lobby_id), caller)
@@ -254,20 +244,6 @@ async def test_cloud_token_learns_that_a_lobby_has_ended(scene: MatchmakerScene)
     assert await _code(fleet.get_state(never, caller)) == "MATCHMAKER_LOBBY_NOT_FOUND"
     scene.namespaces.remove(raw_id(NAMESPACE_ID))
     assert await _code(fleet.get_state(state, caller)) == "MATCHMAKER_LOBBY_NOT_FOUND"
-
-
-async def test_namespaces_in_game(scene: MatchmakerScene) -> None:
-    scene.namespaces.put(
-        configuration(
-            namespace_id=OTHER_NAMESPACE_ID, name_id="staging", versions=[version(**MODES)]
-        )
-    )
-    for text in ("arena", GAME_ID):
-        assert [one.name for one in scene.namespaces.in_game(text)] == ["prod", "staging"]
-    scene.namespaces.remove(raw_id(NAMESPACE_ID))
-    assert [one.name for one in scene.namespaces.in_game("arena")] == ["staging"]
-    scene.namespaces.remove(raw_id(OTHER_NAMESPACE_ID))
-    assert scene.namespaces.in_game("arena") == scene.namespaces.in_game(GAME_ID) == []
 
 
 def _attach(game: str, namespace: str) -> pb.AttachLobbyRequest:

@@ -18,6 +18,7 @@ REGIONS = RegionCatalog(
     for name, latitude in (("north", 60.0), ("south", -60.0))
 )
 
+MEDIA = {"protocol": "udp", "proxy": "none", "port_range": {"min": 20000, "max": 20010}}
 NAMESPACE = resolve_namespace(
     configuration(
         versions=[
@@ -27,18 +28,7 @@ NAMESPACE = resolve_namespace(
                 closed={"actions": {"find": {"enabled": False}}},
                 southern={"regions": {"south": {}}},
                 ported={"docker": {"ports": {"game": {"protocol": "tcp"}, "web": {}}}},
-                ranged={
-                    "docker": {
-                        "network_mode": "host",
-                        "ports": {
-                            "media": {
-                                "protocol": "udp",
-                                "proxy": "none",
-                                "port_range": {"min": 20000, "max": 20010},
-                            }
-                        },
-                    }
-                },
+                ranged={"docker": {"network_mode": "host", "ports": {"media": MEDIA}}},
             )
         ]
     )
@@ -77,55 +67,41 @@ def test_find_defaults_to_the_nearest_region() -> None:
 
 
 @pytest.mark.parametrize(
-    ("criteria", "code"),
+    ("modes", "regions", "code"),
     [
-        (_criteria(["nothing"]), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        (_criteria(["duel", "nothing"]), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        (_criteria(["duel"], ["west"]), "MATCHMAKER_REGION_NOT_FOUND"),
-        (_criteria(["duel"], ["north", "west"]), "MATCHMAKER_REGION_NOT_FOUND"),
-        (_criteria(["closed"]), "MATCHMAKER_FIND_DISABLED"),
-        (_criteria(["southern"]), "MATCHMAKER_REGION_NOT_ENABLED"),
-        (_criteria(["duel"], has_tags=True), "MATCHMAKER_TAGS_DISABLED"),
-        (_criteria(["duel"], max_players=2), "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
+        (["duel", "nothing"], [], "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        (["duel"], ["north", "west"], "MATCHMAKER_REGION_NOT_FOUND"),
     ],
 )
-def test_find_error_codes(criteria: FindCriteria, code: str) -> None:
-    assert _refusal(criteria).code == code
+def test_find_refuses_any_unknown_name(modes: list[str], regions: list[str], code: str) -> None:
+    assert _refusal(_criteria(modes, regions)).code == code
+
+
+_FAULTS: dict[str, Any] = {"has_tags": True, "max_players": 2, "party_size": 64}
 
 
 @pytest.mark.parametrize(
-    ("criteria", "code"),
+    ("modes", "regions", "faults", "code"),
     [
         # Each request also has the faults of all later lines.
+        (["nothing", "closed"], ["west"], _FAULTS, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        (["closed"], ["west"], _FAULTS, "MATCHMAKER_REGION_NOT_FOUND"),
+        (["closed"], ["north"], _FAULTS, "MATCHMAKER_FIND_DISABLED"),
+        (["southern"], ["north"], _FAULTS, "MATCHMAKER_REGION_NOT_ENABLED"),
+        (["duel"], ["north"], _FAULTS, "MATCHMAKER_TAGS_DISABLED"),
         (
-            _criteria(["nothing", "closed"], ["west"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_GAME_MODE_NOT_FOUND",
-        ),
-        (
-            _criteria(["closed"], ["west"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_REGION_NOT_FOUND",
-        ),
-        (
-            _criteria(["closed"], ["north"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_FIND_DISABLED",
-        ),
-        (
-            _criteria(["southern"], ["north"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_REGION_NOT_ENABLED",
-        ),
-        (
-            _criteria(["duel"], ["north"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_TAGS_DISABLED",
-        ),
-        (
-            _criteria(["duel"], ["north"], max_players=2, party_size=64),
+            ["duel"],
+            ["north"],
+            {**_FAULTS, "has_tags": False},
             "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
         ),
-        (_criteria(["duel"], ["north"], party_size=64), "BODY_INVALID"),
+        (["duel"], ["north"], {"party_size": 64}, "BODY_INVALID"),
     ],
 )
-def test_find_error_order(criteria: FindCriteria, code: str) -> None:
-    assert _refusal(criteria).code == code
+def test_find_error_order(
+    modes: list[str], regions: list[str], faults: dict[str, Any], code: str
+) -> None:
+    assert _refusal(_criteria(modes, regions, **faults)).code == code
 
 
 def test_find_skips_modes_that_fail_a_check() -> None:

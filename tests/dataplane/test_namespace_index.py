@@ -8,15 +8,17 @@ from base64 import b64encode
 import pytest
 
 from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from tests.dataplane.configurations import (
+    GAME_ID,
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,
     VERSION_ID,
     configuration,
 )
 
-RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
+RAW_ID = raw_id(NAMESPACE_ID)
 DIGEST = hashlib.sha256(b"env_x").digest()
 FULL = {
     "access": {"domains": ["a.example"]},
@@ -25,9 +27,17 @@ FULL = {
 }
 
 
-def test_find_by_id_or_names() -> None:
-    index = NamespaceIndex()
-    index.put(configuration())
+@pytest.fixture
+def index() -> NamespaceIndex:
+    filled = NamespaceIndex()
+    filled.put(configuration(**FULL))
+    assert filled.namespace_of_host("a.example") == RAW_ID
+    assert filled.environment_grant(DIGEST) is not None
+    assert filled.is_revoked(RAW_ID, raw_id(VERSION_ID))
+    return filled
+
+
+def test_find_by_id_or_names(index: NamespaceIndex) -> None:
     for name in (NAMESPACE_ID, "arena/prod"):
         found = index.find(name)
         assert found is not None
@@ -36,39 +46,30 @@ def test_find_by_id_or_names() -> None:
         assert index.find(name) is None
 
 
-def test_replacement_updates_all_indexes() -> None:
-    index = NamespaceIndex()
-    index.put(configuration(**FULL))
-    assert index.namespace_of_host("a.example") == RAW_ID
-    assert index.environment_grant(DIGEST) is not None
-    assert index.is_revoked(RAW_ID, bytes.fromhex(VERSION_ID.replace("-", "")))
+def test_namespaces_in_game(index: NamespaceIndex) -> None:
+    index.put(configuration(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"))
+    for text in ("arena", GAME_ID):
+        assert [one.name for one in index.in_game(text)] == ["prod", "staging"]
+    index.remove(RAW_ID)
+    assert [one.name for one in index.in_game("arena")] == ["staging"]
+    index.remove(raw_id(OTHER_NAMESPACE_ID))
+    assert index.in_game("arena") == index.in_game(GAME_ID) == []
+
+
+def test_replacement_and_removal_update_all_indexes(index: NamespaceIndex) -> None:
+    labels = index.labels()
     index.put(configuration(name_id="renamed"))
-    assert index.namespace_of_host("a.example") is None
-    assert index.environment_grant(DIGEST) is None
-    assert not index.is_revoked(RAW_ID, bytes.fromhex(VERSION_ID.replace("-", "")))
-    assert index.find("arena/prod") is None
+    assert labels == {RAW_ID: "arena/prod"}, "labels are a copy"
     assert index.labels() == {RAW_ID: "arena/renamed"}
-    assert len(index) == 1
-
-
-def test_removal_clears_all_indexes() -> None:
-    index = NamespaceIndex()
-    index.put(configuration(**FULL))
-    index.remove(RAW_ID)
-    index.remove(RAW_ID)
-    assert len(index) == 0
-    assert index.labels() == {}
-    assert index.namespace_of_host("a.example") is None
-    assert index.environment_grant(DIGEST) is None
-    assert not index.is_known(RAW_ID)
+    assert (len(index), index.find("arena/prod")) == (1, None)
+    for _ in range(2):
+        assert index.namespace_of_host("a.example") is None
+        assert index.environment_grant(DIGEST) is None
+        assert not index.is_revoked(RAW_ID, raw_id(VERSION_ID))
+        index.put(configuration(**FULL))
+        index.remove(RAW_ID)
+        index.remove(RAW_ID)
+    assert (len(index), index.labels(), index.is_known(RAW_ID)) == (0, {}, False)
     with pytest.raises(ServiceError) as caught:
         index.resolved(RAW_ID)
     assert caught.value.code == "TOKEN_REVOKED"
-
-
-def test_labels_are_a_copy() -> None:
-    index = NamespaceIndex()
-    index.put(configuration())
-    labels = index.labels()
-    index.remove(RAW_ID)
-    assert labels == {RAW_ID: "arena/prod"}

@@ -172,26 +172,22 @@ async def test_idle_lobbies_stay_within_their_bounds(engine: Engine) -> None:
     scene = RuntimeScene(engine, duel=kept)
     namespace = scene.client().namespace_id
     scene.lobby_scaler.namespace_changed(namespace)
-    await scene.lobby_scaler.step()
-    assert (await scene.wanted()).lobbies == []
+    assert await scene.scale() == []
     scene.lobby_scaler.namespace_changed(namespace)
     await scene.lobby_scaler.step()
     first = [lobby.lobby_id for lobby in (await scene.wanted()).lobbies]
     assert len(first) == 2
-    await scene.lobby_scaler.step()
-    assert (await scene.wanted()).lobbies == [], "two start already"
+    assert await scene.scale() == [], "two start already"
     await scene.serve()
     for lobby_id in first:
         await scene.ready(lobby_id)
     found = await scene.find()
-    await scene.lobby_scaler.step()
-    [third] = (await scene.wanted()).lobbies
+    [third] = await scene.scale()
     assert found.lobby.lobby_id in first
     await scene.serve()
     await scene.ready(third.lobby_id)
     await scene.disconnected(found.lobby.lobby_id, found.player.token)
-    await scene.lobby_scaler.step()
-    assert (await scene.wanted()).lobbies == [], "three are not too many"
+    assert await scene.scale() == [], "three are not too many"
 
 
 @pytest.mark.parametrize(
@@ -217,8 +213,7 @@ async def test_regular_exits_are_replaced_at_once(
     scene.runtime, scene.lobby_scaler = parts.runtime, parts.lobby_scaler
     await scene.wanted()
     scene.lobby_scaler.namespace_changed(scene.client().namespace_id)
-    await scene.lobby_scaler.step()
-    [first] = (await scene.wanted()).lobbies
+    [first] = await scene.scale()
     if is_ready:
         await engine.ready(parse_uuid(first.lobby_id) or b"", None)
         await scene.lobby_scaler.step()
@@ -242,36 +237,28 @@ async def test_regular_exits_are_replaced_at_once(
 async def test_closed_loading_lobby_gets_its_grace_period(engine: Engine) -> None:
     scene = await connected_scene(engine, duel={**MODES["duel"], **ONE_IDLE})
     scene.lobby_scaler.namespace_changed(scene.client().namespace_id)
-    await scene.lobby_scaler.step()
-    [first] = (await scene.wanted()).lobbies
+    [first] = await scene.scale()
     await scene.serve()
     await scene.ready(first.lobby_id)
     for is_closed in (True, False):
         closing = pb.SetLobbyClosedRequest(is_closed=is_closed)
         await scene.fleet.set_closed(closing, scene.server(first.lobby_id))
-        await scene.lobby_scaler.step()
-        assert (await scene.wanted()).lobbies == [], "it is not stopped, and no other is started"
+        assert await scene.scale() == [], "it is not stopped, and no other is started"
     assert (await scene.find()).lobby.lobby_id == first.lobby_id
 
 
 async def test_old_lobbies_stop_when_empty_after_a_switch(connected: RuntimeScene) -> None:
     scene = connected
-    async with asking(scene.find()) as finding:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        await scene.serve()
-        await scene.ready(wanted.lobby_id)
-        found = await asyncio.wait_for(finding, PATIENCE_S)
+    found, wanted = await scene.started()
     scene.feed(
         versions=[version(version_id=OTHER_VERSION_ID, **MODES)],
         current_version_id=OTHER_VERSION_ID,
     )
     namespace = scene.client().namespace_id
     scene.lobby_scaler.namespace_changed(namespace)
-    await scene.lobby_scaler.step()
-    assert (await scene.wanted()).lobbies == [], "it has a player"
+    assert await scene.scale() == [], "it has a player"
     await scene.disconnected(wanted.lobby_id, found.player.token)
-    await scene.lobby_scaler.step()
-    [stopping] = (await scene.wanted()).lobbies
+    [stopping] = await scene.scale()
     assert (stopping.lobby_id, stopping.is_stopping) == (wanted.lobby_id, True)
     joining = await expect_error(scene.join(wanted.lobby_id))
     assert joining.code == "MATCHMAKER_LOBBY_DRAINING"

@@ -27,9 +27,31 @@ from tests.dataplane.static_feed_scene import RAW_ID, StaticFeedScene
 pytestmark = pytest.mark.anyio
 
 
+STAGING: dict[str, Any] = {"namespace_id": OTHER_NAMESPACE_ID, "name_id": "staging"}
+REFUSED: Any = {"versions": [version(duel={"max_players": 300})]}
+DIGEST = hashlib.sha256(b"env_x").digest()
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> StaticFeedScene:
     return StaticFeedScene(tmp_path)
+
+
+@pytest.fixture
+async def fed(source: StaticFeedScene) -> StaticFeedScene:
+    source.write(document())
+    assert await source.feed() == ()
+    return source
+
+
+def shown(source: StaticFeedScene) -> tuple[int, str]:
+    held = source.namespaces.configuration(RAW_ID)
+    assert held is not None
+    return held.revision, held.display_name
+
+
+async def add_token(source: StaticFeedScene, digest: bytes = DIGEST) -> None:
+    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, digest)
 
 
 async def test_default_limits(source: StaticFeedScene) -> None:
@@ -42,7 +64,7 @@ async def test_default_limits(source: StaticFeedScene) -> None:
 
 
 async def test_failed_namespaces_are_retried(source: StaticFeedScene) -> None:
-    source.write(document(), document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"))
+    source.write(document(), document(**STAGING))
     source.away_for = 1 << 30
     async with source.feeding():
         assert set(source.static.problems) == {
@@ -55,7 +77,7 @@ async def test_failed_namespaces_are_retried(source: StaticFeedScene) -> None:
 
 
 async def test_failing_namespace_does_not_block_others(source: StaticFeedScene) -> None:
-    source.write(document(), document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"))
+    source.write(document(), document(**STAGING))
     source.never = NAMESPACE_ID
     async with source.feeding():
         waiting = ("arena/prod: is not applied yet: OVERLOADED",)
@@ -74,9 +96,7 @@ async def test_reload_replaces_pending_messages(source: StaticFeedScene) -> None
         await source.static.wait_fed()
         source.away_for = 0
         await source.until(lambda: not source.static.problems)
-    held = source.namespaces.configuration(RAW_ID)
-    assert held is not None
-    assert (held.revision, held.display_name) == (2, "Changed")
+    assert shown(source) == (2, "Changed")
 
 
 async def test_invalid_file_keeps_pending_messages(source: StaticFeedScene) -> None:
@@ -93,10 +113,7 @@ async def test_invalid_file_keeps_pending_messages(source: StaticFeedScene) -> N
 
 
 async def test_refused_namespace_does_not_block_others(source: StaticFeedScene) -> None:
-    source.write(
-        document(versions=[version(duel={"max_players": 300})]),
-        document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"),
-    )
+    source.write(document(versions=[version(duel={"max_players": 300})]), document(**STAGING))
     [problem] = await source.feed()
     assert problem.startswith("arena/prod: versions.0.matchmaker.game_modes.duel.max_players: ")
     assert list(source.namespaces.labels().values()) == ["arena/staging"]
@@ -111,9 +128,7 @@ async def test_reload_applies_a_changed_file(source: StaticFeedScene) -> None:
     await source.static.wait_fed()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    held = source.namespaces.configuration(RAW_ID)
-    assert held is not None
-    assert held.display_name == "Changed"
+    assert shown(source)[1] == "Changed"
 
 
 async def test_change_without_a_new_revision_is_reported(source: StaticFeedScene) -> None:
@@ -123,29 +138,25 @@ async def test_change_without_a_new_revision_is_reported(source: StaticFeedScene
     source.static.reload()
     [problem] = await source.feed()
     assert "revision 5 is not newer than the stored one (source 0, revision 5)" in problem
-    held = source.namespaces.configuration(RAW_ID)
-    assert held is not None
-    assert held.display_name == "First"
+    assert shown(source)[1] == "First"
     source.write(document(revision=5, display_name="First"))
     source.static.reload()
     assert await source.feed() == ()
 
 
-async def test_removed_list_removes_a_namespace(source: StaticFeedScene) -> None:
-    source.write(document())
-    await source.feed()
-    source.write()
-    source.static.reload()
-    assert await source.feed() == ()
-    assert len(source.namespaces) == 1
-    source.write(removed=[{"namespace_id": NAMESPACE_ID, "revision": 2}])
-    source.static.reload()
-    assert await source.feed() == ()
-    assert len(source.namespaces) == 0
+async def test_removed_list_removes_a_namespace(fed: StaticFeedScene) -> None:
+    fed.write()
+    fed.static.reload()
+    assert await fed.feed() == ()
+    assert len(fed.namespaces) == 1
+    fed.write(removed=[{"namespace_id": NAMESPACE_ID, "revision": 2}])
+    fed.static.reload()
+    assert await fed.feed() == ()
+    assert len(fed.namespaces) == 0
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("content", "problem"),
     [
         ("", "is not JSON"),
         ("[]", "JSON object"),
@@ -155,19 +166,6 @@ async def test_removed_list_removes_a_namespace(source: StaticFeedScene) -> None
         ('{"namespaces": [1]}', "namespaces.0: must be an object"),
         ('{"removed": [{"namespace_id": "x", "revision": 1}]}', "removed.0.namespace_id"),
         ('{"removed": [{"namespace_id": "' + VERSION_ID + '"}]}', "removed.0.revision"),
-    ],
-)
-async def test_invalid_files_are_refused(source: StaticFeedScene, text: str, problem: str) -> None:
-    source.path.write_text(text)
-    with pytest.raises(FeedDocumentError, match=problem):
-        read_feed_file(source.path)
-    [received] = await source.feed()
-    assert str(source.path) in received
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
         ({"unknown": 1}, "namespaces.0: .*unknown"),
         ({"revision": 0}, "namespaces.0.revision"),
         ({"revision": "x"}, "namespaces.0: .*revision"),
@@ -175,12 +173,18 @@ async def test_invalid_files_are_refused(source: StaticFeedScene, text: str, pro
         ({"environment_tokens": [{"sha256": 5}]}, "namespaces.0: .*sha256"),
     ],
 )
-async def test_invalid_namespaces_are_refused(
-    source: StaticFeedScene, changes: dict[str, Any], problem: str
+async def test_invalid_files_are_refused(
+    source: StaticFeedScene, content: str | dict[str, Any], problem: str
 ) -> None:
-    source.write(document(**changes))
+    if isinstance(content, str):
+        source.path.write_text(content)
+    else:
+        source.write(document(**content))
     with pytest.raises(FeedDocumentError, match=problem):
         read_feed_file(source.path)
+    received = await source.feed()
+    assert len(received) >= 1
+    assert all(str(source.path) in line for line in received)
 
 
 async def test_missing_file_is_reported(source: StaticFeedScene) -> None:
@@ -198,7 +202,7 @@ async def test_hex_hashes_are_accepted(source: StaticFeedScene) -> None:
 
 
 async def test_added_token_is_valid_and_stored(source: StaticFeedScene) -> None:
-    source.write(document(revision=7), document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"))
+    source.write(document(revision=7), document(**STAGING))
     source.path.chmod(0o640)
     await source.feed()
     digest = hashlib.sha256(b"env_x").digest()
@@ -211,71 +215,59 @@ async def test_added_token_is_valid_and_stored(source: StaticFeedScene) -> None:
     assert not list(source.path.parent.glob("*.tmp"))
 
 
-async def test_concurrent_tokens_are_all_stored(source: StaticFeedScene) -> None:
-    source.write(document())
-    await source.feed()
+async def test_concurrent_tokens_are_all_stored(fed: StaticFeedScene) -> None:
     digests = [hashlib.sha256(bytes([number])).digest() for number in range(8)]
     await asyncio.gather(
         *(
-            source.static.add_environment_token(
+            fed.static.add_environment_token(
                 NAMESPACE_ID, VERSION_ID[:-2] + f"{number:02x}", digest
             )
             for number, digest in enumerate(digests)
         )
     )
-    assert all(source.namespaces.environment_grant(digest) for digest in digests)
-    assert json.loads(source.path.read_text())["namespaces"][0]["revision"] == 9
+    assert all(fed.namespaces.environment_grant(digest) for digest in digests)
+    assert json.loads(fed.path.read_text())["namespaces"][0]["revision"] == 9
 
 
-async def test_token_for_an_unknown_namespace_is_refused(source: StaticFeedScene) -> None:
-    source.write(document())
-    await source.feed()
-    before = source.path.read_bytes()
+async def test_token_for_an_unknown_namespace_is_refused(fed: StaticFeedScene) -> None:
+    before = fed.path.read_bytes()
     with pytest.raises(ServiceError) as caught:
-        await source.static.add_environment_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
+        await fed.static.add_environment_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
     assert caught.value.code == "VALIDATION_FAILED"
-    assert source.path.read_bytes() == before
-
-
-REFUSED: Any = {"versions": [version(duel={"max_players": 300})]}
-DIGEST = hashlib.sha256(b"env_x").digest()
+    assert fed.path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging", **REFUSED),
-        document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging", revision="x"),
+        document(**STAGING, **REFUSED),
+        document(**STAGING, revision="x"),
         {"unknown": 1},
         {"name_id": "\ud800"},
         1,
     ],
 )
 async def test_invalid_namespace_does_not_block_tokens_of_another(
-    source: StaticFeedScene, other: Any
+    fed: StaticFeedScene, other: Any
 ) -> None:
-    source.write(document())
-    await source.feed()
-    source.write(other, document())
-    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
-    assert source.is_good(DIGEST)
-    [kept, changed] = json.loads(source.path.read_text())["namespaces"]
+    fed.write(other, document())
+    await add_token(fed)
+    assert fed.is_good(DIGEST)
+    [kept, changed] = json.loads(fed.path.read_text())["namespaces"]
     assert kept == other
     assert changed["revision"] == 2
-    assert list(source.namespaces.labels().values()) == ["arena/prod"]
+    assert list(fed.namespaces.labels().values()) == ["arena/prod"]
 
 
-async def test_duplicate_namespace_gets_no_token(source: StaticFeedScene) -> None:
-    source.write(document())
-    await source.feed()
-    source.write(document(), document(display_name="Other"))
-    source.static.reload()
-    [problem] = await source.feed()
+async def test_duplicate_namespace_gets_no_token(fed: StaticFeedScene) -> None:
+    fed.write(document(), document(display_name="Other"))
+    fed.static.reload()
+    [problem] = await fed.feed()
     assert "namespaces.1.namespace_id: occurs more than once" in problem
-    before = source.path.read_bytes()
+    before = fed.path.read_bytes()
     with pytest.raises(ServiceError, match="more than once"):
-        await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
-    assert source.path.read_bytes() == before
+        await add_token(fed)
+    assert fed.path.read_bytes() == before
 
 
 async def test_removed_namespace_may_return_in_the_same_file(source: StaticFeedScene) -> None:
@@ -287,7 +279,7 @@ async def test_removed_namespace_may_return_in_the_same_file(source: StaticFeedS
 async def test_token_list_is_created(source: StaticFeedScene) -> None:
     source.write(document(environment_tokens=None))
     assert await source.feed() == ()
-    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    await add_token(source)
     assert source.is_good(DIGEST)
 
 
@@ -307,12 +299,12 @@ async def test_refused_token_changes_nothing(
 ) -> None:
     source.write(document(revision=5))
     await source.feed()
-    other = document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging", **REFUSED)
+    other = document(**STAGING, **REFUSED)
     source.write(other, document(**{"revision": 6, **changes}))
     before = source.path.read_bytes()
     for _ in range(2):
         with pytest.raises(ServiceError) as caught:
-            await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+            await add_token(source)
         assert caught.value.code == "VALIDATION_FAILED"
         assert problem in caught.value.detail
         assert "staging" not in caught.value.detail
@@ -322,69 +314,52 @@ async def test_refused_token_changes_nothing(
     assert not source.is_good(DIGEST)
 
 
-async def test_unstorable_token_changes_nothing(source: StaticFeedScene, tmp_path: Path) -> None:
-    source.write(document())
-    await source.feed()
-    before = source.path.read_bytes()
+async def test_unstorable_token_changes_nothing(fed: StaticFeedScene, tmp_path: Path) -> None:
+    before = fed.path.read_bytes()
     (tmp_path / "feed").rename(tmp_path / "away")
     with pytest.raises(ServiceError) as caught:
-        await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+        await add_token(fed)
     assert caught.value.code == "STORAGE_FULL"
-    assert source.path.read_bytes() == before
-    assert not source.is_good(DIGEST)
+    assert fed.path.read_bytes() == before
+    assert not fed.is_good(DIGEST)
     (tmp_path / "away").rename(tmp_path / "feed")
-    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
-    assert source.is_good(DIGEST)
+    await add_token(fed)
+    assert fed.is_good(DIGEST)
 
 
-async def test_token_with_a_stale_revision_changes_nothing(source: StaticFeedScene) -> None:
-    source.write(document())
-    await source.feed()
-    before = source.path.read_bytes()
+async def test_token_with_a_stale_revision_changes_nothing(fed: StaticFeedScene) -> None:
+    before = fed.path.read_bytes()
     newer = pb.ApplyRequest(configuration=configuration(source_epoch=1))
-    source.local.meanwhile = lambda: source.apply(newer)
+    fed.local.meanwhile = lambda: fed.apply(newer)
     with pytest.raises(ServiceError, match="source 1, revision 1"):
-        await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
-    assert source.path.read_bytes() == before
-    assert not source.is_good(DIGEST)
+        await add_token(fed)
+    assert fed.path.read_bytes() == before
+    assert not fed.is_good(DIGEST)
 
 
-async def test_cancelled_token_is_added_completely_or_not_at_all(source: StaticFeedScene) -> None:
-    source.write(document())
-    await source.feed()
+async def test_cancelled_token_is_added_completely_or_not_at_all(fed: StaticFeedScene) -> None:
     may_go_on = asyncio.Event()
-    source.local.meanwhile = may_go_on.wait
-    adding = asyncio.create_task(
-        source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
-    )
-    await source.until(lambda: DIGEST.hex() in source.path.read_text())
+    fed.local.meanwhile = may_go_on.wait
+    adding = asyncio.create_task(add_token(fed))
+    await fed.until(lambda: DIGEST.hex() in fed.path.read_text())
     adding.cancel()
     await asyncio.gather(adding, return_exceptions=True)
     may_go_on.set()
-    await source.until(lambda: source.is_good(DIGEST))
-    source.static.reload()
-    assert await source.feed() == ()
+    await fed.until(lambda: fed.is_good(DIGEST))
+    fed.static.reload()
+    assert await fed.feed() == ()
 
 
-async def test_added_token_applies_pending_changes_of_its_namespace(
-    source: StaticFeedScene,
-) -> None:
-    source.write(document())
-    await source.feed()
-    source.write(
-        document(revision=2, display_name="Changed"),
-        document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"),
-    )
-    source.away_for = 1 << 30
-    source.static.reload()
-    async with source.feeding():
-        await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
-        assert source.static.problems == ("arena/staging: is not applied yet: STORAGE_FULL",)
-        source.away_for = 0
-        await source.until(lambda: not source.static.problems)
-    held = source.namespaces.configuration(RAW_ID)
-    assert held is not None
-    assert (held.revision, held.display_name) == (3, "Changed")
+async def test_added_token_applies_pending_changes_of_its_namespace(fed: StaticFeedScene) -> None:
+    fed.write(document(revision=2, display_name="Changed"), document(**STAGING))
+    fed.away_for = 1 << 30
+    fed.static.reload()
+    async with fed.feeding():
+        await add_token(fed)
+        assert fed.static.problems == ("arena/staging: is not applied yet: STORAGE_FULL",)
+        fed.away_for = 0
+        await fed.until(lambda: not fed.static.problems)
+    assert shown(fed) == (3, "Changed")
 
 
 async def test_camel_case_file_accepts_tokens(source: StaticFeedScene) -> None:
@@ -394,6 +369,6 @@ async def test_camel_case_file_accepts_tokens(source: StaticFeedScene) -> None:
     fields["environmentTokens"] = [{"tokenId": NAMESPACE_ID, "sha256": first.hex()}]
     source.write(fields)
     assert await source.feed() == ()
-    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    await add_token(source)
     assert source.is_good(first)
     assert source.is_good(DIGEST)

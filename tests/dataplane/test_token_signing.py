@@ -6,18 +6,16 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pyservice.auth import keyring
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.token_signing import MacKeyRotation, RotatedKeys
-from pyservice.errors import ServiceError
+from tests.dataplane.engine_calls import NAMESPACE, attach, error_code, join
 
 pytestmark = pytest.mark.anyio
 
-NAMESPACE = bytes(range(16))
 TOKEN_ID = bytes(range(16, 32))
 
 
@@ -35,44 +33,14 @@ def _open(data_dir: Path) -> Engine:
     return opened
 
 
-async def _lobby(engine: Engine) -> tuple[bytes, str]:
-    lobby, token = await engine.attach(
-        NAMESPACE,
-        bytes(16),
-        "duel",
-        "local",
-        [],
-        tags=[],
-        max_players=(4, 4, 4),
-        player_token_ttl_ms=60_000,
-        heartbeat_timeout_ms=0,
-        heartbeat_grace_ms=10_000,
-        is_join_enabled=True,
-        create_ts_ms=0,
-        lobby_count_max=10,
-        idempotency=None,
-        deadline=None,
-    )
-    await engine.ready(lobby, None)
-    return lobby, token
-
-
-async def _join(engine: Engine, lobby: bytes) -> str:
-    fields: dict[str, Any] = {"source": 0, "source_limit": 9, "idempotency": None}
-    placed = await engine.join(
-        NAMESPACE, lobby, party_size=1, rejoin_token=None, deadline=None, **fields
-    )
-    return placed.tokens[0]
-
-
 async def test_new_key_signs_and_old_signatures_stay_valid(engine: Engine, tmp_path: Path) -> None:
-    lobby, lobby_token = await _lobby(engine)
-    player, public = await _join(engine, lobby), engine.public_token(NAMESPACE, TOKEN_ID)
+    lobby, lobby_token = await attach(engine, 4)
+    player, public = (await join(engine, lobby)).tokens[0], engine.public_token(NAMESPACE, TOKEN_ID)
     assert await MacKeyRotation(tmp_path, engine).rotate(drop_unused=False) == RotatedKeys(
         2, [1], []
     )
     assert engine.public_token(NAMESPACE, TOKEN_ID) != public
-    later = await _join(engine, lobby)
+    later = (await join(engine, lobby)).tokens[0]
     await engine.close()
     again = _open(tmp_path)
     assert again.lobby_of_token(lobby_token) == lobby
@@ -83,7 +51,7 @@ async def test_new_key_signs_and_old_signatures_stay_valid(engine: Engine, tmp_p
 
 
 async def test_unused_keys_are_dropped_on_request(engine: Engine, tmp_path: Path) -> None:
-    lobby, _ = await _lobby(engine)
+    lobby, _ = await attach(engine, 4)
     public = engine.public_token(NAMESPACE, TOKEN_ID)
     rotation = MacKeyRotation(tmp_path, engine)
     assert await rotation.rotate(drop_unused=True) == RotatedKeys(2, [1], [])
@@ -92,7 +60,7 @@ async def test_unused_keys_are_dropped_on_request(engine: Engine, tmp_path: Path
     assert [number for number, _ in keyring.load(tmp_path).mac_keys] == [1, 3]
     assert engine.namespace_of_public_token(public) is not None
     assert engine.namespace_of_public_token(later) is None, "no record names its key"
-    await _join(engine, lobby)
+    await join(engine, lobby)
     assert await rotation.rotate(drop_unused=False) == RotatedKeys(4, [1, 3], [])
 
 
@@ -114,15 +82,14 @@ async def test_key_is_stored_before_it_signs(
 async def test_full_disk_keeps_the_old_key(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(data_dir: Path) -> keyring.Keyring:
-        raise OSError(errno.ENOSPC, "no room")
+    def fail(data_dir: Path) -> keyring.Keyring:
+        raise OSError(errno.ENOSPC, "disk full")
 
     before = engine.public_token(NAMESPACE, TOKEN_ID)
     with monkeypatch.context() as patched:
-        patched.setattr(keyring, "rotate", no_room)
-        with pytest.raises(ServiceError) as caught:
-            await MacKeyRotation(tmp_path, engine).rotate(drop_unused=True)
-    assert caught.value.code == "STORAGE_FULL"
+        patched.setattr(keyring, "rotate", fail)
+        rotating = MacKeyRotation(tmp_path, engine).rotate(drop_unused=True)
+        assert await error_code(rotating) == "STORAGE_FULL"
     assert engine.public_token(NAMESPACE, TOKEN_ID) == before
     assert (await MacKeyRotation(tmp_path, engine).rotate(drop_unused=False)).current == 2
 
