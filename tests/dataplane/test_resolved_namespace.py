@@ -47,13 +47,6 @@ def test_empty_mode_has_documented_defaults() -> None:
     )
 
 
-def test_matchmaker_level_is_the_default_of_modes() -> None:
-    mode = resolved({"max_players": 8, "max_players_party": 4, "regions": {"eu": {}}}, {})
-    assert (mode.max_players, mode.max_players_direct, mode.max_players_party) == (8, 8, 4)
-    assert mode.allows_region("eu")
-    assert not mode.allows_region("us")
-
-
 def test_absent_actions_are_enabled() -> None:
     mode = resolved({}, {"actions": {"find": {"enabled": False}}})
     assert (mode.is_find_enabled, mode.is_join_enabled) == (False, True)
@@ -78,12 +71,9 @@ def test_create_publicities(create: dict[str, bool], publicities: set[str]) -> N
 def test_tls_follows_protocol() -> None:
     protocols = ("http", "https", "tcp", "tcp_tls", "udp")
     ports = {name.replace("_", "-"): {"protocol": name} for name in protocols}
-    mode = resolved({}, {"docker": {"ports": {**ports, "unsaid": {}}}})
-    assert {name for name, port in mode.ports.items() if port.is_tls} == {
-        "https",
-        "tcp-tls",
-        "unsaid",
-    }
+    mode = resolved({}, {"docker": {"ports": {**ports, "default": {}}}})
+    is_tls = {name for name, port in mode.ports.items() if port.is_tls}
+    assert is_tls == {"https", "tcp-tls", "default"}
 
 
 def test_only_the_current_version_is_resolved() -> None:
@@ -194,32 +184,19 @@ def test_region_settings_apply_to_their_region_only() -> None:
     assert found.settings_in("eu") == RegionSettings("r", 1, 1)
 
 
+FULL: dict[str, Any] = {
+    "image_id": BUILD,
+    "args": ["a"],
+    "network_mode": "host",
+    "env": {"A": "1"},
+    "ports": {"ws": {}},
+}
 # matchmaker level, mode, (image, arguments, network mode, environment, names of ports)
 DOCKERS: list[tuple[Any, Any, tuple[Any, ...]]] = [
     (None, None, (None, (), "bridge", {}, set())),
     ({"image_id": BUILD}, None, (BUILD, (), "bridge", {}, set())),
-    (
-        {
-            "image_id": BUILD,
-            "args": ["a"],
-            "network_mode": "host",
-            "env": {"A": "1"},
-            "ports": {"ws": {}},
-        },
-        None,
-        (BUILD, ("a",), "host", {"A": "1"}, {"ws"}),
-    ),
-    (
-        {
-            "image_id": BUILD,
-            "args": ["a"],
-            "network_mode": "host",
-            "env": {"A": "1"},
-            "ports": {"ws": {}},
-        },
-        {},
-        (None, (), "bridge", {"A": "1"}, set()),
-    ),
+    (FULL, None, (BUILD, ("a",), "host", {"A": "1"}, {"ws"})),
+    (FULL, {}, (None, (), "bridge", {"A": "1"}, set())),
     (
         {"image_id": BUILD, "ports": {"ws": {}}},
         {"image_id": OTHER_BUILD, "ports": {"game": {}}},

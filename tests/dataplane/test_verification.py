@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from pyservice.calls import Call
+from pyservice.calls import Call, Caller
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine
@@ -61,6 +61,11 @@ def request_body(game: ThirdPartyServer, index: int = -1) -> dict[str, Any]:
     return body
 
 
+def game_section(mode: str, **fields: Any) -> dict[str, Any]:
+    empty = dict.fromkeys(("lobby", "state", "config", "tags", "max_players"))
+    return {"namespace_id": NAMESPACE_ID, "game_mode": mode, **empty, **fields}
+
+
 async def test_join_request_contains_lobby_and_state(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
@@ -80,20 +85,14 @@ async def test_join_request_contains_lobby_and_state(
     assert state in seen.body
     body = request_body(game)
     assert body.pop("verification_data") is not None
-    assert body.pop("game") == {
-        "namespace_id": NAMESPACE_ID,
-        "game_mode": "duel",
-        "lobby": {
-            "lobby_id": made.lobby_id,
-            "region_id": "south",
-            "create_ts": "2023-11-14T22:13:20.000Z",
-            "is_closed": False,
-        },
-        "state": {"map": "old  town", "big": 2**64 - 1},
-        "config": None,
-        "tags": None,
-        "max_players": None,
+    lobby = {
+        "lobby_id": made.lobby_id,
+        "region_id": "south",
+        "create_ts": "2023-11-14T22:13:20.000Z",
+        "is_closed": False,
     }
+    shown_state = {"map": "old  town", "big": 2**64 - 1}
+    assert body.pop("game") == game_section("duel", lobby=lobby, state=shown_state)
     assert body == {
         "client": {"address": "10.0.0.1", "user_agent": "Game/1.0"},
         "kind": "join",
@@ -109,43 +108,30 @@ async def test_find_request_contains_criteria(
     await scene.find("tagged", tags={"map": "a"})
     assert request_body(game) == {
         "verification_data": None,
-        "game": {
-            "namespace_id": NAMESPACE_ID,
-            "game_mode": "tagged",
-            "lobby": None,
-            "state": None,
-            "config": None,
-            "tags": {"map": "a"},
-            "max_players": None,
-        },
+        "game": game_section("tagged", tags={"map": "a"}),
         "client": {"address": "10.0.0.1", "user_agent": None},
         "kind": "find",
         "party_size": 1,
     }
 
 
-async def test_client_address_of_env_callers(scene: AdmissionScene, game: ThirdPartyServer) -> None:
+async def test_client_address(scene: AdmissionScene, game: ThirdPartyServer) -> None:
     made = await scene.attach("tagged")
     scene.ask(tagged_join=game.url())
-    await scene.join(made.lobby_id, scene.back_end(), client_address="2001:db8::7")
-    assert request_body(game)["client"]["address"] == "2001:db8::7"
-    await scene.join(made.lobby_id, scene.back_end())
-    assert request_body(game)["client"]["address"] is None
 
+    async def sent(caller: Caller, **fields: str) -> str | None:
+        await scene.join(made.lobby_id, caller, **fields)
+        address: str | None = request_body(game)["client"]["address"]
+        return address
 
-async def test_ipv6_client_address(scene: AdmissionScene, game: ThirdPartyServer) -> None:
-    from ipaddress import ip_address
-
-    made = await scene.attach("tagged")
-    scene.ask(tagged_join=game.url())
+    assert await sent(scene.back_end(), client_address="2001:db8::7") == "2001:db8::7"
+    assert await sent(scene.back_end()) is None
     whole = ip_address("2001:db8:1:2:3:4:5:6")
     caller = scene.client()
     caller.call = Call("0" * 32, whole.packed[:8])
-    await scene.join(made.lobby_id, caller)
-    assert request_body(game)["client"]["address"] == "2001:db8:1:2::"
+    assert await sent(caller) == "2001:db8:1:2::"
     caller.call.client = whole
-    await scene.join(made.lobby_id, caller)
-    assert request_body(game)["client"]["address"] == str(whole)
+    assert await sent(caller) == str(whole)
 
 
 @pytest.mark.parametrize(
@@ -326,15 +312,7 @@ async def test_create_is_verified_before_the_lobby_exists(
     request_body = json.loads(seen.body)
     assert request_body.pop("verification_data") is not None
     assert request_body == {
-        "game": {
-            "namespace_id": NAMESPACE_ID,
-            "game_mode": "duel",
-            "lobby": None,
-            "state": None,
-            "config": json.loads(CONFIG),
-            "tags": {"map": "sea"},
-            "max_players": 1,
-        },
+        "game": game_section("duel", config=json.loads(CONFIG), tags={"map": "sea"}, max_players=1),
         "client": {"address": "10.0.0.1", "user_agent": "Game/1.0"},
         "kind": "create",
         "party_size": 1,
