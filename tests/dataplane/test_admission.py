@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,11 @@ from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
+RULE = {
+    "captcha_a": {"secret_key": "s", "site_key": "k"},
+    "requests_before_reverify": 3,
+    "verification_ttl": 60_000,
+}
 LATER_VERSION_ID = "0192f000-0000-7000-8000-0000000000b9"
 
 
@@ -44,32 +50,52 @@ async def scene(engine: Engine) -> AsyncIterator[AdmissionScene]:
         yield scene
 
 
+Joining = tuple[str, asyncio.Event, asyncio.Task[Any]]
+
+
+async def held_join(scene: AdmissionScene, game: ThirdPartyServer, **fields: Any) -> Joining:
+    """Starts a join and returns at its verification request, which waits for the event."""
+    made = await scene.attach()
+    scene.ask(duel_join=game.url())
+    go = hold_responses(game)
+    joining = asyncio.create_task(scene.join(made.lobby_id, **fields))
+    await wait_requested(game)
+    return made.lobby_id, go, joining
+
+
 async def test_no_slot_is_reserved_during_verification(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
-    made = await scene.attach()
-    scene.ask(duel_join=game.url())
-    go = hold_responses(game)
-    joining = asyncio.create_task(scene.join(made.lobby_id))
-    await wait_requested(game)
-    assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+    lobby_id, go, joining = await held_join(scene, game)
+    assert scene.places(lobby_id) == (0, 0, 0, 0)
     go.set()
     await joining
-    assert scene.places(made.lobby_id) == (0, 1, 0, 0)
+    assert scene.places(lobby_id) == (0, 1, 0, 0)
 
 
-async def test_lobby_that_ends_during_verification(
-    scene: AdmissionScene, game: ThirdPartyServer
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ("lobby ends", "MATCHMAKER_LOBBY_STOPPED"),
+        ("namespace is removed", "TOKEN_REVOKED"),
+        ("limit is lowered", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"),
+    ],
+)
+async def test_change_during_verification_fails_the_join(
+    scene: AdmissionScene, game: ThirdPartyServer, change: str, code: str
 ) -> None:
-    made = await scene.attach()
-    scene.ask(duel_join=game.url())
-    go = hold_responses(game)
-    joining = asyncio.create_task(scene.join(made.lobby_id))
-    await wait_requested(game)
-    request = pb.DetachLobbyRequest(game_id="arena", lobby_id=made.lobby_id)
-    await scene.fleet.detach(request, scene.back_end())
+    lobby_id, go, joining = await held_join(scene, game, party_size=2)
+    if change == "lobby ends":
+        request = pb.DetachLobbyRequest(game_id="arena", lobby_id=lobby_id)
+        await scene.fleet.detach(request, scene.back_end())
+    elif change == "namespace is removed":
+        scene.namespaces.remove(raw_id(NAMESPACE_ID))
+    else:
+        limits = {"lobby_count_max": 512, "max_players": 1}
+        scene.ask(None, {"matchmaker": limits}, duel_join=game.url())
     go.set()
-    assert (await expect_error(joining)).code == "MATCHMAKER_LOBBY_STOPPED"
+    assert (await expect_error(joining)).code == code
+    assert len(game.seen) == 1, "an unchanged verification is not repeated"
 
 
 async def test_find_uses_the_version_after_a_change_during_verification(
@@ -90,21 +116,6 @@ async def test_find_uses_the_version_after_a_change_during_verification(
     assert [seen.path for seen in game.seen] == ["/old", "/new"]
 
 
-async def test_unchanged_verification_is_not_repeated_after_a_change(
-    scene: AdmissionScene, game: ThirdPartyServer
-) -> None:
-    made = await scene.attach()
-    limits = {"lobby_count_max": 512, "max_players": 1}
-    scene.ask(duel_join=game.url())
-    go = hold_responses(game)
-    joining = asyncio.create_task(scene.join(made.lobby_id, party_size=2))
-    await wait_requested(game)
-    scene.ask(None, {"matchmaker": limits}, duel_join=game.url())
-    go.set()
-    assert (await expect_error(joining)).code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
-    assert len(game.seen) == 1
-
-
 async def test_captcha_is_not_repeated_after_a_change(
     engine: Engine, game: ThirdPartyServer
 ) -> None:
@@ -114,11 +125,7 @@ async def test_captcha_is_not_repeated_after_a_change(
     ):
         provider.answers(200, b'{"success": true}')
         made = await scene.attach()
-        rule = {
-            "captcha_a": {"secret_key": "s", "site_key": "k"},
-            "requests_before_reverify": 0,
-            "verification_ttl": 1_000,
-        }
+        rule = {**RULE, "requests_before_reverify": 0}
         scene.ask(rule, duel_join=game.url())
         go = hold_responses(game)
         proof = pb.Captcha(captcha_a=pb.CaptchaAnswer(client_response="human"))
@@ -128,19 +135,6 @@ async def test_captcha_is_not_repeated_after_a_change(
         go.set()
         await joining
         assert len(provider.seen) == 1
-
-
-async def test_namespace_removed_during_verification(
-    scene: AdmissionScene, game: ThirdPartyServer
-) -> None:
-    made = await scene.attach()
-    scene.ask(duel_join=game.url())
-    go = hold_responses(game)
-    joining = asyncio.create_task(scene.join(made.lobby_id))
-    await wait_requested(game)
-    scene.namespaces.remove(raw_id(NAMESPACE_ID))
-    go.set()
-    assert (await expect_error(joining)).code == "TOKEN_REVOKED"
 
 
 async def test_lobby_keeps_the_verification_of_its_version(
@@ -236,12 +230,7 @@ async def test_denied_request_is_verified_again(
 
 async def test_captcha_precedes_verification(scene: AdmissionScene, game: ThirdPartyServer) -> None:
     made = await scene.attach()
-    rule = {
-        "captcha_a": {"secret_key": "s", "site_key": "k"},
-        "requests_before_reverify": 1,
-        "verification_ttl": 1_000,
-    }
-    scene.ask(rule, duel_join=game.url(), duel_find=game.url())
+    scene.ask(RULE, duel_join=game.url(), duel_find=game.url())
     for work in (scene.join(made.lobby_id), scene.find()):
         assert (await expect_error(work)).code == "CAPTCHA_REQUIRED"
     assert game.seen == []
@@ -253,13 +242,6 @@ async def test_no_admission_without_rules(scene: AdmissionScene) -> None:
     made = await scene.attach()
     await scene.join(made.lobby_id)
     assert scene.entrance._verification._outbound._session is None
-
-
-RULE = {
-    "captcha_a": {"secret_key": "s", "site_key": "k"},
-    "requests_before_reverify": 3,
-    "verification_ttl": 60_000,
-}
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +51,12 @@ class Empty:
     is_ours: bool = True
 
 
+ATTACHED = Empty(b"a", is_ours=False)
+LEFT = Empty(b"a", empty_ms=GRACE_MS, was_used=True)
+LOADING = Empty(b"a", empty_ms=5, is_findable=False)
+SHUT = Empty(b"a", empty_ms=GRACE_MS, is_findable=False)
+
+
 @dataclass(frozen=True)
 class Group:
     starting: int = 0
@@ -61,6 +67,10 @@ class Group:
 def mode(low: int, high: int, **fields: Any) -> ResolvedMode:
     idle = {"idle_lobbies": {"min": low, "max": high}}
     return resolve_namespace(configuration(versions=[version(duel=idle | fields)])).modes["duel"]
+
+
+def plan(group: Group, low: int, high: int, region: str = "local", **fields: Any) -> GroupPlan:
+    return plan_group(group, mode(low, high, **fields), region, GRACE_MS)
 
 
 def fresh(count: int) -> tuple[Empty, ...]:
@@ -78,69 +88,46 @@ def fresh(count: int) -> tuple[Empty, ...]:
         (Group(0, fresh(4)), 2, 4, GroupPlan()),
         (Group(0, fresh(6)), 2, 4, GroupPlan(stop=fresh(2))),
         (Group(0, fresh(1)), 0, 0, GroupPlan(stop=fresh(1))),
+        # Attached lobbies count as idle and are not stopped. A closed one is not loading.
+        (Group(0, (ATTACHED,)), 1, 1, GroupPlan()),
+        (Group(0, (ATTACHED,)), 0, 0, GroupPlan()),
+        (Group(0, (replace(ATTACHED, is_findable=False),)), 1, 1, GroupPlan(start=1)),
+        # A left lobby is idle after its grace period.
+        (Group(0, (LEFT,)), 1, 1, GroupPlan()),
+        (Group(0, (LEFT,)), 0, 0, GroupPlan(stop=(LEFT,))),
+        # A closed lobby that was never used is loading and may open yet.
+        (Group(0, (LOADING,)), 1, 1, GroupPlan(recheck_ms=GRACE_MS - 5)),
+        (Group(0, (LOADING,)), 0, 0, GroupPlan(recheck_ms=GRACE_MS - 5)),
+        (Group(1, (LOADING,)), 3, 3, GroupPlan(start=1, recheck_ms=GRACE_MS - 5)),
+        (Group(0, (SHUT,)), 1, 1, GroupPlan(start=1, stop=(SHUT,))),
     ],
 )
 def test_plan_keeps_idle_lobbies_within_bounds(
     group: Group, low: int, high: int, expected: GroupPlan
 ) -> None:
-    assert plan_group(group, mode(low, high), "local", GRACE_MS) == expected
+    assert plan(group, low, high) == expected
 
 
-def test_left_lobby_is_idle_after_its_grace_period() -> None:
-    left = Empty(b"a", empty_ms=GRACE_MS - 1, was_used=True)
-    longer = Empty(b"b", empty_ms=20_000, was_used=True)
-    waiting = plan_group(Group(0, (left, longer)), mode(1, 1), "local", GRACE_MS)
-    assert waiting == GroupPlan(start=1, recheck_ms=1)
-    over = Empty(b"a", empty_ms=GRACE_MS, was_used=True)
-    assert plan_group(Group(0, (over,)), mode(1, 1), "local", GRACE_MS) == GroupPlan()
-    assert plan_group(Group(0, (over,)), mode(0, 0), "local", GRACE_MS) == GroupPlan(stop=(over,))
-
-
-def test_private_and_closed_lobbies_are_not_idle() -> None:
-    closed = Empty(b"a", empty_ms=GRACE_MS, was_used=True, is_findable=False)
-    left = Empty(b"b", empty_ms=5, was_used=True, is_findable=False)
-    decided = plan_group(Group(0, (closed, left)), mode(1, 9), "local", GRACE_MS)
-    assert decided == GroupPlan(start=1, stop=(closed,), recheck_ms=GRACE_MS - 5)
-
-
-def test_closed_unused_lobby_counts_as_loading() -> None:
-    loading = Empty(b"a", empty_ms=5, is_findable=False)
-    waiting = GroupPlan(recheck_ms=GRACE_MS - 5)
-    assert plan_group(Group(0, (loading,)), mode(1, 1), "local", GRACE_MS) == waiting, (
-        "it may open yet"
-    )
-    assert plan_group(Group(0, (loading,)), mode(0, 0), "local", GRACE_MS) == waiting
-    both = plan_group(Group(1, (loading,)), mode(3, 3), "local", GRACE_MS)
-    assert both == GroupPlan(start=1, recheck_ms=GRACE_MS - 5)
-    shut = Empty(b"a", empty_ms=GRACE_MS, is_findable=False)
-    assert plan_group(Group(0, (shut,)), mode(1, 1), "local", GRACE_MS) == GroupPlan(
-        start=1, stop=(shut,)
-    )
-
-
-def test_closed_attached_lobby_is_not_loading() -> None:
-    attached = Empty(b"a", is_findable=False, is_ours=False)
-    assert plan_group(Group(0, (attached,)), mode(1, 1), "local", GRACE_MS) == GroupPlan(start=1)
+def test_plan_waits_for_the_earliest_grace_period() -> None:
+    left = replace(LEFT, empty_ms=GRACE_MS - 1)
+    longer = replace(LEFT, lobby=b"b", empty_ms=20_000)
+    assert plan(Group(0, (left, longer)), 1, 1) == GroupPlan(start=1, recheck_ms=1)
+    closed = replace(LEFT, is_findable=False)
+    recent = replace(LEFT, lobby=b"b", empty_ms=5, is_findable=False)
+    expected = GroupPlan(start=1, stop=(closed,), recheck_ms=GRACE_MS - 5)
+    assert plan(Group(0, (closed, recent)), 1, 9) == expected
 
 
 def test_empty_lobbies_of_previous_versions_stop() -> None:
-    left = Empty(b"a", empty_ms=0, was_used=True)
-    attached = Empty(b"b", is_ours=False)
-    assert plan_group(Group(2, (left, attached)), None, "local", GRACE_MS) == GroupPlan(
-        stop=(left,)
-    )
-
-
-def test_attached_lobbies_count_as_idle_and_are_not_stopped() -> None:
-    attached = Empty(b"a", is_ours=False)
-    assert plan_group(Group(0, (attached,)), mode(1, 1), "local", GRACE_MS) == GroupPlan()
-    assert plan_group(Group(0, (attached,)), mode(0, 0), "local", GRACE_MS) == GroupPlan()
+    left = replace(LEFT, empty_ms=0)
+    stopped = plan_group(Group(2, (left, ATTACHED)), None, "local", GRACE_MS)
+    assert stopped == GroupPlan(stop=(left,))
 
 
 def test_disabled_mode_starts_nothing() -> None:
-    elsewhere = mode(2, 2, regions={"far": {}})
-    assert plan_group(Group(), elsewhere, "local", GRACE_MS) == GroupPlan()
-    assert plan_group(Group(), elsewhere, "far", GRACE_MS) == GroupPlan(start=2)
+    elsewhere: dict[str, Any] = {"regions": {"far": {}}}
+    assert plan(Group(), 2, 2, **elsewhere) == GroupPlan()
+    assert plan(Group(), 2, 2, "far", **elsewhere) == GroupPlan(start=2)
 
 
 def test_backoff_grows_and_resets() -> None:
@@ -198,6 +185,14 @@ def switched(
     return wanted
 
 
+def switch(scene: RuntimeScene) -> pb.NamespaceConfiguration:
+    """Makes the other version current. Returns the configuration before."""
+    before = scene.namespaces.configuration(scene.client().namespace_id)
+    assert before is not None
+    scene.namespaces.put(switched(before, SWITCHED_MS))
+    return before
+
+
 async def test_drained_lobby_stops_after_max_drain_even_with_players(engine: Engine) -> None:
     scene = await connected_scene(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
@@ -206,9 +201,7 @@ async def test_drained_lobby_stops_after_max_drain_even_with_players(engine: Eng
     )
     await scene.started()
     namespace = scene.client().namespace_id
-    index = scene.namespaces.configuration(namespace)
-    assert index is not None
-    scene.namespaces.put(switched(index, SWITCHED_MS))
+    switch(scene)
 
     async def is_stopping() -> bool:
         lobby_scaler.namespace_changed(namespace)
@@ -235,9 +228,7 @@ async def test_attached_lobby_is_detached_after_max_drain(engine: Engine) -> Non
     closed = calls.SetLobbyClosedRequest(is_closed=True)
     await scene.fleet.set_closed(closed, scene.server(played.lobby_id))
     namespace = scene.client().namespace_id
-    index = scene.namespaces.configuration(namespace)
-    assert index is not None
-    scene.namespaces.put(switched(index, SWITCHED_MS))
+    switch(scene)
     new = await scene.attach("attached")
     attached = (played, empty, starting, new)
 
@@ -267,9 +258,7 @@ async def test_attached_lobby_survives_a_rollback(engine: Engine) -> None:
     )
     made = await scene.attach("attached")
     namespace = scene.client().namespace_id
-    first = scene.namespaces.configuration(namespace)
-    assert first is not None
-    scene.namespaces.put(switched(first, SWITCHED_MS))
+    first = switch(scene)
     lobby_scaler.namespace_changed(namespace)
     await lobby_scaler.step()
     scene.namespaces.put(first)

@@ -25,6 +25,7 @@ from pyservice.dataplane.feed_validation import MATCHMAKER_BYTES_MAX, OperatorLi
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
+from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
 from pyservice.pb.hosting.v1.matchmaker_pb2 import AttachedPort, AttachLobbyRequest
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, configuration, version
 from tests.dataplane.matchmaker_scene import MODES, PORTS, MatchmakerScene
@@ -81,22 +82,17 @@ class Plane(MatchmakerScene):
         self.revision = 0
 
     async def switch(self, number: int, level: dict[str, Any] | None = None) -> pb.ApplyResponse:
-        return await self.take(
-            current_version_id=version_id(number),
-            versions=[version(version_id(number), level, **MODES)],
-        )
+        return await self.take(**at(number, level))
+
+    def next_revision(self, **changes: Any) -> NamespaceConfiguration:
+        return configuration(source_epoch=1, revision=self.revision + 1, **changes)
 
     async def take(self, **changes: Any) -> pb.ApplyResponse:
-        fed = configuration(source_epoch=1, revision=self.revision + 1, **changes)
+        fed = self.next_revision(**changes)
         answer = await self._feed.apply(pb.ApplyRequest(configuration=fed))
         if answer.HasField("applied"):
             self.revision += 1
         return answer
-
-    async def check(self, **changes: Any) -> pb.ApplyResponse:
-        return await self._feed.check(
-            configuration(source_epoch=1, revision=self.revision + 1, **changes)
-        )
 
     def again(self) -> Plane:
         made = Plane(self.engine, self.folder)
@@ -120,6 +116,13 @@ class Plane(MatchmakerScene):
 
 def version_id(number: int) -> str:
     return f"{VERSION_ID[:-4]}{number:04x}"
+
+
+def at(number: int, level: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "current_version_id": version_id(number),
+        "versions": [version(version_id(number), level, **MODES)],
+    }
 
 
 @pytest.fixture
@@ -171,21 +174,16 @@ async def test_version_is_dropped_after_the_end_of_its_last_lobby(plane: Plane) 
     assert plane.files.steps == ["settled", "saved"]
 
 
-async def test_previous_version_is_kept_for_one_change(plane: Plane) -> None:
-    await plane.switch(1)
-    await plane.switch(2)
-    assert plane.retained() == [version_id(1)]
-    await plane.take(**at(2), display_name="Other")
-    assert plane.retained() == []
-
-
 async def test_restored_version_is_not_kept_twice(plane: Plane) -> None:
     await plane.switch(1, CAPTCHA)
     lobby_id = (await plane.attach()).lobby_id
     await plane.switch(2)
     await plane.switch(1, CAPTCHA)
+    # The previous version is kept for one change, even without lobbies.
     assert plane.retained() == [version_id(2)]
     assert plane.is_asked(lobby_id)
+    await plane.take(**at(1, CAPTCHA), display_name="Other")
+    assert plane.retained() == []
 
 
 async def test_listed_versions_are_not_changed(plane: Plane) -> None:
@@ -224,13 +222,6 @@ async def test_attach_uses_the_version_at_the_access_check(plane: Plane) -> None
     assert plane.is_asked(made.lobby_id)
 
 
-def at(number: int, level: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {
-        "current_version_id": version_id(number),
-        "versions": [version(version_id(number), level, **MODES)],
-    }
-
-
 def bulky(size: int) -> dict[str, Any]:
     return {
         "captcha": {**CAPTCHA["captcha"], "captcha_a": {"secret_key": "s" * size, "site_key": "k"}}
@@ -243,7 +234,7 @@ async def test_retained_bytes_limit(plane: Plane) -> None:
     for number in (1, 2, 3):
         assert (await plane.switch(number, bulky(size))).HasField("applied")
         lobbies.append((await plane.attach()).lobby_id)
-    for answer in (await plane.check(**at(4)), await plane.switch(4)):
+    for answer in (await plane._feed.check(plane.next_revision(**at(4))), await plane.switch(4)):
         [problem] = answer.refused.problems
         assert list(problem.path) == ["current_version_id"]
         assert f"at most {RETAINED_BYTES_MAX:,}" in problem.reason
@@ -338,14 +329,10 @@ async def test_large_messages_are_processed_in_a_thread(
 
         monkeypatch.setattr(feed_module, name, noted)
 
-    for name in (
-        "own_problems",
-        "conflict_problems",
-        "retain_versions",
-        "prepare_namespace",
-        "_with_retained",
-        "_claims",
-    ):
+    steps = (
+        "own_problems conflict_problems retain_versions prepare_namespace _with_retained _claims"
+    )
+    for name in steps.split():
         noting(name)
     assert (await plane.take(**at(1, large(500_000)))).HasField("applied")
     assert len(threads) == 6
