@@ -52,19 +52,18 @@ USERS = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
 
 
 class Gate:
-    """Blocks password comparisons until the test opens it."""
+    """Replaces password comparisons by fast ones, and blocks them until the test opens it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
         self.compared: list[bytes] = []
-        self._compare = bcrypt.checkpw
         monkeypatch.setattr(bcrypt, "checkpw", self._wait)
 
     def _wait(self, password: bytes, expected: bytes) -> bool:
         if password not in self.compared:
             self.compared.append(password)
         assert self.open.wait(PATIENCE_S)
-        return self._compare(password, expected)
+        return password == b"right"
 
 
 class Guessers:

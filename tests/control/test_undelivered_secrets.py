@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -256,7 +257,12 @@ async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, of:
 
 @each_database
 @pytest.mark.parametrize("of", ["env", "pub", "dev"])
-async def test_deadlocked_revocation_is_retried(token_scenario: TokenScenario, of: str) -> None:
+async def test_deadlocked_revocation_is_retried(
+    token_scenario: TokenScenario, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeder = token_scenario.fed.feeder
+    confirm = partial(feeder.enqueue_and_confirm, wait_s=0.05)
+    monkeypatch.setattr(feeder, "enqueue_and_confirm", confirm)
     token_scenario.fed.plane.go_on.clear()
     async with token_scenario.no_removal():
         assert await outcome(token_scenario.create_token(of)) == "CONTROL_PLANE_UNAVAILABLE"
@@ -306,7 +312,11 @@ async def test_lost_database_revokes_the_token_when_back(
 
 
 @each_database
-@pytest.mark.parametrize("tried_s", [0.3, 3_600.0], ids=["too long", "until the plane stops"])
+@pytest.mark.parametrize(
+    "tried_s",
+    [0.3, pytest.param(3_600.0, marks=pytest.mark.full)],
+    ids=["too long", "until the plane stops"],
+)
 async def test_token_kept_by_a_lost_database_is_logged(
     token_scenario: TokenScenario,
     monkeypatch: pytest.MonkeyPatch,
