@@ -25,8 +25,6 @@ pytestmark = pytest.mark.anyio
 
 NEW_LIMIT = 77
 
-# Unreadable records -------------------------------------------------------------------------------
-
 
 async def all_fed(fed: Fed, count: int) -> list[str]:
     names = await fed.namespaces(count)
@@ -131,9 +129,6 @@ async def test_database_wait_does_not_lengthen_the_pause(monkeypatch: pytest.Mon
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert tried > 2
-
-
-# Restored and replaced databases ------------------------------------------------------------------
 
 
 async def test_restored_backup_catches_up_with_the_data_plane(fed: Fed) -> None:

@@ -53,9 +53,6 @@ async def new_developer(owner: Developer, records: Records) -> tuple[Developer, 
     return Developer(owner.full_service, owner.door, token), group_id
 
 
-# New games ----------------------------------------------------------------------------------------
-
-
 async def test_new_game_has_two_namespaces_and_a_version(developer: Developer) -> None:
     group_id = developer.full_service.group_id
     created = await developer.good("create_game", developer_group_id=group_id, display_name="x")
@@ -111,9 +108,6 @@ async def test_list_has_the_games_and_groups_of_the_token(
     of_one = await Developer(me.full_service, me.door, token).good("get_games")
     assert [one["game_id"] for one in of_one["games"]] == [second]
     assert [one["group_id"] for one in of_one["groups"]] == [group_id]
-
-
-# Names --------------------------------------------------------------------------------------------
 
 
 async def test_validate_and_create_refuse_the_same(developer: Developer) -> None:
@@ -182,9 +176,6 @@ async def test_concurrent_creations_without_a_name_succeed(developer: Developer)
 async def test_game_of_an_unknown_group_is_not_created(developer: Developer) -> None:
     fields = {"developer_group_id": str(uuid4()), "display_name": "x"}
     assert await developer.code("create_game", **fields) == "GROUP_NOT_FOUND"
-
-
-# Watches ------------------------------------------------------------------------------------------
 
 
 async def is_held(task: asyncio.Task[Any]) -> bool:

@@ -105,8 +105,6 @@ async def test_malformed_or_unknown_id_is_refused(request_of: Request) -> None:
             assert (await request_of.call(**{name: unknown})).code == f"{noun}_NOT_FOUND", unknown
 
 
-# Input that only JSON can express -----------------------------------------------------------------
-
 MALFORMED: Final[tuple[Any, ...]] = (
     *(b"{", b"\xff", b'{"a": NaN}', b"{} x", b"[" * 100 + b"]" * 100, [], "x", 7),
 )

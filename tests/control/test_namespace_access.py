@@ -49,9 +49,6 @@ async def code_of_page(developer: Developer, origin: str) -> str:
     return (await developer.door.call("list", {}, origin=origin)).code
 
 
-# Domains ------------------------------------------------------------------------------------------
-
-
 async def test_page_of_a_domain_needs_no_token(
     developer: Developer, target: dict[str, str]
 ) -> None:
@@ -176,9 +173,6 @@ async def test_service_domains_are_reserved(tmp_path: Path) -> None:
                     assert (answer.code, answer.errors) == RESERVED, domain
                 for domain in (f"not-{own}", f"{own}.net"):
                     await owner.good("add_domain", **target, domain=domain)
-
-
-# Users of the site --------------------------------------------------------------------------------
 
 
 async def test_site_asks_for_a_user_when_enabled(

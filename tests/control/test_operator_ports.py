@@ -74,8 +74,6 @@ async def assert_reached(record: Any) -> None:
     await eventually(lambda: reached(record))
 
 
-# Half of the ports stays free for other games -----------------------------------------------------
-
 AT_ONCE: Final = 16
 PORTS: Final = {"game": {"protocol": "tcp"}, **{f"p-{n}": {"protocol": "tcp"} for n in range(15)}}
 REQUEST: Final[dict[str, Any]] = {

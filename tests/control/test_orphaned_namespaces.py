@@ -158,9 +158,6 @@ def test_orphan_log_is_written_once() -> None:
     assert holdings.orphans == {}
 
 
-# Commands of a running service --------------------------------------------------------------------
-
-
 @pytest.mark.full
 async def test_commands_list_and_remove_orphans(tmp_path: Path, databases: Databases) -> None:
     with running(FullService(tmp_path / "s")) as own_service:

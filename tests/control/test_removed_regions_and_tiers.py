@@ -105,8 +105,6 @@ def started_with(**settings: Any) -> pytest.MarkDecorator:
 with_regions = started_with(regions=[KEPT_REGION, REMOVED_REGION])
 with_tiers = started_with(tiers={"basic-1d8": 64, "small": 32})
 
-# Regions ------------------------------------------------------------------------------------------
-
 
 async def ids_of_listed(game: Game) -> set[str]:
     answer = await game.developer.door.call("list", {}, token=game.public_token)
@@ -185,9 +183,6 @@ async def test_idle_lobbies_of_a_removed_region_end(operator: Operator) -> None:
     [left] = await ids_of_listed(other)
     found = await other.found("duel", prevent_auto_create_lobby=True)
     assert found["lobby"]["lobby_id"] == left
-
-
-# Tiers --------------------------------------------------------------------------------------------
 
 
 @with_tiers

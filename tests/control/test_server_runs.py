@@ -119,9 +119,6 @@ async def test_server_that_never_ran_has_a_message_and_no_start(
     assert server_records.data.ended == [server_id], "the end of the server ends its lease"
 
 
-# Comparison ---------------------------------------------------------------------------------------
-
-
 class NoRuns:
     """Stands for the supervisor. Ends the creation of a server during the comparison."""
 

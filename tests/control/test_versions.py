@@ -101,9 +101,6 @@ async def test_valid_version_has_no_problems(developer: Developer) -> None:
     assert await developer.good("validate_version", **fields, config=config) == {"errors": []}
 
 
-# Reserved names -----------------------------------------------------------------------------------
-
-
 async def test_reserved_name_is_unique(developer: Developer) -> None:
     game_id = await developer.game()
     answers = await asyncio.gather(
@@ -120,9 +117,6 @@ async def test_name_of_a_version_is_not_reserved(developer: Developer) -> None:
     await developer.version(game_id, {}, name="0.0.3")
     answer = await developer.good("reserve_version_name", game_id=game_id)
     assert answer == {"version_display_name": "0.0.4"}
-
-
-# Objects of other games ---------------------------------------------------------------------------
 
 
 async def test_version_of_another_game_is_not_found(developer: Developer) -> None:
