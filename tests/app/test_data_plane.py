@@ -85,15 +85,6 @@ def test_configuration_survives_the_loss_of_its_source(service: Service) -> None
     assert "is not JSON" in service.probe("/readyz?verbose").text
 
 
-@pytest.mark.fast
-def test_second_process_fails_with_the_pid_of_the_first(quiet_service: Service) -> None:
-    assert quiet_service.process is not None
-    done = quiet_service.command("serve", "--http", "127.0.0.1:0")
-    assert done.returncode == 1
-    assert f"in use by process {quiet_service.process.pid}" in done.stderr
-    assert quiet_service.probe("/livez").status_code == 200
-
-
 def test_occupied_port_is_reported(make_service: MakeService) -> None:
     service = make_service()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -160,23 +151,6 @@ def test_sighup_reads_the_feed_again(service: Service) -> None:
     assert service.process is not None
     service.process.send_signal(signal.SIGHUP)
     until(lambda: service.find(public, "brawl").json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES")
-
-
-def test_rejected_feed_changes_nothing_and_is_reported(service: Service) -> None:
-    public = service.public_token()
-    service.attach()
-    fed = json.loads(service.feed_file.read_text())["namespaces"][0]
-    verified = {"enabled": True, "verification": {"url": "http://127.0.0.1/ask"}}
-    fed |= {
-        "revision": fed["revision"] + 1,
-        "versions": [version(duel={"actions": {"join": verified}})],
-    }
-    service.feed_file.write_text(json.dumps({"namespaces": [fed]}))
-    assert service.process is not None
-    service.process.send_signal(signal.SIGHUP)
-    until(lambda: "verification_allowed_networks" in service.log())
-    assert "actions.join.verification" in service.probe("/readyz?verbose").text
-    assert service.find(public).status_code == 200
 
 
 def test_rate_limits_apply_by_default(make_service: MakeService) -> None:
@@ -298,20 +272,6 @@ def test_removed_namespace_rejects_all_requests(service: Service) -> None:
     assert service.find(public).json()["code"] == "TOKEN_INVALID"
 
 
-def test_disconnected_client_frees_its_hold(service: Service) -> None:
-    public = service.public_token()
-    service.attach(is_ready=False)
-    host, port = service.addresses["http"].split(":")
-    body = json.dumps({"game_modes": ["duel"]})
-    with socket.create_connection((host, int(port)), 10) as connection:
-        connection.sendall(
-            f"POST {FIND} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {public}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
-        )
-        until(lambda: 'state="held"} 1' in service.probe("/metrics").text)
-    until(lambda: 'state="held"} 0' in service.probe("/metrics").text)
-
-
 def test_sighup_reads_rate_limits_again(make_service: MakeService) -> None:
     service = make_service()
     service.settings = {}
@@ -342,11 +302,3 @@ def test_damaged_feed_file_fails_the_start_with_its_name(service: Service) -> No
     assert service.spawn().wait(PATIENCE_S) == 1
     assert path.name in service.log()
     assert not service.ready_file.exists()
-
-
-def test_invalid_settings_fail_the_start(make_service: MakeService) -> None:
-    service = make_service()
-    assert service.spawn("--set", "nonsense=1", "--set", "lame_duck_ms=x").wait(PATIENCE_S) == 1
-    assert "nonsense: is not a setting" in service.log()
-    assert "lame_duck_ms" in service.log()
-    assert not service.data_dir.exists()

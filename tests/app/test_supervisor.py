@@ -289,6 +289,7 @@ def test_failed_data_plane_fails_the_start(make_supervised: MakeHousehold) -> No
     until(lambda: not processes_of(supervised.data_dir))
 
 
+@pytest.mark.fast
 def test_second_supervisor_fails_with_the_pid_of_the_first(quiet: SupervisedService) -> None:
     assert quiet.process is not None
     done = quiet.command("serve", "--http", "127.0.0.1:0")

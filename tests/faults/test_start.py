@@ -178,6 +178,7 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     assert "verification" in checked.stderr
     plane.process_signal(signal.SIGHUP)
     await until(lambda: "verification" in plane.log_tail(), "the log of the refusal")
+    assert "actions.join.verification" in (await plane.look("/readyz?verbose"))[1]
     await session.join(lobby)
     # The last valid configuration is stored, so it also applies after a restart with the invalid
     # file.
