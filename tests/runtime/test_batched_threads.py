@@ -37,11 +37,11 @@ async def test_exception_reaches_its_caller(workers: BatchedThreads) -> None:
     def fails() -> None:
         raise OSError("full")
 
-    told = await asyncio.gather(
+    result = await asyncio.gather(
         workers.do(fails), workers.do(lambda: "done"), return_exceptions=True
     )
-    assert isinstance(told[0], OSError)
-    assert told[1] == "done"
+    assert isinstance(result[0], OSError)
+    assert result[1] == "done"
 
 
 async def test_hanging_call_blocks_no_other_while_a_thread_is_free(workers: BatchedThreads) -> None:

@@ -176,8 +176,8 @@ def test_announced_size_over_the_limit_is_rejected(tmp_path: Path) -> None:
 
 async def test_stored_archive_must_match_the_upload(folder: Path) -> None:
     content = whole()
-    told = await refused(folder, Store(content, sha256=hashlib.sha256(b"other").hexdigest()))
-    assert "its SHA-256 differs" in told
+    result = await refused(folder, Store(content, sha256=hashlib.sha256(b"other").hexdigest()))
+    assert "its SHA-256 differs" in result
 
 
 async def test_unpacking_waits_when_the_disk_reaches_its_reserve(folder: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from pyservice.runtime.filesystem import is_folder_empty, remove_tree
 
 
-def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:
-    root = tmp_path / "scratch"
-    root.mkdir()
+def create_deep_folders(root: Path) -> None:
+    """Creates folders that are nested deeper than Python's recursion limit."""
+    root.mkdir(exist_ok=True)
     at = os.open(root, os.O_RDONLY)
     for _ in range(3_000):
         os.mkdir("deep", dir_fd=at)
@@ -19,6 +19,11 @@ def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:
         os.close(at)
         at = below
     os.close(at)
+
+
+def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:
+    root = tmp_path / "scratch"
+    create_deep_folders(root)
     with pytest.raises(RecursionError):
         shutil.rmtree(root)
     remove_tree(root)

@@ -44,8 +44,8 @@ def test_reservation_over_the_free_amount_is_rejected() -> None:
 
 def test_changes_of_the_unreserved_amount_are_reported() -> None:
     capacity = NodeCapacity(NODE)
-    told: list[Resources] = []
-    capacity.changed = lambda: told.append(capacity.unclaimed)
+    result: list[Resources] = []
+    capacity.changed = lambda: result.append(capacity.unclaimed)
     capacity.reserve("one", HALF)
     capacity.claim("one", HALF)
     capacity.take(HALF)
@@ -53,4 +53,4 @@ def test_changes_of_the_unreserved_amount_are_reported() -> None:
     capacity.claim("two", HALF)
     capacity.end(HALF, was_held=True)
     capacity.end(HALF, was_held=False)
-    assert told == [HALF, NOTHING, HALF, NODE]
+    assert result == [HALF, NOTHING, HALF, NODE]

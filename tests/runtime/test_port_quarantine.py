@@ -114,12 +114,12 @@ async def test_quarantine_survives_a_service_restart(host: RuntimeHost, few: ran
     await host.drop()
     now_s = time.time()
     # The last end time comes from a clock that was set back later.
-    for order, told_s in (
+    for order, reported_s in (
         (one, -PORT_QUARANTINE_S / 2),
         (other, -PORT_QUARANTINE_S),
         (third, 365 * 86_400),
     ):
-        os.utime(host.of(order).path / "told", (now_s + told_s, now_s + told_s))
+        os.utime(host.of(order).path / "told", (now_s + reported_s, now_s + reported_s))
     await host.start()
     again = await host.running(ports=GAME)
     assert await number_of(host, again) == long_ago

@@ -81,11 +81,11 @@ async def test_oldest_logs_are_removed_until_the_disk_has_space(host: RuntimeHos
 
 async def test_full_disk_keeps_running_and_recent_runs(host: RuntimeHost) -> None:
     old, new = await ended(host, HOUR_S, 0)
-    untold = host.want("echo said")
+    unreported = host.want("echo said")
     host.reports.rejected.add("over")
     runs = await host.running("echo said; exec sleep 3600")
-    await until(lambda: host.supervisor.runs[untold.id].state == "ended")
-    for order in (runs, untold):
+    await until(lambda: host.supervisor.runs[unreported.id].state == "ended")
+    for order in (runs, unreported):
         for path in (host.of(order).path, *host.of(order).path.iterdir()):
             os.utime(path, (0, 0), follow_symlinks=False)
     host.is_disk_full = True
@@ -94,7 +94,7 @@ async def test_full_disk_keeps_running_and_recent_runs(host: RuntimeHost) -> Non
     await host.start()
     await until(lambda: not host.of(old).path.exists())
     await host.supervisor._remove_expired()
-    for order in (new, untold, runs):
+    for order in (new, unreported, runs):
         assert await host.lines(order, 1) == ["said"]
 
 

@@ -18,6 +18,7 @@ from pyservice.runtime.run_cleanup import LOG_RETENTION_S
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.unpacked_builds import UNUSED_RETENTION_S
 from tests.runtime.node import SHELL, RuntimeHost, build_of, is_alive, open_host, until
+from tests.runtime.test_filesystem import create_deep_folders
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -85,15 +86,15 @@ async def test_run_without_an_owner_record_is_ended_unless_requested(
     host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_cleanup, "UNOWNED_GRACE_S", 0.5)
-    wanted, stranger, other = [await host.running() for _ in range(3)]
-    pids = {order.id: host.pid_of(order) for order in (wanted, stranger, other)}
+    wanted, foreign, other = [await host.running() for _ in range(3)]
+    pids = {order.id: host.pid_of(order) for order in (wanted, foreign, other)}
     await host.drop()
-    for order in (wanted, stranger):
+    for order in (wanted, foreign):
         _remove_owner(host.of(order))
     await host.start()
     host.supervisor.ensure_running(wanted)
-    await until(lambda: (host.of(stranger).path / "told").exists())
-    assert not is_alive(pids[stranger.id])
+    await until(lambda: (host.of(foreign).path / "told").exists())
+    assert not is_alive(pids[foreign.id])
     assert host.supervisor.runs.keys() == {wanted.id, other.id}
     assert is_alive(pids[wanted.id])
     assert is_alive(pids[other.id])
@@ -237,7 +238,7 @@ async def test_folder_that_cannot_be_removed_blocks_no_other(host: RuntimeHost) 
     await host.drop()
     folders = [host.of(order).path for order in orders]
     for folder in folders[:2]:
-        _fill_deep(folder / "scratch")
+        create_deep_folders(folder / "scratch")
     then = time.time() - LOG_RETENTION_S - 60
     for folder in folders[:3]:
         os.utime(folder / "told", (then, then))
@@ -253,15 +254,3 @@ async def test_folder_that_cannot_be_removed_blocks_no_other(host: RuntimeHost) 
     finally:
         for folder in folders:
             remove_tree(folder)
-
-
-def _fill_deep(folder: Path) -> None:
-    """Creates folders that are nested deeper than Python's recursion limit."""
-    folder.mkdir(exist_ok=True)
-    at = os.open(folder, os.O_RDONLY)
-    for _ in range(3_000):
-        os.mkdir("deep", dir_fd=at)
-        below = os.open("deep", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = below
-    os.close(at)

@@ -18,7 +18,7 @@ from tests.runtime.node import CAPACITY, RuntimeHost, build_of, is_alive, launch
 pytestmark = pytest.mark.anyio
 
 GAME: Final = {"game": PortRequest(is_datagram=False)}
-DEAF: Final = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+IGNORES_TERM: Final = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 UNUSABLE, UNFINDABLE, BROKEN = (f"0192f000-0000-7000-8000-0000000000e{n}" for n in (1, 2, 3))
 
 
@@ -58,9 +58,9 @@ async def test_exited_run_is_reported_with_its_code(
     host: RuntimeHost, script: str, end: tuple[str, int]
 ) -> None:
     order = host.want(script)
-    told = await host.reports.end(order.id)
-    assert (told.reason, told.exit_code) == end
-    assert told.started_ms is not None
+    result = await host.reports.end(order.id)
+    assert (result.reason, result.exit_code) == end
+    assert result.started_ms is not None
 
 
 async def test_impossible_run_is_reported_with_a_sentence_and_no_process(host: RuntimeHost) -> None:
@@ -108,7 +108,7 @@ async def test_repeated_request_starts_one_process(host: RuntimeHost) -> None:
 
 
 async def test_earliest_of_several_stops_wins(host: RuntimeHost) -> None:
-    order = await host.running(DEAF)
+    order = await host.running(IGNORES_TERM)
     await host.lines(order, 1)
     for kill_timeout_ms in (3_600_000, 100, 60_000):
         host.supervisor.end(order.id, kill_timeout_ms)
@@ -117,7 +117,7 @@ async def test_earliest_of_several_stops_wins(host: RuntimeHost) -> None:
 
 
 async def test_stop_without_a_deadline_uses_the_requested_one(host: RuntimeHost) -> None:
-    order = await host.running(DEAF, kill_timeout_ms=100)
+    order = await host.running(IGNORES_TERM, kill_timeout_ms=100)
     await host.lines(order, 1)
     host.supervisor.end(order.id)
     assert (await host.reports.end(order.id)).exit_code == 128 + 9
@@ -133,12 +133,12 @@ async def test_all_runs_can_be_stopped_at_once(host: RuntimeHost) -> None:
 
 
 async def test_forced_shutdown_waits_for_no_deadline(host: RuntimeHost) -> None:
-    order = await host.running(DEAF, kill_timeout_ms=3_600_000)
+    order = await host.running(IGNORES_TERM, kill_timeout_ms=3_600_000)
     await host.lines(order, 1)
-    hurry = asyncio.Event()
-    ending = asyncio.create_task(host.supervisor.stop_all(hurry))
+    forced = asyncio.Event()
+    ending = asyncio.create_task(host.supervisor.stop_all(forced))
     await until(lambda: host.supervisor.runs[order.id].state == "stopping")
-    hurry.set()
+    forced.set()
     await ending
     end = await host.reports.end(order.id)
     assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
@@ -274,7 +274,7 @@ async def test_running_run_keeps_capacity_and_ports_after_a_restart(host: Runtim
 
 @pytest.mark.full
 async def test_stopping_run_ends_at_its_deadline_despite_a_restart(host: RuntimeHost) -> None:
-    order = await host.running(DEAF)
+    order = await host.running(IGNORES_TERM)
     await host.lines(order, 1)
     host.supervisor.end(order.id, 2_000)
     await until(lambda: _status(host, order.id) == "stopping")
@@ -322,11 +322,11 @@ async def test_keeper_launcher_may_exit_at_any_moment(host: RuntimeHost) -> None
     first = await host.running("exec sleep 3600")
     os.kill(launcher_of(host), signal.SIGKILL)
     second = await host.running("exec sleep 3600")
-    deaf = launcher_of(host)
-    os.kill(deaf, signal.SIGSTOP)
+    launcher = launcher_of(host)
+    os.kill(launcher, signal.SIGSTOP)
     third = host.want("exec sleep 3600")
     await until(lambda: host.supervisor.runs[third.id].state == "starting")
-    os.kill(deaf, signal.SIGKILL)
+    os.kill(launcher, signal.SIGKILL)
     await host.reports.wait_for(third.id, "running")
     for order in (first, second, third):
         assert is_alive(host.pid_of(order))

@@ -58,14 +58,16 @@ async def test_full_log_is_read_once_for_a_silent_stream(
     path = host.of(order).path
     assert size(path) > 60 * MIB
     with read() as first:
-        told = await logs.newest(path, "std_err")
-    assert (told.lines, told.is_all) == ([], True), "the first line went with the oldest segment"
+        result = await logs.newest(path, "std_err")
+    assert (result.lines, result.is_all) == ([], True), (
+        "the first line went with the oldest segment"
+    )
     assert first.bytes < size(path) + SMALL
     with read() as more:
         for _ in range(20):
-            assert await logs.newest(path, "std_err") == told
-            assert await logs.after(path, "std_err", told.position) == told
-            assert await logs.after(path, "std_err", told.position - 40 * MIB) == told
+            assert await logs.newest(path, "std_err") == result
+            assert await logs.after(path, "std_err", result.position) == result
+            assert await logs.after(path, "std_err", result.position - 40 * MIB) == result
     assert more.bytes < MIB
     with read() as newest:
         lines = (await logs.newest(path, "std_out")).lines
@@ -80,13 +82,13 @@ async def test_old_line_is_found_and_then_cached(host: RuntimeHost, logs: LogRea
     assert size(path) > 7 * MIB
     for _ in range(3):
         with read() as count:
-            told = await logs.newest(path, "std_err")
-        assert [line.text for line in told.lines] == ["early"]
-        assert told.position == host.of(order).end()
+            result = await logs.newest(path, "std_err")
+        assert [line.text for line in result.lines] == ["early"]
+        assert result.position == host.of(order).end()
     assert count.bytes < SMALL
     with read() as count:
         begin = await logs.after(path, "std_err", 0)
-    assert begin == told
+    assert begin == result
     assert count.bytes < SMALL
 
 
@@ -112,17 +114,17 @@ async def test_follower_reads_only_new_lines(
 
             await until(has_come)
             for _ in range(10):
-                told = await logs.after(folder.path, "std_err", index)
-                assert told is not None
-                assert not told.lines
-                assert told.position == folder.end()
-                before = told.position
+                result = await logs.after(folder.path, "std_err", index)
+                assert result is not None
+                assert not result.lines
+                assert result.position == folder.end()
+                before = result.position
             (go / str(number)).touch()
 
         async def heard() -> list[str]:
-            told = await logs.after(folder.path, "std_err", index)
-            assert told is not None
-            return [line.text for line in told.lines]
+            result = await logs.after(folder.path, "std_err", index)
+            assert result is not None
+            return [line.text for line in result.lines]
 
         while not (lines := await heard()):
             await asyncio.sleep(0)
@@ -143,8 +145,8 @@ async def test_readers_take_turns(host: RuntimeHost, logs: LogReader) -> None:
         others[-1].symlink_to(others[0])
     reading = [asyncio.create_task(logs.newest(other, "std_err")) for other in others]
     await asyncio.sleep(0)
-    told = await logs.newest(host.of(short).path, "std_out")
-    assert [line.text for line in told.lines] == ["here"]
+    result = await logs.newest(host.of(short).path, "std_out")
+    assert [line.text for line in result.lines] == ["here"]
     assert not any(task.done() for task in reading)
     await asyncio.gather(*reading)
 
@@ -160,12 +162,12 @@ async def test_one_response_searches_a_limited_part_of_a_log(
     path = host.of(order).path
     assert size(path) > READ_BYTES_MAX + 8 * MIB
     with read() as count:
-        told = await logs.after(path, "std_err", 0)
-    assert told is not None
-    assert (told.lines, told.is_all) == ([], False)
-    assert READ_BYTES_MAX <= told.position < READ_BYTES_MAX + 8 * MIB
+        result = await logs.after(path, "std_err", 0)
+    assert result is not None
+    assert (result.lines, result.is_all) == ([], False)
+    assert READ_BYTES_MAX <= result.position < READ_BYTES_MAX + 8 * MIB
     assert count.bytes < READ_BYTES_MAX + 8 * MIB
-    rest = await logs.after(path, "std_err", told.position)
+    rest = await logs.after(path, "std_err", result.position)
     assert rest is not None
     assert [line.text for line in rest.lines] == ["last"]
     assert rest.position == host.of(order).end()
