@@ -80,7 +80,7 @@ docs: $(BIN)/.installed ## Build the documentation site in build/site
 bench: build ## Measure, with a baseline beside each figure; JSON and tables in bench/results
 	$(BIN)/python -m bench.run
 
-generate: $(BIN)/.installed ## Write the code and the page that are derived from proto/
+generate: $(BIN)/.installed ## Write the code and the pages that are derived from proto/
 	$(BIN)/python proto/generate.py
 	$(BIN)/python docs/generate.py
 
