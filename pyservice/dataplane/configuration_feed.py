@@ -32,7 +32,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
-from pyservice.schema.validation import validate
+from pyservice.schema.validation import require_valid
 
 RETAINED_MAX: Final = 1_000
 RETAINED_BYTES_MAX: Final = 1024 * 1024
@@ -193,9 +193,7 @@ class ConfigurationFeed:
 
     async def remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
         """Removes a namespace and stores the revision, so that a late message cannot restore it."""
-        problems = validate(request)
-        if problems:
-            raise ServiceError("BODY_INVALID", errors=problems)
+        require_valid(request)
         return await asyncio.shield(self._remove(request))
 
     async def held(self, request: pb.HeldRequest) -> pb.HeldResponse:

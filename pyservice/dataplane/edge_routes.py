@@ -21,7 +21,7 @@ from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
-from pyservice.schema.validation import validate
+from pyservice.schema.validation import require_valid
 
 LOBBY_SERVED_TIMEOUT_S: Final = 10.0
 
@@ -64,9 +64,7 @@ class EdgeRoutes:
         Raises STORAGE_FULL if an end could not be stored. Edge-guard must then repeat the outcomes.
         A refused port without a replacement raises nothing, because it must not block other routes.
         """
-        problems = validate(request)
-        if problems:
-            raise ServiceError("BODY_INVALID", errors=problems)
+        require_valid(request)
         is_new = request.instance != self._instance
         if is_new:
             self._instance = request.instance

@@ -8,10 +8,9 @@ from typing import Final, TypeVar
 
 from pyservice.dataplane import engine
 from pyservice.dataplane.resolved_namespace import raw_id
-from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
-from pyservice.schema.validation import validate
+from pyservice.schema.validation import require_valid
 
 _FACTS_MAX: Final = 1_000
 _POLL_INTERVAL_S: Final = 0.25
@@ -39,7 +38,7 @@ class FactsOutbox:
 
     async def read(self, request: pb.ReadRequest) -> pb.ReadResponse:
         """Returns the next facts and deletes the acknowledged ones."""
-        _require_valid(request)
+        require_valid(request)
         source = self._source
         after = request.acknowledged_lsn
         # An unknown LSN comes from another directory, or this directory was restored from a copy.
@@ -67,7 +66,7 @@ class FactsOutbox:
         )
 
     async def counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
-        _require_valid(request)
+        require_valid(request)
         generation, is_all, rows = await self._poll(
             request.wait_ms,
             self._next_counts_s,
@@ -91,7 +90,7 @@ class FactsOutbox:
 
         The end of every other lobby is durable and will be among the next facts.
         """
-        _require_valid(request)
+        require_valid(request)
         found = [(each, self._source.lobby(raw_id(each))) for each in request.lobby_ids]
         if not all(lobby for _, lobby in found):
             await self._source.wait_all_durable(None)
@@ -118,12 +117,6 @@ class FactsOutbox:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _require_valid(request: pb.ReadRequest | pb.CountsRequest | pb.LobbiesRequest) -> None:
-    problems = validate(request)
-    if problems:
-        raise ServiceError("BODY_INVALID", errors=problems)
 
 
 def _fact(fact: engine.Fact) -> pb.Fact:

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from google.protobuf.message import Message
-
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.engine_commands import (
     FetchLeasedPorts,
@@ -29,7 +27,7 @@ from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, Resol
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
-from pyservice.schema.validation import validate
+from pyservice.schema.validation import require_valid
 
 
 class PreviousVersions:
@@ -194,7 +192,7 @@ class RuntimeConnection:
         return f"{state}; unenforced: {unenforced}" if unenforced else state
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
-        _require_valid(request)
+        require_valid(request)
         self.previous_versions.drop_unused()
         self.capacity = request.capacity
         self._first_request.set()
@@ -227,7 +225,7 @@ class RuntimeConnection:
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
         """Applies reports about lobby processes, in order for each lobby. Ignores ended lobbies."""
-        _require_valid(request)
+        require_valid(request)
         by_lobby: dict[str, list[pb.LobbyReport]] = {}
         for report in request.reports:
             by_lobby.setdefault(report.lobby_id, []).append(report)
@@ -245,7 +243,7 @@ class RuntimeConnection:
 
         Raises PORTS_EXHAUSTED, STORAGE_FULL, OVERLOADED, and IN_USE after the lease has ended.
         """
-        _require_valid(request)
+        require_valid(request)
         owner = raw_id(request.server_id)
         ports = [
             self._port_request(name, protocol)
@@ -268,14 +266,14 @@ class RuntimeConnection:
         )
 
     async def place_server(self, request: pb.PlaceServerRequest) -> pb.PlaceServerResponse:
-        _require_valid(request)
+        require_valid(request)
         await self._processes.set_backends(
             raw_id(request.server_id), _backends(request.backends.items())
         )
         return pb.PlaceServerResponse()
 
     async def end_lease(self, request: pb.EndLeaseRequest) -> pb.EndLeaseResponse:
-        _require_valid(request)
+        require_valid(request)
         await self._processes.end_lease(raw_id(request.server_id))
         return pb.EndLeaseResponse()
 
@@ -398,12 +396,6 @@ def _runtime_port(port: ModePort) -> pb.RuntimePort:
 
 def _backends(backends: Iterable[tuple[str, pb.Backend]]) -> list[tuple[str, str, int]]:
     return [(name, backend.address, backend.port) for name, backend in sorted(backends)]
-
-
-def _require_valid(request: Message) -> None:
-    problems = validate(request)
-    if problems:
-        raise ServiceError("BODY_INVALID", errors=problems)
 
 
 def _now_s() -> float:

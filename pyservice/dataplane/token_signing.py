@@ -24,7 +24,7 @@ from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds, format_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import admin_pb2, signing_pb2
-from pyservice.schema.validation import validate
+from pyservice.schema.validation import require_valid
 
 _log = get_logger("pyservice.keys")
 
@@ -89,9 +89,7 @@ class TokenSigning:
         self._signer = signer
 
     async def sign(self, request: signing_pb2.SignTokenRequest) -> signing_pb2.SignTokenResponse:
-        problems = validate(request)
-        if problems:
-            raise ServiceError("BODY_INVALID", errors=problems)
+        require_valid(request)
         namespace_id = raw_id(request.namespace_id)
         if not self._namespaces.is_known(namespace_id):
             raise ServiceError("NAMESPACE_NOT_FOUND")
@@ -131,9 +129,7 @@ class TokenAdministration:
     async def create_token(
         self, request: admin_pb2.CreateTokenRequest
     ) -> admin_pb2.CreateTokenResponse:
-        problems = validate(request)
-        if problems:
-            raise ServiceError("BODY_INVALID", errors=problems)
+        require_valid(request)
         namespace = self._namespaces.find(request.namespace)
         if namespace is None:
             raise ServiceError(

@@ -351,6 +351,13 @@ def validate(message: Message) -> list[FieldProblem]:
     return report_findings(found) if found else []
 
 
+def require_valid(message: Message) -> None:
+    """Raises BODY_INVALID if the message breaks a rule."""
+    problems = validate(message)
+    if problems:
+        raise ServiceError("BODY_INVALID", errors=problems)
+
+
 def _judge(message: Message) -> Findings:
     check = _checks.get(type(message)) or _add_check(type(message))
     return check(message)
