@@ -39,64 +39,36 @@ class Request(WaitingRequest):
         self.wakings.append(is_over)
 
 
-def test_request_without_an_index_is_answered_at_once() -> None:
-    assert Topics().wait_unless_changed(None, CALL, "game/a") is None
-    assert Topics().wait_unless_changed("", CALL, "game/a") is None
+UNKNOWN_INDEXES = "1 x . 0.0 {run} {run}. {run}.x {run}.-1 {run}.² {run}.1.0 {run}.2"
 
 
 @pytest.mark.parametrize(
-    "index",
-    ["1", "x", ".", "0.0", "{run}", "{run}.", "{run}.x", "{run}.-1", "{run}.²", "{run}.1.0"],
+    "index", [None, "", *UNKNOWN_INDEXES.split(), "{run}.9223372036854775808", "{run}." + "9" * 400]
 )
-def test_foreign_index_is_answered_at_once(index: str) -> None:
+def test_missing_foreign_or_future_index_is_answered_at_once(index: str | None) -> None:
     topics = Topics()
     topics.bump("game/a")
-    assert topics.wait_unless_changed(index.format(run=topics.run), CALL, "game/a") is None
+    given = index and index.format(run=topics.run)
+    assert topics.wait_unless_changed(given, CALL, "game/a") is None
+    earlier_run = Topics().index_of("game/a")
+    assert topics.wait_unless_changed(earlier_run, CALL, "game/a") is None
 
 
-def test_index_of_an_earlier_run_is_answered_at_once() -> None:
-    assert Topics().wait_unless_changed(Topics().index_of("game/a"), CALL, "game/a") is None
-
-
-@pytest.mark.parametrize("number", ["1", "9223372036854775808", "9" * 400])
-def test_index_from_the_future_is_answered_at_once(number: str) -> None:
-    topics = Topics()
-    assert topics.wait_unless_changed(f"{topics.run}.{number}", CALL, "game/a") is None
-
-
-def test_request_waits_unless_its_topic_changed() -> None:
+def test_request_waits_unless_one_of_its_topics_changed() -> None:
     topics = Topics()
     topics.bump("game/a")
-    index = topics.index_of("game/a")
+    index, either = topics.index_of("game/a"), topics.index_of("game/a", "group/b")
     topics.bump("game/b")
-    assert topics.wait_unless_changed(index, CALL, "game/a") == WaitForChange(
-        ("game/a",), 2, topics.run
-    )
-    topics.bump("game/a")
-    assert topics.wait_unless_changed(index, CALL, "game/a") is None
-
-
-def test_change_of_any_topic_ends_the_wait() -> None:
-    topics = Topics()
-    index = topics.index_of("game/a", "group/b")
-    assert topics.wait_unless_changed(index, CALL, "game/a", "group/b") is not None
+    assert topics.index_of("game/a") == index
+    parked = WaitForChange(("game/a",), 2, topics.run)
+    assert topics.wait_unless_changed(index, CALL, "game/a") == parked
+    assert topics.wait_unless_changed(index, LAST, "game/a") is None, "its deadline has passed"
+    assert topics.wait_unless_changed(either, CALL, "game/a", "group/b") is not None
     topics.bump("group/b")
-    assert topics.wait_unless_changed(index, CALL, "game/a", "group/b") is None
-
-
-def test_index_is_stable_until_the_topic_changes() -> None:
-    topics = Topics()
+    assert topics.wait_unless_changed(either, CALL, "game/a", "group/b") is None
     topics.bump("game/a")
-    before = topics.index_of("game/a")
-    topics.bump("game/b")
-    assert topics.index_of("game/a") == before
-    topics.bump("game/a")
-    assert topics.index_of("game/a") != before
-
-
-def test_request_past_its_deadline_is_answered() -> None:
-    topics = Topics()
-    assert topics.wait_unless_changed(topics.index_of("game/a"), LAST, "game/a") is None
+    assert topics.index_of("game/a") != index
+    assert topics.wait_unless_changed(index, CALL, "game/a") is None
 
 
 def test_evicted_topics_count_as_changed_and_memory_is_limited() -> None:
@@ -116,35 +88,21 @@ def test_topic_that_does_not_fit_a_header_is_an_error(topic: str) -> None:
         wait_for_change(topic, sequence=1, run="r")
 
 
-async def test_existing_changes_are_returned_at_once() -> None:
+async def test_poll_returns_changes_or_times_out() -> None:
     topics = Topics()
-    topics.bump("a", "b", "a")
+    nothing = Changes(topics.run, 0, (), is_complete=True)
+    assert await topics.changes_after(topics.run, 0, 0.01) == nothing
+    polls = [asyncio.create_task(topics.changes_after(topics.run, 0, 60.0)) for _ in range(2)]
+    await asyncio.sleep(0)
+    polls[0].cancel()
+    await asyncio.gather(polls[0], return_exceptions=True)
+    assert len(topics._news) == 1
+    topics.bump("a")
+    assert (await polls[1]).topics == (Change("a", 1),)
+    assert topics._news == []
+    topics.bump("b", "a")
     changes = await topics.changes_after(topics.run, 1, 60.0)
     assert changes == Changes(topics.run, 3, (Change("a", 3), Change("b", 2)), is_complete=True)
-
-
-async def test_poll_waits_for_the_next_change() -> None:
-    topics = Topics()
-    asking = asyncio.create_task(topics.changes_after(topics.run, 0, 60.0))
-    await asyncio.sleep(0)
-    topics.bump("a")
-    assert (await asking).topics == (Change("a", 1),)
-
-
-async def test_poll_without_changes_times_out() -> None:
-    topics = Topics()
-    changes = await topics.changes_after(topics.run, 0, 0.01)
-    assert changes == Changes(topics.run, 0, (), is_complete=True)
-    assert topics._news == []
-
-
-async def test_cancelled_poll_leaves_nothing() -> None:
-    topics = Topics()
-    asking = asyncio.create_task(topics.changes_after(topics.run, 0, 60.0))
-    await asyncio.sleep(0)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    assert topics._news == []
 
 
 @pytest.mark.parametrize(("run", "sequence"), [("another", 0), ("", 0), (None, 5), (None, 100)])
@@ -168,19 +126,14 @@ async def test_change_wakes_only_requests_of_its_topic() -> None:
     assert len(waiters) == 1
 
 
-async def test_change_before_the_request_wakes_nothing() -> None:
-    waiters, request = LongPolls(), Request()
-    waiters.hold(request, WaitForChange(("a",), 5, "r"))
-    waiters.take("r", Changes("r", 5, (Change("a", 4),), is_complete=True))
-    assert request.wakings == []
-
-
 async def test_change_before_the_parked_request_arrives_is_not_missed() -> None:
     waiters, early, late = LongPolls(), Request(), Request()
     waiters.hold(early, WaitForChange(("b",), 5, "r"))
+    waiters.take("r", Changes("r", 5, (Change("b", 4),), is_complete=True))
+    assert early.wakings == [], "the request has seen this change"
     waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
     waiters.hold(late, WaitForChange(("a",), 5, "r"))
-    assert late.wakings == [False]
+    assert (early.wakings, late.wakings) == ([], [False])
 
 
 async def test_request_older_than_the_stored_changes_is_woken() -> None:
@@ -266,6 +219,7 @@ async def test_request_is_parked_no_longer_than_its_timeout() -> None:
     assert len(waiters) == 0
 
 
+@pytest.mark.full
 async def test_parking_again_does_not_extend_the_timeout() -> None:
     loop = asyncio.get_running_loop()
     waiters = LongPolls(hold_ms=1_500)
