@@ -110,7 +110,7 @@ class Child:
             try:
                 process = self._process = await self._start()
             except (ServiceAway, ServiceRefused, OSError) as error:
-                print(f"{self.name}: {error}; trying again", flush=True)
+                print(f"{self.name}: {error}; retrying", flush=True)
             else:
                 if self._stopping.is_set():
                     self._terminate()
@@ -119,7 +119,7 @@ class Child:
                 noting.cancel()
                 self.started.clear()
                 if not self._stopping.is_set():
-                    print(f"{self.name} ended ({code}); starting it again", flush=True)
+                    print(f"{self.name} exited ({code}); restarting it", flush=True)
             pause_s = (
                 RESTART_PAUSE_S
                 if loop.time() - began > 5

@@ -244,7 +244,7 @@ async def _play_for_ever(
     while not stop.is_set():
         report = await bot.play(stop)
         if report.error and not stop.is_set():
-            print(f"bot {number}: {report.error}; coming back", file=sys.stderr, flush=True)
+            print(f"bot {number}: {report.error}; reconnecting", file=sys.stderr, flush=True)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(COME_BACK_AFTER_S):
                     await stop.wait()

@@ -105,12 +105,12 @@ class Lobby:
             try:
                 await self._tell_what_is_due()
                 if was_away:
-                    log.info("the hosting service is back")
+                    log.info("the hosting service answers again")
                 was_away, pauses = False, retry_pauses_s()
                 await self._wait_for_what_is_due()
             except ServiceAway as away:
                 if not was_away:
-                    log.warning("the hosting service is away: %s", away)
+                    log.warning("the hosting service does not answer: %s", away)
                 was_away = True
                 await asyncio.sleep(max(pauses.take(), away.retry_after_s))
             except ServiceRefused as refused:
@@ -142,7 +142,7 @@ class Lobby:
         if self._state is not None:
             await self._put_state()
         self._told_at_outage = outage
-        log.info("told the hosting service that the lobby is ready")
+        log.info("reported to the hosting service that the lobby is ready")
 
     async def _post_ready(self) -> None:
         await self._hosting.call("POST", "/matchmaker/lobbies/ready", b"{}")

@@ -182,7 +182,7 @@ def test_players_keep_playing_across_a_service_restart(start_run: StartRun) -> N
         beside = set(pids_of(run.data_dir))
         for name in ("SERVE.LOCK", "LOCK", "control/LOCK"):
             os.kill(int(run.data_dir.joinpath(name).read_text().split()[0]), signal.SIGKILL)
-        run.wait_for("starting it again")
+        run.wait_for("restarting it")
         began = time.monotonic()
         while run.output().count("control plane is up") < 2:
             last = json.loads(player.recv(timeout=1))

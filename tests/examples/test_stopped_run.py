@@ -93,7 +93,7 @@ def test_ctrl_c_at_a_terminal_stops_every_process_cleanly(start_run: StartRun) -
     events = [json.loads(line) for line in lines if line.startswith("{")]
     assert {event["level"] for event in events} == {"info"}, printed
     assert "stopped" in {event.get("reason") for event in events}
-    assert "starting it again" not in printed
+    assert "restarting it" not in printed
 
 
 def test_ctrl_c_during_start_ends_started_processes(start_run: StartRun) -> None:
@@ -105,5 +105,5 @@ def test_ctrl_c_during_start_ends_started_processes(start_run: StartRun) -> None
     assert run.process.returncode == 0
     assert is_gone(service), "before it says so"
     assert printed.endswith("ended\n")
-    assert "starting it again" not in printed
+    assert "restarting it" not in printed
     assert not list(pids_of(run.data_dir))

@@ -98,7 +98,7 @@ impl Seats {
                 let player = Player { id, place: rand::random(), score: 0 };
                 let seat = Seat { token, pass, address, is_proven: false, heard: now, seq: 0, direction: 0, player };
                 self.seats.insert(id, seat);
-                say(&format!("player {id} is in; {} here", self.seats.len()));
+                say(&format!("player {id} connected; {} players", self.seats.len()));
                 self.welcome(pass)
             }
             (Ok(()), None) => {
@@ -141,7 +141,7 @@ impl Seats {
     fn let_go(&mut self, why: &str, is_meant: impl Fn(&Seat) -> bool) {
         let gone: Vec<_> = self.seats.extract_if(|_, seat| is_meant(seat)).collect();
         for (id, Seat { token, player, .. }) in gone {
-            say(&format!("player {id} {why}, with {} stars; {} here", player.score, self.seats.len()));
+            say(&format!("player {id} {why}, with {} stars; {} players", player.score, self.seats.len()));
             self.orders.push(Order::Leave(token));
         }
     }

@@ -92,11 +92,11 @@ impl Clerk {
             200 if self.is_ready => self.heartbeat = Instant::now() + HEARTBEAT,
             200 => {
                 self.is_ready = true;
-                say("the hosting service knows that the lobby is ready");
+                say("reported to the hosting service that the lobby is ready");
             }
             410 => return Some(Ok("the hosting service has ended this lobby")),
             401 | 403 | 404 => {
-                return Some(Err(format!("the hosting service does not take the lobby token: {}", answer.code())));
+                return Some(Err(format!("the hosting service refused the lobby token: {}", answer.code())));
             }
             _ if answer.is_decided() => self.paused_until = Instant::now() + HEARTBEAT,
             _ => {}
