@@ -112,5 +112,5 @@ def _settings() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    for command in commands(get_command(app)):
+    for command, _ in commands(get_command(app)):
         yield f"command {command}"

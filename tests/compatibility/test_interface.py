@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.compatibility.interface_list import (
     current_openapi,
     interface,
@@ -50,6 +52,7 @@ def test_errors_rpcs_settings_and_commands_change_only_as_the_changelog_says() -
     assert [line for line in changed if not is_announced(line)] == []
 
 
+@pytest.mark.full
 def test_metrics_change_only_as_the_changelog_says(tmp_path: Path) -> None:
     stored = {line for line in stored_interface() if line.startswith("metric ")}
     with running(FullService(tmp_path)) as service:
