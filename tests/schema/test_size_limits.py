@@ -26,9 +26,11 @@ def repeated_fields(descriptor: Descriptor) -> Iterator[FieldDescriptor]:
             yield from repeated_fields(kind.message_type)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_repeated_request_field_has_a_limit(name: str) -> None:
-    for field in repeated_fields(descriptor_of(METHODS[name].request)):
+def test_every_repeated_request_field_has_a_limit() -> None:
+    requests = [descriptor_of(method.request) for method in METHODS.values()]
+    fields = [field for request in requests for field in repeated_fields(request)]
+    assert len(fields) > 20
+    for field in fields:
         assert entry_limit(field) is not None, f"{field.full_name} needs max_items or max_pairs"
 
 
