@@ -15,28 +15,16 @@ def empty(shape: type[Any]) -> dict[str, Any]:
     return written
 
 
-def test_field_without_presence_is_always_included(empty: dict[str, Any]) -> None:
-    assert empty["text"] == ""
-    assert empty["numbers"] == []
-    assert empty["by_name"] == {}
-
-
-def test_unset_optional_field_is_omitted(empty: dict[str, Any]) -> None:
-    assert not {"optional_text", "flag", "large", "inner", "made_ts", "listed"} & set(empty)
-
-
-def test_nullable_field_is_null_when_unset(empty: dict[str, Any]) -> None:
-    assert empty["nullable"] is None
-
-
-def test_omittable_empty_list_is_omitted(empty: dict[str, Any], shape: type[Any]) -> None:
-    assert "quiet" not in empty
-    assert compile_encoder(shape.DESCRIPTOR)(shape(quiet=["a"]))["quiet"] == ["a"]
-
-
-def test_explicit_zero_is_included(shape: type[Any]) -> None:
-    written = compile_encoder(shape.DESCRIPTOR)(shape(flag=False, large=0, optional_text=""))
-    assert (written["flag"], written["large"], written["optional_text"]) == (False, 0, "")
+def test_presence_decides_what_an_empty_message_includes(
+    empty: dict[str, Any], shape: type[Any]
+) -> None:
+    included: dict[str, Any] = {"text": "", "numbers": [], "by_name": {}, "nullable": None}
+    assert {name: empty[name] for name in included} == included
+    omitted = {"optional_text", "flag", "large", "inner", "made_ts", "listed", "quiet"}
+    assert not omitted & set(empty)
+    given = {"flag": False, "large": 0, "optional_text": "", "quiet": ["a"]}
+    written = compile_encoder(shape.DESCRIPTOR)(shape(**given))
+    assert {name: written[name] for name in given} == given
 
 
 def test_64_bit_integers_are_exact_numbers(shape: type[Any]) -> None:

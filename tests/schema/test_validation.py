@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -78,12 +77,17 @@ def _fields(field: FieldDescriptor) -> st.SearchStrategy[Any]:
     return _values(field)
 
 
-@functools.cache
+_strategies: dict[type[Message], st.SearchStrategy[Message]] = {}
+
+
 def _messages(message_class: type[Message]) -> st.SearchStrategy[Message]:
-    # The library does not know raw JSON fields. Other tests cover these.
-    fields = descriptor_of(message_class).fields
-    members = {field.name: _fields(field) for field in fields if not form_of(field).raw_json}
-    return st.fixed_dictionaries({}, optional=members).map(lambda given: message_class(**given))
+    if message_class not in _strategies:
+        # The library does not know raw JSON fields. Other tests cover these.
+        fields = descriptor_of(message_class).fields
+        members = {field.name: _fields(field) for field in fields if not form_of(field).raw_json}
+        messages = st.fixed_dictionaries({}, optional=members)
+        _strategies[message_class] = messages.map(lambda given: message_class(**given))
+    return _strategies[message_class]
 
 
 def _examples(*messages: Message) -> Callable[[Any], Any]:
@@ -96,7 +100,7 @@ def _examples(*messages: Message) -> Callable[[Any], Any]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(COMPILED_MESSAGES).flatmap(lambda kind: _messages(kind)))
+@given(st.sampled_from(COMPILED_MESSAGES).flatmap(_messages))
 @_examples(
     *(
         pb.FindLobbyRequest(game_modes=["a"], client_address=text)
@@ -147,7 +151,7 @@ def test_generated_messages_satisfy_and_break_each_rule() -> None:
     fine = 0
 
     @settings(max_examples=600, deadline=None, database=None, derandomize=True)
-    @given(st.sampled_from(COMPILED_MESSAGES).flatmap(lambda kind: _messages(kind)))
+    @given(st.sampled_from(COMPILED_MESSAGES).flatmap(_messages))
     def collect(message: Message) -> None:
         nonlocal fine
         found = library_findings(message)
