@@ -45,6 +45,12 @@ def error_case(slug: str, code: str) -> Callable[[Row], None]:
     return register
 
 
+def error_cases(slug: str, rows: dict[str, Row]) -> None:
+    """Registers the requests for several codes of an operation."""
+    for code, row in rows.items():
+        error_case(slug, code)(row)
+
+
 def elsewhere(slug: str, code: str, test: str, reason: str) -> None:
     assert (slug, code) not in ELSEWHERE, f"{slug}: {code} is shown by two tests"
     ELSEWHERE[slug, code] = Elsewhere(reason, test)

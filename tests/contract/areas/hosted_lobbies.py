@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.contract.areas.matchmaker import WAIT_S, detach, find, join, tagged
-from tests.contract.error_cases import elsewhere, error_case
+from tests.contract.error_cases import elsewhere, error_case, error_cases
 from tests.contract.scenario import SOURCE_LIMIT, Lobby, Scenario
 
 
@@ -17,39 +17,25 @@ def create(scenario: Scenario, mode: str = "hosted", **fields: Any) -> httpx.Res
     return scenario.call("create", fields={"game_mode": mode, "publicity": None, **fields})
 
 
-@error_case("create", "MATCHMAKER_GAME_MODE_NOT_FOUND")
-def _(scenario: Scenario) -> httpx.Response:
-    return create(scenario, "nothing")
-
-
-@error_case("create", "MATCHMAKER_REGION_NOT_FOUND")
-def _(scenario: Scenario) -> httpx.Response:
-    return create(scenario, region="nowhere")
-
-
-@error_case("create", "MATCHMAKER_CREATE_DISABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return create(scenario, "duel")
-
-
-@error_case("create", "MATCHMAKER_REGION_NOT_ENABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return create(scenario, "elsewhere", region="local")
-
-
-@error_case("create", "MATCHMAKER_TAGS_DISABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return create(scenario, "quiet", tags={"a": "b"})
-
-
-@error_case("create", "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return create(scenario, "quiet", max_players=2)
-
-
-@error_case("create", "MATCHMAKER_PUBLICITY_DISABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return create(scenario, "quiet", publicity="public")
+error_cases(
+    "create",
+    {
+        "MATCHMAKER_GAME_MODE_NOT_FOUND": lambda scenario: create(scenario, "nothing"),
+        "MATCHMAKER_REGION_NOT_FOUND": lambda scenario: create(scenario, region="nowhere"),
+        "MATCHMAKER_CREATE_DISABLED": lambda scenario: create(scenario, "duel"),
+        "MATCHMAKER_REGION_NOT_ENABLED": lambda scenario: create(
+            scenario, "elsewhere", region="local"
+        ),
+        "MATCHMAKER_TAGS_DISABLED": lambda scenario: create(scenario, "quiet", tags={"a": "b"}),
+        "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED": lambda scenario: create(
+            scenario, "quiet", max_players=2
+        ),
+        "MATCHMAKER_PUBLICITY_DISABLED": lambda scenario: create(
+            scenario, "quiet", publicity="public"
+        ),
+        "DEADLINE_EXCEEDED": lambda scenario: create(scenario, "mute"),
+    },
+)
 
 
 @error_case("create", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
@@ -63,11 +49,6 @@ def _(scenario: Scenario) -> httpx.Response:
 def _(scenario: Scenario) -> httpx.Response:
     """The mode has no image, so the service cannot start a lobby."""
     return create(scenario, "empty")
-
-
-@error_case("create", "DEADLINE_EXCEEDED")
-def _(scenario: Scenario) -> httpx.Response:
-    return create(scenario, "mute")
 
 
 @error_case("create", "MATCHMAKER_LOBBY_STOPPED")

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.contract.error_cases import error_case
+from tests.contract.error_cases import error_case, error_cases
 from tests.contract.scenario import SOURCE_LIMIT, Lobby, Scenario, before, credential, place
 
 WAIT_S = 20.0
@@ -89,39 +89,22 @@ def tagged(scenario: Scenario) -> dict[str, str]:
     return {"scenario": scenario.name}
 
 
-@error_case("find", "MATCHMAKER_GAME_MODE_NOT_FOUND")
-def _(scenario: Scenario) -> httpx.Response:
-    return find(scenario, "nothing")
-
-
-@error_case("find", "MATCHMAKER_REGION_NOT_FOUND")
-def _(scenario: Scenario) -> httpx.Response:
-    return find(scenario, "duel", regions=["nowhere"])
-
-
-@error_case("find", "MATCHMAKER_FIND_DISABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return find(scenario, "invited")
-
-
-@error_case("find", "MATCHMAKER_REGION_NOT_ENABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return find(scenario, "elsewhere", regions=["local"])
-
-
-@error_case("find", "MATCHMAKER_TAGS_DISABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return find(scenario, "quiet", tags={"a": "b"})
-
-
-@error_case("find", "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return find(scenario, "duel", max_players=2)
-
-
-@error_case("find", "MATCHMAKER_NO_AVAILABLE_LOBBIES")
-def _(scenario: Scenario) -> httpx.Response:
-    return find(scenario, "empty")
+error_cases(
+    "find",
+    {
+        "MATCHMAKER_GAME_MODE_NOT_FOUND": lambda scenario: find(scenario, "nothing"),
+        "MATCHMAKER_REGION_NOT_FOUND": lambda scenario: find(scenario, "duel", regions=["nowhere"]),
+        "MATCHMAKER_FIND_DISABLED": lambda scenario: find(scenario, "invited"),
+        "MATCHMAKER_REGION_NOT_ENABLED": lambda scenario: find(
+            scenario, "elsewhere", regions=["local"]
+        ),
+        "MATCHMAKER_TAGS_DISABLED": lambda scenario: find(scenario, "quiet", tags={"a": "b"}),
+        "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED": lambda scenario: find(
+            scenario, "duel", max_players=2
+        ),
+        "MATCHMAKER_NO_AVAILABLE_LOBBIES": lambda scenario: find(scenario, "empty"),
+    },
+)
 
 
 @error_case("find", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
@@ -164,14 +147,22 @@ def join(scenario: Scenario, lobby: Lobby, **fields: Any) -> httpx.Response:
     return scenario.call("join", fields={"lobby_id": lobby.id, "party_size": None, **fields})
 
 
-@error_case("join", "MATCHMAKER_LOBBY_STOPPED")
-def _(scenario: Scenario) -> httpx.Response:
-    return join(scenario, ended(scenario))
-
-
-@error_case("join", "MATCHMAKER_JOIN_DISABLED")
-def _(scenario: Scenario) -> httpx.Response:
-    return join(scenario, scenario.attach("public"))
+error_cases(
+    "join",
+    {
+        "MATCHMAKER_LOBBY_STOPPED": lambda scenario: join(scenario, ended(scenario)),
+        "MATCHMAKER_JOIN_DISABLED": lambda scenario: join(scenario, scenario.attach("public")),
+        "DEADLINE_EXCEEDED": lambda scenario: join(
+            scenario, scenario.attach("pair", is_ready=False)
+        ),
+        "PLAYER_TOKEN_INVALID": lambda scenario: join(
+            scenario, scenario.lobby, rejoin_token="player_AAAA"
+        ),
+        "PLAYER_TOKEN_WRONG_LOBBY": lambda scenario: join(
+            scenario, scenario.attach(), rejoin_token=scenario.value("player_token")
+        ),
+    },
+)
 
 
 @error_case("join", "MATCHMAKER_LOBBY_CLOSED")
@@ -199,21 +190,6 @@ def _(scenario: Scenario) -> httpx.Response:
 def _(scenario: Scenario) -> httpx.Response:
     lobby = scenario.attach("pair", is_ready=False)
     return while_it_starts(scenario, lobby, "join", fields={"lobby_id": lobby.id})
-
-
-@error_case("join", "DEADLINE_EXCEEDED")
-def _(scenario: Scenario) -> httpx.Response:
-    return join(scenario, scenario.attach("pair", is_ready=False))
-
-
-@error_case("join", "PLAYER_TOKEN_INVALID")
-def _(scenario: Scenario) -> httpx.Response:
-    return join(scenario, scenario.lobby, rejoin_token="player_AAAA")
-
-
-@error_case("join", "PLAYER_TOKEN_WRONG_LOBBY")
-def _(scenario: Scenario) -> httpx.Response:
-    return join(scenario, scenario.attach(), rejoin_token=scenario.value("player_token"))
 
 
 @error_case("join", "IDEMPOTENCY_KEY_REUSED")
