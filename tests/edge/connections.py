@@ -1,4 +1,4 @@
-"""Fixtures with connections to the sample service, on both event loops."""
+"""Fixtures with connections to the sample service, on its event loop."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from tests.support.sample_service import Connect, SmallService, connections_to
 
 
-@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The event loop of the service."""
+    return "asyncio", {"use_uvloop": True}
 
 
 @pytest.fixture

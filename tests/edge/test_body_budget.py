@@ -77,6 +77,7 @@ def body_of(size: int) -> bytes:
     return text % (b"x" * (size - len(text) + 2))
 
 
+@pytest.mark.full
 async def test_unfinished_bodies_stay_within_the_budget(servers: Servers, client: Client) -> None:
     peak = 0
 

@@ -102,6 +102,7 @@ async def test_client_that_reads_nothing_is_disconnected(connect: Connect) -> No
         await asyncio.wait_for(flood(), PATIENCE_S)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_last", [False, True], ids=["kept alive", "last answer"])
 async def test_slow_reader_gets_the_whole_response(
     connect: Connect, service: SmallService, is_last: bool

@@ -142,6 +142,7 @@ async def test_error_far_back_in_a_chunk_keeps_its_order(connect: Connect) -> No
     assert await is_closed(connection)
 
 
+@pytest.mark.full
 async def test_time_without_reading_does_not_count_for_the_client(
     connect: Connect, service: SmallService
 ) -> None:
@@ -157,6 +158,7 @@ async def test_time_without_reading_does_not_count_for_the_client(
     assert (await connection.read()).status == 404
 
 
+@pytest.mark.full
 async def test_partial_request_behind_a_waiting_one_does_not_time_out(
     connect: Connect, service: SmallService
 ) -> None:
@@ -223,6 +225,7 @@ async def come_to_rest(transport: asyncio.Transport) -> None:
         quiet = quiet + 1 if left == before else 0
 
 
+@pytest.mark.full
 async def test_rejected_client_with_a_full_buffer_is_disconnected(
     service: SmallService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

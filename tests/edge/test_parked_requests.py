@@ -291,6 +291,7 @@ async def test_no_change_is_missed_between_reading_and_watching(servers: Servers
     await follower.close()
 
 
+@pytest.mark.full
 async def test_parked_request_needs_no_task_and_little_memory(servers: Servers) -> None:
     """The measured memory includes both ends of each connection and both servers. The benchmark
     measures the service alone.
