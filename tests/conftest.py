@@ -16,6 +16,7 @@ from tests.support.data_plane_service import service as service
 from tests.support.databases import databases as databases
 from tests.support.tiers import pytest_addoption as pytest_addoption
 from tests.support.tiers import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.support.tiers import pytest_configure as pytest_configure
 
 _Field = descriptor_pb2.FieldDescriptorProto
 

@@ -1,7 +1,6 @@
 """Running services and clients for the control plane tests.
 
-A test of a service runs on each kind of database, with one transport for each: HTTP on SQLite,
-gRPC on PostgreSQL. `tests/rpc` and `tests/edge` prove that the transports are equal.
+A test of a service runs on each kind of database over each transport.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from tests.support.full_service import Developer, Door, FullService
 full_service = service_fixture("session", rays={"per_second": 10_000}, runtime=programs.SETTINGS)
 
 
-@pytest.fixture
-async def client(full_service: FullService) -> AsyncIterator[Door]:
-    async with full_service.opened("http" if full_service.database_url is None else "grpc") as door:
+@pytest.fixture(params=["http", "grpc"])
+async def client(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Door]:
+    async with full_service.opened(request.param) as door:
         yield door
 
 

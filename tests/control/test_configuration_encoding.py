@@ -203,6 +203,7 @@ def test_data_plane_accepts_accepted_configurations(document: Any) -> None:
     assert namespace.current_version_id == VERSION_ID
 
 
+@pytest.mark.full
 def test_generated_configurations_cover_every_field() -> None:
     """Without this test the property tests could pass with empty configurations."""
     seen: set[tuple[str, ...]] = set()

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.arena.world import (
@@ -282,7 +282,6 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1000), moves=moves)
 def test_random_play_keeps_players_inside_and_points_equal_to_gems(
     seed: int, moves: list[tuple[str, int, int]]

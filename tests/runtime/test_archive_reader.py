@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyservice.runtime.archive_reader import read_archive
@@ -134,7 +134,6 @@ class NoRules:
 FORMATS: Final = st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 
 
-@settings(deadline=None)
 @given(written=WRITTEN, format=FORMATS, step=st.sampled_from([7, 512, 1 << 16]))
 def test_reader_and_tarfile_read_the_same_entries(written: Written, format: int, step: int) -> None:
     buffer = io.BytesIO()
@@ -350,7 +349,6 @@ def unpack_entries(folder: Path, entries: Entries) -> bool:
     return True
 
 
-@settings(deadline=None)
 @example(ACCEPTED)
 @given(ENTRIES)
 def test_archive_writes_nothing_outside_of_its_folder(entries: Entries) -> None:

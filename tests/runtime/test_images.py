@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyservice.runtime.archive_rules import BadArchive
@@ -200,7 +200,6 @@ ACCEPTED: Layers = [
 ]
 
 
-@settings(deadline=None)
 @example(ACCEPTED)
 @given(LAYERS)
 def test_layers_never_touch_files_outside_of_the_root(layers: Layers) -> None:

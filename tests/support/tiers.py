@@ -1,9 +1,9 @@
 """Test tiers: tests that run in `make test-full` and not in `make test`.
 
-The fast tier skips tests with the marker `full` or `timing`. The marker `fast` on a test of such a
+The fast tier skips tests with the marker `full`, `timing` or `proof`. The marker `fast` on a test of such a
 module makes it the smoke test that stays. Of a test over databases and transports it runs
 two combinations: SQLite with HTTP, and PostgreSQL with gRPC. Of a test over one of the two it runs
-the first value.
+the first value. Hypothesis tries fewer examples in the fast tier, always the same ones.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from hypothesis import settings
 
 _DATABASES: Final = ("sqlite", "postgresql")
 _TRANSPORTS: Final = ("http", "grpc")
-_TIERS: Final = {"fast": True, "full": False, "timing": False}
+_TIERS: Final = {"fast": True, "full": False, "timing": False, "proof": False}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="full",
         help="fast: without tests marked `full`, and one diagonal of database and transport",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile(
+        "fast", max_examples=50, derandomize=True, deadline=None, database=None
+    )
+    settings.register_profile("full", max_examples=200, deadline=None)
+    settings.load_profile(config.getoption("--tier"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyservice.calls import Call, WaitForChange
@@ -154,7 +154,6 @@ _AFTER: Steps = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
 @given(runs=st.lists(_STEPS, min_size=1, max_size=3), capacity=st.sampled_from([2, 1000]))
 @example(runs=[_BEFORE, _AFTER], capacity=2)
 def test_no_change_is_missed_in_any_message_order(runs: list[Steps], capacity: int) -> None:
