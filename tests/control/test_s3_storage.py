@@ -135,25 +135,25 @@ async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.A
 
 
 async def test_unavailable_bucket_is_reported_and_recovers(
-    s3: S3Server, developer: Developer, browser: httpx.AsyncClient
+    s3: S3Server, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
-    site = await ShownSite(developer, browser).build()
-    created = await prepared(developer, tar())
+    site = await ShownSite(owner, browser).build()
+    created = await prepared(owner, tar())
     assert (await put(created["image_presigned_request"], tar())).status_code == 200
     s3.kill()
     try:
         upload_id = created["upload_id"]
-        refused = await developer.call("complete_upload", upload_id=upload_id)
+        refused = await owner.call("complete_upload", upload_id=upload_id)
         assert refused.code == "CONTROL_PLANE_UNAVAILABLE", refused
         assert int(refused.headers["retry-after"]) > 0
         page = await site.get("index.html")
         assert (page.status_code, int(page.headers["retry-after"]) > 0) == (503, True)
-        later = await prepared(developer, tar())
+        later = await prepared(owner, tar())
     finally:
         s3.revive()
-    await developer.good("complete_upload", upload_id=upload_id)
+    await owner.good("complete_upload", upload_id=upload_id)
     assert (await put(later["image_presigned_request"], tar())).status_code == 200
-    await developer.good("complete_upload", upload_id=later["upload_id"])
+    await owner.good("complete_upload", upload_id=later["upload_id"])
     assert (await site.get("index.html")).content == SITE["index.html"]
 
 

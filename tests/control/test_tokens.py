@@ -142,12 +142,12 @@ INVALID_TOKENS: tuple[tuple[dict[str, Any], str, list[str]], ...] = (
 )
 
 
-async def test_invalid_development_token_is_not_created(developer: Developer) -> None:
-    target = target_of(await developer.game())
+async def test_invalid_development_token_is_not_created(owner: Developer) -> None:
+    target = target_of(await owner.game())
     for fields, code, paths in INVALID_TOKENS:
-        answer = await developer.call("create_development_token", **target, **fields)
+        answer = await owner.call("create_development_token", **target, **fields)
         assert (answer.code, [".".join(path) for path in answer.errors]) == (code, paths), fields
-    assert await developer.good("list_namespace_tokens", **target) == {"tokens": []}
+    assert await owner.good("list_namespace_tokens", **target) == {"tokens": []}
 
 
 async def test_accepted_host_does_not_block_the_feed(developer: Developer) -> None:
