@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::codec::{Reader, Writer};
 use crate::command::{Ms, Source};
 use crate::journal_event::ApplyError;
-use crate::service_time::MAX_CAPTCHA_PASS_AGE_MS;
 
+/// Upper bound of the setting `verification_ttl`.
+const MAX_PASS_AGE_MS: Ms = 43_200_000;
 /// When the set is full, the oldest pass is removed.
 const MAX_ENTRIES: usize = 1_000_000;
 
@@ -26,14 +27,14 @@ impl CaptchaPasses {
     /// Returns `(time of the last pass, requests since)`, or None if the pass is too old for any setting.
     pub(crate) fn of(&self, source: Source, now: Ms) -> Option<(Ms, u32)> {
         let known = self.by_source.get(&source)?;
-        let is_within_lifetime = now.saturating_sub(known.passed_at) < MAX_CAPTCHA_PASS_AGE_MS;
+        let is_within_lifetime = now.saturating_sub(known.passed_at) < MAX_PASS_AGE_MS;
         is_within_lifetime.then_some((known.passed_at, known.requests_since))
     }
 
     /// Only events drop expired passes, so that the stored state depends on events alone.
     pub(crate) fn record_pass(&mut self, source: Source, at: Ms) {
         while let Some((passed_at, old)) = self.by_time.first().copied() {
-            let is_over = at.saturating_sub(passed_at) >= MAX_CAPTCHA_PASS_AGE_MS || self.by_time.len() >= MAX_ENTRIES;
+            let is_over = at.saturating_sub(passed_at) >= MAX_PASS_AGE_MS || self.by_time.len() >= MAX_ENTRIES;
             if !is_over {
                 break;
             }
@@ -43,10 +44,10 @@ impl CaptchaPasses {
         self.insert(source, CaptchaPass { passed_at: at, requests_since: 0 });
     }
 
-    fn insert(&mut self, source: Source, standing: CaptchaPass) {
-        self.by_time.insert((standing.passed_at, source));
-        if let Some(before) = self.by_source.insert(source, standing)
-            && before.passed_at != standing.passed_at
+    fn insert(&mut self, source: Source, pass: CaptchaPass) {
+        self.by_time.insert((pass.passed_at, source));
+        if let Some(before) = self.by_source.insert(source, pass)
+            && before.passed_at != pass.passed_at
         {
             self.by_time.remove(&(before.passed_at, source));
         }
@@ -60,11 +61,11 @@ impl CaptchaPasses {
 
     pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
         Writer { bytes }.u32(self.by_source.len() as u32);
-        for (source, standing) in &self.by_source {
+        for (source, pass) in &self.by_source {
             let mut w = Writer { bytes };
             w.u64(*source);
-            w.u64(standing.passed_at);
-            w.u32(standing.requests_since);
+            w.u64(pass.passed_at);
+            w.u32(pass.requests_since);
             flush(bytes);
         }
     }
@@ -84,26 +85,26 @@ mod tests {
 
     #[test]
     fn oldest_pass_is_dropped_at_the_limit() {
-        let mut standings = CaptchaPasses::default();
+        let mut passes = CaptchaPasses::default();
         for source in 0..MAX_ENTRIES as u64 + 5 {
-            standings.record_pass(source + 1, source);
+            passes.record_pass(source + 1, source);
         }
-        assert_eq!((standings.by_source.len(), standings.by_time.len()), (MAX_ENTRIES, MAX_ENTRIES));
-        assert_eq!(standings.of(5, 1_000_000), None);
-        assert_eq!(standings.of(6, 1_000_000), Some((5, 0)));
+        assert_eq!((passes.by_source.len(), passes.by_time.len()), (MAX_ENTRIES, MAX_ENTRIES));
+        assert_eq!(passes.of(5, 1_000_000), None);
+        assert_eq!(passes.of(6, 1_000_000), Some((5, 0)));
     }
 
     #[test]
     fn new_pass_resets_the_request_count() {
-        let mut standings = CaptchaPasses::default();
-        standings.record_pass(7, 100);
-        standings.count_request(7);
-        standings.count_request(8);
-        assert_eq!(standings.of(7, 100), Some((100, 1)));
-        standings.record_pass(7, 100);
-        standings.record_pass(7, 200);
-        assert_eq!(standings.of(7, 200), Some((200, 0)));
-        assert_eq!((standings.by_source.len(), standings.by_time.len()), (1, 1));
-        assert_eq!(standings.of(8, 200), None);
+        let mut passes = CaptchaPasses::default();
+        passes.record_pass(7, 100);
+        passes.count_request(7);
+        passes.count_request(8);
+        assert_eq!(passes.of(7, 100), Some((100, 1)));
+        passes.record_pass(7, 100);
+        passes.record_pass(7, 200);
+        assert_eq!(passes.of(7, 200), Some((200, 0)));
+        assert_eq!((passes.by_source.len(), passes.by_time.len()), (1, 1));
+        assert_eq!(passes.of(8, 200), None);
     }
 }

@@ -1,27 +1,20 @@
 //! Index of findable lobbies by group and tag, fullest first.
 //!
-//! A group is `(namespace, version, mode, region)`. Its lobbies are ordered by `free slots << 48 | creation LSN`. The first
+//! The lobbies of a group are ordered by `free slots << 48 | creation LSN`. The first
 //! lobby from `n << 48` on is the fullest with at least `n` free slots. The oldest of several is first.
 
 use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
-use crate::command::{Id, Lsn};
+use crate::command::Lsn;
 use crate::keyed_hash::TableSeed;
+use crate::lobby::LobbyGroupKey;
 
 const AGE_BITS: u32 = 48;
 
 pub(crate) fn order_key(free: u32, created: Lsn) -> u64 {
     u64::from(free) << AGE_BITS | created & ((1 << AGE_BITS) - 1)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LobbyGroupKey {
-    pub(crate) namespace: u32,
-    pub(crate) version: Id,
-    pub(crate) mode: u32,
-    pub(crate) region: u32,
 }
 
 impl LobbyGroupKey {

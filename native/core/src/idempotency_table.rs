@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 
 use crate::command::{Idempotency, Ms};
 use crate::keyed_hash::TableSeed;
-use crate::slot_use::{PackedSlotUses, SlotUse};
+use crate::slot_use::{EncodedSlotUses, SlotUse};
 use crate::timer_wheel::NONE;
 
 /// Truncated hashes of an idempotency key: 72 bits of `(caller, key)`, 32 bits of `(operation, message)`.
@@ -180,7 +180,7 @@ impl IdempotencyTable {
         self.index[part(hash)].find(hash, is_key).copied()
     }
 
-    pub(crate) fn insert(&mut self, seed: &TableSeed, entry: IdempotencyEntry, uses: PackedSlotUses<'_>) -> u32 {
+    pub(crate) fn insert(&mut self, seed: &TableSeed, entry: IdempotencyEntry, uses: EncodedSlotUses<'_>) -> u32 {
         let number = self.vacant.pop().unwrap_or_else(|| {
             if self.used & (PAGE - 1) == 0 {
                 self.pages.push(vec![IdempotencyEntry::VACANT; PAGE as usize].into_boxed_slice());
@@ -232,9 +232,9 @@ impl IdempotencyTable {
     }
 
     /// Returns the slot uses of a party in order of its tokens, or None for a single slot.
-    pub(crate) fn party(&self, seed: &TableSeed, number: u32) -> Option<PackedSlotUses<'_>> {
+    pub(crate) fn party(&self, seed: &TableSeed, number: u32) -> Option<EncodedSlotUses<'_>> {
         let hash = seed.words(u64::from(number), 0);
-        self.parties.find(hash, |party| party.entry == number).map(|party| PackedSlotUses(&party.uses))
+        self.parties.find(hash, |party| party.entry == number).map(|party| EncodedSlotUses(&party.uses))
     }
 
     /// Takes the oldest entry off the queue, if its time is `up_to` or before.
@@ -283,7 +283,7 @@ mod tests {
             entries.insert(
                 &seed,
                 IdempotencyEntry::new(&stamp(number), KeyPurpose::Slots(1), slot_use, 1),
-                PackedSlotUses(&[]),
+                EncodedSlotUses(&[]),
             );
         }
         (seed, entries)
@@ -309,7 +309,7 @@ mod tests {
             entries.remove(&seed, found);
         }
         let slot_use = SlotUse { lobby: 99, slot: 0, generation: 1 };
-        entries.insert(&seed, IdempotencyEntry::new(&stamp(20), KeyPurpose::Attach, slot_use, 1), PackedSlotUses(&[]));
+        entries.insert(&seed, IdempotencyEntry::new(&stamp(20), KeyPurpose::Attach, slot_use, 1), EncodedSlotUses(&[]));
         assert_eq!(entries.queued_at(0), Some(1));
         let mut oldest = Vec::new();
         while let Some(number) = entries.take_oldest(8) {

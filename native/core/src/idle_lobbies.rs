@@ -5,14 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::{Id, Ms};
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct LobbyGroupKey {
-    pub(crate) namespace: u32,
-    pub(crate) version: Id,
-    pub(crate) mode: u32,
-    pub(crate) region: u32,
-}
+use crate::lobby::LobbyGroupKey;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdleState {

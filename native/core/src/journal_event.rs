@@ -8,7 +8,7 @@ use crate::command::{EndReason, Id, Lsn, Ms, Port, Source};
 use crate::idempotency_table::KeyStamp;
 use crate::port_leases::{PortLease, decode_backends, decode_lease, encode_backends, encode_lease};
 use crate::slot::SlotUseEnd;
-use crate::slot_use::{PackedDeliveries, PackedSlotUses, SlotUse};
+use crate::slot_use::{EncodedDeliveries, EncodedSlotUses, SlotUse};
 
 /// Reason why recovery cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ journal_events! { 'a
     4 "LobbyStateSet" LobbyStateSet [LOBBY_STATE_SET_LEN] { lobby: u32, state: &'a [u8] }
     6 "LobbyEnded" LobbyEnded { lobby: u32, at: Ms, reason: EndReason }
     7 "PlacesReserved" SlotsReserved [SLOTS_RESERVED_LEN] {
-        lobby: u32, deadline: Ms, key_id: u16, source: Source, uses: PackedSlotUses<'a>, stamp: Option<KeyStamp>
+        lobby: u32, deadline: Ms, key_id: u16, source: Source, uses: EncodedSlotUses<'a>, stamp: Option<KeyStamp>
     }
     8 "PlaceConnected" PlayerConnected [PLAYER_CONNECTED_LEN] { slot_use: SlotUse, at: Ms, stamp: Option<KeyStamp> }
     9 "PlaceEnded" SlotUseEnded [SLOT_USE_ENDED_LEN] { slot_use: SlotUse, end: SlotUseEnd, stamp: Option<KeyStamp> }
@@ -94,7 +94,7 @@ journal_events! { 'a
     18 "LobbyExited" LobbyExited [LOBBY_EXITED_LEN] { lobby: u32, at: Ms, reason: EndReason, exit_code: i32 }
     19 "FactsAcknowledged" FactsAcknowledged [FACTS_ACKNOWLEDGED_LEN] { up_to: Lsn }
     20 "TokensSent" TokensSent [TOKENS_SENT_LEN] {
-        lobby: u32, ts_ms: u64, at: Ms, deadline: Ms, key_id: u16, deliveries: PackedDeliveries<'a>
+        lobby: u32, ts_ms: u64, at: Ms, deadline: Ms, key_id: u16, deliveries: EncodedDeliveries<'a>
     }
     21 "HumanPassed" CaptchaPassed [CAPTCHA_PASSED_LEN] { source: Source, at: Ms }
     22 "HumanAsked" CaptchaRequestCounted [CAPTCHA_REQUEST_COUNTED_LEN] { source: Source }
@@ -110,8 +110,8 @@ journal_events! { 'a
 impl Event<'_> {
     /// Returns the maximum bytes of events for `slots` reservations and `channels` sent tokens.
     pub(crate) fn max_reservation_len(slots: u32, channels: usize) -> u64 {
-        let reserved = Event::SLOTS_RESERVED_LEN + u64::from(slots) * PackedSlotUses::WIDTH as u64;
-        let sent = Event::TOKENS_SENT_LEN + (channels * PackedDeliveries::WIDTH) as u64;
+        let reserved = Event::SLOTS_RESERVED_LEN + u64::from(slots) * EncodedSlotUses::WIDTH as u64;
+        let sent = Event::TOKENS_SENT_LEN + (channels * EncodedDeliveries::WIDTH) as u64;
         if channels == 0 { reserved } else { reserved + sent }
     }
 }
@@ -251,7 +251,7 @@ impl Field<'_> for SlotUse {
     }
 }
 
-impl<'a> Field<'a> for PackedSlotUses<'a> {
+impl<'a> Field<'a> for EncodedSlotUses<'a> {
     const LEN: u64 = 1;
 
     #[inline]
@@ -261,23 +261,23 @@ impl<'a> Field<'a> for PackedSlotUses<'a> {
     }
 
     #[inline]
-    fn read(r: &mut Reader<'a>) -> Result<PackedSlotUses<'a>, ApplyError> {
+    fn read(r: &mut Reader<'a>) -> Result<EncodedSlotUses<'a>, ApplyError> {
         let count = usize::from(r.u8()?);
-        Ok(PackedSlotUses(r.take(count * PackedSlotUses::WIDTH)?))
+        Ok(EncodedSlotUses(r.take(count * EncodedSlotUses::WIDTH)?))
     }
 }
 
-impl<'a> Field<'a> for PackedDeliveries<'a> {
+impl<'a> Field<'a> for EncodedDeliveries<'a> {
     const LEN: u64 = 1;
 
     fn write(&self, w: &mut Writer<'_>) {
-        w.u8((self.0.len() / PackedDeliveries::WIDTH) as u8);
+        w.u8((self.0.len() / EncodedDeliveries::WIDTH) as u8);
         w.raw(self.0);
     }
 
-    fn read(r: &mut Reader<'a>) -> Result<PackedDeliveries<'a>, ApplyError> {
+    fn read(r: &mut Reader<'a>) -> Result<EncodedDeliveries<'a>, ApplyError> {
         let count = usize::from(r.u8()?);
-        Ok(PackedDeliveries(r.take(count * PackedDeliveries::WIDTH)?))
+        Ok(EncodedDeliveries(r.take(count * EncodedDeliveries::WIDTH)?))
     }
 }
 
@@ -479,7 +479,7 @@ mod tests {
                     deadline: 8,
                     key_id: 9,
                     source: 10,
-                    uses: PackedSlotUses(&uses),
+                    uses: EncodedSlotUses(&uses),
                     stamp,
                 },
             ),
@@ -510,7 +510,7 @@ mod tests {
                     at: 9,
                     deadline: 10,
                     key_id: 11,
-                    deliveries: PackedDeliveries(&deliveries),
+                    deliveries: EncodedDeliveries(&deliveries),
                 },
             ),
             ("1507000000000000000800000000000000", Event::CaptchaPassed { source: 7, at: 8 }),

@@ -4,11 +4,22 @@
 
 use crate::command::{HoldId, Id, Lsn, Ms, Port};
 use crate::fact_outbox::LobbyAttendance;
-use crate::idle_lobbies::{IdleState, LobbyGroupKey};
+use crate::idle_lobbies::IdleState;
 use crate::journal_event::LobbyDefinition;
-use crate::service_time::SILENT_TIMEOUTS_UNTIL_END;
 use crate::slot::SlotTable;
 use crate::timer_wheel::{NONE, TimerLinks};
+
+/// A silent lobby ends after this many heartbeat timeouts.
+const SILENT_TIMEOUTS_UNTIL_END: u64 = 3;
+
+/// Lobbies of one namespace, version, mode and region. The numbers are internal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct LobbyGroupKey {
+    pub(crate) namespace: u32,
+    pub(crate) version: Id,
+    pub(crate) mode: u32,
+    pub(crate) region: u32,
+}
 
 /// Kind of player limit, as an index into [`Lobby::limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -66,29 +66,29 @@ impl PortLeaseTable {
     }
 
     /// Chooses free ports without taking them. Returns None if too few are free for the namespace.
-    pub(crate) fn draw(&self, namespace: Id, wanted: &[PortRequest<'_>], random: u64) -> Option<Vec<LeasedPort>> {
+    pub(crate) fn draw(&self, namespace: Id, requests: &[PortRequest<'_>], random: u64) -> Option<Vec<LeasedPort>> {
         if [&self.streams, &self.datagrams]
             .into_iter()
-            .zip(counted(wanted))
+            .zip(counted(requests))
             .any(|(pool, more)| more > 0 && pool.exceeds_fair_share(namespace, more))
         {
             return None;
         }
         let mut taken: [Vec<u16>; 2] = [Vec::new(), Vec::new()];
         let mut random = random;
-        let mut ports = Vec::with_capacity(wanted.len());
-        for want in wanted {
-            let exposure = match want.exposure {
+        let mut ports = Vec::with_capacity(requests.len());
+        for request in requests {
+            let exposure = match request.exposure {
                 PortExposure::Number(_) => {
-                    let family = usize::from(want.protocol.is_datagram());
+                    let family = usize::from(request.protocol.is_datagram());
                     random = spread(random);
-                    let number = self.pool(want.protocol).draw(random, &taken[family])?;
+                    let number = self.pool(request.protocol).draw(random, &taken[family])?;
                     taken[family].push(number);
                     PortExposure::Number(number)
                 }
                 other => other,
             };
-            ports.push(LeasedPort { name: want.name.into(), protocol: want.protocol, exposure, backend: None });
+            ports.push(LeasedPort { name: request.name.into(), protocol: request.protocol, exposure, backend: None });
         }
         Some(ports)
     }
@@ -238,10 +238,10 @@ impl PortLeaseTable {
     }
 }
 
-fn counted(wanted: &[PortRequest<'_>]) -> [usize; 2] {
+fn counted(requests: &[PortRequest<'_>]) -> [usize; 2] {
     let mut counts = [0; 2];
-    for want in wanted.iter().filter(|want| matches!(want.exposure, PortExposure::Number(_))) {
-        counts[usize::from(want.protocol.is_datagram())] += 1;
+    for request in requests.iter().filter(|request| matches!(request.exposure, PortExposure::Number(_))) {
+        counts[usize::from(request.protocol.is_datagram())] += 1;
     }
     counts
 }

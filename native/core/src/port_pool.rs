@@ -199,7 +199,7 @@ mod tests {
         pool.quarantine(30_001, 60_000, None);
         pool.release_quarantined(59_999);
         assert_eq!((pool.draw(7, &[]), pool.counts(59_999)), (None, [0, 1, 1]));
-        assert_eq!(pool.counts(60_000), [1, 1, 0], "nobody woke it yet");
+        assert_eq!(pool.counts(60_000), [1, 1, 0], "not released yet");
         pool.release_quarantined(60_000);
         assert_eq!((pool.draw(7, &[]), pool.counts(60_000)), (Some(30_001), [1, 1, 0]));
     }
@@ -225,7 +225,7 @@ mod tests {
             pool.take(number);
         });
         pool.release_quarantined(60_000);
-        assert!(!pool.exceeds_fair_share(greedy, 225), "what has rested is nobody's");
+        assert!(!pool.exceeds_fair_share(greedy, 225), "a released port counts for no namespace");
         assert!(pool.previous_owner.is_empty() && pool.quarantined_by_namespace.is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! Slot uses: one occupation of a slot by one player token, alone or packed for journal events.
+//! Slot uses: one occupation of a slot by one player token, alone or encoded for journal events.
 
 use crate::command::ChannelId;
 
@@ -9,11 +9,11 @@ pub(crate) struct SlotUse {
     pub(crate) generation: u32,
 }
 
-/// Packed `(slot, generation)` pairs of one lobby.
+/// Encoded `(slot, generation)` pairs of one lobby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PackedSlotUses<'a>(pub(crate) &'a [u8]);
+pub(crate) struct EncodedSlotUses<'a>(pub(crate) &'a [u8]);
 
-impl<'a> PackedSlotUses<'a> {
+impl<'a> EncodedSlotUses<'a> {
     /// Bytes of one pair.
     pub(crate) const WIDTH: usize = 6;
 
@@ -29,11 +29,11 @@ impl<'a> PackedSlotUses<'a> {
 }
 
 #[derive(Default)]
-pub(crate) struct SlotUseBuffer {
+pub(crate) struct SlotUseEncoder {
     bytes: Vec<u8>,
 }
 
-impl SlotUseBuffer {
+impl SlotUseEncoder {
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -43,23 +43,23 @@ impl SlotUseBuffer {
         self.bytes.extend_from_slice(&generation.to_le_bytes());
     }
 
-    pub(crate) fn as_packed(&self) -> PackedSlotUses<'_> {
-        PackedSlotUses(&self.bytes)
+    pub(crate) fn encoded(&self) -> EncodedSlotUses<'_> {
+        EncodedSlotUses(&self.bytes)
     }
 }
 
-/// Packed `(channel, slot, generation)` triples: player tokens sent to event channels.
+/// Encoded `(channel, slot, generation)` triples: player tokens sent to event channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PackedDeliveries<'a>(pub(crate) &'a [u8]);
+pub(crate) struct EncodedDeliveries<'a>(pub(crate) &'a [u8]);
 
-impl<'a> PackedDeliveries<'a> {
+impl<'a> EncodedDeliveries<'a> {
     /// Bytes of one triple.
-    pub(crate) const WIDTH: usize = 16 + PackedSlotUses::WIDTH;
+    pub(crate) const WIDTH: usize = 16 + EncodedSlotUses::WIDTH;
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ChannelId, u16, u32)> + use<'a> {
         self.0.chunks_exact(Self::WIDTH).filter_map(|delivery| {
             let (channel, pair) = delivery.split_first_chunk::<16>()?;
-            let (slot, generation) = PackedSlotUses(pair).iter().next()?;
+            let (slot, generation) = EncodedSlotUses(pair).iter().next()?;
             Some((*channel, slot, generation))
         })
     }

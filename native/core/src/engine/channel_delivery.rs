@@ -3,7 +3,7 @@
 use super::{Engine, accept};
 use crate::command::{Answer, ChannelEvent, ChannelId, Context, Lsn, Ms};
 use crate::journal_event::Event;
-use crate::slot_use::{PackedDeliveries, PackedSlotUses, SlotUse};
+use crate::slot_use::{EncodedDeliveries, EncodedSlotUses, SlotUse};
 
 /// When the queue is full, the oldest notification is removed. The reader still finds the token later.
 const MAX_NOTIFIED_CHANNELS: usize = 65_536;
@@ -47,14 +47,14 @@ impl Engine {
         cx: &mut Context<'_>,
         number: u32,
         channels: &[ChannelId],
-        uses: PackedSlotUses<'_>,
+        uses: EncodedSlotUses<'_>,
         deadline: Ms,
     ) {
         if channels.is_empty() {
             return;
         }
-        let mut deliveries = Vec::with_capacity(channels.len() * PackedDeliveries::WIDTH);
-        for (channel, use_) in channels.iter().zip(uses.0.chunks_exact(PackedSlotUses::WIDTH).skip(1)) {
+        let mut deliveries = Vec::with_capacity(channels.len() * EncodedDeliveries::WIDTH);
+        for (channel, use_) in channels.iter().zip(uses.0.chunks_exact(EncodedSlotUses::WIDTH).skip(1)) {
             deliveries.extend_from_slice(channel);
             deliveries.extend_from_slice(use_);
         }
@@ -64,7 +64,7 @@ impl Engine {
             at: self.time.now(),
             deadline,
             key_id: self.config.keys.current_id(),
-            deliveries: PackedDeliveries(&deliveries),
+            deliveries: EncodedDeliveries(&deliveries),
         };
         self.emit(cx, &event);
         self.notified_channels.extend(channels.iter().map(|channel| (self.last_lsn, *channel)));

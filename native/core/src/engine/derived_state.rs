@@ -5,11 +5,11 @@
 use super::Engine;
 use crate::command::{EndReason, Ms};
 use crate::desired_lobbies::DesiredLobbies;
-use crate::find_index::{FindIndex, LobbyGroupKey, order_key};
-use crate::holds::HoldTable;
+use crate::find_index::{FindIndex, order_key};
 use crate::idle_lobbies::{IdleState, OCCUPIED};
 use crate::lobby_table::LobbyRecord;
 use crate::slot::{SlotState, SlotUseEnd};
+use crate::slot_holds::HoldTable;
 use crate::slot_ledger::{SlotLedger, TokenOutcome};
 use crate::timer_wheel::TimerWheel;
 
@@ -57,9 +57,7 @@ impl Engine {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         lobby.namespace = self.ledger.namespace(&self.seed, lobby.namespace_id);
         lobby.tally = self.ledger.acquire_tally(lobby.namespace, lobby.mode, lobby.region);
-        let (version, mode, region) = (lobby.version, lobby.mode, lobby.region);
-        let key = LobbyGroupKey { namespace: lobby.namespace, version, mode, region };
-        lobby.group = self.find_index.acquire(&self.seed, key);
+        lobby.group = self.find_index.acquire(&self.seed, lobby.group_key());
         lobby.indexed = None;
         lobby.is_find_index_stale = false;
         lobby.is_silent = false;
@@ -107,6 +105,9 @@ impl Engine {
         self.lobby_timers.remove(&mut self.lobbies, number);
         self.remove_from_idle_groups(number, reason);
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        if lobby.managed.is_some() {
+            self.desired_lobbies.remove(lobby.id);
+        }
         self.find_index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed.take(), None);
         self.find_index.release(&self.seed, lobby.group);
         self.ledger.release_tally(lobby.tally);
@@ -124,6 +125,9 @@ impl Engine {
         }
         self.update_idle_group(number);
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        if lobby.managed.is_some() {
+            self.desired_lobbies.put(lobby.id, lobby.is_stopping);
+        }
         let class = lobby.phase();
         if class != lobby.class {
             self.ledger.move_phase(lobby.namespace, Some(lobby.class), Some(class));
@@ -162,10 +166,10 @@ impl Engine {
             lobby.is_find_index_stale = false;
             let free = lobby.free_to_find();
             let is_in = lobby.is_findable() && free > 0;
-            let standing = is_in.then(|| (lobby.is_ready, order_key(free, lobby.created_lsn)));
-            if standing != lobby.indexed {
-                self.find_index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed, standing);
-                lobby.indexed = standing;
+            let position = is_in.then(|| (lobby.is_ready, order_key(free, lobby.created_lsn)));
+            if position != lobby.indexed {
+                self.find_index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed, position);
+                lobby.indexed = position;
             }
         }
         self.find_index.dirty = dirty;

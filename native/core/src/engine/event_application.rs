@@ -13,7 +13,7 @@ use crate::lobby::{Lobby, ManagedLobby, NO_ENTRY};
 use crate::name_interner::tag_symbol;
 use crate::port_leases::PortLease;
 use crate::slot::{MAX_CAPACITY, NO_SLOT, SlotState, SlotUseEnd};
-use crate::slot_use::{PackedSlotUses, SlotUse};
+use crate::slot_use::{EncodedSlotUses, SlotUse};
 
 const WINDOW: usize = 16;
 
@@ -170,7 +170,7 @@ impl Engine {
         }
         if let Some(stamp) = stamp {
             let slot_use = SlotUse { lobby: number, slot: NO_SLOT, generation: 0 };
-            let entry = self.put_entry(stamp, KeyPurpose::Attach, slot_use, definition.key_id, PackedSlotUses(&[]));
+            let entry = self.put_entry(stamp, KeyPurpose::Attach, slot_use, definition.key_id, EncodedSlotUses(&[]));
             if let Some(lobby) = self.lobbies.live_mut(number) {
                 lobby.attach_entry = entry;
             }
@@ -251,7 +251,7 @@ impl Engine {
         deadline: Ms,
         key_id: u16,
         source: Source,
-        uses: PackedSlotUses<'_>,
+        uses: EncodedSlotUses<'_>,
         stamp: Option<&KeyStamp>,
     ) -> Result<u32, ApplyError> {
         let (slot, generation) = uses.iter().next().ok_or(ApplyError::Malformed("a reservation without count"))?;
@@ -306,7 +306,7 @@ impl Engine {
         }
         let entry = stamp.map_or(NO_ENTRY, |stamp| {
             let key_id = self.slots.get(slot_at).key_id;
-            self.put_entry(stamp, KeyPurpose::Connected, slot_use, key_id, PackedSlotUses(&[]))
+            self.put_entry(stamp, KeyPurpose::Connected, slot_use, key_id, EncodedSlotUses(&[]))
         });
         let slot = self.slots.get_mut(slot_at);
         slot.state = SlotState::Connected;

@@ -6,12 +6,14 @@
 use super::{CreditClass, Engine, credit_of, has_credit};
 use crate::command::{Context, EndReason, Ms};
 use crate::journal_event::Event;
-use crate::service_time::FORGET_DELAY_MS;
 use crate::slot::{SlotState, SlotUseEnd};
 use crate::slot_use::SlotUse;
 use crate::timer_wheel::WheelStep;
 
 const MAX_DROPPED_PER_EVENT: usize = 4_096;
+
+/// Delay before expired records are dropped, so that one event drops many of them.
+const FORGET_DELAY_MS: Ms = 1_000;
 
 /// Maximum timer steps that one command spends on expiry.
 const MAX_STEPS_PER_COMMAND: u64 = 1_024;

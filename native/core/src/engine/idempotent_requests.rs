@@ -7,7 +7,7 @@ use crate::lobby::NO_ENTRY;
 use crate::lobby_table::LobbyRecord;
 use crate::refusal::Refusal;
 use crate::slot::SlotState;
-use crate::slot_use::{PackedSlotUses, SlotUse};
+use crate::slot_use::{EncodedSlotUses, SlotUse};
 use crate::token::PlayerToken;
 
 pub(super) enum KeyLookup {
@@ -115,7 +115,7 @@ impl Engine {
 impl Engine {
     pub(super) fn store_disconnect_key(&mut self, slot_use: SlotUse, stamp: Option<&KeyStamp>) {
         if let Some(stamp) = stamp {
-            self.put_entry(stamp, KeyPurpose::Disconnected, slot_use, 0, PackedSlotUses(&[]));
+            self.put_entry(stamp, KeyPurpose::Disconnected, slot_use, 0, EncodedSlotUses(&[]));
         }
     }
 
@@ -125,7 +125,7 @@ impl Engine {
         purpose: KeyPurpose,
         slot_use: SlotUse,
         key_id: u16,
-        uses: PackedSlotUses<'_>,
+        uses: EncodedSlotUses<'_>,
     ) -> u32 {
         if let Some(known) = self.entries.find(&self.seed, stamp) {
             self.drop_entry(known);

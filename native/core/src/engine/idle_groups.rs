@@ -1,22 +1,23 @@
-//! Queries and updates of idle lobby groups and desired lobbies, which are derived state.
+//! Queries and updates of idle lobby groups, which are derived state.
 
 use super::Engine;
-use crate::command::{DesiredLobbyChanges, EmptyLobby, EndReason, Id, IdleLobbyGroup};
-use crate::idle_lobbies::{IdleState, LobbyGroupKey, OCCUPIED};
+use crate::command::{EmptyLobby, EndReason, Id, IdleLobbyGroup};
+use crate::idle_lobbies::{IdleState, OCCUPIED};
+use crate::lobby::LobbyGroupKey;
 
 impl Engine {
     /// Returns the idle lobby groups that changed since the last call.
     pub fn take_changed_idle_groups(&mut self) -> Vec<IdleLobbyGroup> {
         self.apply_idle_changes();
         let touched = self.idle_lobbies.take_changed_idle_groups();
-        let told = touched.iter().map(|key| self.idle_group(key)).collect();
+        let groups = touched.iter().map(|key| self.idle_group(key)).collect();
         for key in &touched {
             self.idle_lobbies.clear_failed(key);
             if self.idle_lobbies.drop_vacant(key) {
                 self.release_names(key);
             }
         }
-        told
+        groups
     }
 
     /// Returns all idle lobby groups of a namespace.
@@ -24,11 +25,6 @@ impl Engine {
         self.apply_idle_changes();
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
         self.idle_lobbies.of_namespace(namespace).map(|key| self.idle_group(key)).collect()
-    }
-
-    /// Returns the desired lobbies that changed after a sequence number; 0 returns all.
-    pub fn desired_lobbies_since(&self, after: u64) -> DesiredLobbyChanges {
-        self.desired_lobbies.since(after)
     }
 
     fn idle_group(&self, key: &LobbyGroupKey) -> IdleLobbyGroup {
@@ -58,9 +54,6 @@ impl Engine {
 
     pub(super) fn update_idle_group(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
-        if lobby.managed.is_some() {
-            self.desired_lobbies.put(lobby.id, lobby.is_stopping);
-        }
         let key = lobby.group_key();
         if !lobby.is_idle_state_stale {
             lobby.is_idle_state_stale = true;
@@ -105,9 +98,6 @@ impl Engine {
         let is_by_time = matches!(reason, EndReason::StartTimeout | EndReason::Silent);
         let has_failed = is_by_time && lobby.managed.is_some();
         (lobby.idle_state, lobby.is_counted_live, lobby.is_idle_state_stale) = (IdleState::NotIdle, false, false);
-        if lobby.managed.is_some() {
-            self.desired_lobbies.remove(lobby.id);
-        }
         self.move_idle_state(key, number, (from, IdleState::NotIdle), live);
         if has_failed {
             self.idle_lobbies.count_failed(key);

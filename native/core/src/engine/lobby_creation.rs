@@ -15,11 +15,11 @@ impl Engine {
     ///
     /// # Panics
     /// If the engine knows the id.
-    pub fn start_idle(&mut self, cx: &mut Context<'_>, make: &LobbyTemplate<'_>) -> Answer<Id> {
+    pub fn start_idle(&mut self, cx: &mut Context<'_>, template: &LobbyTemplate<'_>) -> Answer<Id> {
         self.begin_command(cx);
         self.expire_part(cx, 0);
-        match self.create_lobby(cx, make) {
-            Ok(_) => accept(make.lobby.id, self.last_lsn),
+        match self.create_lobby(cx, template) {
+            Ok(_) => accept(template.lobby.id, self.last_lsn),
             Err((refusal, wait)) => refuse(refusal, wait),
         }
     }
@@ -40,12 +40,12 @@ impl Engine {
                 self.require_one_more(cx, namespace, *lobby_count_max)?;
                 Err((impossible, self.last_lsn))
             }
-            CreationPolicy::Possible(make) => {
-                let limit = limits_of(&make.lobby)[limit as usize];
+            CreationPolicy::Possible(template) => {
+                let limit = limits_of(&template.lobby)[limit as usize];
                 if places > limit {
                     return Err((Refusal::PartyTooLarge(limit), self.last_lsn));
                 }
-                self.create_lobby(cx, make)
+                self.create_lobby(cx, template)
             }
         }
     }
@@ -65,27 +65,27 @@ impl Engine {
     }
 
     /// Emits the events of a new lobby and its ports, all or none.
-    fn create_lobby(&mut self, cx: &mut Context<'_>, make: &LobbyTemplate<'_>) -> Result<u32, (Refusal, Lsn)> {
-        assert!(self.lobbies.number_of(&self.seed, make.lobby.id).is_none(), "a lobby id is used once");
-        self.require_one_more(cx, make.lobby.namespace, make.lobby.lobby_count_max)?;
+    fn create_lobby(&mut self, cx: &mut Context<'_>, template: &LobbyTemplate<'_>) -> Result<u32, (Refusal, Lsn)> {
+        assert!(self.lobbies.number_of(&self.seed, template.lobby.id).is_none(), "a lobby id is used once");
+        self.require_one_more(cx, template.lobby.namespace, template.lobby.lobby_count_max)?;
         self.leases.release_quarantined(self.time.now());
-        let Some(ports) = self.leases.draw(make.lobby.namespace, make.ports, make.random) else {
+        let Some(ports) = self.leases.draw(template.lobby.namespace, template.ports, template.random) else {
             return Err((Refusal::PortsExhausted, self.last_lsn));
         };
-        let mut definition = self.lobby_definition(&make.lobby, make.publicity);
+        let mut definition = self.lobby_definition(&template.lobby, template.publicity);
         definition.ports.clear();
         let number = definition.lobby;
         let lease = PortLease {
-            namespace: make.lobby.namespace,
-            region: make.lobby.region.into(),
+            namespace: template.lobby.namespace,
+            region: template.lobby.region.into(),
             is_server: false,
             ports,
             is_over: false,
         };
         let events = [
             Event::LobbyCreated { definition: Box::new(definition), stamp: None },
-            Event::LobbyManaged { lobby: number, lobby_config: make.lobby_config.unwrap_or_default() },
-            Event::PortsLeased { owner: make.lobby.id, lease: Box::new(lease) },
+            Event::LobbyManaged { lobby: number, lobby_config: template.lobby_config.unwrap_or_default() },
+            Event::PortsLeased { owner: template.lobby.id, lease: Box::new(lease) },
         ];
         let mut bytes = Vec::new();
         events.iter().for_each(|event| event.encode(&mut bytes));

@@ -281,7 +281,7 @@ impl Engine {
 
     fn fail_holds(
         &mut self,
-        holds: Vec<(crate::HoldId, crate::holds::Hold)>,
+        holds: Vec<(crate::HoldId, crate::slot_holds::Hold)>,
         (reason, exit_code): (EndReason, Option<i32>),
         wait: Lsn,
     ) {

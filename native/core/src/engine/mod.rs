@@ -2,7 +2,7 @@
 //!
 //! The submodules hold the commands by topic. Only `event_application` changes the durable state.
 
-mod captcha;
+mod captcha_passes;
 mod channel_delivery;
 mod derived_state;
 mod event_application;
@@ -31,7 +31,6 @@ use crate::desired_lobbies::DesiredLobbies;
 use crate::event_channels::EventChannels;
 use crate::fact_outbox::FactOutbox;
 use crate::find_index::FindIndex;
-use crate::holds::HoldTable;
 use crate::idempotency_table::IdempotencyTable;
 use crate::idle_lobbies::IdleLobbies;
 use crate::journal_event::{self, ApplyError, Event};
@@ -43,8 +42,9 @@ use crate::port_leases::PortLeaseTable;
 use crate::refusal::Refusal;
 use crate::service_time::ServiceTime;
 use crate::slot::SlotArena;
+use crate::slot_holds::HoldTable;
 use crate::slot_ledger::SlotLedger;
-use crate::slot_use::SlotUseBuffer;
+use crate::slot_use::SlotUseEncoder;
 use crate::source_counts::SourceSlotCounts;
 use crate::timer_wheel::TimerWheel;
 use crate::token::KeyRing;
@@ -130,7 +130,7 @@ pub struct Engine {
     wall_ms: u64,
     slot_timers: TimerWheel,
     lobby_timers: TimerWheel,
-    slot_uses: SlotUseBuffer,
+    slot_uses: SlotUseEncoder,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl Engine {
             wall_ms: 0,
             slot_timers: TimerWheel::starting_at(0),
             lobby_timers: TimerWheel::starting_at(0),
-            slot_uses: SlotUseBuffer::default(),
+            slot_uses: SlotUseEncoder::default(),
             config,
         }
     }

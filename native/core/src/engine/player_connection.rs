@@ -2,20 +2,21 @@
 
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
-use crate::command::{Answer, Connect, Context, Disconnect, Id, Lsn};
+use crate::command::{Answer, Connect, Context, Disconnect, Id, Lsn, Ms};
 use crate::idempotency_table::{KeyPurpose, KeyStamp};
 use crate::journal_event::Event;
 use crate::lobby::Lobby;
 use crate::refusal::Refusal;
-use crate::service_time::MAX_KEPT_MS;
 use crate::slot::{SlotState, SlotUseEnd, SlotUseStatus};
 use crate::slot_ledger::TokenOutcome;
 use crate::slot_use::SlotUse;
 use crate::token::UnverifiedPlayerToken;
 
+const MAX_KEPT_SLOT_MS: Ms = 600_000;
+
 struct Found {
     slot_use: SlotUse,
-    standing: SlotUseStatus,
+    status: SlotUseStatus,
 }
 
 impl Engine {
@@ -41,10 +42,10 @@ impl Engine {
             Ok(found) => found,
             Err((refusal, wait)) => return self.refuse_token(number, refusal, wait),
         };
-        let Some(Found { slot_use, standing }) = found else {
+        let Some(Found { slot_use, status }) = found else {
             return self.refuse_token(number, Refusal::PlayerRemoved, self.lobbies.lsn(number));
         };
-        let refusal = match self.expire_if_due(cx, slot_use, standing) {
+        let refusal = match self.expire_if_due(cx, slot_use, status) {
             SlotUseStatus::Live(SlotState::Reserved) => return self.connect(cx, slot_use, c),
             SlotUseStatus::Live(_) | SlotUseStatus::Ended(SlotUseEnd::Consumed) => Refusal::PlayerTokenConsumed,
             SlotUseStatus::Ended(SlotUseEnd::Expired) => Refusal::PlayerTokenExpired,
@@ -94,11 +95,11 @@ impl Engine {
         let token = claim.token;
         // Loads the slot before computing the MAC, so that memory access and hashing overlap.
         let lobby = self.lobbies.live(number);
-        let standing = match lobby.filter(|_| token.lobby == id).and_then(|lobby| lobby.slots.locate(token.slot)) {
+        let status = match lobby.filter(|_| token.lobby == id).and_then(|lobby| lobby.slots.locate(token.slot)) {
             Some(at) => self.slots.get(at).use_status(token.generation),
             None => SlotUseStatus::NeverIssued,
         };
-        if let (Some(lobby), SlotUseStatus::Live(SlotState::Connected)) = (lobby, standing) {
+        if let (Some(lobby), SlotUseStatus::Live(SlotState::Connected)) = (lobby, status) {
             self.prefetch_for_end(lobby, token.slot);
         }
         if !self.config.keys.is_authentic_player(&claim) {
@@ -108,7 +109,7 @@ impl Engine {
             return Err((Refusal::PlayerTokenWrongLobby, self.lobbies.lsn(number)));
         }
         let slot_use = SlotUse { lobby: number, slot: token.slot as u16, generation: token.generation };
-        Ok(lobby.map(|_| Found { slot_use, standing }))
+        Ok(lobby.map(|_| Found { slot_use, status }))
     }
 
     /// Loads into the CPU cache the memory that ending this slot use will change.
@@ -121,10 +122,10 @@ impl Engine {
 
     /// Expires an overdue slot use. Without journal credit (bytes that the journal can still accept) the use stays, but
     /// the returned status is the same.
-    fn expire_if_due(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, standing: SlotUseStatus) -> SlotUseStatus {
-        let SlotUseStatus::Live(state @ (SlotState::Reserved | SlotState::Kept)) = standing else { return standing };
+    fn expire_if_due(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, status: SlotUseStatus) -> SlotUseStatus {
+        let SlotUseStatus::Live(state @ (SlotState::Reserved | SlotState::Kept)) = status else { return status };
         let at = self.lobbies.live(slot_use.lobby).and_then(|lobby| lobby.slots.locate(u32::from(slot_use.slot)));
-        let Some(at) = at.filter(|at| self.slots.get(*at).time <= self.time.now()) else { return standing };
+        let Some(at) = at.filter(|at| self.slots.get(*at).time <= self.time.now()) else { return status };
         self.expire_slot_use(cx, at);
         SlotUseStatus::Ended(if state == SlotState::Reserved { SlotUseEnd::Expired } else { SlotUseEnd::Consumed })
     }
@@ -164,11 +165,10 @@ impl Engine {
         let stamp = c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency));
         // An ended lobby has no slots. Generation 0 never exists.
         let nowhere = SlotUse { lobby: number, slot: 0, generation: 0 };
-        let Found { slot_use, standing } =
-            found.unwrap_or(Found { slot_use: nowhere, standing: SlotUseStatus::Forgotten });
-        let hold_ms = c.hold_ms.unwrap_or(0).min(MAX_KEPT_MS);
+        let Found { slot_use, status } = found.unwrap_or(Found { slot_use: nowhere, status: SlotUseStatus::Forgotten });
+        let hold_ms = c.hold_ms.unwrap_or(0).min(MAX_KEPT_SLOT_MS);
         let now = self.time.now();
-        match self.expire_if_due(cx, slot_use, standing) {
+        match self.expire_if_due(cx, slot_use, status) {
             SlotUseStatus::Live(SlotState::Connected) if hold_ms > 0 => {
                 let deadline = now.saturating_add(hold_ms);
                 self.emit_disconnect(

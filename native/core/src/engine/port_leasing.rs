@@ -49,9 +49,9 @@ impl Engine {
             return refuse(Refusal::LeaseNotFound, self.last_lsn);
         };
         let is_so = lease.ports.iter().all(|port| {
-            let wanted = backends.iter().find(|(name, ..)| *name == &*port.name);
+            let requested = backends.iter().find(|(name, ..)| *name == &*port.name);
             let has = port.backend.as_ref().map(|backend| (&*backend.address, backend.port));
-            wanted.map(|(_, address, port)| (*address, *port)) == has
+            requested.map(|(_, address, port)| (*address, *port)) == has
         });
         if is_so {
             return accept((), self.leases.changed_at(owner));

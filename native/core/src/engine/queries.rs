@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Engine;
 use crate::command::{
-    HoldId, Id, LobbyView, ManagedLobbyView, NamespaceCounts, PlayerCount, PresenceChanges, Publicity,
+    DesiredLobbyChanges, HoldId, Id, LobbyView, ManagedLobbyView, NamespaceCounts, PlayerCount, PresenceChanges,
+    Publicity,
 };
 use crate::idempotency_table::KeyPurpose;
 use crate::lobby::{Lobby, LobbyPhase};
@@ -71,6 +72,11 @@ impl Engine {
             .collect();
         counts.sort_unstable_by(|a, b| (&a.mode, &a.region).cmp(&(&b.mode, &b.region)));
         counts
+    }
+
+    /// Returns the desired lobbies that changed after a sequence number; 0 returns all.
+    pub fn desired_lobbies_since(&self, after: u64) -> DesiredLobbyChanges {
+        self.desired_lobbies.since(after)
     }
 
     /// Returns the namespaces with a changed player or lobby count since a generation; 0 returns all.

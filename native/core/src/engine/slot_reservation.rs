@@ -6,9 +6,8 @@ use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
 use crate::command::{
     Admission, Answer, ChannelId, Context, Create, Find, HoldId, Id, Idempotency, Join, Reservation, Source,
 };
-use crate::find_index::LobbyGroupKey;
 use crate::journal_event::Event;
-use crate::lobby::{Limit, Lobby};
+use crate::lobby::{Limit, Lobby, LobbyGroupKey};
 use crate::name_interner::tag_symbol;
 use crate::refusal::Refusal;
 use crate::slot::{SlotState, SlotUseStatus};
@@ -84,8 +83,8 @@ impl Engine {
             if refusal != Refusal::NoAvailableLobbies {
                 return refuse(refusal, self.last_lsn);
             }
-            let wanted = (Limit::Find, c.party_size);
-            match self.create_lobby_for(cx, c.namespace, &c.creation, wanted, Refusal::NoAvailableLobbies) {
+            let needed = (Limit::Find, c.party_size);
+            match self.create_lobby_for(cx, c.namespace, &c.creation, needed, Refusal::NoAvailableLobbies) {
                 Ok(number) => break number,
                 Err((refusal, wait)) => return refuse(refusal, wait),
             }
@@ -108,8 +107,8 @@ impl Engine {
                 return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
             }
         }
-        let wanted = (Limit::of_direct(c.party_size), c.party_size);
-        match self.create_lobby_for(cx, c.namespace, &c.creation, wanted, Refusal::CapacityExhausted) {
+        let needed = (Limit::of_direct(c.party_size), c.party_size);
+        match self.create_lobby_for(cx, c.namespace, &c.creation, needed, Refusal::CapacityExhausted) {
             Ok(number) => self.reserve_or_hold(cx, number, &wish),
             Err((refusal, wait)) => refuse(refusal, wait),
         }
@@ -356,7 +355,7 @@ impl Engine {
         self.mark_find_index_stale(number);
     }
 
-    pub(super) fn take_holds(&mut self, number: u32) -> Vec<(HoldId, crate::holds::Hold)> {
+    pub(super) fn take_holds(&mut self, number: u32) -> Vec<(HoldId, crate::slot_holds::Hold)> {
         let ids = self.lobbies.live_mut(number).map(|lobby| core::mem::take(&mut lobby.holds)).unwrap_or_default();
         let mut taken = Vec::with_capacity(ids.len());
         for id in ids {
@@ -368,7 +367,12 @@ impl Engine {
         taken
     }
 
-    pub(super) fn reserve_held(&mut self, cx: &mut Context<'_>, number: u32, hold: &crate::holds::Hold) -> Reservation {
+    pub(super) fn reserve_held(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        hold: &crate::slot_holds::Hold,
+    ) -> Reservation {
         let (idempotency, channels) = (hold.idempotency.as_ref(), &*hold.channels);
         let wish = SlotRequest { count: hold.slots, source: hold.source, idempotency, channels };
         let tokens = self.reserve(cx, number, &wish, None);
@@ -385,7 +389,7 @@ impl Engine {
             let last = lobby.slots.locate(u32::from(slot)).map_or(0, |at| self.slots.get(at).generation);
             uses.push(slot, last + 1);
         }
-        debug_assert_eq!(uses.as_packed().len(), wish.count, "limits leave a slot for every slot_use");
+        debug_assert_eq!(uses.encoded().len(), wish.count, "limits leave a slot for every slot_use");
         let key_id = self.config.keys.current_id();
         let deadline = self.time.now().saturating_add(lobby.player_token_ttl_ms);
         let event = Event::SlotsReserved {
@@ -393,13 +397,13 @@ impl Engine {
             deadline,
             key_id,
             source: wish.source,
-            uses: uses.as_packed(),
+            uses: uses.encoded(),
             stamp: wish.idempotency.map(|idempotency| self.stamp(idempotency)),
         };
         self.emit(cx, &event);
-        self.send_tokens(cx, number, wish.channels, uses.as_packed(), deadline);
+        self.send_tokens(cx, number, wish.channels, uses.encoded(), deadline);
         let tokens = uses
-            .as_packed()
+            .encoded()
             .iter()
             .filter_map(|(slot, generation)| self.token(SlotUse { lobby: number, slot, generation }, key_id))
             .collect();

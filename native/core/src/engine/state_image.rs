@@ -13,7 +13,7 @@ use crate::lobby::{Lobby, ManagedLobby};
 use crate::lobby_table::{LobbyRecord, Tombstone};
 use crate::name_interner::split_tag_symbol;
 use crate::slot::{Slot, SlotState};
-use crate::slot_use::{PackedSlotUses, SlotUse};
+use crate::slot_use::{EncodedSlotUses, SlotUse};
 
 const MAGIC: &[u8; 8] = b"hostimg\0";
 const VERSION: u16 = 3;
@@ -250,9 +250,9 @@ impl Engine {
         let slot_use = SlotUse { lobby: r.u32()?, slot: r.u16()?, generation: r.u32()? };
         let uses = match purpose {
             KeyPurpose::Slots(count) if count > 1 => {
-                PackedSlotUses(r.take(usize::from(count) * PackedSlotUses::WIDTH)?)
+                EncodedSlotUses(r.take(usize::from(count) * EncodedSlotUses::WIDTH)?)
             }
-            _ => PackedSlotUses(&[]),
+            _ => EncodedSlotUses(&[]),
         };
         let Some(entries) = self.lobbies.entries_mut(slot_use.lobby) else {
             return Err(ApplyError::Malformed("an entry of a lobby that is not there"));
@@ -263,7 +263,7 @@ impl Engine {
         Ok(())
     }
 
-    fn link_entry(&mut self, number: u32, purpose: KeyPurpose, slot_use: SlotUse, uses: PackedSlotUses<'_>) {
+    fn link_entry(&mut self, number: u32, purpose: KeyPurpose, slot_use: SlotUse, uses: EncodedSlotUses<'_>) {
         let Some(lobby) = self.lobbies.live_mut(slot_use.lobby) else { return };
         if purpose == KeyPurpose::Attach {
             lobby.attach_entry = number;

@@ -1,0 +1,22 @@
+//! Tests of the engine through its public interface: rules, and random sequences against models.
+
+#![allow(clippy::unwrap_used)]
+
+mod capacity;
+mod captcha_and_mock_players;
+mod durability;
+mod event_channels;
+mod format_stability;
+mod idempotency;
+mod idle_lobbies;
+mod lobby_creation;
+mod lobby_facts;
+mod lobby_lifecycle;
+mod lobby_versions;
+mod player_tokens;
+mod port_leases;
+mod port_leases_against_lists;
+mod random;
+mod records_against_lists;
+mod reference_model;
+mod test_engine;

@@ -1,0 +1,206 @@
+//! Checks after every command: answer, wait, credit, and every visible count.
+
+use hosting_core::{Credit, Id, LobbyView, ManagedLobbyView, Ms, NamespaceCounts, Publicity, Refusal};
+
+use super::commands::{Command, Reply};
+use super::decisions::{Decision, Verdict, Wait};
+use super::engine_driver::{Called, EngineDriver};
+use super::model_state::{Lobby, Model};
+
+type Checked = Result<(), String>;
+
+fn ensure(holds: bool, why: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(why()) }
+}
+
+pub fn check_answer(model: &Model, command: &Command, decision: &Decision, called: &Called, credit: Credit) -> Checked {
+    let agrees = model.agrees(decision, &called.reply);
+    let is_full = called.reply == Reply::Refused(Refusal::StorageFull);
+    let wrong = || format!("expected {:?} ({}), or {:?}", decision.verdict, decision.label, decision.also);
+    if credit == Credit::UNLIMITED || command.is_free_of_credit() {
+        return ensure(agrees, wrong);
+    }
+    let is_blocked = if command.leaves_the_reserve() { credit.total <= credit.reserve } else { credit.total == 0 };
+    let is_replay = command.key().is_some() && decision.is_repeat && matches!(decision.label, "replayed" | "shared");
+    if is_replay || matches!(decision.verdict, Verdict::Refused(Refusal::PlayerTokenExpired)) {
+        return ensure(agrees, || format!("{}, which no lack of credit changes", wrong()));
+    }
+    let changes = !decision.is_repeat && !matches!(decision.verdict, Verdict::Refused(_));
+    let has_overdue = model.lobbies.iter().any(|lobby| lobby.has_overdue);
+    let is_stale = |reply: &Reply| {
+        let Reply::Refused(refusal) = reply else { return false };
+        let busy = [Refusal::LobbyFull, Refusal::NoAvailableLobbies, Refusal::TooManyPlayersFromSource];
+        has_overdue && busy.contains(refusal)
+    };
+    if is_blocked && changes {
+        return ensure(is_full || is_stale(&called.reply), || "expected STORAGE_FULL: there is no credit".to_owned());
+    }
+    let is_unsaid = matches!(command, Command::Heartbeat { .. }) && credit.total <= credit.reserve;
+    let is_plenty = credit.total >= 1_000_000 && !command.leaves_the_reserve() && !is_unsaid;
+    let may_be_full = is_full && !is_plenty;
+    ensure(agrees || may_be_full || is_stale(&called.reply), || format!("{}, or STORAGE_FULL if it may", wrong()))
+}
+
+pub fn check_wait(model: &Model, command: &Command, decision: &Decision, called: &Called) -> Checked {
+    let (wait, last) = (called.wait, called.lsns.after);
+    ensure(wait <= last, || format!("waits for LSN {wait}, the last is {last}"))?;
+    if let Reply::Refused(refusal) = &called.reply
+        && !matches!(&decision.verdict, Verdict::Refused(expected) if expected == refusal)
+    {
+        return Ok(());
+    }
+    let changes = !decision.is_repeat && !matches!(decision.verdict, Verdict::Refused(_) | Verdict::State(_));
+    match decision.wait {
+        Wait::Any => Ok(()),
+        Wait::Shard => ensure(wait == last, || format!("waits for LSN {wait}, not the shard's last {last}")),
+        Wait::Lobby(_) if changes && !matches!(command, Command::Advance) => {
+            ensure(last > called.lsns.before, || "changed something and wrote no event".to_owned())?;
+            ensure(wait == last, || format!("waits for LSN {wait}, but its own event is LSN {last}"))
+        }
+        Wait::Lobby(index) => {
+            let least = model.lobbies[index].changed_lsn;
+            ensure(wait >= least, || format!("waits for LSN {wait}, but its lobby changed at LSN {least} or later"))
+        }
+    }
+}
+
+pub fn check_credit(called: &Called, credit: Credit) -> Checked {
+    ensure(called.written <= credit.total, || format!("wrote {} bytes on {credit:?}", called.written))?;
+    let left = credit.total - called.written;
+    ensure(called.credit_after == left, || {
+        format!("left {} of {credit:?} after {}", called.credit_after, called.written)
+    })
+}
+
+pub fn check_views(
+    model: &Model,
+    driver: &EngineDriver,
+    namespaces: &[Id],
+    versions: &[Id],
+    base: &Baseline,
+) -> Checked {
+    let engine = &driver.engine;
+    ensure(engine.ledger_violations() == 0, || "the ledger does not add up".to_owned())?;
+    for (index, lobby) in model.lobbies.iter().enumerate().filter(|(_, lobby)| !lobby.has_overdue) {
+        let just_ended = lobby.end.is_some_and(|end| end.noticed == model.now);
+        if lobby.is_live() || just_ended {
+            let (seen, expected) = (engine.lobby(lobby.id), lobby.is_live().then(|| view(model, index)));
+            ensure(seen == expected, || format!("lobby() shows {seen:?}, expected {expected:?}"))?;
+        }
+    }
+    for namespace in namespaces.iter().filter(|namespace| !model.namespace_has_overdue(**namespace)) {
+        check_namespace(model, driver, *namespace, versions, base)?;
+    }
+    let has_overdue = model.lobbies.iter().any(|lobby| lobby.has_overdue);
+    let due = model.next_end().filter(|_| !has_overdue);
+    let wakes = engine.next_deadline();
+    ensure(due.is_none_or(|due| wakes.is_some_and(|at| at <= due)), || {
+        format!("next_deadline() is {wakes:?}, but something is due at {due:?}")
+    })
+}
+
+fn view(model: &Model, index: usize) -> LobbyView {
+    let lobby = &model.lobbies[index];
+    LobbyView {
+        id: lobby.id,
+        namespace: lobby.namespace,
+        version: lobby.version,
+        mode: lobby.mode.clone(),
+        region: lobby.region.clone(),
+        ports: lobby.ports.clone(),
+        max_players: lobby.limits,
+        is_open: lobby.is_listed(model.now),
+        is_ready: lobby.is_ready,
+        is_closed: lobby.is_closed,
+        players: model.players_by_stage(index),
+        create_ts_ms: lobby.create_ts_ms,
+        own: lobby.is_ours.then(|| Box::new(ManagedLobbyView { ports: Vec::new(), lobby_config: None })),
+        publicity: if lobby.is_public { Publicity::Public } else { Publicity::Private },
+        is_stopping: lobby.is_stopping,
+        tags: lobby.tags.clone(),
+    }
+}
+
+fn check_namespace(model: &Model, driver: &EngineDriver, namespace: Id, versions: &[Id], base: &Baseline) -> Checked {
+    let engine = &driver.engine;
+    for version in versions {
+        let listed: Vec<LobbyView> = model
+            .live_lobbies(namespace)
+            .filter(|(_, lobby)| lobby.version == *version && lobby.is_public && lobby.is_listed(model.now))
+            .map(|(index, _)| view(model, index))
+            .collect();
+        let seen = engine.list(namespace, *version);
+        ensure(seen == listed, || format!("list() shows {seen:?}, expected {listed:?}"))?;
+    }
+    let mut seen = engine.player_counts(namespace);
+    seen.retain(|count| count.player_count > 0);
+    seen.sort_by(|one, other| (&one.mode, &one.region).cmp(&(&other.mode, &other.region)));
+    let expected = model.player_counts(namespace);
+    ensure(seen == expected, || format!("player_counts() shows {seen:?}, expected {expected:?}"))?;
+    let mut seen = base.since_start(engine.namespace_counts(), namespace);
+    let expected = counts(model, namespace);
+    check_lobby_states(model, namespace, seen.lobbies)?;
+    seen.lobbies = expected.lobbies;
+    // A slot use that was overdue when its lobby ended may count as expired or as lobby gone.
+    let late = seen.ends[3].saturating_sub(expected.ends[3]);
+    if late <= model.late_ends.get(&namespace).copied().unwrap_or_default()
+        && seen.ends.iter().sum::<u64>() == expected.ends.iter().sum::<u64>()
+    {
+        seen.ends = expected.ends;
+    }
+    ensure(seen == expected, || format!("namespace_counts() shows {seen:?}, expected {expected:?}"))
+}
+
+fn counts(model: &Model, namespace: Id) -> NamespaceCounts {
+    let mut counts = NamespaceCounts {
+        ends: model.ends.get(&namespace).copied().unwrap_or_default(),
+        tokens: model.tokens.get(&namespace).copied().unwrap_or_default(),
+        lobby_ends: model.lobby_ends.get(&namespace).copied().unwrap_or_default(),
+        ..NamespaceCounts::default()
+    };
+    for (index, lobby) in model.live_lobbies(namespace) {
+        counts.lobbies[states(lobby, model.now).iter().position(|is_it| *is_it).unwrap_or_default()] += 1;
+        let players = model.players_by_stage(index);
+        counts.slots[0] += lobby.slots.len() as u64 - u64::from(players.iter().sum::<u32>());
+        players.iter().enumerate().for_each(|(stage, count)| counts.slots[stage + 1] += u64::from(*count));
+    }
+    counts
+}
+
+fn states(lobby: &Lobby, now: Ms) -> [bool; 4] {
+    let is_shut = lobby.is_closed || lobby.is_stopping;
+    [!lobby.is_ready, lobby.is_listed(now), is_shut, lobby.is_silent(now)]
+}
+
+fn check_lobby_states(model: &Model, namespace: Id, seen: [u64; 4]) -> Checked {
+    let all: Vec<[bool; 4]> = model.live_lobbies(namespace).map(|(_, lobby)| states(lobby, model.now)).collect();
+    for (state, seen) in seen.into_iter().enumerate() {
+        let most = all.iter().filter(|states| states[state]).count() as u64;
+        let sure = all.iter().filter(|states| states[state] && states.iter().filter(|is_it| **is_it).count() == 1);
+        let least = sure.count() as u64;
+        ensure((least..=most).contains(&seen), || {
+            format!("namespace_counts() shows {seen} lobbies in state {state}, expected {least} to {most}")
+        })?;
+    }
+    ensure(seen.iter().sum::<u64>() == all.len() as u64, || format!("{seen:?} are not {} lobbies", all.len()))
+}
+
+#[derive(Default)]
+pub struct Baseline(Vec<(Id, NamespaceCounts)>);
+
+impl Baseline {
+    pub fn of(driver: &EngineDriver) -> Self {
+        Baseline(driver.engine.namespace_counts())
+    }
+
+    fn since_start(&self, all: Vec<(Id, NamespaceCounts)>, namespace: Id) -> NamespaceCounts {
+        let of = |all: &[(Id, NamespaceCounts)]| {
+            all.iter().find(|(id, _)| *id == namespace).map(|(_, counts)| counts.clone()).unwrap_or_default()
+        };
+        let (mut now, then) = (of(&all), of(&self.0));
+        now.tokens.iter_mut().zip(then.tokens).for_each(|(now, then)| *now = now.wrapping_sub(then));
+        now.ends.iter_mut().zip(then.ends).for_each(|(now, then)| *now = now.wrapping_sub(then));
+        now.lobby_ends.iter_mut().zip(then.lobby_ends).for_each(|(now, then)| *now = now.wrapping_sub(then));
+        now
+    }
+}
