@@ -20,7 +20,7 @@ pub(crate) const fn framed(length: u64) -> u64 {
 
 /// Identity of a segment file. Batches with another identity are left from an earlier use of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home {
+pub(crate) struct SegmentIdentity {
     pub shard: u16,
     pub segment: u64,
     /// Random number per use of a file, so that event bytes cannot forge a batch header.
@@ -38,18 +38,18 @@ pub(crate) struct Header {
     pub clock: ClockRecord,
 }
 
-pub(crate) fn seal(buffer: &mut Vec<u8>, home: &Home, header: &Header) {
+pub(crate) fn seal(buffer: &mut Vec<u8>, identity: &SegmentIdentity, header: &Header) {
     let payload_crc = crc32fast::hash(&buffer[HEADER..]);
     let mut bytes = [0_u8; HEADER];
     let mut put = Put { bytes: &mut bytes, at: 0 };
     put.put(&MAGIC.to_le_bytes());
     put.put(&[0; 4]);
-    put.put(&home.salt.to_le_bytes());
-    put.put(&home.shard.to_le_bytes());
+    put.put(&identity.salt.to_le_bytes());
+    put.put(&identity.shard.to_le_bytes());
     put.put(&[0; 2]);
     put.put(&payload_crc.to_le_bytes());
     put.put(&header.epoch.to_le_bytes());
-    put.put(&home.segment.to_le_bytes());
+    put.put(&identity.segment.to_le_bytes());
     put.put(&header.sequence.to_le_bytes());
     put.put(&header.first_lsn.to_le_bytes());
     put.put(&header.count.to_le_bytes());
@@ -61,21 +61,21 @@ pub(crate) fn seal(buffer: &mut Vec<u8>, home: &Home, header: &Header) {
     buffer.resize(to_sector(buffer.len() as u64) as usize, 0);
 }
 
-/// Reads a batch header and the checksum of its payload. Returns `None` unless the header is valid for `home`.
-pub(crate) fn read_header(bytes: &[u8], home: &Home) -> Option<(Header, u32)> {
+/// Reads a batch header and the checksum of its payload. Returns `None` unless the header is valid for `identity`.
+pub(crate) fn read_header(bytes: &[u8], identity: &SegmentIdentity) -> Option<(Header, u32)> {
     if bytes.len() < HEADER || bytes[..4] != MAGIC.to_le_bytes() {
         return None;
     }
     let mut take = Take { bytes: &bytes[4..HEADER] };
     let crc = take.u32();
-    let is_ours = take.u64() == home.salt && take.u16() == home.shard;
+    let is_ours = take.u64() == identity.salt && take.u16() == identity.shard;
     if !is_ours || crc32fast::hash(&bytes[8..HEADER]) != crc {
         return None;
     }
     take.u16(); // Zero, reserved for flags.
     let payload_crc = take.u32();
     let epoch = take.u64();
-    if take.u64() != home.segment {
+    if take.u64() != identity.segment {
         return None;
     }
     let header = Header {
@@ -90,8 +90,8 @@ pub(crate) fn read_header(bytes: &[u8], home: &Home) -> Option<(Header, u32)> {
 }
 
 /// Reports whether a sector begins like a batch of this segment, valid or damaged.
-pub(crate) fn claims_home(bytes: &[u8], home: &Home) -> bool {
-    bytes.len() >= 16 && bytes[..4] == MAGIC.to_le_bytes() && bytes[8..16] == home.salt.to_le_bytes()
+pub(crate) fn claims_segment(bytes: &[u8], identity: &SegmentIdentity) -> bool {
+    bytes.len() >= 16 && bytes[..4] == MAGIC.to_le_bytes() && bytes[8..16] == identity.salt.to_le_bytes()
 }
 
 pub(crate) struct Put<'a> {
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const HOME: Home = Home { shard: 1, segment: 7, salt: 0x1234_5678_9ABC_DEF0 };
+    const IDENTITY: SegmentIdentity = SegmentIdentity { shard: 1, segment: 7, salt: 0x1234_5678_9ABC_DEF0 };
 
     fn sealed(payload: &[u8]) -> (Header, Vec<u8>) {
         let header = Header {
@@ -169,7 +169,7 @@ mod tests {
         };
         let mut buffer = vec![0; HEADER];
         buffer.extend_from_slice(payload);
-        seal(&mut buffer, &HOME, &header);
+        seal(&mut buffer, &IDENTITY, &header);
         (header, buffer)
     }
 
@@ -179,7 +179,7 @@ mod tests {
             let (header, buffer) = sealed(&payload);
             prop_assert_eq!(buffer.len() as u64, framed(payload.len() as u64));
             prop_assert_eq!(buffer.len() as u64 % SECTOR, 0);
-            let (read, payload_crc) = read_header(&buffer, &HOME).expect("a whole header");
+            let (read, payload_crc) = read_header(&buffer, &IDENTITY).expect("a whole header");
             prop_assert_eq!(read, header);
             prop_assert_eq!(crc32fast::hash(&payload), payload_crc);
             prop_assert_eq!(&buffer[HEADER..HEADER + payload.len()], &payload[..]);
@@ -189,12 +189,12 @@ mod tests {
         fn a_changed_bit_of_a_header_is_noticed(bit in 0..HEADER * 8) {
             let (_, mut buffer) = sealed(b"events");
             buffer[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(read_header(&buffer, &HOME).is_none());
+            prop_assert!(read_header(&buffer, &IDENTITY).is_none());
         }
 
         #[test]
         fn any_bytes_can_be_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert!(read_header(&bytes, &HOME).is_none());
+            prop_assert!(read_header(&bytes, &IDENTITY).is_none());
         }
     }
 
@@ -202,9 +202,9 @@ mod tests {
     fn a_batch_of_another_use_of_the_file_is_not_read() {
         let (_, buffer) = sealed(b"events");
         for other in [
-            Home { salt: HOME.salt + 1, ..HOME },
-            Home { segment: HOME.segment + 1, ..HOME },
-            Home { shard: HOME.shard + 1, ..HOME },
+            SegmentIdentity { salt: IDENTITY.salt + 1, ..IDENTITY },
+            SegmentIdentity { segment: IDENTITY.segment + 1, ..IDENTITY },
+            SegmentIdentity { shard: IDENTITY.shard + 1, ..IDENTITY },
         ] {
             assert!(read_header(&buffer, &other).is_none());
         }

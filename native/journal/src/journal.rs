@@ -13,8 +13,8 @@ use crate::folder::Folder;
 use crate::machine::Machine;
 use crate::options::Options;
 use crate::queue::{Credit, Queue};
+use crate::segment_pool::SegmentPool;
 use crate::stats::{LastCompaction, Stats};
-use crate::supply::Shelf;
 use crate::writer::{Counters, Writing};
 
 const HEARTBEAT_MS: u64 = 1_000;
@@ -27,10 +27,10 @@ pub(crate) struct Core {
     pub epoch: u64,
     pub shared: Mutex<Shared>,
     pub writer_wake: Condvar,
-    pub supply_wake: Condvar,
+    pub pool_wake: Condvar,
     /// Locked during the write and sync of a batch, so that at most one batch is in flight.
     pub writing: Mutex<Writing>,
-    pub supplying: Mutex<()>,
+    pub preparing: Mutex<()>,
     pub recycling: Mutex<()>,
     // Copies of values in `shared` that are read without its lock.
     pub durable: AtomicU64,
@@ -42,7 +42,7 @@ pub(crate) struct Core {
 
 pub(crate) struct Shared {
     pub queue: Queue,
-    pub shelf: Shelf,
+    pub pool: SegmentPool,
     pub counters: Counters,
     pub in_flight_since_ns: Option<u64>,
     pub recorded_boot_ms: u64,
@@ -50,24 +50,24 @@ pub(crate) struct Shared {
     pub is_closing: bool,
     /// True after a failed write or sync. The journal then writes no more batches.
     pub is_dead: bool,
-    pub supply_stall: Option<String>,
+    pub preparation_error: Option<String>,
     /// Reason of the failure, if the last image was not written because the disk was full.
     pub image_stall: Option<String>,
     pub last_compaction: Option<LastCompaction>,
 }
 
 impl Shared {
-    pub fn new(queue: Queue, shelf: Shelf, counters: Counters, boot_ms: u64) -> Self {
+    pub fn new(queue: Queue, pool: SegmentPool, counters: Counters, boot_ms: u64) -> Self {
         Self {
             queue,
-            shelf,
+            pool,
             counters,
             in_flight_since_ns: None,
             recorded_boot_ms: boot_ms,
             is_writer_idle: false,
             is_closing: false,
             is_dead: false,
-            supply_stall: None,
+            preparation_error: None,
             image_stall: None,
             last_compaction: None,
         }
@@ -76,7 +76,7 @@ impl Shared {
     /// Returns the credit of the next submission. While the disk is full, only the reserve is left.
     pub fn credit(&self) -> Credit {
         let mut credit = self.queue.credit();
-        if self.supply_stall.is_some() || self.image_stall.is_some() {
+        if self.preparation_error.is_some() || self.image_stall.is_some() {
             credit.total = credit.total.min(credit.reserve);
         }
         credit
@@ -115,7 +115,7 @@ impl Journal {
         };
         let mut threads = lock(&self.threads);
         threads.push(spawn("journal-writer", Core::run_writer)?);
-        threads.push(spawn("journal-supply", Core::run_supply)?);
+        threads.push(spawn("journal-segments", Core::prepare_segments)?);
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl Journal {
         let now_ns = core.machine.elapsed_ns();
         let shared = lock(&core.shared);
         let oldest = shared.in_flight_since_ns.or(shared.queue.oldest_since_ns());
-        let stall = shared.supply_stall.as_ref().or(shared.image_stall.as_ref());
+        let stall = shared.preparation_error.as_ref().or(shared.image_stall.as_ref());
         let counters = &shared.counters;
         Stats {
             batches: counters.batches,
@@ -216,8 +216,8 @@ impl Journal {
             durable_lsn: core.durable.load(Ordering::Relaxed),
             epoch: core.epoch,
             segments_ready: shared.queue.ready_count() as u64,
-            segments_free: shared.shelf.free.len() as u64,
-            segments_closed: shared.shelf.closed.len() as u64,
+            segments_free: shared.pool.free.len() as u64,
+            segments_closed: shared.pool.closed.len() as u64,
             credit: shared.credit(),
             is_stalled: stall.is_some(),
             stall_reason: stall.cloned(),
@@ -226,7 +226,7 @@ impl Journal {
     }
 
     pub fn compaction_due(&self) -> bool {
-        lock(&self.core.shared).shelf.is_compaction_due()
+        lock(&self.core.shared).pool.is_compaction_due()
     }
 
     /// Recycles the segments that the newest image covers, removes older images, and returns the number of segments.
@@ -253,8 +253,8 @@ impl Journal {
     }
 
     /// Prepares a segment. Returns false if enough segments are ready. Only for [`crate::open_stepped`].
-    pub fn step_supply(&self) -> Result<bool, OpenError> {
-        self.core.supply_one()
+    pub fn step_prepare(&self) -> Result<bool, OpenError> {
+        self.core.prepare_segment()
     }
 
     /// Ends the threads, then writes the pending batches as far as the segments reach. Blocks until the threads end.
@@ -273,7 +273,7 @@ impl Journal {
     fn stop_threads(&self) {
         lock(&self.core.shared).is_closing = true;
         self.core.writer_wake.notify_all();
-        self.core.supply_wake.notify_all();
+        self.core.pool_wake.notify_all();
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
         }

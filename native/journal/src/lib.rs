@@ -23,8 +23,8 @@ mod queue;
 mod reader;
 mod recovery;
 mod segment;
+mod segment_pool;
 mod stats;
-mod supply;
 mod writer;
 
 pub use clock::{Clock, ClockRecord};

@@ -14,7 +14,7 @@ use crate::machine::{Machine, RealMachine};
 use crate::options::{Options, State};
 use crate::queue::Queue;
 use crate::recovery::{self, Cursor, LastBatch, Replay, Tail};
-use crate::supply::Shelf;
+use crate::segment_pool::SegmentPool;
 use crate::writer::{Counters, Writing};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub fn open(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -> R
 
 /// Opens a journal without threads, for tests that control time and scheduling.
 ///
-/// Only [`Journal::step_commit`] writes batches, and only [`Journal::step_supply`] prepares segments.
+/// Only [`Journal::step_commit`] writes batches, and only [`Journal::step_prepare`] prepares segments.
 pub fn open_stepped(
     options: Options,
     files: Arc<dyn Files>,
@@ -59,15 +59,16 @@ pub fn open_stepped(
     let found = read_log(&folder, &options, &listing, state)?;
     settle(&folder, found.last_batch)?;
     let mut queue = Queue::new(options.segment_bytes);
-    let (shelf, left_tail) = Shelf::restore(&folder, &options, &listing, found.first_segment, found.tail, &mut queue)?;
+    let (pool, left_tail) =
+        SegmentPool::restore(&folder, &options, &listing, found.first_segment, found.tail, &mut queue)?;
     let clock = Clock::resume(Arc::clone(&machine), boot_id, found.cursor.clock.as_ref());
     let core = Core {
         epoch: found.cursor.epoch + 1,
-        shared: Mutex::new(Shared::new(queue, shelf, Counters::new(), machine.boot_ms())),
+        shared: Mutex::new(Shared::new(queue, pool, Counters::new(), machine.boot_ms())),
         writer_wake: Condvar::new(),
-        supply_wake: Condvar::new(),
+        pool_wake: Condvar::new(),
         writing: Mutex::new(Writing { sequence: found.cursor.sequence }),
-        supplying: Mutex::new(()),
+        preparing: Mutex::new(()),
         recycling: Mutex::new(()),
         durable: AtomicU64::new(found.cursor.lsn),
         last: AtomicU64::new(found.cursor.lsn),
@@ -80,7 +81,7 @@ pub fn open_stepped(
         held: Mutex::new(Some(held)),
     };
     core.begin_run(left_tail)?;
-    let recovered = found.told(&core);
+    let recovered = found.recovered(&core);
     Ok((Journal::new(core), recovered))
 }
 
@@ -95,7 +96,7 @@ struct Found {
 }
 
 impl Found {
-    fn told(&self, core: &Core) -> Recovered {
+    fn recovered(&self, core: &Core) -> Recovered {
         Recovered {
             last_lsn: self.cursor.lsn,
             image_lsn: self.image_lsn,
@@ -171,7 +172,7 @@ impl Core {
     ///
     /// A full disk is no start error. The journal then has no credit.
     fn prepare_or_stall(&self) -> Result<bool, OpenError> {
-        match self.supply_one() {
+        match self.prepare_segment() {
             Err(error) if !error.is_no_space() => Err(error),
             result => Ok(result.unwrap_or(false)),
         }

@@ -64,7 +64,7 @@ impl Queue {
 
     pub fn leave_segment(&mut self, number: u64) {
         if let Some((segment, offset)) = &mut self.fill
-            && segment.home.segment == number
+            && segment.identity.segment == number
         {
             *offset = segment.bytes;
         }
@@ -166,8 +166,8 @@ impl Queue {
             return Credit { total: 0, reserve: largest, largest };
         }
         // Counts the header of a new batch, because the writer can take the current batch at any time.
-        let room = |(segment, offset): &(Arc<Segment>, u64)| (segment.bytes - offset).saturating_sub(HEADER as u64);
-        let rest = self.fill.as_ref().map_or(0, room);
+        let free = |(segment, offset): &(Arc<Segment>, u64)| (segment.bytes - offset).saturating_sub(HEADER as u64);
+        let rest = self.fill.as_ref().map_or(0, free);
         let total = (rest + self.ready.len() as u64 * self.payload).saturating_sub(HEARTBEAT_SLACK);
         Credit { total, reserve: largest, largest }
     }
@@ -176,7 +176,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Home;
+    use crate::batch::SegmentIdentity;
     use crate::files::FileHandle;
     use proptest::prelude::*;
     use std::io;
@@ -204,8 +204,8 @@ mod tests {
     const BYTES: u64 = 32 * 1024;
 
     fn segment(number: u64) -> Arc<Segment> {
-        let home = Home { shard: 1, segment: number, salt: number };
-        Arc::new(Segment { home, bytes: BYTES, file: Box::new(NoFile) })
+        let identity = SegmentIdentity { shard: 1, segment: number, salt: number };
+        Arc::new(Segment { identity, bytes: BYTES, file: Box::new(NoFile) })
     }
 
     #[derive(Clone, Debug)]
@@ -213,7 +213,7 @@ mod tests {
         Submit(u64),
         SubmitAllBut(u64),
         Write,
-        Supply,
+        Prepare,
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -221,18 +221,18 @@ mod tests {
             6 => (0..=300_u64).prop_map(Step::Submit),
             2 => (0..=600_u64).prop_map(Step::SubmitAllBut),
             4 => Just(Step::Write),
-            1 => Just(Step::Supply),
+            1 => Just(Step::Prepare),
         ]
     }
 
     fn write_all(queue: &mut Queue, mut placed_to: (u64, u64)) -> Result<(u64, u64), TestCaseError> {
         while let Some(batch) = queue.take() {
             let (segment, offset) = batch.place.expect("taken batches have a place");
-            prop_assert!((segment.home.segment, offset) >= placed_to);
+            prop_assert!((segment.identity.segment, offset) >= placed_to);
             prop_assert_eq!(offset % SECTOR, 0);
             let end = offset + framed((batch.bytes.len() - HEADER) as u64);
             prop_assert!(offset >= HEADER_SPACE && end <= BYTES);
-            placed_to = (segment.home.segment, end);
+            placed_to = (segment.identity.segment, end);
         }
         Ok(placed_to)
     }
@@ -251,11 +251,11 @@ mod tests {
             let mut placed_to = (0, 0);
             for (step, is_written_meanwhile, is_beaten_meanwhile) in steps {
                 let credit = queue.credit();
-                let wanted = match step {
+                let requested = match step {
                     Step::Submit(share) => credit.total * share / 1_000,
                     Step::SubmitAllBut(left) => credit.total.saturating_sub(left),
                     Step::Write => 0,
-                    Step::Supply => {
+                    Step::Prepare => {
                         segments += 1;
                         queue.add_ready(segment(segments));
                         continue;
@@ -268,7 +268,7 @@ mod tests {
                 if is_written_meanwhile || matches!(step, Step::Write) {
                     placed_to = write_all(&mut queue, placed_to)?;
                 }
-                let size = wanted.min(credit.largest);
+                let size = requested.min(credit.largest);
                 if size > 0 {
                     queue.push(1, 1, &vec![0; size as usize], || 0);
                     prop_assert!(!queue.is_blocked(), "{} of {:?}", size, credit);

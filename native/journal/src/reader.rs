@@ -44,8 +44,8 @@ impl SegmentReader {
     fn fill(&mut self, offset: u64, length: usize) -> Result<usize, OpenError> {
         let buffered = self.buffer_offset..self.buffer_offset + self.buffer.len() as u64;
         if !(buffered.contains(&offset) && offset + length as u64 <= buffered.end) {
-            let wanted = length.max(CHUNK).min((self.header.bytes - offset) as usize);
-            self.buffer.resize(wanted, 0);
+            let size = length.max(CHUNK).min((self.header.bytes - offset) as usize);
+            self.buffer.resize(size, 0);
             self.buffer_offset = offset;
             if let Err(error) = read_exact_at(self.file.as_ref(), &mut self.buffer, offset) {
                 self.buffer.clear();
@@ -60,7 +60,8 @@ impl SegmentReader {
             return Ok(Found::Nothing);
         }
         let at = self.fill(self.offset, HEADER)?;
-        let Some((header, payload_crc)) = batch::read_header(&self.buffer[at..at + HEADER], &self.header.home) else {
+        let Some((header, payload_crc)) = batch::read_header(&self.buffer[at..at + HEADER], &self.header.identity)
+        else {
             return Ok(Found::Nothing);
         };
         let length = header.length as usize;
@@ -80,7 +81,7 @@ impl SegmentReader {
         while offset + SECTOR <= self.header.bytes {
             let at = self.fill(offset, SECTOR as usize)?;
             for sector in self.buffer[at..].chunks_exact(SECTOR as usize) {
-                if batch::read_header(sector, &self.header.home).is_some() {
+                if batch::read_header(sector, &self.header.identity).is_some() {
                     return Ok(Some(offset));
                 }
                 offset += SECTOR;
@@ -96,9 +97,9 @@ impl SegmentReader {
         }
         let at = self.fill(self.offset, SECTOR as usize)?;
         let sector = &self.buffer[at..at + SECTOR as usize];
-        Ok(match batch::read_header(sector, &self.header.home) {
+        Ok(match batch::read_header(sector, &self.header.identity) {
             Some((header, _)) => framed(u64::from(header.length)).min(self.header.bytes - self.offset),
-            None if batch::claims_home(sector, &self.header.home) => SECTOR,
+            None if batch::claims_segment(sector, &self.header.identity) => SECTOR,
             None => 0,
         })
     }

@@ -148,7 +148,7 @@ impl<'a> Replay<'a> {
         reader: &mut SegmentReader,
         mut hole: Option<Place>,
     ) -> Result<Place, OpenError> {
-        let segment = reader.header.home.segment;
+        let segment = reader.header.identity.segment;
         loop {
             let here = (segment, reader.offset);
             let failure = match reader.next()? {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::FORMAT_VERSION;
-use crate::batch::{Home, Put, Take};
+use crate::batch::{Put, SegmentIdentity, Take};
 use crate::error::OpenError;
 use crate::files::FileHandle;
 use crate::options::Options;
@@ -15,14 +15,14 @@ const MAGIC: &[u8; 8] = b"HJSEGMNT";
 const FIXED: usize = 64;
 
 pub(crate) struct Segment {
-    pub home: Home,
+    pub identity: SegmentIdentity,
     pub bytes: u64,
     pub file: Box<dyn FileHandle>,
 }
 
 #[derive(Debug)]
 pub(crate) struct SegmentHeader {
-    pub home: Home,
+    pub identity: SegmentIdentity,
     pub bytes: u64,
     pub kinds: Vec<(u8, String)>,
 }
@@ -73,16 +73,16 @@ pub(crate) fn check_names(path: &Path, table: &[(u8, String)], options: &Options
     Ok(())
 }
 
-pub(crate) fn encode_header(home: &Home, epoch: u64, bytes: u64, kinds: &[(u8, &str)]) -> Vec<u8> {
+pub(crate) fn encode_header(identity: &SegmentIdentity, epoch: u64, bytes: u64, kinds: &[(u8, &str)]) -> Vec<u8> {
     let mut buffer = vec![0; HEADER_SPACE as usize];
     let end = buffer.len() - 4;
     let mut put = Put { bytes: &mut buffer, at: 0 };
     put.put(MAGIC);
     put.put(&FORMAT_VERSION.to_le_bytes());
-    put.put(&home.shard.to_le_bytes());
+    put.put(&identity.shard.to_le_bytes());
     put.put(&[0; 2]);
-    put.put(&home.segment.to_le_bytes());
-    put.put(&home.salt.to_le_bytes());
+    put.put(&identity.segment.to_le_bytes());
+    put.put(&identity.salt.to_le_bytes());
     put.put(&epoch.to_le_bytes());
     put.put(&bytes.to_le_bytes());
     put.at = FIXED;
@@ -117,11 +117,11 @@ pub(crate) fn decode_header(
     if shard != options.shard {
         return Err(OpenError::Shard { path: path.to_owned(), found: shard, expected: options.shard });
     }
-    let home = Home { shard, segment: take.u64(), salt: take.u64() };
+    let identity = SegmentIdentity { shard, segment: take.u64(), salt: take.u64() };
     take.u64(); // Epoch of the run that prepared the segment. Only for inspection.
     let bytes = take.u64();
-    if home.segment != number {
-        return Err(damaged(format!("it is segment {}", home.segment)));
+    if identity.segment != number {
+        return Err(damaged(format!("it is segment {}", identity.segment)));
     }
     if bytes != length {
         return Err(damaged(format!("the file has {length} bytes, should have {bytes}")));
@@ -129,5 +129,5 @@ pub(crate) fn decode_header(
     let kinds = take_kinds(&mut Take { bytes: &content[FIXED..] })
         .ok_or_else(|| damaged("its table of event kinds is cut short".to_owned()))?;
     check_names(path, &kinds, options)?;
-    Ok(SegmentHeader { home, bytes, kinds })
+    Ok(SegmentHeader { identity, bytes, kinds })
 }

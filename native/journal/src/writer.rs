@@ -66,12 +66,17 @@ impl Core {
             length: (batch.bytes.len() - HEADER) as u32,
             clock: self.clock.record(),
         };
-        batch::seal(&mut batch.bytes, &segment.home, &header);
+        batch::seal(&mut batch.bytes, &segment.identity, &header);
         let written = write_all_at(segment.file.as_ref(), &batch.bytes, offset).map_err(|error| ("write", error));
         let synced = written.and_then(|()| segment.file.sync_data().map_err(|error| ("sync", error)));
         if let Err((operation, source)) = synced {
             lock(&self.shared).is_dead = true;
-            return Err(WriteFailure { operation, path: self.folder.segment(segment.home.segment), offset, source });
+            return Err(WriteFailure {
+                operation,
+                path: self.folder.segment(segment.identity.segment),
+                offset,
+                source,
+            });
         }
         writing.sequence += 1;
         self.publish(batch, &header, self.machine.elapsed_ns().saturating_sub(started_ns));
@@ -86,9 +91,9 @@ impl Core {
         let batch = shared.queue.take()?;
         shared.in_flight_since_ns = Some(batch.since_ns);
         if let Some((segment, _)) = &batch.place
-            && shared.shelf.write_to(segment.home.segment)
+            && shared.pool.write_to(segment.identity.segment)
         {
-            self.supply_wake.notify_one();
+            self.pool_wake.notify_one();
         }
         Some(batch)
     }

@@ -16,7 +16,7 @@ fn fill(world: &mut World, closed: u64) {
     while world.journal().stats().segments_closed < closed {
         world.submit(50_000);
         world.commit();
-        world.journal().step_supply().unwrap();
+        world.journal().step_prepare().unwrap();
     }
 }
 

@@ -24,8 +24,8 @@ fn a_fresh_journal_has_a_segment_for_new_places_and_one_kept() {
     assert_eq!(credit.reserve, credit.largest);
     assert!(credit.reserve > SEGMENT - 20_000);
     assert!(credit.total > 2 * credit.reserve - 4_096, "{credit:?}");
-    assert!(world.journal().step_supply().unwrap());
-    assert!(!world.journal().step_supply().unwrap());
+    assert!(world.journal().step_prepare().unwrap());
+    assert!(!world.journal().step_prepare().unwrap());
     assert!(world.journal().credit().total > 3 * credit.reserve - 4_096);
     assert_eq!(world.journal().stats().segments_ready, 2);
 }
@@ -63,8 +63,8 @@ fn a_full_disk_refuses_new_places_first_and_heals() {
     world.open().unwrap();
     assert!(!world.submit(1));
     world.disk.limit(None);
-    assert!(world.journal().step_supply().unwrap());
-    assert!(world.journal().step_supply().unwrap());
+    assert!(world.journal().step_prepare().unwrap());
+    assert!(world.journal().step_prepare().unwrap());
     assert!(!world.journal().stats().is_stalled);
     world.write(20, 30_000);
     world.drop_journal();
@@ -79,7 +79,7 @@ fn a_disk_that_is_full_from_the_start_is_no_error() {
     world.open().unwrap();
     assert_eq!(world.journal().credit().total, 0);
     assert!(world.journal().stats().is_stalled);
-    world.journal().step_supply().unwrap_err();
+    world.journal().step_prepare().unwrap_err();
     world.disk.limit(None);
     world.write(3, 1_000);
     world.drop_journal();
@@ -104,7 +104,7 @@ fn what_is_submitted_without_credit_waits_in_memory_and_in_order() {
     assert_eq!((world.journal().durable(), world.journal().last()), (0, 30));
     world.disk.limit(None);
     while world.journal().durable() < 30 {
-        assert!(world.journal().step_supply().unwrap());
+        assert!(world.journal().step_prepare().unwrap());
         world.commit();
     }
     world.drop_journal();
@@ -116,7 +116,7 @@ fn what_is_submitted_without_credit_waits_in_memory_and_in_order() {
 fn a_submission_may_take_a_whole_segment_and_no_more() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
-    world.journal().step_supply().unwrap();
+    world.journal().step_prepare().unwrap();
     let largest = world.journal().credit().largest;
     let head = 21;
     assert!(world.submit((largest - head) as u32));

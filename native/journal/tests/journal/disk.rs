@@ -40,7 +40,7 @@ struct Inner {
     life: u64,
     random: u64,
     block: usize,
-    room: Option<usize>,
+    capacity: Option<usize>,
     is_short_writing: bool,
     log: Vec<&'static str>,
 }
@@ -198,8 +198,8 @@ impl Disk {
         inner.fault = None;
     }
 
-    pub fn limit(&self, room: Option<usize>) {
-        self.inner().room = room;
+    pub fn limit(&self, capacity: Option<usize>) {
+        self.inner().capacity = capacity;
     }
 
     pub fn used(&self) -> usize {

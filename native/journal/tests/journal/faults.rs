@@ -81,9 +81,9 @@ fn at_every_call(
         }
         let hint = format!("{fault:?} at call {call} ({}), {kind:?}", world.disk.last_call());
         if let Err(error) = &lived {
-            let told = error.to_string();
-            assert!(told.contains('/') || told.contains("segment "), "{hint}: {told} names no file");
-            assert!(!matches!(error, OpenError::Damaged { .. } | OpenError::Gap { .. }), "{hint}: {told}");
+            let message = error.to_string();
+            assert!(message.contains('/') || message.contains("segment "), "{hint}: {message} names no file");
+            assert!(!matches!(error, OpenError::Damaged { .. } | OpenError::Gap { .. }), "{hint}: {message}");
         }
         check_and_go_on(&mut world, kind, &hint);
     }
@@ -180,7 +180,7 @@ fn compaction_fails(call: u64, fault: Fault) -> bool {
     while world.journal().stats().segments_closed < 4 {
         world.submit(50_000);
         world.commit();
-        world.journal().step_supply().unwrap();
+        world.journal().step_prepare().unwrap();
     }
     world.disk.plan(call, fault);
     let result = world.compact();

@@ -10,7 +10,7 @@ use crate::world::{Memory, World};
 enum Step {
     Submit(u32),
     Commit,
-    Supply,
+    Prepare,
     KeepHouse,
     PassAndBeat(u64),
     Close,
@@ -27,7 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0..500_u32).prop_map(Step::Submit),
         8 => (500..90_000_u32).prop_map(Step::Submit),
         12 => Just(Step::Commit),
-        4 => Just(Step::Supply),
+        4 => Just(Step::Prepare),
         6 => Just(Step::KeepHouse),
         2 => (0..3_000_u64).prop_map(Step::PassAndBeat),
         1 => Just(Step::Close),
@@ -46,7 +46,7 @@ fn take(world: &mut World, step: &Step) -> Result<(), OpenError> {
             world.commit();
             assert_eq!(world.journal().durable(), world.journal().last());
         }
-        Step::Supply => drop(world.journal().step_supply()),
+        Step::Prepare => drop(world.journal().step_prepare()),
         Step::KeepHouse => world.keep_house(),
         Step::PassAndBeat(ms) => {
             world.machine.pass(*ms);
@@ -110,8 +110,8 @@ proptest! {
                 prop_assert_eq!(&state.events[..], &world.acknowledged[..state.events.len()]);
             }
             Err(error) => {
-                let told = error.to_string();
-                prop_assert!(told.contains("seg-") || told.contains("segment "), "{}", told);
+                let message = error.to_string();
+                prop_assert!(message.contains("seg-") || message.contains("segment "), "{}", message);
             }
         }
     }

@@ -53,7 +53,7 @@ fn what_the_descriptor_announced_is_there_after_a_restart() {
         assert_eq!(recovered.epoch, run);
         for round in 0..200 {
             if !has_credit(&journal, 9_000) {
-                // The supply thread prepares the next segment. The durable position proves that it did.
+                // A thread prepares the next segment. The durable position proves that it did.
                 submit_from_reserve(&journal, &mut sent);
                 continue;
             }
@@ -210,7 +210,7 @@ fn while_a_sync_stalls_nothing_blocks_nothing_is_durable_and_all_who_wait_share_
     let gate = Arc::new(Gate::default());
     let files = Arc::new(Gated { gate: Arc::clone(&gate) });
     let (journal, _) = open(options(folder.path()), files, &mut Memory::default()).unwrap();
-    // Waits for the last segment of the supply thread. All later syncs belong to batches.
+    // Waits for the last segment of the thread that prepares segments. All later syncs belong to batches.
     while journal.stats().segments_ready < 2 {
         std::thread::yield_now();
     }

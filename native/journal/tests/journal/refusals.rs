@@ -138,10 +138,10 @@ fn an_unknown_kind_is_refused_by_the_name_that_the_segment_gives_it() {
     world.drop_journal();
     world.options.kinds = KINDS;
     let error = refusal(&mut world);
-    let told = error.to_string();
-    let OpenError::UnknownKind { kind, name, segment, offset } = error else { panic!("{told}") };
+    let message = error.to_string();
+    let OpenError::UnknownKind { kind, name, segment, offset } = error else { panic!("{message}") };
     assert_eq!((kind, name.as_deref(), segment, offset), (9, Some("FromTheFuture"), 1, FIRST as u64 + 1_024));
-    assert!(told.contains("FromTheFuture"), "{told}");
+    assert!(message.contains("FromTheFuture"), "{message}");
 }
 
 #[test]

@@ -280,7 +280,7 @@ impl World {
     }
 
     pub fn keep_house(&self) {
-        let _ = self.journal().step_supply();
+        let _ = self.journal().step_prepare();
         if self.journal().compaction_due() {
             match self.compact() {
                 Ok(_) => drop(self.journal().image_written()),

@@ -148,7 +148,7 @@ impl FileHandle for Handle {
         }
         let length = inner.contents[self.content].cache.len();
         let grown = (offset + bytes.len()).saturating_sub(length);
-        if inner.room.is_some_and(|room| grown > 0 && inner.used() + grown > room) {
+        if inner.capacity.is_some_and(|capacity| grown > 0 && inner.used() + grown > capacity) {
             return Err(error(libc::ENOSPC));
         }
         let size = if inner.is_short_writing && bytes.len() > 1 {
@@ -185,7 +185,7 @@ impl FileHandle for Handle {
     fn allocate(&self, length: u64) -> io::Result<()> {
         let (inner, fault) = self.enter("allocate")?;
         let grown = (length as usize).saturating_sub(inner.contents[self.content].cache.len());
-        if inner.room.is_some_and(|room| inner.used() + grown > room) {
+        if inner.capacity.is_some_and(|capacity| inner.used() + grown > capacity) {
             return Err(error(libc::ENOSPC));
         }
         fault.map_or(Ok(()), |fault| Err(failed(fault)))

@@ -1,11 +1,11 @@
-//! Segment supply: prepares segments before the writer needs them, and recycles segments that an image covers.
+//! Segment pool: prepares segments before the writer needs them, and recycles segments that an image covers.
 //! The writer itself never renames or resizes a file.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::batch::Home;
+use crate::batch::SegmentIdentity;
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, write_all_at};
 use crate::folder::{Folder, Listing};
@@ -18,22 +18,22 @@ use crate::segment::{self, Segment};
 use crate::stats::LastCompaction;
 
 /// Prepared segments beside the current segment: one for the reserve and one for other events.
-const READY_WANTED: usize = 2;
-const COMPACTION_DUE: usize = 4;
-const FREE_KEPT: usize = 6;
+const READY_SEGMENTS: usize = 2;
+const CLOSED_SEGMENTS_UNTIL_COMPACTION: usize = 4;
+const MAX_FREE_SEGMENTS: usize = 6;
 const RETRY: Duration = Duration::from_secs(1);
 const ZEROS: usize = 1024 * 1024;
 /// Zero bytes between two syncs of a new file, so that the syncs of batches do not wait long.
 const ZEROS_PER_SYNC: u64 = 8 * 1024 * 1024;
 
-pub(crate) struct Shelf {
+pub(crate) struct SegmentPool {
     active: u64,
     pub closed: Vec<u64>,
     pub free: Vec<PathBuf>,
     next: u64,
 }
 
-impl Shelf {
+impl SegmentPool {
     /// Sorts the files of a folder after recovery into current, ready and free segments.
     ///
     /// The second value is the number of the current segment if its header lacks an event kind of this build. Only the
@@ -47,13 +47,13 @@ impl Shelf {
         queue: &mut Queue,
     ) -> Result<(Self, Option<u64>), OpenError> {
         let active = tail.map_or(0, |tail| tail.segment);
-        let mut shelf = Self { active, closed: (first..active).collect(), free: Vec::new(), next: first };
-        shelf.collect_free(folder, options, listing, first)?;
-        let Some(tail) = tail else { return Ok((shelf, None)) };
+        let mut pool = Self { active, closed: (first..active).collect(), free: Vec::new(), next: first };
+        pool.collect_free(folder, options, listing, first)?;
+        let Some(tail) = tail else { return Ok((pool, None)) };
         let mut last = listing.segments.last_key_value().map_or(active, |(&number, _)| number);
         // Frees the segments from the last one on, each durably, so that a crash leaves no gap in the numbers.
         while last > active && is_reusable(folder, options, last)? != (true, true) {
-            shelf.free_segment(folder, options, last, listing.segments[&last])?;
+            pool.free_segment(folder, options, last, listing.segments[&last])?;
             folder.sync()?;
             last -= 1;
         }
@@ -62,8 +62,8 @@ impl Shelf {
         for number in active + 1..=last {
             queue.add_ready(Arc::new(open_segment(folder, options, number)?));
         }
-        shelf.next = last + 1;
-        Ok((shelf, (!is_named).then_some(active)))
+        pool.next = last + 1;
+        Ok((pool, (!is_named).then_some(active)))
     }
 
     fn collect_free(
@@ -78,7 +78,7 @@ impl Shelf {
         }
         for (&number, &length) in &listing.free {
             let path = folder.free(number);
-            if length == options.segment_bytes && self.free.len() < FREE_KEPT {
+            if length == options.segment_bytes && self.free.len() < MAX_FREE_SEGMENTS {
                 self.free.push(path);
             } else {
                 folder.unlink(&path)?;
@@ -92,7 +92,7 @@ impl Shelf {
 
     fn free_segment(&mut self, folder: &Folder, options: &Options, number: u64, length: u64) -> Result<(), OpenError> {
         let path = folder.segment(number);
-        if length != options.segment_bytes || self.free.len() >= FREE_KEPT {
+        if length != options.segment_bytes || self.free.len() >= MAX_FREE_SEGMENTS {
             return folder.unlink(&path);
         }
         let free = folder.free(number);
@@ -113,40 +113,40 @@ impl Shelf {
     }
 
     pub fn is_compaction_due(&self) -> bool {
-        self.closed.len() >= COMPACTION_DUE
+        self.closed.len() >= CLOSED_SEGMENTS_UNTIL_COMPACTION
     }
 }
 
 fn open_segment(folder: &Folder, options: &Options, number: u64) -> Result<Segment, OpenError> {
     let reader = crate::reader::SegmentReader::open(folder, options, number)?;
     let file = folder.open(&reader.path, Access::Write)?;
-    Ok(Segment { home: reader.header.home, bytes: reader.header.bytes, file })
+    Ok(Segment { identity: reader.header.identity, bytes: reader.header.bytes, file })
 }
 
 impl Core {
     /// Prepares one segment. Returns false if enough segments are ready.
     ///
     /// After a failure only the reserve can be submitted, until an attempt succeeds.
-    pub fn supply_one(&self) -> Result<bool, OpenError> {
-        let _one_at_a_time = lock(&self.supplying);
+    pub fn prepare_segment(&self) -> Result<bool, OpenError> {
+        let _one_at_a_time = lock(&self.preparing);
         let (number, free) = {
             let mut shared = lock(&self.shared);
-            if shared.queue.ready_count() >= READY_WANTED {
+            if shared.queue.ready_count() >= READY_SEGMENTS {
                 return Ok(false);
             }
-            (shared.shelf.next, shared.shelf.free.pop())
+            (shared.pool.next, shared.pool.free.pop())
         };
         let prepared = self.prepare(number, free);
         let mut shared = lock(&self.shared);
         let result = match prepared {
             Ok(segment) => {
-                shared.shelf.next = number + 1;
+                shared.pool.next = number + 1;
                 shared.queue.add_ready(Arc::new(segment));
-                shared.supply_stall = None;
+                shared.preparation_error = None;
                 Ok(true)
             }
             Err(error) => {
-                shared.supply_stall = Some(error.to_string());
+                shared.preparation_error = Some(error.to_string());
                 Err(error)
             }
         };
@@ -178,15 +178,15 @@ impl Core {
     fn write_segment(&self, path: &Path, number: u64, is_new: bool) -> Result<Segment, OpenError> {
         let options = &self.options;
         let salt = self.machine.random().map_err(|error| OpenError::io("make a salt for", path, error))?;
-        let home = Home { shard: options.shard, segment: number, salt };
+        let identity = SegmentIdentity { shard: options.shard, segment: number, salt };
         let file = self.folder.open(path, if is_new { Access::Create } else { Access::Write })?;
         if is_new {
             self.write_zeros(path, file.as_ref())?;
         }
-        let header = segment::encode_header(&home, self.epoch, options.segment_bytes, options.kinds);
+        let header = segment::encode_header(&identity, self.epoch, options.segment_bytes, options.kinds);
         write_all_at(file.as_ref(), &header, 0).map_err(|error| OpenError::io_at("write", path, 0, error))?;
         file.sync_data().map_err(|error| OpenError::io("sync", path, error))?;
-        Ok(Segment { home, bytes: options.segment_bytes, file })
+        Ok(Segment { identity, bytes: options.segment_bytes, file })
     }
 
     /// Fills a new file with zeros, so that a commit changes neither its length nor its extents.
@@ -211,16 +211,16 @@ impl Core {
         Ok(())
     }
 
-    pub fn run_supply(&self) {
+    pub fn prepare_segments(&self) {
         loop {
-            let is_stalled = self.supply_one().is_err();
+            let is_stalled = self.prepare_segment().is_err();
             let mut shared = lock(&self.shared);
-            let is_wanted = |shared: &crate::journal::Shared| shared.queue.ready_count() < READY_WANTED;
+            let is_short = |shared: &crate::journal::Shared| shared.queue.ready_count() < READY_SEGMENTS;
             if is_stalled && !shared.is_closing {
-                shared = self.supply_wake.wait_timeout(shared, RETRY).unwrap_or_else(PoisonError::into_inner).0;
+                shared = self.pool_wake.wait_timeout(shared, RETRY).unwrap_or_else(PoisonError::into_inner).0;
             }
-            while !is_stalled && !shared.is_closing && !is_wanted(&shared) {
-                shared = self.supply_wake.wait(shared).unwrap_or_else(PoisonError::into_inner);
+            while !is_stalled && !shared.is_closing && !is_short(&shared) {
+                shared = self.pool_wake.wait(shared).unwrap_or_else(PoisonError::into_inner);
             }
             if shared.is_closing {
                 return;
@@ -258,16 +258,16 @@ impl Core {
         self.folder.sync()?;
         let freed: Vec<u64> = {
             let shared = lock(&self.shared);
-            shared.shelf.closed.iter().copied().filter(|&number| number <= covered.segment).collect()
+            shared.pool.closed.iter().copied().filter(|&number| number <= covered.segment).collect()
         };
-        let mut room = FREE_KEPT.saturating_sub(lock(&self.shared).shelf.free.len());
+        let mut left = MAX_FREE_SEGMENTS.saturating_sub(lock(&self.shared).pool.free.len());
         let mut free = Vec::new();
         for number in &freed {
-            let is_kept = room > 0 && listing.segments.get(number) == Some(&self.options.segment_bytes);
+            let is_kept = left > 0 && listing.segments.get(number) == Some(&self.options.segment_bytes);
             if is_kept {
                 self.folder.rename(&self.folder.segment(*number), &self.folder.free(*number))?;
                 free.push(self.folder.free(*number));
-                room -= 1;
+                left -= 1;
             } else if listing.segments.contains_key(number) {
                 self.folder.unlink(&self.folder.segment(*number))?;
             }
@@ -278,9 +278,9 @@ impl Core {
         // The renames must be durable before a file is reused. A crash could leave new content under the old name.
         self.folder.sync()?;
         let mut shared = lock(&self.shared);
-        shared.shelf.closed.retain(|number| *number > covered.segment);
-        shared.shelf.free.append(&mut free);
-        self.supply_wake.notify_one();
+        shared.pool.closed.retain(|number| *number > covered.segment);
+        shared.pool.free.append(&mut free);
+        self.pool_wake.notify_one();
         Ok((covered.lsn, image_bytes, freed.len() as u64))
     }
 }
