@@ -7,7 +7,7 @@ use hosting_journal::{OpenError, Options};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::convert::{OpenFailed, key32};
+use crate::convert::{KeyBytes, OpenFailed};
 
 pub fn options(dir: PathBuf, boot_id_path: &str, segment_bytes: u64, shard: u16) -> Options {
     Options {
@@ -18,9 +18,8 @@ pub fn options(dir: PathBuf, boot_id_path: &str, segment_bytes: u64, shard: u16)
     }
 }
 
-pub fn key_ring(keys: &[(u16, Vec<u8>)], current: u16) -> PyResult<KeyRing> {
-    let keys = keys.iter().map(|(id, key)| Ok((*id, key32(key)?))).collect::<PyResult<Vec<_>>>()?;
-    KeyRing::new(keys, current).map_err(|error| {
+pub fn key_ring(keys: &[(u16, KeyBytes)], current: u16) -> PyResult<KeyRing> {
+    KeyRing::new(keys.iter().map(|(id, key)| (*id, key.0)).collect(), current).map_err(|error| {
         PyValueError::new_err(match error {
             KeyRingError::CurrentMissing => format!("the current key {current} is not in the ring"),
             KeyRingError::DuplicateId(id) => format!("two keys of the ring have the id {id}"),
@@ -46,7 +45,7 @@ pub fn open_failed(error: &OpenError) -> PyErr {
 pub fn compact(
     py: Python<'_>,
     journal_dir: PathBuf,
-    mac_keys: Vec<(u16, Vec<u8>)>,
+    mac_keys: Vec<(u16, KeyBytes)>,
     current_key: u16,
     boot_id_path: &str,
     segment_bytes: u64,

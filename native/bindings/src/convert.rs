@@ -1,6 +1,7 @@
-//! Conversion to Python values: frozen classes, exceptions, ids and hashes.
+//! Conversion of Python values: exceptions, ids, hashes, and frozen classes of lobbies.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 
 use hosting_core as core;
 use hosting_core::{EndReason, Id, Idempotency, Refusal};
@@ -27,7 +28,7 @@ pub fn reason_word(reason: EndReason) -> &'static str {
 }
 
 /// Returns the exception `Refused` with its error code and typed context.
-pub fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {
+fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {
     let fill = |error: &Bound<'_, PyBaseException>| -> PyResult<()> {
         error.setattr(intern!(py, "slug"), refusal.slug())?;
         error.setattr(intern!(py, "wait"), wait)?;
@@ -54,16 +55,90 @@ fn context<'py>(py: Python<'py>, refusal: &Refusal) -> PyResult<Bound<'py, PyDic
 }
 
 /// Returns the value and LSN of an answer, or raises `Refused`.
-pub fn settled<T>(py: Python<'_>, answer: core::Answer<T>) -> PyResult<(T, u64)> {
-    match answer.result {
-        Ok(value) => Ok((value, answer.wait)),
-        Err(refusal) => Err(refused(py, &refusal, answer.wait)),
+pub fn settled<T>(answer: core::Answer<T>) -> PyResult<(T, u64)> {
+    let wait = answer.wait;
+    answer.result.map(|value| (value, wait)).map_err(|refusal| Python::attach(|py| refused(py, &refusal, wait)))
+}
+
+/// Returns the LSN of an answer, or raises `Refused`.
+pub fn settled_lsn<T>(answer: core::Answer<T>) -> PyResult<u64> {
+    settled(answer).map(|(_, wait)| wait)
+}
+
+fn array<const N: usize>(value: Borrowed<'_, '_, PyAny>, rule: &'static str) -> PyResult<[u8; N]> {
+    value.cast::<PyBytes>()?.as_bytes().try_into().map_err(|_| PyValueError::new_err(rule))
+}
+
+/// An id as 16 bytes.
+#[derive(Clone, Copy, Default)]
+pub struct IdBytes(pub Id);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for IdBytes {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<IdBytes> {
+        array(value, "an id is 16 bytes").map(|bytes| IdBytes(Id(bytes)))
     }
 }
 
-pub fn id(bytes: &[u8]) -> PyResult<Id> {
-    let bytes = bytes.try_into().map_err(|_| PyValueError::new_err("an id is 16 bytes"))?;
-    Ok(Id(bytes))
+impl<'py> IntoPyObject<'py> for IdBytes {
+    type Target = PyBytes;
+    type Output = Bound<'py, PyBytes>;
+    type Error = Infallible;
+
+    fn into_pyobject(self, py: Python<'py>) -> Result<Self::Output, Infallible> {
+        Ok(PyBytes::new(py, &self.0.0))
+    }
+}
+
+/// A key as 32 bytes.
+pub struct KeyBytes(pub [u8; 32]);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for KeyBytes {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<KeyBytes> {
+        array(value, "a key is 32 bytes").map(KeyBytes)
+    }
+}
+
+/// Key hash and message hash of a request, together 32 bytes.
+pub struct IdempotencyBytes(pub Idempotency);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for IdempotencyBytes {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<IdempotencyBytes> {
+        let whole: [u8; 32] = array(value, "idempotency is 32 bytes of Engine.idempotency()")?;
+        let (mut key, mut message) = ([0; 16], [0; 16]);
+        key.copy_from_slice(&whole[..16]);
+        message.copy_from_slice(&whole[16..]);
+        Ok(IdempotencyBytes(Idempotency { key, message }))
+    }
+}
+
+impl<'py> IntoPyObject<'py> for IdempotencyBytes {
+    type Target = PyBytes;
+    type Output = Bound<'py, PyBytes>;
+    type Error = Infallible;
+
+    fn into_pyobject(self, py: Python<'py>) -> Result<Self::Output, Infallible> {
+        let Idempotency { key, message } = self.0;
+        Ok(PyBytes::new(py, &[key, message].concat()))
+    }
+}
+
+/// Values that Python sees as a tuple.
+pub struct Sequence<T>(pub Vec<T>);
+
+impl<'py, T: IntoPyObject<'py>> IntoPyObject<'py> for Sequence<T> {
+    type Target = PyTuple;
+    type Output = Bound<'py, PyTuple>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        PyTuple::new(py, self.0)
+    }
 }
 
 /// Returns a random v4 UUID with the shard in its first 16 bits.
@@ -89,56 +164,22 @@ fn random_bytes<const N: usize>() -> PyResult<[u8; N]> {
     Ok(bytes)
 }
 
-pub fn ids(list: &[Vec<u8>]) -> PyResult<Vec<Id>> {
-    list.iter().map(|bytes| id(bytes)).collect()
-}
-
-pub fn key32(bytes: &[u8]) -> PyResult<[u8; 32]> {
-    bytes.try_into().map_err(|_| PyValueError::new_err("a key is 32 bytes"))
-}
-
-pub fn idempotency(bytes: Option<&[u8]>) -> PyResult<Option<Idempotency>> {
-    let Some(bytes) = bytes else { return Ok(None) };
-    let whole: [u8; 32] =
-        bytes.try_into().map_err(|_| PyValueError::new_err("idempotency is 32 bytes of Engine.idempotency()"))?;
-    let (mut key, mut message) = ([0; 16], [0; 16]);
-    key.copy_from_slice(&whole[..16]);
-    message.copy_from_slice(&whole[16..]);
-    Ok(Some(Idempotency { key, message }))
-}
-
-pub fn idempotency_bytes<'py>(py: Python<'py>, hashes: Idempotency) -> Bound<'py, PyBytes> {
-    let mut whole = [0; 32];
-    whole[..16].copy_from_slice(&hashes.key);
-    whole[16..].copy_from_slice(&hashes.message);
-    PyBytes::new(py, &whole)
-}
-
-#[pyclass(frozen, module = "pyservice._native")]
+/// Port of an attached lobby.
+#[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Port {
-    inner: core::Port,
+    name: String,
+    address: String,
+    port: u16,
+    is_tls: bool,
 }
 
-#[pymethods]
-impl Port {
-    #[getter]
-    fn name(&self) -> &str {
-        &self.inner.name
-    }
-    #[getter]
-    fn address(&self) -> &str {
-        &self.inner.address
-    }
-    #[getter]
-    fn port(&self) -> u16 {
-        self.inner.port
-    }
-    #[getter]
-    fn is_tls(&self) -> bool {
-        self.inner.is_tls
+impl From<core::Port> for Port {
+    fn from(core::Port { name, address, port, is_tls }: core::Port) -> Port {
+        Port { name, address, port, is_tls }
     }
 }
 
+/// A lobby at the time of the call. Most callers read few of its properties, so each is converted when it is read.
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Lobby {
     pub inner: core::LobbyView,
@@ -147,16 +188,16 @@ pub struct Lobby {
 #[pymethods]
 impl Lobby {
     #[getter]
-    fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.inner.id.0)
+    fn id(&self) -> IdBytes {
+        IdBytes(self.inner.id)
     }
     #[getter]
-    fn namespace<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.inner.namespace.0)
+    fn namespace(&self) -> IdBytes {
+        IdBytes(self.inner.namespace)
     }
     #[getter]
-    fn version<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.inner.version.0)
+    fn version(&self) -> IdBytes {
+        IdBytes(self.inner.version)
     }
     #[getter]
     fn mode(&self) -> &str {
@@ -167,9 +208,8 @@ impl Lobby {
         &self.inner.region
     }
     #[getter]
-    fn ports<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let ports: Vec<Port> = self.inner.ports.iter().map(|port| Port { inner: port.clone() }).collect();
-        PyTuple::new(py, ports)
+    fn ports(&self) -> Sequence<Port> {
+        Sequence(self.inner.ports.iter().cloned().map(Port::from).collect())
     }
     #[getter]
     fn max_players(&self) -> (u32, u32, u32) {
@@ -212,20 +252,21 @@ impl Lobby {
         self.inner.tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
     }
     #[getter]
-    fn leased<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+    fn leased(&self) -> Sequence<LeasedPort> {
         let ports = self.inner.own.as_ref().map(|own| &*own.ports).unwrap_or_default();
-        PyTuple::new(py, ports.iter().map(LeasedPort::of))
+        Sequence(ports.iter().map(LeasedPort::from).collect())
     }
     #[getter]
-    fn lobby_config<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        let config = self.inner.own.as_ref().and_then(|own| own.lobby_config.as_deref());
-        config.map(|bytes| PyBytes::new(py, bytes))
+    fn lobby_config(&self) -> Option<&[u8]> {
+        self.inner.own.as_ref().and_then(|own| own.lobby_config.as_deref())
     }
 }
 
+/// Reserved slots, or a hold on a starting lobby.
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Placed {
-    lobby: Option<Id>,
+    #[pyo3(get)]
+    lobby: IdBytes,
     tokens: Vec<String>,
     #[pyo3(get)]
     hold: u64,
@@ -236,52 +277,43 @@ pub struct Placed {
 #[pymethods]
 impl Placed {
     #[getter]
-    fn lobby<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, self.lobby.as_ref().map_or(&[][..], |id| &id.0[..]))
-    }
-    #[getter]
     fn tokens<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.tokens)
     }
 }
 
 impl Placed {
-    pub fn reserved(reservation: core::Reservation, wait: u64) -> Placed {
-        Placed { lobby: Some(reservation.lobby), tokens: reservation.tokens, hold: 0, wait }
+    fn reserved(reservation: core::Reservation, wait: u64) -> Placed {
+        Placed { lobby: IdBytes(reservation.lobby), tokens: reservation.tokens, hold: 0, wait }
     }
 
     /// Converts an admission. `lobby` is the starting lobby of a hold.
     pub fn of(placed: core::Admission, lobby: Option<Id>, wait: u64) -> Placed {
         match placed {
             core::Admission::Reserved(reservation) => Placed::reserved(reservation, wait),
-            core::Admission::Held(hold) => Placed { lobby, tokens: Vec::new(), hold: hold.0, wait },
+            core::Admission::Held(hold) => {
+                Placed { lobby: IdBytes(lobby.unwrap_or_default()), tokens: Vec::new(), hold: hold.0, wait }
+            }
         }
     }
 }
 
-#[pyclass(frozen, module = "pyservice._native")]
+/// Reserved slots or an error after the end of a hold.
+#[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Resolved {
-    #[pyo3(get)]
     hold: u64,
-    #[pyo3(get)]
     placed: Option<Py<Placed>>,
-    #[pyo3(get)]
-    refusal: Option<Py<PyAny>>,
+    refusal: Option<Py<PyBaseException>>,
 }
 
 impl Resolved {
     pub fn of(py: Python<'_>, resolved: core::ResolvedHold) -> PyResult<Resolved> {
-        let hold = resolved.hold.0;
-        let wait = resolved.answer.wait;
+        let (hold, wait) = (resolved.hold.0, resolved.answer.wait);
         Ok(match resolved.answer.result {
             Ok(reservation) => {
-                let placed = Py::new(py, Placed::reserved(reservation, wait))?;
-                Resolved { hold, placed: Some(placed), refusal: None }
+                Resolved { hold, placed: Some(Py::new(py, Placed::reserved(reservation, wait))?), refusal: None }
             }
-            Err(refusal) => {
-                let error = refused(py, &refusal, wait).into_value(py).into_any();
-                Resolved { hold, placed: None, refusal: Some(error) }
-            }
+            Err(refusal) => Resolved { hold, placed: None, refusal: Some(refused(py, &refusal, wait).into_value(py)) },
         })
     }
 }

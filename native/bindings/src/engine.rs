@@ -14,12 +14,12 @@ use hosting_shard::Shard;
 use parking_lot::RwLock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::PyBytes;
 
-use crate::convert::{self, Lobby, Placed, Resolved};
+use crate::convert::{self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, settled, settled_lsn};
 use crate::facts::{self, Facts};
 use crate::metrics::Recovered;
-use crate::servers::{Creation, Servers};
+use crate::servers::{Creation, ProcessCommands};
 use crate::{compaction, metrics};
 
 #[pyclass(frozen, module = "pyservice._native")]
@@ -46,15 +46,19 @@ pub struct Status {
 }
 
 /// Channel event: time in Unix milliseconds, lobby id and player token.
-type ChannelEvent<'py> = (u64, Bound<'py, PyBytes>, String);
+type ChannelEvent = (u64, IdBytes, String);
 
 type PortArgument = (String, String, u16, bool);
-type CountRow<'py> = (Bound<'py, PyBytes>, u64, u64);
+type CountRow = (IdBytes, u64, u64);
 
 fn tag_pairs(tags: &[(String, String)]) -> Vec<(&str, &str)> {
     let mut pairs: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     pairs.sort_unstable();
     pairs
+}
+
+fn ids(list: Vec<IdBytes>) -> Vec<Id> {
+    list.into_iter().map(|id| id.0).collect()
 }
 
 fn strs(list: &[String]) -> Vec<&str> {
@@ -71,9 +75,9 @@ impl Engine {
     fn open(
         py: Python<'_>,
         journal_dir: Option<PathBuf>,
-        mac_keys: Vec<(u16, Vec<u8>)>,
+        mac_keys: Vec<(u16, KeyBytes)>,
         current_key: u16,
-        hash_key: &[u8],
+        hash_key: KeyBytes,
         boot_id_path: &str,
         segment_bytes: u64,
         shard: u16,
@@ -81,7 +85,7 @@ impl Engine {
         port_rest_ms: u64,
     ) -> PyResult<Engine> {
         let keys = compaction::key_ring(&mac_keys, current_key)?;
-        let hash = HashKey::new(convert::key32(hash_key)?);
+        let hash = HashKey::new(hash_key.0);
         let usual = EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?);
         let config = EngineConfig { start_limit_ms, port_quarantine_ms: port_rest_ms, ..usual };
         let engine = hosting_core::Engine::new(config);
@@ -120,56 +124,44 @@ impl Engine {
         resolved.into_iter().map(|one| Resolved::of(py, one)).collect()
     }
 
-    fn lobby_of_token<'py>(&self, py: Python<'py>, lobby_token: &str) -> Option<Bound<'py, PyBytes>> {
-        self.keys.read().verify_lobby(lobby_token).map(|id| PyBytes::new(py, &id.0))
+    fn lobby_of_token(&self, lobby_token: &str) -> Option<IdBytes> {
+        self.keys.read().verify_lobby(lobby_token).map(IdBytes)
     }
 
-    fn public_token(&self, namespace: &[u8], token_id: &[u8]) -> PyResult<String> {
-        Ok(self.keys.read().sign_public(convert::id(namespace)?, convert::id(token_id)?))
+    fn public_token(&self, namespace: IdBytes, token_id: IdBytes) -> String {
+        self.keys.read().sign_public(namespace.0, token_id.0)
     }
 
-    fn namespace_of_public_token<'py>(
-        &self,
-        py: Python<'py>,
-        public_token: &str,
-    ) -> Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    fn namespace_of_public_token(&self, public_token: &str) -> Option<(IdBytes, IdBytes)> {
         let (namespace, token) = self.keys.read().verify_public(public_token)?;
-        Some((PyBytes::new(py, &namespace.0), PyBytes::new(py, &token.0)))
+        Some((IdBytes(namespace), IdBytes(token)))
     }
 
-    fn development_token(&self, namespace: &[u8], token_id: &[u8], expires_ms: u64) -> PyResult<String> {
-        let (namespace, token_id) = (convert::id(namespace)?, convert::id(token_id)?);
-        Ok(self.keys.read().sign_development(namespace, token_id, expires_ms))
+    fn development_token(&self, namespace: IdBytes, token_id: IdBytes, expires_ms: u64) -> String {
+        self.keys.read().sign_development(namespace.0, token_id.0, expires_ms)
     }
 
-    fn namespace_of_development_token<'py>(
-        &self,
-        py: Python<'py>,
-        development_token: &str,
-    ) -> Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64)> {
+    fn namespace_of_development_token(&self, development_token: &str) -> Option<(IdBytes, IdBytes, u64)> {
         let (namespace, token, expires_ms) = self.keys.read().verify_development(development_token)?;
-        Some((PyBytes::new(py, &namespace.0), PyBytes::new(py, &token.0), expires_ms))
+        Some((IdBytes(namespace), IdBytes(token), expires_ms))
     }
 
-    fn mock_player_token(&self, namespace: &[u8], token_id: &[u8], nonce: [u8; 16]) -> PyResult<String> {
-        let (namespace, token_id) = (convert::id(namespace)?, convert::id(token_id)?);
-        Ok(self.shard.run(|engine, context| engine.mock_player_token(context, namespace, token_id, &nonce)))
+    fn mock_player_token(&self, namespace: IdBytes, token_id: IdBytes, nonce: [u8; 16]) -> String {
+        self.shard.run(|engine, context| engine.mock_player_token(context, namespace.0, token_id.0, &nonce))
     }
 
-    fn consume_mock(&self, py: Python<'_>, namespace: &[u8], token_id: &[u8], player_token: &str) -> PyResult<u64> {
-        let (namespace, token_id) = (convert::id(namespace)?, convert::id(token_id)?);
-        let answer =
-            self.shard.ask(|engine, context| engine.consume_mock_token(context, namespace, token_id, player_token));
-        convert::settled(py, answer).map(|done| done.1)
+    fn consume_mock(&self, namespace: IdBytes, token_id: IdBytes, player_token: &str) -> PyResult<u64> {
+        settled_lsn(
+            self.shard.ask(|engine, context| engine.consume_mock_token(context, namespace.0, token_id.0, player_token)),
+        )
     }
 
-    fn add_key(&self, key_id: u16, secret: &[u8]) -> PyResult<()> {
-        let secret = convert::key32(secret)?;
+    fn add_key(&self, key_id: u16, secret: KeyBytes) -> PyResult<()> {
         let known = |_| PyValueError::new_err(format!("the ring has a key {key_id}"));
         // Locked before the engine changes, so that tokens with the new key are verifiable at once.
         let mut keys = self.keys.write();
-        keys.add(key_id, &secret).map_err(known)?;
-        self.shard.run(|engine, _| engine.add_key(key_id, &secret)).map_err(known)
+        keys.add(key_id, &secret.0).map_err(known)?;
+        self.shard.run(|engine, _| engine.add_key(key_id, &secret.0)).map_err(known)
     }
 
     fn drop_key(&self, py: Python<'_>, key_id: u16) -> bool {
@@ -185,54 +177,42 @@ impl Engine {
         py.detach(|| self.shard.engine().keys_in_use())
     }
 
-    fn channel<'py>(&self, py: Python<'py>, secret: &[u8]) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.hash.channel(secret))
+    fn channel(&self, secret: &[u8]) -> [u8; 16] {
+        self.hash.channel(secret)
     }
 
-    fn channel_events<'py>(&self, py: Python<'py>, channel: [u8; 16]) -> PyResult<(Vec<ChannelEvent<'py>>, u64)> {
-        let answer = self.shard.ask(|engine, context| engine.channel_events(context, &channel));
-        let (events, wait) = convert::settled(py, answer)?;
-        let told = events.into_iter().map(|event| (event.ts_ms, PyBytes::new(py, &event.lobby.0), event.token));
-        Ok((told.collect(), wait))
+    fn channel_events(&self, channel: [u8; 16]) -> PyResult<(Vec<ChannelEvent>, u64)> {
+        let (events, wait) = settled(self.shard.ask(|engine, context| engine.channel_events(context, &channel)))?;
+        Ok((events.into_iter().map(|event| (event.ts_ms, IdBytes(event.lobby), event.token)).collect(), wait))
     }
 
-    fn take_delivered<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+    fn take_delivered(&self) -> Vec<ChannelId> {
         let durable = self.shard.durable();
-        let delivered = self.shard.engine().take_notified_channels(durable);
-        delivered.iter().map(|channel| PyBytes::new(py, channel)).collect()
+        self.shard.engine().take_notified_channels(durable)
     }
 
-    fn standing(&self, namespace: &[u8], address: &[u8]) -> PyResult<(Option<u64>, u32)> {
-        let source = self.source(namespace, address)?;
-        let standing = self.shard.run(|engine, context| engine.captcha_status(context, source));
-        Ok((standing.passed_ago_ms, standing.requests_since))
+    fn standing(&self, namespace: IdBytes, address: &[u8]) -> (Option<u64>, u32) {
+        let source = self.source(namespace, address);
+        let status = self.shard.run(|engine, context| engine.captcha_status(context, source));
+        (status.passed_ago_ms, status.requests_since)
     }
 
-    fn note_human(&self, py: Python<'_>, namespace: &[u8], address: &[u8]) -> PyResult<u64> {
-        let source = self.source(namespace, address)?;
-        convert::settled(py, self.shard.ask(|engine, context| engine.record_captcha_pass(context, source)))
-            .map(|done| done.1)
+    fn note_human(&self, namespace: IdBytes, address: &[u8]) -> PyResult<u64> {
+        let source = self.source(namespace, address);
+        settled_lsn(self.shard.ask(|engine, context| engine.record_captcha_pass(context, source)))
     }
 
-    fn note_request(&self, namespace: &[u8], address: &[u8]) -> PyResult<()> {
-        let source = self.source(namespace, address)?;
+    fn note_request(&self, namespace: IdBytes, address: &[u8]) {
+        let source = self.source(namespace, address);
         self.shard.run(|engine, context| engine.count_captcha_request(context, source));
-        Ok(())
     }
 
-    fn source(&self, namespace: &[u8], address: &[u8]) -> PyResult<u64> {
-        Ok(self.hash.source(convert::id(namespace)?, address))
+    fn source(&self, namespace: IdBytes, address: &[u8]) -> u64 {
+        self.hash.source(namespace.0, address)
     }
 
-    fn idempotency<'py>(
-        &self,
-        py: Python<'py>,
-        caller: &[u8],
-        key: &[u8],
-        operation: &str,
-        message: &[u8],
-    ) -> Bound<'py, PyBytes> {
-        convert::idempotency_bytes(py, self.hash.idempotency(caller, key, operation, message))
+    fn idempotency(&self, caller: &[u8], key: &[u8], operation: &str, message: &[u8]) -> IdempotencyBytes {
+        IdempotencyBytes(self.hash.idempotency(caller, key, operation, message))
     }
 
     #[pyo3(signature = (namespace, version, modes, regions, tags, *, party_size = 1, source = 0,
@@ -240,22 +220,21 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn find(
         &self,
-        py: Python<'_>,
-        namespace: &[u8],
-        version: &[u8],
+        namespace: IdBytes,
+        version: IdBytes,
         modes: Vec<String>,
         regions: Vec<String>,
         tags: Vec<(String, String)>,
         party_size: u32,
         source: u64,
         source_limit: u32,
-        idempotency: Option<&[u8]>,
+        idempotency: Option<IdempotencyBytes>,
         channels: Option<Vec<ChannelId>>,
         creation: Option<Creation>,
     ) -> PyResult<Placed> {
-        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
+        let (namespace, version) = (namespace.0, version.0);
         let (modes, regions, tags) = (strs(&modes), strs(&regions), tag_pairs(&tags));
-        let idempotency = convert::idempotency(idempotency)?;
+        let idempotency = idempotency.map(|key| key.0);
         let channels = channels.as_deref().unwrap_or_default();
         Creation::with(creation.as_ref(), self.shard_number, namespace, version, |creation| {
             let find = Find {
@@ -271,7 +250,7 @@ impl Engine {
                 channels,
                 creation,
             };
-            self.place(py, channels, |engine, context| engine.find(context, &find))
+            self.place(channels, |engine, context| engine.find(context, &find))
         })?
     }
 
@@ -280,28 +259,27 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn create(
         &self,
-        py: Python<'_>,
-        namespace: &[u8],
-        version: &[u8],
+        namespace: IdBytes,
+        version: IdBytes,
         creation: Creation,
         party_size: u32,
         source: u64,
         source_limit: u32,
-        idempotency: Option<&[u8]>,
+        idempotency: Option<IdempotencyBytes>,
         channels: Option<Vec<ChannelId>>,
     ) -> PyResult<Placed> {
-        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
-        let idempotency = convert::idempotency(idempotency)?;
+        let (namespace, version) = (namespace.0, version.0);
+        let idempotency = idempotency.map(|key| key.0);
         let channels = channels.unwrap_or_default();
         Creation::with(Some(&creation), self.shard_number, namespace, version, |creation| {
             let channels = channels.as_slice();
             let create = Create { namespace, creation, party_size, source, source_limit, idempotency, channels };
-            self.place(py, channels, |engine, context| engine.create(context, &create))
+            self.place(channels, |engine, context| engine.create(context, &create))
         })?
     }
 
-    fn servers(&self) -> Servers {
-        Servers { shard: self.shard.clone(), shard_number: self.shard_number }
+    fn servers(&self) -> ProcessCommands {
+        ProcessCommands { shard: self.shard.clone(), shard_number: self.shard_number }
     }
 
     #[pyo3(signature = (namespace, lobby, *, party_size = 1, rejoin_token = None, source = 0,
@@ -309,52 +287,45 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn join(
         &self,
-        py: Python<'_>,
-        namespace: &[u8],
-        lobby: &[u8],
+        namespace: IdBytes,
+        lobby: IdBytes,
         party_size: u32,
         rejoin_token: Option<&str>,
         source: u64,
         source_limit: u32,
-        idempotency: Option<&[u8]>,
+        idempotency: Option<IdempotencyBytes>,
         channels: Option<Vec<ChannelId>>,
     ) -> PyResult<Placed> {
         let join = Join {
-            namespace: convert::id(namespace)?,
-            lobby: convert::id(lobby)?,
+            namespace: namespace.0,
+            lobby: lobby.0,
             party_size,
             rejoin_token,
             source,
             source_limit,
-            idempotency: convert::idempotency(idempotency)?,
+            idempotency: idempotency.map(|key| key.0),
             channels: channels.as_deref().unwrap_or_default(),
         };
-        self.place(py, join.channels, |engine, context| engine.join(context, &join))
+        self.place(join.channels, |engine, context| engine.join(context, &join))
     }
 
-    fn recall(&self, py: Python<'_>, idempotency: &[u8]) -> PyResult<Option<Placed>> {
-        let Some(key) = convert::idempotency(Some(idempotency))? else { return Ok(None) };
+    fn recall(&self, idempotency: IdempotencyBytes) -> PyResult<Option<Placed>> {
         let mut starting = None;
         let answer = self.shard.ask(|engine, context| {
-            let answer = engine.recall_admission(context, &key);
+            let answer = engine.recall_admission(context, &idempotency.0);
             if let Ok(Some(hosting_core::Admission::Held(hold))) = &answer.result {
                 starting = engine.lobby_of_hold(*hold);
             }
             answer
         });
-        let (placed, wait) = convert::settled(py, answer)?;
+        let (placed, wait) = settled(answer)?;
         Ok(placed.map(|placed| Placed::of(placed, starting, wait)))
     }
 
-    fn recall_attach<'py>(
-        &self,
-        py: Python<'py>,
-        idempotency: &[u8],
-    ) -> PyResult<Option<(Bound<'py, PyBytes>, String, u64)>> {
-        let Some(key) = convert::idempotency(Some(idempotency))? else { return Ok(None) };
-        let answer = self.shard.ask(|engine, context| engine.recall_attach(context, &key));
-        let (attached, wait) = convert::settled(py, answer)?;
-        Ok(attached.map(|attached| (PyBytes::new(py, &attached.lobby.0), attached.lobby_token, wait)))
+    fn recall_attach(&self, idempotency: IdempotencyBytes) -> PyResult<Option<(IdBytes, String, u64)>> {
+        let answer = self.shard.ask(|engine, context| engine.recall_attach(context, &idempotency.0));
+        let (attached, wait) = settled(answer)?;
+        Ok(attached.map(|attached| (IdBytes(attached.lobby), attached.lobby_token, wait)))
     }
 
     fn release_hold(&self, hold: u64) {
@@ -362,91 +333,66 @@ impl Engine {
     }
 
     #[pyo3(signature = (lobby, player_token, idempotency = None))]
-    fn connected(&self, py: Python<'_>, lobby: &[u8], player_token: &str, idempotency: Option<&[u8]>) -> PyResult<u64> {
-        let connect =
-            Connect { lobby: convert::id(lobby)?, player_token, idempotency: convert::idempotency(idempotency)? };
-        convert::settled(py, self.shard.ask(|engine, context| engine.connected(context, &connect))).map(|done| done.1)
+    fn connected(&self, lobby: IdBytes, player_token: &str, idempotency: Option<IdempotencyBytes>) -> PyResult<u64> {
+        let connect = Connect { lobby: lobby.0, player_token, idempotency: idempotency.map(|key| key.0) };
+        settled_lsn(self.shard.ask(|engine, context| engine.connected(context, &connect)))
     }
 
     #[pyo3(signature = (lobby, player_token, hold_ms = None, idempotency = None))]
     fn disconnected(
         &self,
-        py: Python<'_>,
-        lobby: &[u8],
+        lobby: IdBytes,
         player_token: &str,
         hold_ms: Option<u64>,
-        idempotency: Option<&[u8]>,
+        idempotency: Option<IdempotencyBytes>,
     ) -> PyResult<u64> {
-        let idempotency = convert::idempotency(idempotency)?;
-        let disconnect = Disconnect { lobby: convert::id(lobby)?, player_token, hold_ms, idempotency };
-        convert::settled(py, self.shard.ask(|engine, context| engine.disconnected(context, &disconnect)))
-            .map(|done| done.1)
+        let idempotency = idempotency.map(|key| key.0);
+        let disconnect = Disconnect { lobby: lobby.0, player_token, hold_ms, idempotency };
+        settled_lsn(self.shard.ask(|engine, context| engine.disconnected(context, &disconnect)))
     }
 
-    fn ready(&self, py: Python<'_>, lobby: &[u8]) -> PyResult<u64> {
-        let lobby = convert::id(lobby)?;
-        let answer = self.shard.ask(|engine, context| {
+    fn ready(&self, lobby: IdBytes) -> PyResult<u64> {
+        settled_lsn(self.shard.ask(|engine, context| {
             engine.set_wall_clock(facts::wall_ms());
-            engine.ready(context, lobby)
-        });
-        convert::settled(py, answer).map(|done| done.1)
+            engine.ready(context, lobby.0)
+        }))
     }
 
-    fn set_closed(&self, py: Python<'_>, lobby: &[u8], is_closed: bool) -> PyResult<u64> {
-        let lobby = convert::id(lobby)?;
-        let answer = self.shard.ask(|engine, context| engine.set_closed(context, lobby, is_closed));
-        convert::settled(py, answer).map(|done| done.1)
+    fn set_closed(&self, lobby: IdBytes, is_closed: bool) -> PyResult<u64> {
+        settled_lsn(self.shard.ask(|engine, context| engine.set_closed(context, lobby.0, is_closed)))
     }
 
-    fn set_state(&self, py: Python<'_>, lobby: &[u8], state: &[u8]) -> PyResult<u64> {
-        let lobby = convert::id(lobby)?;
-        let answer = self.shard.ask(|engine, context| engine.set_state(context, lobby, state));
-        convert::settled(py, answer).map(|done| done.1)
+    fn set_state(&self, lobby: IdBytes, state: &[u8]) -> PyResult<u64> {
+        settled_lsn(self.shard.ask(|engine, context| engine.set_state(context, lobby.0, state)))
     }
 
     #[pyo3(signature = (lobby, player_tokens = None))]
-    fn heartbeat(
-        &self,
-        py: Python<'_>,
-        lobby: &[u8],
-        player_tokens: Option<Vec<Bound<'_, PyString>>>,
-    ) -> PyResult<u64> {
-        let lobby = convert::id(lobby)?;
-        let tokens: Option<Vec<String>> = match player_tokens {
-            Some(list) => Some(list.iter().map(|token| token.extract()).collect::<PyResult<_>>()?),
-            None => None,
-        };
-        let answer = py.detach(|| {
-            let list: Option<Vec<&str>> = tokens.as_deref().map(strs);
-            self.shard.ask(|engine, context| engine.heartbeat(context, lobby, list.as_deref()))
-        });
-        convert::settled(py, answer).map(|done| done.1)
+    fn heartbeat(&self, py: Python<'_>, lobby: IdBytes, player_tokens: Option<Vec<String>>) -> PyResult<u64> {
+        let list: Option<Vec<&str>> = player_tokens.as_deref().map(strs);
+        let answer =
+            py.detach(|| self.shard.ask(|engine, context| engine.heartbeat(context, lobby.0, list.as_deref())));
+        settled_lsn(answer)
     }
 
     #[pyo3(signature = (namespaces, lobby, speaker = None))]
-    fn state<'py>(
+    fn state(
         &self,
-        py: Python<'py>,
-        namespaces: Vec<Vec<u8>>,
-        lobby: &[u8],
-        speaker: Option<&[u8]>,
-    ) -> PyResult<(Option<Bound<'py, PyBytes>>, u64)> {
-        let (lobby, namespaces) = (convert::id(lobby)?, convert::ids(&namespaces)?);
-        let speaker = speaker.map(convert::id).transpose()?;
-        let answer = self.shard.ask(|engine, context| engine.state(context, &namespaces, lobby, speaker));
-        let (state, wait) = convert::settled(py, answer)?;
-        Ok((state.map(|bytes| PyBytes::new(py, &bytes)), wait))
+        namespaces: Vec<IdBytes>,
+        lobby: IdBytes,
+        speaker: Option<IdBytes>,
+    ) -> PyResult<(Option<Vec<u8>>, u64)> {
+        let (namespaces, speaker) = (ids(namespaces), speaker.map(|lobby| lobby.0));
+        settled(self.shard.ask(|engine, context| engine.state(context, &namespaces, lobby.0, speaker)))
     }
 
     #[pyo3(signature = (namespace, version, mode, region, ports, *, tags = None, max_players,
         player_token_ttl_ms, heartbeat_timeout_ms, heartbeat_grace_ms, is_join_enabled, create_ts_ms,
         lobby_count_max, idempotency = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
-    fn attach<'py>(
+    fn attach(
         &self,
-        py: Python<'py>,
-        namespace: &[u8],
-        version: &[u8],
+        namespace: IdBytes,
+        version: IdBytes,
         mode: &str,
         region: &str,
         ports: Vec<PortArgument>,
@@ -458,14 +404,14 @@ impl Engine {
         is_join_enabled: bool,
         create_ts_ms: u64,
         lobby_count_max: u32,
-        idempotency: Option<&[u8]>,
-    ) -> PyResult<(Bound<'py, PyBytes>, String, u64)> {
+        idempotency: Option<IdempotencyBytes>,
+    ) -> PyResult<(IdBytes, String, u64)> {
         let ports: Vec<CorePort> =
             ports.into_iter().map(|(name, address, port, is_tls)| CorePort { name, address, port, is_tls }).collect();
         let attach = Attach {
             id: convert::fresh_lobby_id(self.shard_number)?,
-            namespace: convert::id(namespace)?,
-            version: convert::id(version)?,
+            namespace: namespace.0,
+            version: version.0,
             mode,
             region,
             tags: &tag_pairs(tags.as_deref().unwrap_or_default()),
@@ -479,42 +425,37 @@ impl Engine {
             ports: &ports,
             create_ts_ms,
             lobby_count_max,
-            idempotency: convert::idempotency(idempotency)?,
+            idempotency: idempotency.map(|key| key.0),
         };
-        let (attached, wait) = convert::settled(py, self.shard.ask(|engine, context| engine.attach(context, &attach)))?;
-        Ok((PyBytes::new(py, &attached.lobby.0), attached.lobby_token, wait))
+        let (attached, wait) = settled(self.shard.ask(|engine, context| engine.attach(context, &attach)))?;
+        Ok((IdBytes(attached.lobby), attached.lobby_token, wait))
     }
 
-    fn detach(&self, py: Python<'_>, namespaces: Vec<Vec<u8>>, lobby: &[u8]) -> PyResult<(bool, u64)> {
-        let (lobby, namespaces) = (convert::id(lobby)?, convert::ids(&namespaces)?);
-        convert::settled(py, self.shard.ask(|engine, context| engine.detach(context, &namespaces, lobby)))
+    fn detach(&self, namespaces: Vec<IdBytes>, lobby: IdBytes) -> PyResult<(bool, u64)> {
+        settled(self.shard.ask(|engine, context| engine.detach(context, &ids(namespaces), lobby.0)))
     }
 
-    fn lobby(&self, lobby: &[u8]) -> PyResult<Option<Lobby>> {
-        let view = self.shard.engine().lobby(convert::id(lobby)?);
-        Ok(view.map(|inner| Lobby { inner }))
+    fn lobby(&self, lobby: IdBytes) -> Option<Lobby> {
+        self.shard.engine().lobby(lobby.0).map(|inner| Lobby { inner })
     }
 
-    fn list_lobbies(&self, py: Python<'_>, namespace: &[u8], version: &[u8]) -> PyResult<Vec<Lobby>> {
-        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
-        let views = py.detach(|| self.shard.engine().list(namespace, version));
-        Ok(views.into_iter().map(|inner| Lobby { inner }).collect())
+    fn list_lobbies(&self, py: Python<'_>, namespace: IdBytes, version: IdBytes) -> Vec<Lobby> {
+        let views = py.detach(|| self.shard.engine().list(namespace.0, version.0));
+        views.into_iter().map(|inner| Lobby { inner }).collect()
     }
 
-    fn namespace_that_had<'py>(&self, py: Python<'py>, lobby: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let namespace = self.shard.engine().namespace_of_lobby(convert::id(lobby)?);
-        Ok(namespace.map(|id| PyBytes::new(py, &id.0)))
+    fn namespace_that_had(&self, lobby: IdBytes) -> Option<IdBytes> {
+        self.shard.engine().namespace_of_lobby(lobby.0).map(IdBytes)
     }
 
-    fn live_versions<'py>(&self, py: Python<'py>, namespace: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let namespace = convert::id(namespace)?;
-        let versions = py.detach(|| self.shard.engine().live_versions(namespace));
-        Ok(versions.into_iter().map(|version| PyBytes::new(py, &version.0)).collect())
+    fn live_versions(&self, py: Python<'_>, namespace: IdBytes) -> Vec<IdBytes> {
+        let versions = py.detach(|| self.shard.engine().live_versions(namespace.0));
+        versions.into_iter().map(IdBytes).collect()
     }
 
-    fn player_counts(&self, namespace: &[u8]) -> PyResult<Vec<(String, String, u64)>> {
-        let counts = self.shard.engine().player_counts(convert::id(namespace)?);
-        Ok(counts.into_iter().map(|count| (count.mode, count.region, count.player_count)).collect())
+    fn player_counts(&self, namespace: IdBytes) -> Vec<(String, String, u64)> {
+        let counts = self.shard.engine().player_counts(namespace.0);
+        counts.into_iter().map(|count| (count.mode, count.region, count.player_count)).collect()
     }
 
     fn read_facts(&self, py: Python<'_>, after_lsn: u64, limit: usize) -> PyResult<Facts> {
@@ -525,11 +466,11 @@ impl Engine {
         self.shard.run(|engine, context| engine.acknowledge_facts(context, lsn));
     }
 
-    fn counts<'py>(&self, py: Python<'py>, after_generation: u64) -> (u64, bool, Vec<CountRow<'py>>) {
+    fn counts(&self, after_generation: u64) -> (u64, bool, Vec<CountRow>) {
         // A generation of an earlier engine becomes 0, which reports all counts.
         let after = after_generation.saturating_sub(self.first_generation);
         let presence = self.shard.engine().presence_since(after);
-        let row = |(id, players, lobbies): (Id, u64, u64)| (PyBytes::new(py, &id.0), players, lobbies);
+        let row = |(id, players, lobbies)| (IdBytes(id), players, lobbies);
         (
             self.first_generation + presence.generation,
             presence.is_all,
@@ -580,7 +521,6 @@ impl Engine {
     /// Runs find or join. A hold is returned with its starting lobby.
     fn place(
         &self,
-        py: Python<'_>,
         channels: &[ChannelId],
         command: impl FnOnce(&mut hosting_core::Engine, &mut Context<'_>) -> Answer<hosting_core::Admission>,
     ) -> PyResult<Placed> {
@@ -595,7 +535,7 @@ impl Engine {
             }
             answer
         });
-        let (placed, wait) = convert::settled(py, answer)?;
+        let (placed, wait) = settled(answer)?;
         Ok(Placed::of(placed, starting, wait))
     }
 }

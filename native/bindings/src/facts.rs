@@ -2,12 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hosting_core::{Ended, Fact as CoreFact, LobbyAttendance, LobbyDetails, LobbyFactKind, Lsn, Ms};
+use hosting_core as core;
+use hosting_core::{LobbyFactKind, Lsn, Ms};
 use hosting_shard::Shard;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
-use crate::convert::reason_word;
+use crate::convert::{IdBytes, reason_word};
 
 /// Returns the current time in milliseconds since the Unix epoch.
 pub fn wall_ms() -> u64 {
@@ -31,125 +31,76 @@ impl Wall {
     }
 }
 
-#[pyclass(frozen, module = "pyservice._native")]
+/// Change of one lobby.
+#[derive(Default)]
+#[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Fact {
-    inner: CoreFact,
-    #[pyo3(get)]
+    lsn: u64,
+    kind: &'static str,
     ts_ms: u64,
+    lobby: IdBytes,
+    namespace: IdBytes,
+    version: Option<IdBytes>,
+    mode: Option<String>,
+    region: Option<String>,
+    is_public: Option<bool>,
+    max_players: Option<(u32, u32, u32)>,
+    create_ts_ms: Option<u64>,
+    reason: Option<&'static str>,
+    exit_code: Option<i32>,
+    player_ms: Option<u64>,
+    peak_players: Option<u32>,
+    connections: Option<u32>,
+    players: Option<(u32, u32, u32)>,
 }
 
 impl Fact {
-    fn of(inner: CoreFact, wall: Wall) -> Fact {
-        let ts_ms = match (&inner.what, inner.at) {
-            (LobbyFactKind::Created(about), _) => about.create_ts_ms,
-            (_, 0) => 0,
-            // The two clocks can differ by a millisecond.
-            (LobbyFactKind::Ended(ended), at) => wall.at(at).max(ended.about.create_ts_ms),
-            (_, at) => wall.at(at),
-        };
-        Fact { inner, ts_ms }
-    }
-
-    fn about(&self) -> Option<&LobbyDetails> {
-        match &self.inner.what {
-            LobbyFactKind::Created(about) => Some(about),
-            LobbyFactKind::Ended(ended) => Some(&ended.about),
-            LobbyFactKind::Ready | LobbyFactKind::Closed(_) | LobbyFactKind::Stopping => None,
+    fn of(fact: core::Fact, wall: Wall) -> Fact {
+        let (lobby, namespace) = (IdBytes(fact.lobby), IdBytes(fact.namespace));
+        let ts_ms = if fact.at == 0 { 0 } else { wall.at(fact.at) };
+        let of_kind = |kind| Fact { lsn: fact.lsn, kind, ts_ms, lobby, namespace, ..Fact::default() };
+        match fact.what {
+            LobbyFactKind::Created(about) => Fact { ts_ms: about.create_ts_ms, ..of_kind("made") }.with_details(*about),
+            LobbyFactKind::Ready => of_kind("ready"),
+            LobbyFactKind::Closed(true) => of_kind("closed"),
+            LobbyFactKind::Closed(false) => of_kind("opened"),
+            LobbyFactKind::Stopping => of_kind("stopping"),
+            LobbyFactKind::Ended(ended) => {
+                let core::LobbyAttendance { player_ms, peak_players, connections } = ended.attendance;
+                Fact {
+                    // The two clocks can differ by a millisecond.
+                    ts_ms: if ts_ms == 0 { 0 } else { ts_ms.max(ended.about.create_ts_ms) },
+                    reason: Some(reason_word(ended.reason)),
+                    exit_code: ended.exit_code,
+                    player_ms: Some(player_ms),
+                    peak_players: Some(peak_players),
+                    connections: Some(connections),
+                    players: Some(ended.players.into()),
+                    ..of_kind("ended")
+                }
+                .with_details(ended.about)
+            }
         }
     }
 
-    fn ended(&self) -> Option<&Ended> {
-        if let LobbyFactKind::Ended(ended) = &self.inner.what { Some(ended) } else { None }
-    }
-
-    fn attendance(&self) -> Option<&LobbyAttendance> {
-        self.ended().map(|ended| &ended.attendance)
-    }
-}
-
-#[pymethods]
-impl Fact {
-    #[getter]
-    fn lsn(&self) -> u64 {
-        self.inner.lsn
-    }
-    #[getter]
-    fn kind(&self) -> &'static str {
-        match self.inner.what {
-            LobbyFactKind::Created(_) => "made",
-            LobbyFactKind::Ready => "ready",
-            LobbyFactKind::Closed(true) => "closed",
-            LobbyFactKind::Closed(false) => "opened",
-            LobbyFactKind::Stopping => "stopping",
-            LobbyFactKind::Ended(_) => "ended",
+    fn with_details(self, about: core::LobbyDetails) -> Fact {
+        Fact {
+            version: Some(IdBytes(about.version)),
+            mode: Some(about.mode.into()),
+            region: Some(about.region.into()),
+            is_public: Some(about.is_public),
+            max_players: Some(about.max_players.into()),
+            create_ts_ms: Some(about.create_ts_ms),
+            ..self
         }
-    }
-    #[getter]
-    fn lobby<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.inner.lobby.0)
-    }
-    #[getter]
-    fn namespace<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.inner.namespace.0)
-    }
-    #[getter]
-    fn version<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        self.about().map(|about| PyBytes::new(py, &about.version.0))
-    }
-    #[getter]
-    fn mode(&self) -> Option<&str> {
-        self.about().map(|about| &*about.mode)
-    }
-    #[getter]
-    fn region(&self) -> Option<&str> {
-        self.about().map(|about| &*about.region)
-    }
-    #[getter]
-    fn is_public(&self) -> Option<bool> {
-        self.about().map(|about| about.is_public)
-    }
-    #[getter]
-    fn max_players(&self) -> Option<(u32, u32, u32)> {
-        self.about().map(|about| about.max_players.into())
-    }
-    #[getter]
-    fn create_ts_ms(&self) -> Option<u64> {
-        self.about().map(|about| about.create_ts_ms)
-    }
-    #[getter]
-    fn reason(&self) -> Option<&'static str> {
-        self.ended().map(|ended| reason_word(ended.reason))
-    }
-    #[getter]
-    fn exit_code(&self) -> Option<i32> {
-        self.ended().and_then(|ended| ended.exit_code)
-    }
-    #[getter]
-    fn player_ms(&self) -> Option<u64> {
-        self.attendance().map(|attendance| attendance.player_ms)
-    }
-    #[getter]
-    fn peak_players(&self) -> Option<u32> {
-        self.attendance().map(|attendance| attendance.peak_players)
-    }
-    #[getter]
-    fn connections(&self) -> Option<u32> {
-        self.attendance().map(|attendance| attendance.connections)
-    }
-    #[getter]
-    fn players(&self) -> Option<(u32, u32, u32)> {
-        self.ended().map(|ended| ended.players.into())
     }
 }
 
 /// Facts after an LSN, and the number of lost facts before them.
-#[pyclass(frozen, module = "pyservice._native")]
+#[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Facts {
-    #[pyo3(get)]
     facts: Vec<Py<Fact>>,
-    #[pyo3(get)]
     oldest: u64,
-    #[pyo3(get)]
     lost: u64,
 }
 
@@ -158,6 +109,7 @@ pub fn read(py: Python<'_>, shard: &Shard, after: Lsn, limit: usize) -> PyResult
     let durable = shard.durable();
     let facts = shard.engine().read_facts(after, durable, limit);
     let wall = Wall::of(shard);
-    let told = facts.facts.into_iter().map(|fact| Py::new(py, Fact::of(fact, wall)));
-    Ok(Facts { facts: told.collect::<PyResult<_>>()?, oldest: facts.oldest, lost: facts.lost })
+    let (oldest, lost) = (facts.oldest, facts.lost);
+    let facts = facts.facts.into_iter().map(|fact| Py::new(py, Fact::of(fact, wall))).collect::<PyResult<_>>()?;
+    Ok(Facts { facts, oldest, lost })
 }

@@ -19,7 +19,7 @@ pub fn change_files(py: Python<'_>, steps: Vec<Step>) -> PyResult<()> {
         return Err(PyValueError::new_err(format!("no step {what:?}")));
     }
     let done = py.detach(|| steps.iter().try_for_each(|step| take(step).map_err(|error| (error, &step.1))));
-    done.map_err(|(error, path)| told(&error, path))
+    done.map_err(|(error, path)| os_error(&error, path))
 }
 
 const KNOWN: [&str; 5] = ["folder", "group", "file", "put", "try"];
@@ -42,7 +42,7 @@ fn take((what, path, mode, content): &Step) -> io::Result<()> {
 }
 
 /// Converts an error to the `OSError` that Python raises for its number, with the path.
-fn told(error: &io::Error, path: &Path) -> PyErr {
+fn os_error(error: &io::Error, path: &Path) -> PyErr {
     match error.raw_os_error() {
         Some(number) => {
             let sentence = error.to_string();

@@ -31,13 +31,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Status>()?;
     module.add_class::<facts::Fact>()?;
     module.add_class::<facts::Facts>()?;
-    module.add_class::<servers::Make>()?;
+    module.add_class::<servers::LobbyTemplate>()?;
     module.add_class::<servers::LeasedPort>()?;
     module.add_class::<servers::Route>()?;
     module.add_class::<servers::Routes>()?;
     module.add_class::<servers::EmptyLobby>()?;
     module.add_class::<servers::SupplyGroup>()?;
-    module.add_class::<servers::Servers>()?;
+    module.add_class::<servers::ProcessCommands>()?;
     module.add_class::<engine::Engine>()?;
     module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;
     module.add_function(wrap_pyfunction!(files::change_files, module)?)?;

@@ -1,4 +1,4 @@
-//! `Servers` class: lobbies that the service starts, port leases, and routes for edge-guard.
+//! Commands for processes: lobbies that the service starts, port leases, and routes for edge-guard.
 
 use std::sync::Arc;
 
@@ -7,14 +7,13 @@ use hosting_core::{Attach, Id, LeaseRequest, PortExposure, PortRequest, Protocol
 use hosting_shard::Shard;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
 
-use crate::{convert, facts};
+use crate::convert::{self, IdBytes, Sequence, settled, settled_lsn};
+use crate::facts;
 
 /// Requested port: name, protocol, kind ("number", "host" or "range"), and first and last number of a range.
-type PortWish = (String, String, String, u16, u16);
+type PortArgument = (String, String, String, u16, u16);
 type BackendArgument = (String, String, u16);
-type WantedRow<'py> = (Bound<'py, PyBytes>, bool);
 
 const PROTOCOLS: [(&str, Protocol); 5] = [
     ("http", Protocol::Http),
@@ -33,9 +32,9 @@ fn protocol_word(protocol: Protocol) -> &'static str {
     PROTOCOLS.iter().find(|(_, known)| *known == protocol).map_or("", |(name, _)| name)
 }
 
-fn port_wishes(wishes: &[PortWish]) -> PyResult<Vec<PortRequest<'_>>> {
-    let mut ports = Vec::with_capacity(wishes.len());
-    for (name, protocol, kind, first, last) in wishes {
+fn port_requests(arguments: &[PortArgument]) -> PyResult<Vec<PortRequest<'_>>> {
+    let mut ports = Vec::with_capacity(arguments.len());
+    for (name, protocol, kind, first, last) in arguments {
         let exposure = match kind.as_str() {
             "number" => PortExposure::Number(0),
             "host" => PortExposure::Host,
@@ -48,11 +47,11 @@ fn port_wishes(wishes: &[PortWish]) -> PyResult<Vec<PortRequest<'_>>> {
 }
 
 /// Template of a lobby that the service starts. The engine assigns the id and the ports.
-#[pyclass(frozen, module = "pyservice._native")]
-pub struct Make {
+#[pyclass(frozen, name = "Make", module = "pyservice._native")]
+pub struct LobbyTemplate {
     mode: String,
     region: String,
-    ports: Vec<PortWish>,
+    ports: Vec<PortArgument>,
     tags: Vec<(String, String)>,
     limits: (u32, u32, u32),
     player_token_ttl_ms: u64,
@@ -65,7 +64,7 @@ pub struct Make {
 }
 
 #[pymethods]
-impl Make {
+impl LobbyTemplate {
     #[new]
     #[pyo3(signature = (mode, region, ports, *, tags = None, max_players, player_token_ttl_ms, heartbeat_timeout_ms,
         heartbeat_grace_ms, is_join_enabled, is_public = true, lobby_config = None, lobby_count_max))]
@@ -73,7 +72,7 @@ impl Make {
     fn new(
         mode: String,
         region: String,
-        ports: Vec<PortWish>,
+        ports: Vec<PortArgument>,
         tags: Option<Vec<(String, String)>>,
         max_players: (u32, u32, u32),
         player_token_ttl_ms: u64,
@@ -83,11 +82,11 @@ impl Make {
         is_public: bool,
         lobby_config: Option<Vec<u8>>,
         lobby_count_max: u32,
-    ) -> PyResult<Make> {
-        port_wishes(&ports)?;
+    ) -> PyResult<LobbyTemplate> {
+        port_requests(&ports)?;
         let mut tags = tags.unwrap_or_default();
         tags.sort_unstable();
-        Ok(Make {
+        Ok(LobbyTemplate {
             mode,
             region,
             ports,
@@ -104,7 +103,7 @@ impl Make {
     }
 }
 
-impl Make {
+impl LobbyTemplate {
     /// Calls `run` with the template as a core type and with a new lobby id.
     pub fn with<R>(
         &self,
@@ -137,7 +136,7 @@ impl Make {
             lobby,
             publicity: if self.is_public { Publicity::Public } else { Publicity::Private },
             lobby_config: self.lobby_config.as_deref(),
-            ports: &port_wishes(&self.ports)?,
+            ports: &port_requests(&self.ports)?,
             random: convert::random()?,
         }))
     }
@@ -146,7 +145,7 @@ impl Make {
 /// Template of the lobby that find or create may create.
 #[derive(FromPyObject)]
 pub enum Creation {
-    Possible(Py<Make>),
+    Possible(Py<LobbyTemplate>),
     /// Creation is not possible. Contains `lobby_count_max`.
     Impossible(u32),
 }
@@ -165,9 +164,9 @@ impl Creation {
             Some(Creation::Impossible(lobby_count_max)) => {
                 Ok(run(core::CreationPolicy::Impossible { lobby_count_max: *lobby_count_max }))
             }
-            Some(Creation::Possible(make)) => {
-                make.get().with(shard_number, namespace, version, |make| run(core::CreationPolicy::Possible(make)))
-            }
+            Some(Creation::Possible(template)) => template
+                .get()
+                .with(shard_number, namespace, version, |template| run(core::CreationPolicy::Possible(template))),
         }
     }
 }
@@ -183,8 +182,8 @@ pub struct LeasedPort {
     backend: Option<(String, u16)>,
 }
 
-impl LeasedPort {
-    pub fn of(port: &core::LeasedPort) -> LeasedPort {
+impl From<&core::LeasedPort> for LeasedPort {
+    fn from(port: &core::LeasedPort) -> LeasedPort {
         let (number, range) = match port.exposure {
             PortExposure::Number(number) => (number, None),
             PortExposure::Host => (0, None),
@@ -203,7 +202,7 @@ impl LeasedPort {
 /// Route of one player address to its backend.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Route {
-    owner: Py<PyBytes>,
+    owner: IdBytes,
     is_server: bool,
     region: String,
     port: Py<LeasedPort>,
@@ -215,14 +214,14 @@ pub struct Routes {
     version: u64,
     is_complete: bool,
     changed: Vec<Py<Route>>,
-    removed: Vec<Py<PyBytes>>,
+    removed: Vec<IdBytes>,
 }
 
 /// Lobbies of one namespace, version, mode and region.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct SupplyGroup {
-    namespace: Py<PyBytes>,
-    version: Py<PyBytes>,
+    namespace: IdBytes,
+    version: IdBytes,
     mode: String,
     region: String,
     starting: u32,
@@ -234,164 +233,136 @@ pub struct SupplyGroup {
 /// A ready lobby without players.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct EmptyLobby {
-    lobby: Py<PyBytes>,
+    lobby: IdBytes,
     empty_ms: u64,
     was_used: bool,
     is_findable: bool,
     is_ours: bool,
 }
 
-fn group_of(py: Python<'_>, group: core::IdleLobbyGroup) -> PyResult<SupplyGroup> {
-    let empty = |one: core::EmptyLobby| {
-        let lobby = PyBytes::new(py, &one.lobby.0).unbind();
-        let core::EmptyLobby { empty_ms, was_used, is_findable, is_ours, .. } = one;
-        Py::new(py, EmptyLobby { lobby, empty_ms, was_used, is_findable, is_ours })
-    };
-    Ok(SupplyGroup {
-        namespace: PyBytes::new(py, &group.namespace.0).unbind(),
-        version: PyBytes::new(py, &group.version.0).unbind(),
-        mode: group.mode,
-        region: group.region,
-        starting: group.starting,
-        live: group.live,
-        failed: group.failed,
-        empty: group.empty.into_iter().map(empty).collect::<PyResult<_>>()?,
-    })
+impl SupplyGroup {
+    fn of(py: Python<'_>, group: core::IdleLobbyGroup) -> PyResult<SupplyGroup> {
+        let empty = |one: core::EmptyLobby| {
+            let core::EmptyLobby { lobby, empty_ms, was_used, is_findable, is_ours } = one;
+            Py::new(py, EmptyLobby { lobby: IdBytes(lobby), empty_ms, was_used, is_findable, is_ours })
+        };
+        Ok(SupplyGroup {
+            namespace: IdBytes(group.namespace),
+            version: IdBytes(group.version),
+            mode: group.mode,
+            region: group.region,
+            starting: group.starting,
+            live: group.live,
+            failed: group.failed,
+            empty: group.empty.into_iter().map(empty).collect::<PyResult<_>>()?,
+        })
+    }
 }
 
 /// Commands for processes and ports, on the engine that created this object.
-#[pyclass(frozen, module = "pyservice._native")]
-pub struct Servers {
+#[pyclass(frozen, name = "Servers", module = "pyservice._native")]
+pub struct ProcessCommands {
     pub shard: Arc<Shard>,
     pub shard_number: u16,
 }
 
 #[pymethods]
-impl Servers {
-    fn start_idle<'py>(
-        &self,
-        py: Python<'py>,
-        namespace: &[u8],
-        version: &[u8],
-        make: &Make,
-    ) -> PyResult<(Bound<'py, PyBytes>, u64)> {
-        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
-        let answer = make.with(self.shard_number, namespace, version, |make| {
-            self.shard.ask(|engine, context| engine.start_idle(context, make))
+impl ProcessCommands {
+    fn start_idle(&self, namespace: IdBytes, version: IdBytes, make: &LobbyTemplate) -> PyResult<(IdBytes, u64)> {
+        let answer = make.with(self.shard_number, namespace.0, version.0, |template| {
+            self.shard.ask(|engine, context| engine.start_idle(context, template))
         })?;
-        let (lobby, wait) = convert::settled(py, answer)?;
-        Ok((PyBytes::new(py, &lobby.0), wait))
+        settled(answer).map(|(lobby, wait)| (IdBytes(lobby), wait))
     }
 
-    fn stop(&self, py: Python<'_>, lobby: &[u8], only_if_idle: bool) -> PyResult<(bool, u64)> {
-        let lobby = convert::id(lobby)?;
-        convert::settled(py, self.shard.ask(|engine, context| engine.stop(context, lobby, only_if_idle)))
+    fn stop(&self, lobby: IdBytes, only_if_idle: bool) -> PyResult<(bool, u64)> {
+        settled(self.shard.ask(|engine, context| engine.stop(context, lobby.0, only_if_idle)))
     }
 
     #[pyo3(signature = (lobby, exit_code = None))]
-    fn exited(&self, py: Python<'_>, lobby: &[u8], exit_code: Option<i32>) -> PyResult<(bool, u64)> {
-        let lobby = convert::id(lobby)?;
-        convert::settled(py, self.shard.ask(|engine, context| engine.process_exited(context, lobby, exit_code)))
+    fn exited(&self, lobby: IdBytes, exit_code: Option<i32>) -> PyResult<(bool, u64)> {
+        settled(self.shard.ask(|engine, context| engine.process_exited(context, lobby.0, exit_code)))
     }
 
-    fn lobby_token(&self, lobby: &[u8]) -> PyResult<Option<String>> {
-        let lobby = convert::id(lobby)?;
-        Ok(self.shard.engine().lobby_token(lobby))
+    fn lobby_token(&self, lobby: IdBytes) -> Option<String> {
+        self.shard.engine().lobby_token(lobby.0)
     }
 
-    fn wanted_since<'py>(
-        &self,
-        py: Python<'py>,
-        after: u64,
-    ) -> (u64, bool, Vec<WantedRow<'py>>, Vec<Bound<'py, PyBytes>>) {
-        let wanted = self.shard.engine().desired_lobbies_since(after);
-        let lobbies = wanted.lobbies.iter().map(|one| (PyBytes::new(py, &one.lobby.0), one.is_stopping));
-        let gone = wanted.gone.iter().map(|lobby| PyBytes::new(py, &lobby.0));
-        (wanted.sequence, wanted.is_complete, lobbies.collect(), gone.collect())
+    fn wanted_since(&self, after: u64) -> (u64, bool, Vec<(IdBytes, bool)>, Vec<IdBytes>) {
+        let desired = self.shard.engine().desired_lobbies_since(after);
+        let lobbies = desired.lobbies.iter().map(|one| (IdBytes(one.lobby), one.is_stopping));
+        let gone = desired.gone.into_iter().map(IdBytes);
+        (desired.sequence, desired.is_complete, lobbies.collect(), gone.collect())
     }
 
     fn take_touched(&self, py: Python<'_>) -> PyResult<Vec<SupplyGroup>> {
         let groups = self.shard.engine().take_changed_idle_groups();
-        groups.into_iter().map(|group| group_of(py, group)).collect()
+        groups.into_iter().map(|group| SupplyGroup::of(py, group)).collect()
     }
 
-    fn supply_groups(&self, py: Python<'_>, namespace: &[u8]) -> PyResult<Vec<SupplyGroup>> {
-        let groups = self.shard.engine().idle_groups(convert::id(namespace)?);
-        groups.into_iter().map(|group| group_of(py, group)).collect()
+    fn supply_groups(&self, py: Python<'_>, namespace: IdBytes) -> PyResult<Vec<SupplyGroup>> {
+        let groups = self.shard.engine().idle_groups(namespace.0);
+        groups.into_iter().map(|group| SupplyGroup::of(py, group)).collect()
     }
 
-    fn starts_of_version(&self, py: Python<'_>, namespace: &[u8], version: &[u8]) -> PyResult<bool> {
-        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
-        Ok(py.detach(|| self.shard.engine().has_starting_lobbies(namespace, version)))
+    fn starts_of_version(&self, py: Python<'_>, namespace: IdBytes, version: IdBytes) -> bool {
+        py.detach(|| self.shard.engine().has_starting_lobbies(namespace.0, version.0))
     }
 
-    fn lobbies_of_version<'py>(
+    fn lobbies_of_version(&self, py: Python<'_>, namespace: IdBytes, version: IdBytes) -> Vec<IdBytes> {
+        let lobbies = py.detach(|| self.shard.engine().lobbies_of_version(namespace.0, version.0));
+        lobbies.into_iter().map(IdBytes).collect()
+    }
+
+    fn lease(
         &self,
-        py: Python<'py>,
-        namespace: &[u8],
-        version: &[u8],
-    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
-        let lobbies = py.detach(|| self.shard.engine().lobbies_of_version(namespace, version));
-        Ok(lobbies.iter().map(|lobby| PyBytes::new(py, &lobby.0)).collect())
-    }
-
-    fn lease<'py>(
-        &self,
-        py: Python<'py>,
-        owner: &[u8],
-        namespace: &[u8],
+        owner: IdBytes,
+        namespace: IdBytes,
         region: &str,
-        ports: Vec<PortWish>,
-    ) -> PyResult<(Bound<'py, PyTuple>, u64)> {
-        let (owner, namespace, random) = (convert::id(owner)?, convert::id(namespace)?, convert::random()?);
-        let wish = LeaseRequest { owner, namespace, region, ports: &port_wishes(&ports)?, random };
-        let (leased, wait) =
-            convert::settled(py, self.shard.ask(|engine, context| engine.lease_ports(context, &wish)))?;
-        Ok((PyTuple::new(py, leased.iter().map(LeasedPort::of))?, wait))
+        ports: Vec<PortArgument>,
+    ) -> PyResult<(Sequence<LeasedPort>, u64)> {
+        let (owner, namespace, random) = (owner.0, namespace.0, convert::random()?);
+        let request = LeaseRequest { owner, namespace, region, ports: &port_requests(&ports)?, random };
+        let (leased, wait) = settled(self.shard.ask(|engine, context| engine.lease_ports(context, &request)))?;
+        Ok((Sequence(leased.iter().map(LeasedPort::from).collect()), wait))
     }
 
-    fn set_backends(&self, py: Python<'_>, owner: &[u8], backends: Vec<BackendArgument>) -> PyResult<u64> {
-        let owner = convert::id(owner)?;
+    fn set_backends(&self, owner: IdBytes, backends: Vec<BackendArgument>) -> PyResult<u64> {
         let backends: Vec<_> =
             backends.iter().map(|(name, address, port)| (name.as_str(), address.as_str(), *port)).collect();
-        let answer = self.shard.ask(|engine, context| engine.set_backends(context, owner, &backends));
-        convert::settled(py, answer).map(|done| done.1)
+        settled_lsn(self.shard.ask(|engine, context| engine.set_backends(context, owner.0, &backends)))
     }
 
-    fn end_lease(&self, py: Python<'_>, owner: &[u8]) -> PyResult<(bool, u64)> {
-        let owner = convert::id(owner)?;
-        convert::settled(py, self.shard.ask(|engine, context| engine.end_lease(context, owner)))
+    fn end_lease(&self, owner: IdBytes) -> PyResult<(bool, u64)> {
+        settled(self.shard.ask(|engine, context| engine.end_lease(context, owner.0)))
     }
 
-    fn replace_port(&self, py: Python<'_>, owner: &[u8], name: &str, refused: u16) -> PyResult<(Option<u16>, u64)> {
-        let (owner, random) = (convert::id(owner)?, convert::random()?);
-        let answer = self.shard.ask(|engine, context| engine.replace_port(context, owner, name, refused, random));
-        convert::settled(py, answer)
+    fn replace_port(&self, owner: IdBytes, name: &str, refused: u16) -> PyResult<(Option<u16>, u64)> {
+        let random = convert::random()?;
+        settled(self.shard.ask(|engine, context| engine.replace_port(context, owner.0, name, refused, random)))
     }
 
-    fn ports_returned(&self, py: Python<'_>, owner: &[u8]) -> PyResult<(bool, u64)> {
-        let owner = convert::id(owner)?;
-        convert::settled(py, self.shard.ask(|engine, context| engine.return_ports(context, owner)))
+    fn ports_returned(&self, owner: IdBytes) -> PyResult<(bool, u64)> {
+        settled(self.shard.ask(|engine, context| engine.return_ports(context, owner.0)))
     }
 
     fn routes_since(&self, py: Python<'_>, after: u64) -> PyResult<Routes> {
         let durable = self.shard.durable();
         let routes = self.shard.engine().routes_since(after, durable);
-        let route = |route: &core::Route| {
-            let port = Py::new(py, LeasedPort::of(&route.port))?;
-            let owner = PyBytes::new(py, &route.owner.0).unbind();
-            Py::new(py, Route { owner, is_server: route.is_server, region: route.region.to_string(), port })
+        let route = |route: core::Route| {
+            let port = Py::new(py, LeasedPort::from(&route.port))?;
+            let (owner, is_server) = (IdBytes(route.owner), route.is_server);
+            Py::new(py, Route { owner, is_server, region: route.region.into(), port })
         };
         Ok(Routes {
             version: routes.version,
             is_complete: routes.is_complete,
-            changed: routes.changed.iter().map(route).collect::<PyResult<_>>()?,
-            removed: routes.removed.iter().map(|owner| PyBytes::new(py, &owner.0).unbind()).collect(),
+            changed: routes.changed.into_iter().map(route).collect::<PyResult<_>>()?,
+            removed: routes.removed.into_iter().map(IdBytes).collect(),
         })
     }
 
-    fn leased_servers<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
-        self.shard.engine().leased_servers().iter().map(|owner| PyBytes::new(py, &owner.0)).collect()
+    fn leased_servers(&self) -> Vec<IdBytes> {
+        self.shard.engine().leased_servers().into_iter().map(IdBytes).collect()
     }
 }
