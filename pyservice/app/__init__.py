@@ -1,5 +1,6 @@
-"""Composition root: starts each role of the service. A role's module is imported when the role
-starts.
+"""Entry points of the service's roles: both planes together, data plane, control plane, edge-guard.
+
+Each entry point imports the module of its role when it is called.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ class Launch:
 
 
 def run_all(launch: Launch, flags: Sequence[str]) -> int:
-    """Supervises both planes until a signal. Starts them with `flags` of `pyservice serve`.
+    """Starts the data plane and the control plane, and supervises them until a stop signal.
 
-    Like each function of this module, returns the exit status and prints start failures.
+    `flags` are the command-line flags of `pyservice serve`, which both processes receive. Returns
+    the exit status. Prints a failed start to standard error.
     """
     from pyservice.app.supervisor import run
 
@@ -62,10 +64,10 @@ def run_edge_guard(launch: Launch) -> int:
 
 
 def run_control(launch: Launch) -> int:
-    """Runs the control plane until a signal.
+    """Runs the control plane until a stop signal.
 
-    If the supervisor dies, the control plane waits for the data plane to end, and serves its last
-    requests.
+    If the supervisor dies, the control plane stops after the data plane, which still needs it for
+    its last responses.
     """
     from pyservice.app.control_plane import FAILURES, ControlPlane
     from pyservice.app.plane_process import run_plane
@@ -82,7 +84,12 @@ def run_control(launch: Launch) -> int:
 def run_locked(
     launch: Launch, locks: Sequence[tuple[Path, str]], live: Callable[[], Coroutine[Any, Any, int]]
 ) -> int:
-    """Runs `live` while this process holds the locks (folder, name). Returns the exit status."""
+    """Takes the `locks`, which are pairs of folder and file name, and runs `live` while it holds
+    them.
+
+    Returns the exit status of `live`. If `live` or a lock fails with an expected error, prints the
+    error and returns 1.
+    """
     try:
         make_folder(launch.settings.data_dir)
         with contextlib.ExitStack() as held:

@@ -1,4 +1,4 @@
-"""Check of `cloud_` tokens by the control plane, with a cache of less than a second."""
+"""Check of `cloud_` tokens through a request to the control plane. Results are cached for 0.9 s."""
 
 from __future__ import annotations
 

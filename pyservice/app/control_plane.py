@@ -83,9 +83,9 @@ class ControlPlane:
     def __init__(
         self, settings: Settings, *, is_orphan: Callable[[], bool] = lambda: False
     ) -> None:
-        """Binds the CDN listener. `settings.data_dir` exists and is locked.
+        """Binds the CDN listener. The caller has created and locked `settings.data_dir`.
 
-        `is_orphan` returns whether the supervisor was killed.
+        `is_orphan` returns whether the supervisor of this process was killed.
         """
         self._settings = settings
         self._is_orphan = is_orphan
@@ -103,10 +103,9 @@ class ControlPlane:
         self._reload_due: Callable[[], Settings] | None = None
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Migrates the database and creates the owner at the first start. Retries while the
-        database is unavailable.
+        """Migrates the database. At the first start, also creates the owner of the service.
 
-        Returns False if a stop signal arrived first.
+        Retries while the database is unavailable. Returns False if a stop signal arrived first.
         """
         # If a background task dies, the process exits and the supervisor restarts it. Players need
         # no control plane.
@@ -331,7 +330,10 @@ class ControlPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Applies changed rate limits and tiers (SIGHUP). Other settings need a restart."""
+        """Reads the settings again after SIGHUP, and applies changed rate limits and tiers.
+
+        Other settings need a restart.
+        """
         if not self._is_wired:
             self._reload_due = reread
             return
@@ -348,7 +350,11 @@ class ControlPlane:
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
-        """Stops all parts in order. Raises PartDied at the end if a background task died."""
+        """Stops the servers, the game runtime, the background tasks and the database, in this
+        order.
+
+        If a background task has died, raises PartDied at the end.
+        """
         _log.info("stopping")
         servers = (self._http.stop, self._rpc.stop, self._files.stop)
         await signals.end_all(servers, self._settings.stop_grace_ms / 1000)
@@ -444,8 +450,9 @@ def datacenters(settings: Settings) -> list[pb.Datacenter]:
 
 
 def service_domains(settings: Settings) -> list[str]:
-    """Returns the domains that the service itself serves. Their subdomains belong to the service
-    too.
+    """Returns the configured domains that the service itself uses.
+
+    A namespace cannot add one of these domains, or a subdomain of one, as its own domain.
     """
     domains = settings.domains
     return [one for one in (domains.main, domains.cdn, domains.job) if one is not None]

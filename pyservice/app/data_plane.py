@@ -80,9 +80,10 @@ class DataPlane:
     """Data plane with all its parts. Call `recover`, `start` and `stop` once each."""
 
     def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
-        """Binds the ports first, so that clients wait during the recovery instead of failing.
+        """Binds the public ports before the recovery, so that clients wait during it instead of
+        failing.
 
-        `is_control_awaited`: a control plane starts at the same time.
+        `is_control_awaited` is True if a control plane starts at the same time.
         """
         self._settings = settings
         self._tiers = settings.tiers
@@ -123,10 +124,10 @@ class DataPlane:
         self._probes = ProbeServer(probes, self._probes_socket)
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Recovers the engine while the health probes respond, then starts the admin socket and
-        loads the feed file.
+        """Starts the health probes, recovers the engine, starts the admin socket and loads the feed
+        file.
 
-        Waits while the disk is full. Returns False if a stop signal arrived first.
+        While the disk is full, retries the recovery. Returns False if a stop signal arrived first.
         """
         await self._probes.start()
         journal_dir = self._settings.data_dir / "journal"
@@ -303,7 +304,10 @@ class DataPlane:
         return answer
 
     async def _feed_file(self) -> None:
-        """Loads the feed file. Retries in the background, because the stored feed is valid."""
+        """Starts to follow the feed file, and waits for the first attempt to load it.
+
+        A failed load is retried in the background. Until then, the stored configurations are valid.
+        """
         if self._static_feed is not None:
             self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())
             await self._static_feed.wait_fed()
@@ -324,8 +328,9 @@ class DataPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Applies changed rate limits, tiers and the feed file (SIGHUP). Other settings need a
-        restart.
+        """Reads the settings again after SIGHUP, and applies changed rate limits and tiers.
+
+        Also loads the feed file again. Other settings need a restart.
         """
         try:
             settings = reread()
@@ -342,10 +347,10 @@ class DataPlane:
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
-        """Stops in this order: not ready, lame duck, close listeners, finish requests, sync the
+        """Reports not ready, waits `lame_duck_ms`, finishes the requests and then syncs the
         journal.
 
-        A second signal forces the shutdown.
+        A second stop signal forces the shutdown.
         """
         was_serving = self._phase.is_serving
         self._phase.name = "stopping"
@@ -445,7 +450,9 @@ class LobbyProcesses:
         )
 
     def set_addresses(self, http: str, grpc: str) -> None:
-        """Sets the addresses of the public servers that game servers receive."""
+        """Sets the addresses of the public HTTP and gRPC servers. Game servers receive these
+        addresses.
+        """
         self.runtime.http_address, self.runtime.grpc_address = http, grpc
 
     def handlers(self) -> dict[str, Handler]:

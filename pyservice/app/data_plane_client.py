@@ -70,14 +70,20 @@ class DataPlaneClient:
         return answers
 
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
-        """Returns the revisions that the data plane holds. Passes its HTTP address to `address_found`."""
+        """Returns the revision of each namespace configuration that the data plane stores.
+
+        Also passes the HTTP address of the data plane to the callback `address_found`.
+        """
         answer: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
         if answer.http_address:
             self._address_found(answer.http_address)
         return answer
 
     async def find_http_address(self) -> None:
-        """Waits until the address of the public HTTP server is known. Links need its port."""
+        """Waits until the data plane has reported the address of its public HTTP server.
+
+        The control plane needs the port of this address for links.
+        """
         for tries in itertools.count():
             try:
                 await self.held(feed_pb2.HeldRequest())
@@ -138,8 +144,9 @@ class DataPlaneClient:
         return [None] * len(reports)
 
     async def public_token(self, namespace_id: str, token_id: str) -> str:
-        """Returns the signed token. Raises CONTROL_PLANE_UNAVAILABLE if the data plane does not
-        respond.
+        """Returns the `pub_` token with this id, signed by the data plane.
+
+        Raises CONTROL_PLANE_UNAVAILABLE if the data plane does not respond.
         """
         return await self._sign(
             signing_pb2.SignTokenRequest(
@@ -148,8 +155,9 @@ class DataPlaneClient:
         )
 
     async def development_token(self, namespace_id: str, token_id: str, expires_ms: int) -> str:
-        """Returns the signed token. Raises CONTROL_PLANE_UNAVAILABLE if the data plane does not
-        respond.
+        """Returns the `dev_` token with this id and expiry, signed by the data plane.
+
+        Raises CONTROL_PLANE_UNAVAILABLE if the data plane does not respond.
         """
         return await self._sign(
             signing_pb2.SignTokenRequest(
@@ -183,6 +191,8 @@ def _is_item_error(error: Exception) -> bool:
 
 
 def reachable_address(address: str) -> str:
-    """Returns an address that reaches a listener from this machine. A wildcard becomes loopback."""
+    """Returns the address under which this machine reaches a listener. A wildcard host becomes
+    127.0.0.1.
+    """
     host, _, port = address.rpartition(":")
     return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else address

@@ -1,4 +1,7 @@
-"""Supervision and configuration of edge-guard. Runs the role `edge-guard` of `pyservice serve`."""
+"""Supervision and configuration of edge-guard, which forwards player traffic to game servers.
+
+Also runs the role `edge-guard` of `pyservice serve`.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class EdgeGuard:
     def __init__(
         self, settings: Settings, reread: Callable[[], Settings], *, is_alone: bool = False
     ) -> None:
-        """`is_alone`: the process runs only edge-guard and no plane."""
+        """`is_alone` is True if this process supervises only edge-guard, and no plane."""
         self._folder = settings.data_dir.resolve() / "edge"
         self._lock = EdgeGuardLock(self._folder)
         self._listeners = {"edge.http": settings.edge.http, "edge.https": settings.edge.https}
@@ -78,11 +81,11 @@ class EdgeGuard:
     async def keep(
         self, stop: asyncio.Event, needed: asyncio.Event, failed: Callable[[], None]
     ) -> None:
-        """Runs edge-guard with the current settings until `stop`, and restarts it when it exits.
-        Does not raise.
+        """Runs edge-guard until `stop` is set, and restarts it when it exits. Does not raise.
 
-        Waits for `needed` while edge-guard has no routes and is not vital. Calls `failed` if a
-        vital edge-guard does not start. It is vital for a domain or for this role.
+        Edge-guard is vital if lobbies have a domain, or if this process supervises only edge-guard.
+        If edge-guard is not vital and has no routes, the first start waits for `needed`. If the
+        first start of a vital edge-guard fails, calls `failed` and returns.
         """
         if not self._has_routes and not self._is_vital:
             await _either(stop, needed)
@@ -107,13 +110,14 @@ class EdgeGuard:
             tried += 1
 
     def reload(self) -> None:
-        """Makes `keep` apply the current certificates, limits and timeouts."""
+        """Makes `keep` read the settings again and apply changed certificates, limits and timeouts."""
         self._reload_due.set()
 
     async def leave(self, forced: asyncio.Event) -> bool:
-        """Stops edge-guard, unless game servers continue and players are connected.
+        """Stops edge-guard, unless game servers keep running and edge-guard still has routes to
+        them.
 
-        Returns False if edge-guard had to be killed.
+        Returns False if edge-guard did not stop and was killed.
         """
         if self._survives_stop and await self._has_players(forced):
             return True
@@ -123,7 +127,9 @@ class EdgeGuard:
         return await self.end(forced)
 
     async def end(self, forced: asyncio.Event) -> bool:
-        """Ends edge-guard and cuts its connections. Returns False if it had to be killed."""
+        """Stops edge-guard and closes its connections. Returns False if it did not stop and was
+        killed.
+        """
         # The first signal starts a drain. The second signal ends edge-guard.
         pid = self._lock.signal(signal.SIGTERM, signal.SIGTERM)
         if not pid or await self._has_ended(pid, forced):
@@ -215,9 +221,10 @@ class EdgeGuard:
             )
 
     async def _started(self, stop: asyncio.Event) -> bool:
-        """Waits until edge-guard serves. Returns False if `stop` is set first.
+        """Waits until the new edge-guard process reports ready. Returns False if `stop` is set
+        first.
 
-        A held lock is not enough, because the new process may still fail.
+        A process that only holds edge-guard's lock may still fail to start.
         """
         assert self._process is not None
         async with asyncio.timeout(_START_S):
@@ -235,9 +242,10 @@ class EdgeGuard:
         return self._lock.holder() == pid and bool((await self._status()).get("is_ready"))
 
     async def _has_players(self, forced: asyncio.Event) -> bool:
-        """Returns whether edge-guard has player connections.
+        """Returns whether edge-guard has routes for players.
 
-        Asks edge-guard itself, because its route file is out of date on a full disk.
+        Queries edge-guard itself, because its route file is out of date after a full disk. If
+        edge-guard does not respond in time, reads the route file.
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -435,7 +443,9 @@ class _EdgeGuardRole:
         self._status = 0
 
     async def live(self) -> int:
-        """Runs until a signal or a failed start. Returns the exit status. Raises OSError."""
+        """Runs edge-guard until a stop signal or a failed start. Returns the exit status. Raises
+        OSError.
+        """
         signals = self._signals
         signals.install(asyncio.get_running_loop(), self._guard.reload)
         keeping = asyncio.create_task(

@@ -1,4 +1,4 @@
-"""Queries of a running edge-guard: the PID of its lock holder, its admin socket and its metrics."""
+"""Queries to a running edge-guard: the PID from its lock file, its admin socket and its metrics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _ENDED: Final = ("Z", "X")
 
 
 class EdgeGuardLock:
-    """Reader of edge-guard's lock. It never takes the lock.
+    """Finds the process that holds edge-guard's lock file, without taking the lock.
 
-    Taking it would disturb a starting edge-guard, and a PID in a file may be reused.
+    Taking the lock would disturb an edge-guard process that is starting. The PID in the file is
+    checked, because the system may have reused it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,8 +55,9 @@ class EdgeGuardLock:
 
 
 def _has_locked(pid: int, lock: os.stat_result) -> bool:
-    """Returns whether the process has the lock file open with a lock. The process may have
-    inherited the lock.
+    """Returns whether the process `pid` holds a lock on the file `lock`.
+
+    The process may have inherited the lock.
     """
     process = _PROCESSES / str(pid)
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -81,9 +83,9 @@ _RESPONSE_BYTES_MAX: Final = 1 << 20
 
 
 async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[int, bytes]:
-    """Sends a GET request to the admin socket. Returns the status and the body.
+    """Sends a GET request to edge-guard's admin socket. Returns the status and the body.
 
-    Raises OSError, also on a timeout, and ValueError for an invalid response.
+    Raises OSError if the request fails or times out, and ValueError if the response is invalid.
     """
     async with asyncio.timeout(within_s):
         reader, writer = await asyncio.open_unix_connection(str(folder / "admin.sock"))
@@ -112,7 +114,8 @@ class EdgeGuardMetrics:
         self._folder = data_dir / "edge"
 
     async def scrape(self) -> bytes:
-        """Returns `hosting_edge_up` and edge-guard's metrics. Does not raise.
+        """Returns the metric `hosting_edge_up`, followed by edge-guard's own metrics. Does not
+        raise.
 
         If edge-guard does not respond within 200 ms, returns only `hosting_edge_up 0`.
         """

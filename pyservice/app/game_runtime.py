@@ -93,7 +93,10 @@ class GameRuntime:
         self._tiers = {tier.tier_name_id: tier for tier in tiers}
 
     async def start(self) -> None:
-        """Recovers the game servers that still run. Raises OSError, KeeperFailed."""
+        """Prepares the runtime, and recovers the game servers that are still running.
+
+        Raises OSError, KeeperFailed.
+        """
         settings = self._settings
         data_dir = settings.data_dir.resolve()
         folder, builds = data_dir / "servers", data_dir / "builds"
@@ -168,10 +171,10 @@ class GameRuntime:
             await asyncio.wait_for(self.lobbies.known.wait(), _KNOWN_S)
 
     async def stop(self, *, is_ordered: bool, forced: asyncio.Event) -> None:
-        """Stops the runtime. Game servers end only if `end_with_service` is set and the stop is
-        ordered.
+        """Stops the runtime. Game servers also stop if `is_ordered` and `end_with_service` are
+        true.
 
-        A forced shutdown kills these game servers.
+        If `forced` is set, these game servers are killed.
         """
         self.logs.close()
         if self._supervisor is None:
@@ -189,7 +192,10 @@ class GameRuntime:
         return [kind for kind in self._settings.runtime.kinds if self._is_run(kind)]
 
     def refusal_reason(self, kind: str) -> str | None:
-        """Returns the reason why builds of a kind are refused, as the end of a sentence, or None."""
+        """Returns why this node refuses builds of this kind, or None if it accepts them.
+
+        The reason continues a sentence, such as "no isolation of game servers works here".
+        """
         if kind not in self._settings.runtime.kinds:
             return "the operator does not allow this kind"
         if kind not in containers.KINDS and not self._isolation:
@@ -202,7 +208,9 @@ class GameRuntime:
         return self._has_containers if kind in containers.KINDS else self._is_usable
 
     def reserve(self, run_id: str, resources: Resources) -> bool:
-        """Reserves resources of this node for a run. Returns False if too few are free."""
+        """Reserves resources of this node for a run of a game server. Returns False if too few are
+        free.
+        """
         return self._supervisor is not None and self._supervisor.capacity.reserve(run_id, resources)
 
     def give_back(self, run_id: str) -> None:
@@ -213,13 +221,14 @@ class GameRuntime:
         return self._settings.data_dir / "servers" / run_id
 
     def started_ms(self, run_id: str) -> int | None:
-        """Returns the start time of the run's process in Unix ms, or None before the start."""
+        """Returns when the game server of a run started, in Unix ms, or None before its start."""
         state = RunFolder(self.folder_of(run_id)).state()
         return None if state is None else state.started_ms
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
-        """Returns the processes of the runs that are not known to be over. Reads a file for each
-        run.
+        """Returns the tier and start time of each run that has not ended, by run id.
+
+        Reads one file for each run.
         """
         runs = {} if self._supervisor is None else self._supervisor.runs
         found = [run for run in map(runs.get, run_ids) if run is not None]

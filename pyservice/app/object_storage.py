@@ -52,7 +52,10 @@ class ObjectStorage:
         return self._cdn.counts if self._cdn is not None else CdnCounts()
 
     def picture(self, name: str) -> str:
-        """Returns the permanent URL of a picture. `name` is `<upload id>.<png or jpeg>`."""
+        """Returns the permanent URL of an avatar picture.
+
+        `name` is the upload id of the picture, followed by `.png` or `.jpeg`.
+        """
         upload_id, _, kind = name.partition(".")
         key = object_key("avatar", upload_id, name)
         return self.objects.presign_get(key, None, content_type=f"image/{kind}")
@@ -81,8 +84,9 @@ class ObjectStorage:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Stops the CDN server after up to `grace_s` for its requests. Call it before the database
-        is closed.
+        """Stops the CDN server. Running requests have up to `grace_s` seconds to finish.
+
+        Call this method before the database is closed.
         """
         if self._server is not None:
             await self._server.stop(grace_s)

@@ -32,7 +32,10 @@ _log = get_logger("service")
 
 
 class Plane(Protocol):
-    """A plane. `run_plane` calls each method once, in this order."""
+    """Interface of the data plane and the control plane.
+
+    `run_plane` calls `recover`, `start` and `stop` at most once each, in this order.
+    """
 
     async def recover(self, signals: StopSignals) -> bool:
         """Restores the state needed to serve. Returns False if a stop signal arrived first."""
@@ -41,11 +44,15 @@ class Plane(Protocol):
         """Starts to serve. Returns the addresses for the ready file."""
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Applies the settings that can change without a restart (SIGHUP). Does not raise."""
+        """Reads the settings with `reread` after SIGHUP, and applies those that need no restart.
+
+        Does not raise.
+        """
 
     async def stop(self, signals: StopSignals) -> None:
-        """Stops all parts in order. A second signal forces the shutdown. Raises the error that
-        ended the plane.
+        """Stops all parts of the plane. If an error ended the plane, raises that error.
+
+        A second stop signal forces the shutdown.
         """
 
 
@@ -57,10 +64,11 @@ def run_plane(
     *,
     outlived_dir: Path | None = None,
 ) -> int:
-    """Runs a plane until a signal or its own end. Returns the exit status.
+    """Creates a plane with `make` and runs it until a stop signal or an error. Returns the exit
+    status.
 
-    Prints expected errors (OSError, DirectoryUnusable, `failures`) to standard error. If the
-    supervisor dies, waits for the end of the process that locks `outlived_dir`.
+    Prints OSError, DirectoryUnusable and the errors in `failures` to standard error. If the
+    supervisor dies, the plane stops only after the process that holds the lock of `outlived_dir`.
     """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
@@ -105,7 +113,10 @@ def _leave(left: Sequence[str], status: int) -> None:
 
 
 def longest_end_ms(settings: Settings) -> int:
-    """Returns the duration of the longest orderly stop in ms. A hung disk can exceed it."""
+    """Returns how long an orderly stop of a plane may take, in ms.
+
+    A stop can take longer if the disk hangs.
+    """
     return settings.lame_duck_ms + settings.stop_grace_ms + _LATE_MS
 
 
@@ -184,9 +195,10 @@ class BackgroundTasks:
         task.add_done_callback(self._finished)
 
     async def stop(self, grace_s: float = _GRACE_S) -> None:
-        """Waits up to `grace_s` for finite tasks, then cancels all tasks and waits as long again.
+        """Waits up to `grace_s` seconds for finite tasks. Then cancels all tasks, and waits as long
+        again.
 
-        Logs the tasks that do not end. Call it once, after the last task was started.
+        Logs the tasks that do not end. Call this method once, after the last task was started.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + grace_s

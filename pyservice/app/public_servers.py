@@ -1,4 +1,7 @@
-"""Public HTTP and gRPC servers. They forward the control plane's operations and hold long polls."""
+"""Public HTTP and gRPC servers of the data plane, including their long polls.
+
+The servers forward the operations of the control plane to its process.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,9 @@ class PublicServers:
         self._rpc.health.set_serving(False)
 
     async def stop(self, signals: StopSignals) -> None:
-        """Closes the listeners and finishes requests. A second signal forces the shutdown."""
+        """Closes the listeners and finishes running requests. A second stop signal forces the
+        shutdown.
+        """
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
 
     async def close(self) -> None:
@@ -134,7 +139,7 @@ def _transport_settings(settings: Settings) -> TransportSettings:
 
 
 def listen(address: ListenAddress, backlog: int) -> socket.socket:
-    """Opens a listening socket. Raises OSError with the address."""
+    """Opens a listening TCP socket. Raises OSError with the address in its message."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,4 +1,6 @@
-"""Export of rays to the OpenTelemetry collector and to the control plane's records."""
+"""Export of rays to an OpenTelemetry collector and to the database. A ray is the record of a
+request.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Readiness and health metrics of the data plane, for `/readyz` and `/metrics`.
 
-Only a condition that stops all service makes the data plane not ready. On a full disk most calls
-work.
+A problem makes the data plane not ready only if it affects all requests. A full disk does not,
+because most requests still succeed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ class Readiness:
     edge_guard: Callable[[], str]
 
     def conditions(self) -> Conditions:
-        """Returns the health conditions of the data plane by name, followed by its notes."""
+        """Returns the health conditions of the data plane by name.
+
+        A condition is None if it is healthy, a Note if it is only information, and otherwise a
+        problem.
+        """
         stalled_ms = self.journal.stalled_ms
         lag_ms = self.loop.worst_ms
         is_stalled = stalled_ms > _STALL_MS

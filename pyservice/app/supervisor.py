@@ -43,7 +43,10 @@ _FORCE_SIGNALS_MAX: Final = 25
 
 
 def run(launch: Launch, flags: Sequence[str]) -> int:
-    """Supervises both planes until a signal. Returns the exit status and prints start failures."""
+    """Starts both planes and supervises them until a stop signal. Returns the exit status.
+
+    Prints a failed start to standard error.
+    """
     data_dir = launch.settings.data_dir
     locks = [(data_dir, SUPERVISOR_LOCK_NAME), (data_dir / "edge", GUARD_LOCK)]
     return run_locked(launch, locks, lambda: _Supervisor(launch, flags).live())
@@ -65,7 +68,7 @@ class _Supervisor:
         self._status = 0
 
     async def live(self) -> int:
-        """Runs until a signal, or until a child cannot start. Returns the exit status."""
+        """Runs until a stop signal, or until a plane cannot start. Returns the exit status."""
         self._signals.install(asyncio.get_running_loop(), self._reload)
         for child in self._children:
             child.start()
@@ -142,7 +145,10 @@ class _Supervisor:
         return True
 
     def _is_fatal(self, child: ChildProcess, status: int) -> bool:
-        """Returns whether a needed child failed before it was ever ready. It would fail again."""
+        """Returns whether a required plane exited with an error before it was ever ready.
+
+        A restart would fail in the same way.
+        """
         is_needed = child is self._data or self._needs_control
         return child.report is None and status > 0 and is_needed
 
@@ -157,10 +163,11 @@ class _Supervisor:
             self._status = 1
 
     async def _end(self, watching: Sequence[asyncio.Task[None]]) -> None:
-        """Stops the data plane first, because its last responses need the control plane.
+        """Stops both planes. The data plane stops first, because its last responses need the
+        control plane.
 
-        If game servers end too, the control plane stops first. Players are then never sent to a
-        server that has ended.
+        If `end_with_service` also stops the game servers, the control plane stops first. Players
+        are then never sent to a game server that has ended.
         """
         ends = list(zip(self._children, watching, strict=True))
         if self._launch.settings.runtime.end_with_service:
@@ -205,9 +212,10 @@ class _Supervisor:
         self._log.error("disk full; the ready file is retried", error=str(error), retry_ms=retry_ms)
 
     async def _wait_ready(self) -> None:
-        """Waits until the service is ready or stops.
+        """Waits until both planes are ready, or until a stop signal arrives.
 
-        If the data plane can serve alone, the control plane has 10 s.
+        If the data plane can serve alone, the wait ends 10 s after the data plane is ready. It also
+        ends if the control plane exits.
         """
         loop = asyncio.get_running_loop()
         give_up_s = math.inf
@@ -255,7 +263,7 @@ class ChildProcess:
         return self._process.pid if self._process else 0
 
     def start(self, *pinned: str) -> None:
-        """Starts the child with extra flags. Raises OSError."""
+        """Starts the child process. `pinned` are additional command-line flags. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._ended.clear()
         self._received = b""
@@ -306,7 +314,7 @@ class ChildProcess:
             self._process.send_signal(number)
 
     def reload(self) -> None:
-        """Sends SIGHUP once the child is ready. An earlier signal would kill it."""
+        """Sends SIGHUP once the child is ready. An earlier signal would kill the child."""
         if self._is_ready:
             self.signal(signal.SIGHUP)
         else:

@@ -31,7 +31,10 @@ class DevelopmentTokens(Protocol):
     def namespace_of_development_token(
         self, development_token: str
     ) -> tuple[bytes, bytes, int] | None:
-        """Returns the namespace, token id and expiry (Unix ms) of an authentic token, or None."""
+        """Returns the namespace id, token id and expiry (Unix ms) of a `dev_` token.
+
+        Returns None if the signature of the token is invalid.
+        """
 
 
 class CloudTokens(Protocol):
@@ -43,7 +46,10 @@ class CloudTokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentGrant:
-    """Namespace of an `env_` token. `expires_ms` is Unix time. None: the token does not expire."""
+    """Namespace and id of an `env_` token, with its expiry in Unix ms.
+
+    `expires_ms` is None if the token does not expire.
+    """
 
     namespace_id: bytes
     token_id: bytes
@@ -51,7 +57,7 @@ class EnvironmentGrant:
 
 
 class Access(Protocol):
-    """Tokens and origins of the stored configuration."""
+    """Lookup of tokens and web origins in the stored namespace configurations."""
 
     def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None: ...
     def is_known(self, namespace_id: bytes) -> bool: ...
@@ -60,8 +66,9 @@ class Access(Protocol):
 
 
 class Authorizer:
-    """Authorizes calls by group of operations. Each method returns the Caller or raises
-    ServiceError.
+    """Authorizes calls of the data plane, with one method for each group of operations.
+
+    Each method returns the Caller or raises ServiceError.
     """
 
     def __init__(
@@ -72,8 +79,8 @@ class Authorizer:
         development: DevelopmentTokens | None = None,
         cloud: CloudTokens | None = None,
     ) -> None:
-        """`development` is None if `dev_` tokens are refused. `cloud` is None without a control
-        plane.
+        """`development` is None if `dev_` tokens are refused. `cloud` is None if no control plane
+        checks `cloud_` tokens.
         """
         self._development_tokens = development
         self._cloud_tokens = cloud
@@ -85,12 +92,17 @@ class Authorizer:
 
     @property
     def takes_development_tokens(self) -> bool:
-        """Returns whether `dev_` tokens are accepted. Their operations are mocked."""
+        """Returns whether `dev_` tokens are accepted. A call with a `dev_` token gets a mock
+        response.
+        """
         return self._development_tokens is not None
 
     def client(self, call: Call) -> Caller:
-        """Authorizes matchmaker clients: `pub_`, `env_` or `dev_` (mock responses) tokens, or an
-        Origin of the namespace.
+        """Authorizes a matchmaker client by a `pub_`, `env_` or `dev_` token, or by its `Origin`
+        header.
+
+        Without a token, the host of the origin must belong to a namespace. A call with a `dev_`
+        token gets a mock response.
         """
         if not call.authorization:
             return self._tokenless(call)
@@ -105,7 +117,10 @@ class Authorizer:
         raise forbidden(kind, "pub_, env_ or dev_")
 
     def lobby(self, call: Call) -> Caller:
-        """Authorizes a lobby server by its `lobby_` token, or by a `dev_` token (mock responses)."""
+        """Authorizes a lobby server by its `lobby_` token, or by a `dev_` token.
+
+        A call with a `dev_` token gets a mock response.
+        """
         header = call.authorization
         if header is not None and header.startswith(_LOBBY_HEADER):
             lobby_id = self._lobby_of_token(header[7:])
@@ -120,7 +135,7 @@ class Authorizer:
         raise forbidden(kind, "the lobby's lobby_ or dev_")
 
     def operator(self, call: Call) -> Caller | Awaitable[Caller]:
-        """Authorizes attach and detach by an `env_` or `cloud_` token."""
+        """Authorizes a call that attaches or detaches a lobby, by an `env_` or `cloud_` token."""
         token, kind = bearer_token(call.authorization)
         match kind:
             case "env":
@@ -130,8 +145,9 @@ class Authorizer:
         raise forbidden(kind, "env_ or cloud_")
 
     def lobby_state(self, call: Call) -> Caller | Awaitable[Caller]:
-        """Authorizes reads of a lobby's state by an `env_` or `cloud_` token, or by a `lobby_`
-        token of the namespace.
+        """Authorizes a call that reads the state of a lobby.
+
+        Accepts an `env_` or `cloud_` token, or the `lobby_` token of a lobby in the same namespace.
         """
         token, kind = bearer_token(call.authorization)
         match kind:

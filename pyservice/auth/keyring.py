@@ -1,4 +1,4 @@
-"""Signing keys of a data directory: the MAC keys and the hash key, in one 0600 file.
+"""Key file of a data directory (mode 0600). It contains the hash key and the MAC keys for tokens.
 
 Key bytes never appear in messages or `repr`.
 """
@@ -23,12 +23,15 @@ _LAST_NUMBER: Final = 65_535
 
 
 class KeyringError(Exception):
-    """The key file cannot be used. The message has the reason and no key."""
+    """The key file cannot be used. The message gives the reason and contains no key bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """MAC keys by number, the number of the signing key, and the hash key, which is never rotated."""
+    """MAC keys by number, the number of the MAC key that signs new tokens, and the hash key.
+
+    The hash key is never rotated.
+    """
 
     mac_keys: tuple[tuple[int, bytes], ...] = field(repr=False)
     current_key: int
@@ -48,7 +51,7 @@ def load_or_create(data_dir: Path) -> Keyring:
 
 
 def load(data_dir: Path) -> Keyring:
-    """Loads the keys. Raises KeyringError, also if other users can read the file."""
+    """Loads the keys. Raises KeyringError if the file is unusable, or if other users can access it."""
     path = data_dir / FILE
     try:
         with path.open("rb") as file:
@@ -66,7 +69,7 @@ def load(data_dir: Path) -> Keyring:
 
 
 def rotate(data_dir: Path) -> Keyring:
-    """Adds a signing key durably. Older keys still verify tokens.
+    """Creates and stores a key that signs all new tokens. Older keys still verify tokens.
 
     Raises KeyringError, or OSError on a full disk.
     """
@@ -82,9 +85,10 @@ def rotate(data_dir: Path) -> Keyring:
 
 
 def drop(data_dir: Path, numbers: Collection[int]) -> Keyring:
-    """Deletes keys permanently, except the signing key. Tokens of deleted keys become invalid.
+    """Permanently deletes the keys with these numbers, except the key that signs new tokens.
 
-    Raises KeyringError, or OSError on a full disk. On an error no key is deleted.
+    Tokens that a deleted key signed become invalid. Raises KeyringError, or OSError on a full disk.
+    On an error no key is deleted.
     """
     ring = load(data_dir)
     kept = tuple(

@@ -52,8 +52,9 @@ _WORD: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
 
 
 def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) -> dict[str, str]:
-    """Returns the headers of a file's routes with its cache headers added. `is_private`: a password
-    protects the file.
+    """Returns the headers that routes set for a file, with cache headers added.
+
+    `routed` are the headers of the routes. `is_private` is True if a password protects the file.
     """
     headers = dict(routed)
     if is_page or is_private:
@@ -67,10 +68,10 @@ def _is_of_some_caches(name: str) -> bool:
 
 
 def _cache_control(routed: str | None, is_page: bool, is_private: bool) -> str:
-    """Returns the Cache-Control value of a file.
+    """Returns the Cache-Control value of a file. `routed` is the value that the site's routes set.
 
-    Browsers revalidate files, so that all files come from one version. A route may override this,
-    except for pages.
+    By default, browsers revalidate each file, so that all files come from the same version. Routes
+    can change this for files that are not pages.
     """
     words = {word.strip().lower() for word in _WORD.findall(routed or "")} - {""}
     if routed is None or not words or (is_page and words.isdisjoint({REVALIDATE, "no-store"})):
@@ -109,7 +110,10 @@ class _Asked(NamedTuple):
 
 
 class Cdn:
-    """Serves sites and signed URLs. A `domain` of None is local mode, with sites by path."""
+    """Serves sites, and objects with signed URLs.
+
+    If `domain` is None, the path of a request selects the site. Otherwise the host name selects it.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""Content types by file extension, and the types that compress. Independent of the system's tables."""
+"""Content types by file extension, and the list of compressible types.
+
+The MIME tables of the system are not used.
+"""
 
 from __future__ import annotations
 

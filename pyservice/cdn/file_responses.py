@@ -34,18 +34,18 @@ def http_date(modified_s: float) -> str:
 
 
 def parse_http_date(modified_s: float, now_s: float) -> float | None:
-    """Returns the Last-Modified time of a file, or None until that second is over (RFC 9110,
-    8.8.2.1).
+    """Returns the Last-Modified time of a file, or None if the file changed within the current
+    second.
 
-    Within that second, other content could have the same date.
+    Later content of the same second would have the same date (RFC 9110, 8.8.2.1).
     """
     return modified_s if ceil(modified_s) <= now_s else None
 
 
 def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float | None) -> bool:
-    """Returns whether the client already has this file (status 304).
+    """Returns whether the client already has this file, so that the response is 304.
 
-    If-None-Match takes precedence. Otherwise If-Modified-Since must equal the exact date.
+    If-None-Match takes precedence. Otherwise If-Modified-Since must equal the Last-Modified date.
     """
     given = headers.get(b"if-none-match")
     if given is not None:
@@ -58,9 +58,10 @@ def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float | N
 
 
 def wanted_range(headers: Mapping[bytes, bytes], length: int, tag: str) -> tuple[int, int] | None:
-    """Returns the requested bytes [start, end), or None for the whole file. Raises Unsatisfiable.
+    """Returns the requested bytes [start, end), or None for the whole file.
 
-    Ignores several ranges and other units, as RFC 9110 allows.
+    A request for several ranges, or in other units than bytes, gets the whole file (RFC 9110).
+    Raises Unsatisfiable if the file does not have the requested bytes.
     """
     match = _RANGE.fullmatch(headers.get(b"range", b"").decode("latin-1"))
     if match is None or not (match[1] or match[2]):
@@ -82,8 +83,9 @@ def wanted_range(headers: Mapping[bytes, bytes], length: int, tag: str) -> tuple
 
 
 def _is_same(condition: bytes | None, tag: str) -> bool:
-    """Returns whether If-Range has this strong tag. Dates are too coarse to combine parts of a
-    file.
+    """Returns whether the request has no If-Range header, or one with this strong entity tag.
+
+    A date in If-Range never matches, because dates are too coarse to combine parts of a file.
     """
     return condition is None or condition.decode("latin-1").strip() == f'"{tag}"'
 
@@ -115,8 +117,9 @@ def accepts_gzip(accept_encoding: bytes | None) -> bool:
 
 
 class GzipCache:
-    """Two compression threads and a cache of compressed files. If both threads are busy, files are
-    sent uncompressed.
+    """Two compression threads and a cache of compressed files.
+
+    If both threads are busy, the caller sends the file uncompressed.
     """
 
     def __init__(self, threads: int = 2) -> None:
@@ -138,7 +141,9 @@ class GzipCache:
         return found
 
     def take(self) -> bool:
-        """Reserves a thread until `give`. Returns False if both threads are busy."""
+        """Reserves a compression thread until `give` is called. Returns False if all threads are
+        busy.
+        """
         if not self._free:
             return False
         self._free -= 1
@@ -177,7 +182,7 @@ _WITH_304: Final = frozenset({"cache-control", "etag", "expires", "last-modified
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An object to send, with its entity tag and its site's headers (lower-case names)."""
+    """An object to send, with its entity tag and response headers. Header names are lower-case."""
 
     key: str
     length: int

@@ -37,7 +37,11 @@ def connections_most() -> int:
 
 
 class CdnClients:
-    """Open connections. One address may have half of them. A trusted proxy has no limit."""
+    """Open connections of all clients.
+
+    One client address may have half of the allowed connections. A trusted proxy may have all of
+    them.
+    """
 
     def __init__(self, proxies: TrustedProxies, most: int) -> None:
         self._proxies = proxies
@@ -119,7 +123,10 @@ log = get_logger("pyservice.cdn")
 
 
 class CdnConnection(HttpToolsProtocol):
-    """One connection. `renew` creates the protocol object that continues after an upload."""
+    """HTTP/1.1 connection of a client.
+
+    After an upload, `renew` creates the protocol object for the next requests of the connection.
+    """
 
     def __init__(
         self,
@@ -326,7 +333,10 @@ class CdnConnection(HttpToolsProtocol):
             reception.refuse(ServiceError("INTERNAL"))
 
     def send_400_response(self, msg: str) -> None:
-        """Sends the response to invalid HTTP. uvicorn's own response would have no ray id."""
+        """Sends the error response to a request that is not valid HTTP.
+
+        Replaces the method of uvicorn, because uvicorn's response has no ray id.
+        """
         if self._reception is not None:
             self._is_overrun = True
         elif not self._is_deaf:
@@ -382,7 +392,10 @@ class _Refused(asyncio.Protocol):
 
 
 def _has_path(url: bytes) -> bool:
-    """Returns whether uvicorn can parse the URL. It would treat an invalid URL as its own failure."""
+    """Returns whether the URL is valid and its path is ASCII.
+
+    uvicorn would report an invalid URL as an internal error.
+    """
     try:
         path = httptools.parse_url(url).path
     except httptools.HttpParserInvalidURLError:

@@ -44,7 +44,7 @@ _SAYS: Final = {
 
 @dataclass(slots=True)
 class Response:
-    """Status, headers (lower-case names), and a body as bytes or as pieces."""
+    """Status, headers (lower-case names), and a body as bytes or as an iterator of pieces."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Response:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
 
     async def send(self, receive: Receive, send: Send, *, with_body: bool) -> int:
-        """Sends the response. Returns the number of body bytes. Always closes the pieces."""
+        """Sends the response and returns the number of body bytes. Always closes the body iterator."""
         body = self.body
         if isinstance(body, bytes) and self.status not in _WITHOUT_BODY:
             self.headers.setdefault("content-length", str(len(body)))

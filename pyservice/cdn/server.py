@@ -65,8 +65,10 @@ class CdnServer:
         self._timer = loop.call_later(_CHECK_S, self.check)
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Closes the listeners, finishes responses and uploads for up to `grace_s`, then aborts the
-        rest.
+        """Closes the listeners, and waits up to `grace_s` seconds for running responses and
+        uploads.
+
+        Then aborts the remaining connections.
         """
         for server in self._servers:
             server.close()

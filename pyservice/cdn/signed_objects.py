@@ -78,7 +78,7 @@ class SignedObjects:
 
 
 def upload_of(grant: UrlGrant) -> str:
-    """Returns the upload id, which is the first part of an object key."""
+    """Returns the upload id of a signed URL, which is the first part of its object key."""
     return grant.key.partition("/")[0]
 
 

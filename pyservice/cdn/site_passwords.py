@@ -42,7 +42,7 @@ class TooManyWrongPasswords(Exception):
 
 
 class Source(NamedTuple):
-    """Site and client address. Wrong passwords are counted for this pair."""
+    """Site and client address of a request. Wrong passwords are counted for this pair."""
 
     group: str
     site: bytes
@@ -62,7 +62,7 @@ class _Line:
 
 
 class SitePasswords:
-    """Checks Basic credentials. Caches valid ones by a keyed hash."""
+    """Checks Basic credentials of site visitors. Caches valid credentials as keyed hashes."""
 
     def __init__(self, threads: int = 2, clock_s: Callable[[], float] = monotonic) -> None:
         self._threads = PasswordThreadPool(threads)
@@ -120,10 +120,10 @@ class SitePasswords:
 
     @asynccontextmanager
     async def _turn(self, source: bytes) -> AsyncIterator[None]:
-        """Counts a wrong password while a check runs, and removes it if the password is right.
+        """Admits one password check, and counts it as a wrong password in advance.
 
-        At the limit, requests wait for running checks. Raises PasswordChecksBusy,
-        TooManyWrongPasswords.
+        The caller removes this count if the password is right. If the limit is reached, waits for
+        running checks of the same source. Raises PasswordChecksBusy, TooManyWrongPasswords.
         """
         line = self._lines.setdefault(source, _Line())
         if line.present - line.under_way >= _WAITING_MAX:
@@ -148,9 +148,10 @@ class SitePasswords:
                 del self._lines[source]
 
     def _comparisons(self, expected: bytes | None, users: Mapping[str, bytes]) -> list[bytes]:
-        """Returns hashes to compare. Their total cost is that of the most expensive user hash.
+        """Returns the hashes to compare with a password.
 
-        So an unknown user takes as long as a known user.
+        Their total cost is that of the site's most expensive user hash. The check of an unknown
+        user therefore takes as long as that of a known user.
         """
         dearest = max([BCRYPT_ROUNDS, *map(_cost, users.values())])
         if expected is None:

@@ -1,7 +1,7 @@
-"""Sites of running versions, read from the records and cached.
+"""Sites of deployed versions, read from the database and cached.
 
-The current version is cached for half a second or until it changes. Files and routes never change
-and are cached for long.
+The current version of a namespace is cached for 0.5 s, or until it changes. Files and routes of a
+version never change, so they are cached for longer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Files = dict[str, SiteFile]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Cached lookup of a site name. `topic` and `index` show whether it may have changed."""
+    """Cached site of a namespace. If `topic` has another index than `index`, the site may have
+    changed.
+    """
 
     site: Site | None
     found_at_s: float
@@ -55,10 +57,10 @@ class SiteRecords:
         self._routes: OrderedDict[str, Routes] = OrderedDict()
 
     async def find(self, game: str, namespace: str) -> Site | None:
-        """Returns the site of the running version, at most 1 s old, or None for an unknown
+        """Returns the current site of a namespace, at most 1 s old, or None for an unknown
         namespace.
 
-        Raises CONTROL_PLANE_UNAVAILABLE without a database.
+        Raises CONTROL_PLANE_UNAVAILABLE if the database is unavailable.
         """
         name = (game, namespace)
         known = self._known.get(name)

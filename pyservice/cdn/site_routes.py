@@ -1,4 +1,4 @@
-"""Routes of a site: glob patterns with response headers and passwords."""
+"""Routes of a site: glob patterns for paths, with the response headers of matching files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS_MAX: Final = 1024
 
 
 class Glob:
-    """Compiled glob. Leading slashes of pattern and path are ignored."""
+    """Compiled glob pattern for paths. A leading slash of the pattern or path is ignored."""
 
     __slots__ = ("_accept", "_jumps", "_loops", "_masks", "_start", "_steps", "_tests")
 
@@ -184,7 +184,7 @@ class Route:
 
 
 class Routes:
-    """Routes of a version. Raises ValueError for an invalid glob."""
+    """Routes of a site version. Raises ValueError for an invalid glob pattern."""
 
     def __init__(self, routes: Sequence[Route] = ()) -> None:
         ordered = sorted(routes, key=lambda route: -route.priority)
@@ -192,8 +192,9 @@ class Routes:
         self._remembered: dict[str, dict[str, str]] = {}
 
     def headers(self, path: str) -> dict[str, str]:
-        """Returns the headers of all matching routes. Of one header, the route with the highest
-        priority wins.
+        """Returns the response headers that the routes set for a path.
+
+        If several routes set the same header, the route with the highest priority wins.
         """
         if not self._routes:
             return {}

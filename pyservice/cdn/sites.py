@@ -24,7 +24,7 @@ PRODUCTION: Final = "prod"
 
 @dataclass(frozen=True, slots=True)
 class SiteFile:
-    """File of a site: object key, size, upload time (epoch seconds) and content type.
+    """File of a site: object key, size in bytes, modification time (Unix seconds) and content type.
 
     Objects never change, so the key identifies the content.
     """
@@ -42,10 +42,10 @@ class SiteFile:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Current site of a namespace, with its files by path without a leading slash.
+    """Current site of a namespace. `files` maps paths without a leading slash to files.
 
-    `users` maps names to bcrypt hashes. It is None if the site needs no password. A namespace
-    without a site keeps its users, so that clients cannot see that it has no site.
+    `users` maps user names to bcrypt hashes. It is None if the site needs no password. A namespace
+    without a site can have users, so that the password prompt does not reveal the missing site.
     """
 
     files: Mapping[str, SiteFile]
@@ -56,16 +56,21 @@ class Site:
 
 
 class SiteSource(Protocol):
-    """Source of sites. It is called for every request, so it caches."""
+    """Lookup of sites by name. Implementations cache, because each request calls `find`."""
 
     async def find(self, game: str, namespace: str) -> Site | None:
-        """Returns the site by game and namespace name, at most 1 s old, or None for an unknown
+        """Returns the site for the names of a game and a namespace, or None for an unknown
         namespace.
+
+        The site is at most 1 s old.
         """
 
 
 class Address(NamedTuple):
-    """Site and path of a request. `prefix` precedes the path in local mode."""
+    """Site and path of a request.
+
+    In local mode, `prefix` is the start of the URL path that names the site. Otherwise it is empty.
+    """
 
     game: str
     namespace: str
@@ -74,19 +79,19 @@ class Address(NamedTuple):
 
 
 class BadPath(Exception):
-    """The path is malicious. The status is 400."""
+    """The path of a request is malformed or could be an attack. The response has status 400."""
 
 
 def is_of_sites(host: str, domain: str | None) -> bool:
-    """Returns whether a host is the sites' domain or a subdomain of it."""
+    """Returns whether a host is the domain of the sites or a subdomain of it."""
     return domain is not None and f".{_name_of(host)}".endswith(f".{domain}")
 
 
 def address(host: str, raw_path: str, domain: str | None) -> Address | None:
-    """Returns the site of a request by its Host below `domain`, or by its path without a `domain`.
+    """Returns the site and path of a request, or None if the request names no site.
 
-    Returns None if the request has no site. The path is decoded once and begins with a slash.
-    Raises BadPath.
+    The subdomain of `domain` in the Host header names the site. If `domain` is None, the first two
+    parts of the path name the site. The returned path is decoded once. Raises BadPath.
     """
     path = decoded(raw_path)
     if domain is None:
@@ -107,8 +112,10 @@ def _name_of(host: str) -> str:
 
 
 def decoded(raw_path: str) -> str:
-    """Decodes a path. Raises BadPath for encoded slashes or NUL, dot segments, control characters,
-    invalid UTF-8.
+    """Decodes the percent-escapes of a URL path once.
+
+    Raises BadPath for encoded slashes, NUL, backslashes, dot segments, control characters or
+    invalid UTF-8. Also raises BadPath if the path is too long.
     """
     if len(raw_path) > _PATH_MAX_BYTES or _TRICKS.search(raw_path) or _BAD_ESCAPE.search(raw_path):
         raise BadPath

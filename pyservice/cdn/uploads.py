@@ -1,4 +1,4 @@
-"""Receiver of uploaded objects, with a limit for each tenant and a minimum pace."""
+"""Receiver of uploaded objects. It limits concurrent uploads and requires a minimum speed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ _FREE_PART: Final = 4
 
 
 class UploadPace:
-    """Minimum pace of an upload that began at `now_s`. The upload's URL is valid for `good_s`
-    seconds.
+    """Minimum speed of one upload.
+
+    The upload began at `now_s`, and its URL is valid for `good_s` seconds.
     """
 
     def __init__(self, length: int, now_s: float, good_s: float) -> None:
@@ -46,14 +47,19 @@ class UploadPace:
         self._window_missing = length
 
     def wait(self, now_s: float) -> None:
-        """Excludes the time since the last check, because the disk was slow. Restarts the window."""
+        """Ignores the time since the last check, in which the upload waited for the disk.
+
+        Starts a new measurement window.
+        """
         late_s, self._looked_s = now_s - self._looked_s, now_s
         self._starts_s += late_s
         self._ends_s += late_s
         self._window_ends_s = now_s + WINDOW_S
 
     def is_kept(self, now_s: float, missing: int) -> bool:
-        """Returns whether the upload keeps the minimum pace. `missing` counts bytes not yet received."""
+        """Returns whether the upload is fast enough. `missing` is the number of bytes not yet
+        received.
+        """
         self._looked_s = now_s
         is_moving = True
         if now_s >= self._window_ends_s:
@@ -71,7 +77,7 @@ _WAIT: Final = "Send less at a time, and try again after Retry-After."
 
 
 class UploadOwner(NamedTuple):
-    """Tenants of a permit: upload id and packed address."""
+    """Upload id and packed client address. Concurrent PUT requests are limited for each of the two."""
 
     upload: str
     address: bytes
@@ -85,7 +91,10 @@ class UploadSlots:
         self._of: Counter[str | bytes] = Counter()
 
     def take(self, whose: UploadOwner, instead_of: UploadOwner | None = None) -> None:
-        """Takes a permit after returning the permit of `instead_of`. On OVERLOADED nothing changes."""
+        """Takes a permit for one PUT request. If `instead_of` is given, first returns its permit.
+
+        Raises OVERLOADED if no permit is free. The permit of `instead_of` then stays in use.
+        """
         if instead_of is not None:
             self.give_back(instead_of)
         refusal = self._refusal(whose)
@@ -136,7 +145,10 @@ class _Target(NamedTuple):
 
 
 class UploadReceiver:
-    """Receives uploads into the object folder. With S3, clients upload to the bucket."""
+    """Receives uploads and writes them to the object folder.
+
+    It is not used with S3, because clients then upload to the bucket.
+    """
 
     def __init__(
         self,
@@ -163,16 +175,19 @@ class UploadReceiver:
         return len(self._open)
 
     def takes(self, host: str) -> bool:
-        """Returns whether a PUT at this `Host` may be an upload."""
+        """Returns whether a PUT request to this host may be an upload. Hosts of sites accept no
+        uploads.
+        """
         return not is_of_sites(host, self._domain)
 
     def begin(
         self, path: str, query: bytes, length: int | None, client: bytes, trace: Trace
     ) -> Reception:
-        """Begins an upload. `length` is its Content-Length, `client` a packed address.
+        """Begins an upload. `length` is the Content-Length, and `client` is the packed client
+        address.
 
-        It replaces an unfinished upload to the same URL, because a client with a lost connection
-        retries early. Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE,
+        An unfinished upload to the same URL is replaced, because clients retry early after a lost
+        connection. Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE,
         STORAGE_FULL or OVERLOADED. On an error nothing changes.
         """
         try:
@@ -199,11 +214,14 @@ class UploadReceiver:
         return reception
 
     def over(self, trace: Trace, code: str) -> None:
-        """Records the result of an upload: OK, CANCELLED or an error code."""
+        """Records the result of an upload. `code` is OK, CANCELLED or an error code."""
         self._rays.end(trace, CDN_METRIC_LABEL, "upload", code, perf_counter())
 
     def end(self, reception: Reception, *, finish: bool) -> None:
-        """Ends an upload in a background task. `finish`: the upload is complete."""
+        """Ends an upload in a background task.
+
+        `finish` is True to complete the upload, and False to give it up.
+        """
         has_place = self._open.get(reception.target) is reception
         if has_place:
             del self._open[reception.target]
@@ -226,7 +244,9 @@ class UploadReceiver:
             reception.drop_if_slow()
 
     async def stop(self, grace_s: float) -> None:
-        """Waits up to `grace_s` for uploads, aborts the rest, and waits for the disk."""
+        """Waits up to `grace_s` seconds for uploads, aborts the rest, and waits for their disk
+        writes.
+        """
         if self._open:
             self._are_over.clear()
             with contextlib.suppress(TimeoutError):
@@ -238,7 +258,7 @@ class UploadReceiver:
 
 
 class Reception(asyncio.BufferedProtocol):
-    """One upload. It is the protocol of its connection from `take_over` until the response."""
+    """One upload. It is the asyncio protocol of its connection from `take_over` until the response."""
 
     def __init__(
         self,
@@ -302,8 +322,9 @@ class Reception(asyncio.BufferedProtocol):
         answer: Callable[[Response], None],
         when_lost: Callable[[], None],
     ) -> None:
-        """Receives the rest of the body. Calls `answer` with the response, or `when_lost` if the
-        connection is lost.
+        """Takes over the connection and receives the rest of the body.
+
+        Calls `answer` with the response, or `when_lost` if the connection is lost.
         """
         self._transport = transport
         self._answer = answer
@@ -362,7 +383,7 @@ class Reception(asyncio.BufferedProtocol):
         self._end(finish=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handles a lost connection. Has no effect once the upload waits for its response."""
+        """Calls `when_lost`, and gives up the upload if it has not ended."""
         self._transport = None
         self._when_lost()
         self._end(finish=False)

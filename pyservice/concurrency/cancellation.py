@@ -27,7 +27,10 @@ async def await_despite_cancel(work: Awaitable[Result]) -> Result:
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
-    """Cancels tasks and waits for their end. A cancellation of the caller still takes effect."""
+    """Cancels tasks and waits until they have ended. Ignores their errors.
+
+    If the caller is cancelled, the wait ends early.
+    """
     for task in tasks:
         task.cancel()
     if tasks:

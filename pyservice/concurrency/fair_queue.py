@@ -1,7 +1,7 @@
 """Fair queue for concurrency permits. A request counts against several limits at once.
 
-The limits of a webhook request are those of its host, of the tenant at this host, and of the tenant
-at all hosts. So slow requests of one tenant delay no other tenant.
+A webhook request, for example, counts for its host, for its tenant at this host, and for its tenant
+at all hosts. Slow requests of one tenant then delay no other tenant.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ class QueueFull(Exception):
 
 
 class FairQueue:
-    """Grants permits on one event loop.
+    """Grants concurrency permits to the requests of one event loop.
 
     A request has one key for each limit, from the widest limit to the narrowest. Requests with
-    equal keys are served in order of arrival. Different keys that wait take turns.
+    equal keys are served in order of arrival. Waiting requests with different keys take turns.
     """
 
     def __init__(self, *limits: int, present_max: int | None = None) -> None:
-        """`limits` are numbers of permits for one key. `present_max` limits the running and waiting
-        requests of one last key.
+        """Each of `limits` is the number of concurrent requests that one key may run.
+
+        `present_max` limits the running and waiting requests with the same last key.
         """
         self._limits = limits
         self._present_max = present_max
@@ -42,7 +43,7 @@ class FairQueue:
 
     @asynccontextmanager
     async def permit(self, *keys: Hashable) -> AsyncIterator[None]:
-        """Holds a permit. Raises QueueFull."""
+        """Waits for a permit and holds it during the `async with` block. Raises QueueFull."""
         await self.acquire(*keys)
         try:
             yield

@@ -22,9 +22,10 @@ class _Flight(Generic[Result]):
 
 class SingleFlight(Generic[Key, Result]):
     def __init__(self, *, is_kept: bool = False, is_fresh: bool = False) -> None:
-        """With `is_kept`, a run continues if all its callers are cancelled. Otherwise it is cancelled.
+        """If `is_kept`, a run continues even if all its callers are cancelled. Otherwise it is
+        cancelled.
 
-        With `is_fresh`, callers do not join a run that has started, so that no result is older than
+        If `is_fresh`, a caller never joins a run that has started. Each result is then newer than
         its request.
         """
         self._is_kept = is_kept
@@ -38,7 +39,10 @@ class SingleFlight(Generic[Key, Result]):
         return key in self._flights
 
     async def run(self, key: Key, work: Callable[[], Awaitable[Result]]) -> Result:
-        """Returns the shared result, which callers must not change. Raises the error of `work`."""
+        """Returns the result of `work`, which runs once for all concurrent callers with this key.
+
+        Callers must not change the shared result. Raises the error of `work`.
+        """
         flight = self._flights.get(key)
         if flight is None:
             task = asyncio.create_task(self._start(key, work))

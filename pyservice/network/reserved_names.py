@@ -49,15 +49,17 @@ def is_header_of_connection(name: str) -> bool:
 
 
 def is_header_of_requests(name: str) -> bool:
-    """Returns whether the service sets this header in its webhook requests. Excludes connection
-    headers.
+    """Returns whether the service sets this header in its webhook requests.
+
+    Returns False for headers of the connection, such as `upgrade`.
     """
     return name.lower() in HEADERS_OF_REQUESTS
 
 
 def is_header_of_answers(name: str) -> bool:
-    """Returns whether only the service sets this header in site responses. Excludes connection
-    headers.
+    """Returns whether site routes are not allowed to set this response header.
+
+    Returns False for headers of the connection, such as `upgrade`.
     """
     return name.lower() in HEADERS_OF_ANSWERS
 
