@@ -57,6 +57,7 @@ test: build $(S3_SERVER) ## The fast tests: run them before a commit
 	$(BIN)/pytest -m "not proof" --tier fast -n 3 --dist worksteal
 
 test-full: wheel $(S3_SERVER) ## Every test: what CI runs
+	@scripts/step "UDP example" build/udp-example.log cargo build --release --locked -p hosting-example-udp
 	cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof and not timing" -n 3 --dist worksteal
 	$(BIN)/pytest -m "timing and not proof" -n 0

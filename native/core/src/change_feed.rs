@@ -44,7 +44,7 @@ impl<K: Copy + Ord> ChangeFeed<K> {
         }
     }
 
-    /// Removes a key whose change a reader may have missed. Readers before this change get all keys.
+    /// Removes a key. A reader may have missed its last change, so earlier readers get all keys.
     pub(crate) fn forget(&mut self, key: K) {
         self.forgotten = self.forgotten.max(self.changed_at(key));
         self.remove(key);
