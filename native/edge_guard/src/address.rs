@@ -78,7 +78,9 @@ pub fn canonical_ip(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// Returns the address that limits count: an IPv4 address, or the /64 network of an IPv6 address.
+/// Returns the key under which the limits per client count an address.
+///
+/// An IPv4 address is its own key. All IPv6 addresses of one /64 network share a key.
 #[must_use]
 pub fn client_key(address: IpAddr) -> IpAddr {
     match canonical_ip(address) {

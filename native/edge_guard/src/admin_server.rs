@@ -1,4 +1,4 @@
-//! Administration server: HTTP over a Unix socket that only its owner may use.
+//! Administration server: HTTP over a Unix socket that only the user of edge-guard may use.
 
 use std::convert::Infallible;
 use std::io;

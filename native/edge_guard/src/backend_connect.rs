@@ -1,4 +1,4 @@
-//! Connections to backends, with a timeout and retries while the system is out of descriptors.
+//! Connections to backends, with a timeout and with retries while the system is out of file descriptors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use tokio::time::{sleep, timeout};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Pause before another connect to a Unix socket with a full accept queue. TCP waits in the kernel instead.
+/// Delay before a retry if the accept queue of a Unix socket is full. For TCP, the kernel waits instead.
 const QUEUE_RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// Connects to a backend. Retries within the timeout if the system is out of descriptors.
+/// Connects to a backend, with the timeout `within`. Retries while the system is out of file descriptors.
 pub async fn connect(backend: SocketAddr, within: Duration) -> io::Result<TcpStream> {
     let stream = with_retries(within, || TcpStream::connect(backend)).await?;
     stream.set_nodelay(true)?;

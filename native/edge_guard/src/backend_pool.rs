@@ -1,4 +1,4 @@
-//! Idle HTTP/1.1 connections to backends: a pool shared by all players, and one connection kept for one player.
+//! Idle HTTP/1.1 connections to backends, stored for later requests: in a pool for all players, or for one player only.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,16 +8,16 @@ use hyper::client::conn::http1::SendRequest;
 
 use crate::address::BackendAddress;
 
-/// Maximum idle time of a connection, shorter than the keep-alive of common servers (5 s).
+/// Maximum idle time of a connection, shorter than the keep-alive timeout of common servers (5 s).
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
 
-/// Limit of idle connections in the process. The connection limits do not count their descriptors.
+/// Maximum number of idle backend connections in the process. The connection limits do not count them.
 const IDLE_CONNECTIONS_MAX: usize = 1_024;
 
-/// Divisor of the connection limit. The pool stores at most this fraction of the allowed connections.
+/// The pools store at most one idle connection for this many allowed connections.
 const IDLE_SHARE: usize = 8;
 
-/// Idle backend connections by route number. The most recently used connection is taken first.
+/// Pool of idle backend connections by route number. `take` returns the most recently used connection.
 #[derive(Debug)]
 pub struct BackendPool<B> {
     waiting: Mutex<PoolState<B>>,
@@ -97,10 +97,10 @@ impl<B> BackendPool<B> {
     }
 }
 
-/// Idle connection for one player. Its backend has received the player's address in a PROXY header.
+/// Idle backend connection that began with a PROXY header for one player. Only this player may use it.
 ///
-/// The limits count two descriptors per player, for the player and one backend connection. So only one is stored.
-/// Concurrent HTTP/2 requests have permits of their own.
+/// The connection limits count two file descriptors for each player: the player's connection and one backend
+/// connection. So at most one idle connection is stored. Concurrent HTTP/2 requests need their own permits.
 #[derive(Debug)]
 pub struct DedicatedConnection<B>(Mutex<Option<(u64, IdleConnection<B>)>>);
 
@@ -111,7 +111,7 @@ impl<B> Default for DedicatedConnection<B> {
 }
 
 impl<B> DedicatedConnection<B> {
-    /// Takes the idle connection if it is open and belongs to this route. Otherwise closes the connection.
+    /// Returns the idle connection if it is open and leads to this backend of the route. Otherwise closes it.
     pub fn take(&self, route: u64, backend: &BackendAddress) -> Option<SendRequest<B>> {
         let (of, idle) = self.waiting().take()?;
         (of == route && idle.backend == *backend && idle.is_good()).then_some(idle.sender)

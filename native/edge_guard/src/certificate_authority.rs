@@ -11,7 +11,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-/// Writes `ca.pem`, `ca.key`, `server.pem` and `server.key`. Reuses an existing authority.
+/// Writes `ca.pem`, `ca.key`, `server.pem` and `server.key` into a folder. Reuses the authority if the folder has one.
 #[must_use]
 pub fn make(folder: &str, names: &[&str]) -> ExitCode {
     match write(Path::new(folder), names) {

@@ -1,4 +1,5 @@
-//! Settings: a JSON file. All its problems are reported at once. SIGHUP reloads certificates, limits and timeouts.
+//! Settings of edge-guard, read from a JSON file. One check reports all problems of the file. SIGHUP reloads
+//! certificates, limits and timeouts.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub struct Config {
     /// Local address on which the ports of routes are bound.
     #[serde(deserialize_with = "ip_address")]
     pub bind: IpAddr,
-    /// Player address without the port. Also selects the certificate for TLS clients that send no server name.
+    /// Host of the player addresses. Also selects the certificate for TLS clients that send no server name.
     #[serde(deserialize_with = "text::<_, 253>")]
     pub advertised: String,
     #[serde(deserialize_with = "listen")]
@@ -36,10 +37,10 @@ pub struct Config {
     pub certificates: Vec<Certificate>,
     #[serde(deserialize_with = "list")]
     pub backends: Vec<Backend>,
-    /// Trusted proxies in front of edge-guard.
+    /// Networks of trusted proxies in front of edge-guard.
     #[serde(deserialize_with = "list")]
     pub proxies: Vec<IpNetwork>,
-    /// Number of TCP threads, and of UDP threads.
+    /// Number of TCP threads, and also of UDP threads.
     #[serde(deserialize_with = "number::<_, usize, 1, 256>")]
     pub workers: usize,
     #[serde(deserialize_with = "number::<_, i8, -20, 19>")]
@@ -84,14 +85,14 @@ pub struct LimitSettings {
     pub connections: usize,
     #[serde(deserialize_with = "limit")]
     pub connections_per_route: usize,
-    /// IPv6: per /64.
+    /// Limit for each IPv4 address or IPv6 /64 network.
     #[serde(deserialize_with = "limit")]
     pub connections_per_address: usize,
     #[serde(deserialize_with = "limit")]
     pub datagram_sessions: usize,
     #[serde(deserialize_with = "limit")]
     pub datagram_sessions_per_route: usize,
-    /// IPv6: per /64.
+    /// Limit for each IPv4 address or IPv6 /64 network.
     #[serde(deserialize_with = "limit")]
     pub datagram_sessions_per_address: usize,
     #[serde(deserialize_with = "limit")]
@@ -118,10 +119,10 @@ pub struct Timeouts {
     pub stream_idle: Duration,
     #[serde(rename = "datagram_idle_ms", deserialize_with = "milliseconds")]
     pub datagram_idle: Duration,
-    /// Timeout of open connections after SIGTERM.
+    /// Time that open connections have to end after SIGTERM.
     #[serde(rename = "drain_ms", deserialize_with = "milliseconds")]
     pub drain: Duration,
-    /// Timeout of open connections in a process that a newer process replaced.
+    /// Time that open connections have to end after a newer process has replaced this process.
     #[serde(rename = "replaced_ms", deserialize_with = "milliseconds")]
     pub replaced: Duration,
 }
@@ -232,7 +233,7 @@ impl Problems {
         self.0.push(format!("{}: {problem}", if path.is_empty() { "settings" } else { path }));
     }
 
-    /// Reports whether the setting at a path, or a part of it, has a problem.
+    /// Reports whether the setting at this path, or a setting inside it, has a problem.
     fn has(&self, path: &str) -> bool {
         let rest = |problem: &String| problem.strip_prefix(path).map(|rest| rest.starts_with([':', '.']));
         self.0.iter().any(|problem| rest(problem).unwrap_or(false))
@@ -257,7 +258,8 @@ impl Problems {
         }
     }
 
-    /// Reports null settings as problems and removes them, because null marks a removed list element later.
+    /// Reports each null as a problem, and removes null fields. Later, null marks a list element that was removed as
+    /// faulty.
     fn remove_nulls(&mut self, value: &mut Value, path: &str) {
         let inner = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match value {

@@ -1,4 +1,4 @@
-//! Connection limits in total, per route and per client address; and the descriptor limit.
+//! Connection limits in total, per route and per client address, and the limit of file descriptors.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -50,8 +50,10 @@ impl ConnectionLimits {
         self.all.load(SeqCst) >= self.all_max.load(SeqCst)
     }
 
-    /// Admits a connection within the limits. Without a client (trusted proxy) or a route (host listener), only the
-    /// other limits apply.
+    /// Admits a connection, or returns the limit that it would exceed.
+    ///
+    /// `client` is `None` for a trusted proxy, which has no limit per client. `of_route` is `None` if a host name will
+    /// select the route. Then the limit per route is not checked.
     pub fn admit(
         self: &Arc<Self>,
         client: Option<IpAddr>,
@@ -104,10 +106,10 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Raises the descriptor limit. Returns the settings, reduced to that limit, and the limit.
+/// Raises the limit of file descriptors, and returns settings that fit this limit, and the limit.
 ///
-/// A connection needs two descriptors and a UDP session one. If there are too few, each kind gets half, or
-/// more if the other kind needs less.
+/// A connection needs two descriptors, and a UDP session needs one. If there are too few, connections and UDP sessions
+/// get half each. Either kind gets more if the other kind needs less.
 #[must_use]
 pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
     let wanted = wanted(settings) + RESERVED_DESCRIPTORS;

@@ -1,4 +1,4 @@
-//! Entry points of the program: serve, and check the settings.
+//! Entry points of the program: serve players, and check the settings.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +17,8 @@ const EXIT_FOLDER_IN_USE: u8 = 75;
 
 const EXIT_INVALID_SETTINGS: u8 = 78;
 
-/// Serves until the process is stopped or replaced. Returns only on an error at the start.
+/// Serves until the process is stopped or replaced, then exits. Returns only if the settings cannot be read, or the
+/// runtime cannot start.
 #[must_use]
 pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
     let config = match Config::read(path) {
@@ -47,7 +48,7 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
     }
 }
 
-/// Reports all problems of the settings and certificates.
+/// Logs all problems of the settings file and its certificates.
 #[must_use]
 pub fn check(path: &Path) -> ExitCode {
     let read = Config::read(path).and_then(|config| Certificates::read(&config).map(drop));

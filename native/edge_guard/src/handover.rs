@@ -1,4 +1,4 @@
-//! Handover of all sockets and routes from an older process to a newer one, with SCM_RIGHTS.
+//! Handover of all sockets and routes from an older process to a newer one, over a Unix socket with SCM_RIGHTS.
 //! ```text
 //! newer                                   older
 //! POST /handover, upgrade ──────────────► pauses: reads no datagram, applies no change
@@ -10,8 +10,8 @@
 //!        ◄────────────────────────────── gone
 //! ```
 //!
-//! An older process that dies after `ready` leaves everything to the newer one, which has the sockets already. The
-//! older process keeps its open connections until they end.
+//! The older process keeps its open connections until they end. If the older process dies after `ready`, the newer one
+//! serves without the confirmation, because it already has the sockets.
 
 mod framing;
 
@@ -30,7 +30,7 @@ use crate::route_set::RouteSet;
 use crate::udp::{LocalAddress, MigratedSession, Rank};
 pub use framing::{read_frame, write_frame};
 
-/// Timeout of one protocol step.
+/// Timeout of each read and write during the handover.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub enum SocketRole {
     Session {
         port: u16,
         client: SocketAddr,
-        /// Local address of the session. Missing from older versions, and on a port with only one address.
+        /// Local address that the player uses. `None` on a port with only one address, or from an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         local: Option<LocalAddress>,
         backend: SocketAddr,
@@ -70,7 +70,8 @@ pub enum HandoverMessage {
     Stop,
 }
 
-/// Descriptor that the older process shares with its own sockets, because it may be out of descriptors.
+/// File descriptor of a socket that the older process still uses. It is shared and not duplicated, because the process
+/// may be out of descriptors.
 pub type SharedDescriptor = Arc<dyn AsFd + Send + Sync>;
 
 #[derive(Default)]
@@ -87,7 +88,7 @@ pub struct ReceivedState {
     pub set: RouteSet,
 }
 
-/// Sockets of the older process by port number. Each route takes its sockets from here.
+/// Sockets of the older process by port number. The routes of the newer process take their sockets from here.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
     pub streams: HashMap<u16, TcpListener>,
@@ -95,7 +96,7 @@ pub struct InheritedSockets {
     pub sessions: HashMap<u16, Vec<MigratedSession>>,
 }
 
-/// Sends all routes and sockets, and returns when the newer process is ready. After an error this process continues.
+/// Sends all routes and sockets, and waits until the newer process is ready. After an error, the caller still serves.
 pub fn send_offer(stream: &UnixStream, gift: &HandoverOffer) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(STEP_TIMEOUT))?;
@@ -113,7 +114,7 @@ pub fn send_offer(stream: &UnixStream, gift: &HandoverOffer) -> io::Result<()> {
     }
 }
 
-/// Sends the final message, after which the newer process serves.
+/// Sends the last message of the handover. From then on, the newer process serves.
 pub fn confirm(stream: &UnixStream) -> io::Result<()> {
     framing::send(stream, &HandoverMessage::Yours, &[])
 }
@@ -142,7 +143,7 @@ pub fn connect(folder: &Path) -> io::Result<UnixStream> {
     Err(io::Error::other(String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned()))
 }
 
-/// Receives the routes and sockets, which the older process still uses.
+/// Receives the routes and sockets of the older process. This process must not serve with them before `accept`.
 pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
     let mut taken = ReceivedState::default();
     loop {
@@ -157,7 +158,7 @@ pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
     }
 }
 
-/// Reports that this process is ready, and waits for the confirmation of the older process.
+/// Sends `ready` to the older process and waits for its confirmation. Succeeds too if the older process has died.
 pub fn accept(stream: &UnixStream) -> io::Result<()> {
     framing::send(stream, &HandoverMessage::Ready, &[])?;
     match framing::receive(stream) {

@@ -1,4 +1,4 @@
-//! HTTP hosts: game servers that are reached by name, and the own API and CDN.
+//! Routes by HTTP host name: to game servers, and to configured backends such as the API and the CDN.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl HostTable {
     }
 }
 
-/// Returns the entry of a host name, or of the `*.` wildcard of its parent domain.
+/// Returns the entry of a host name such as `a.example.com`, or else the entry of `*.example.com`.
 pub fn find_name<'a, T>(names: &'a HashMap<String, T>, name: &str) -> Option<&'a T> {
     names.get(name).or_else(|| {
         let (_, parent) = name.split_once('.')?;

@@ -1,4 +1,4 @@
-//! HTTP/1.1 and HTTP/2 connections of players, plain or over TLS, by port or by host.
+//! HTTP/1.1 and HTTP/2 connections of players, plain or over TLS. A port or a host name selects the route.
 
 mod activity;
 mod exchange;
@@ -33,7 +33,7 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 
 const HTTP2_STREAMS_MAX: u32 = 100;
-/// Bytes of a response that one HTTP/2 stream buffers for a slow reader.
+/// Maximum bytes of a response that one HTTP/2 stream buffers for a slow reader.
 const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ struct PlayerConnection {
     is_proxied: bool,
     forwarded: headers::ForwardedHeaders,
     tracker: Arc<ActivityTracker>,
-    /// Backend connection that has sent the PROXY header of this player.
+    /// Idle backend connection that began with the PROXY header of this player.
     own: DedicatedConnection<RequestBody>,
     _open: OpenConnection,
 }

@@ -1,9 +1,9 @@
 //! Port proxy: forwards players to game servers, and survives restarts of the rest of the service.
 //!
-//! Edge-guard owns the public sockets. The data plane decides the routes, and edge-guard keeps the last ones on disk.
+//! Edge-guard owns the public sockets. The data plane decides the routes, and edge-guard saves the last routes on disk.
 //! Start reading at `route_set` (the routes and their rules), `route_controller` (receives them), `route_table` (binds
-//! sockets), `tcp`, `http` and `udp` (carry traffic), and `handover` (replaces the process). A module may only use
-//! modules of lower lines:
+//! sockets), `tcp`, `http` and `udp` (forward traffic), and `handover` (replaces the process). In this list, a module
+//! may only use modules of lower lines:
 //!
 //! ```text
 //! entrypoint

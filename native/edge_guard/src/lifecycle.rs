@@ -1,4 +1,4 @@
-//! Main loop of an edge-guard: serves until it is stopped, drained, or replaced by a newer process.
+//! Main loop of edge-guard: serves until the process is stopped, drained, or replaced by a newer process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -100,7 +100,9 @@ impl EdgeGuard {
         0
     }
 
-    /// Hands over to a newer process. Returns its stream if the newer process serves now, else `None`.
+    /// Hands all sockets and routes over to a newer process, and returns the stream to it.
+    ///
+    /// Returns `None` if the handover failed. This process then continues to serve.
     async fn hand_over(&mut self, stream: std::os::unix::net::UnixStream) -> Option<UnixStream> {
         let sessions = self.context.datagrams.pause().await;
         let given = match self.handover_offer(sessions) {

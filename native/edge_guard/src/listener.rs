@@ -17,13 +17,16 @@ use crate::worker::{Worker, Workers};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Size of UDP socket buffers. The kernel doubles them and counts a small datagram as 768 bytes: 4 MiB hold 10,900
-/// datagrams, or 110 ms at 100,000 per second. A thread may wait that long for a busy core. The memory is only used by
-/// waiting datagrams, and bounded by `net.ipv4.udp_mem`.
+/// Size of UDP receive buffers. The kernel doubles the size and counts a small datagram as 768 bytes.
+///
+/// So 4 MiB hold 10,900 datagrams, or 110 ms at 100,000 per second. A thread may wait that long for a busy core. Only
+/// waiting datagrams use memory, and `net.ipv4.udp_mem` limits the sum.
 const RECEIVE_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 
-/// Binds a TCP listener. Fails with `AddrInUse` if another program listens on the port, but not for old connections.
+/// Binds a TCP listener. Fails with `AddrInUse` if another program listens on the port.
+///
+/// Remaining connections of an earlier listener do not prevent the bind.
 pub fn bind_stream(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Transport::TCP))?;
     socket.set_reuse_address(true)?;
@@ -47,7 +50,7 @@ pub fn bind_datagram(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Sets the buffer sizes. Only privileged processes can exceed the system's limit.
+/// Sets the buffer sizes of a UDP socket. Without privileges, the kernel reduces them to the system's limit.
 fn set_buffer_sizes(socket: &Socket) {
     if !force_buffer_size(socket, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES) {
         let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
@@ -145,7 +148,7 @@ fn is_client_error(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
-/// Sets `TCP_NODELAY` and keep-alive. Fails if the client has closed the connection.
+/// Sets `TCP_NODELAY` and keep-alive on a client's connection. Fails if the client has closed the connection.
 pub fn prepare(client: TcpStream) -> io::Result<tokio::net::TcpStream> {
     client.set_nonblocking(true)?;
     client.set_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! A served route: its backend, and all tasks that carry connections for it. Its end aborts these tasks.
+//! Route that is being served: its backend, and the tasks of its connections. The end of the route aborts these tasks.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl LiveRoute {
         self.state().backend = backend;
     }
 
-    /// Runs a task, which is aborted at the end of the route. Does nothing if the route has ended.
+    /// Spawns a task that the end of the route aborts. Does nothing if the route has ended.
     pub fn spawn(self: &Arc<Self>, on: &Handle, task: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.state();
         if state.is_ended {

@@ -1,9 +1,9 @@
-//! Metrics: counters of each thread, and the Prometheus text that sums them. Label values are closed sets.
+//! Metrics: counters of each thread, and the Prometheus text with their sums. All label values are known in advance.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Fixed set of label values.
+/// Enum of all values that one Prometheus label can have.
 pub trait LabelSet: Copy + 'static {
     const TEXTS: &'static [&'static str];
 
@@ -125,7 +125,7 @@ impl Counter {
     }
 }
 
-/// Counters for the values of one label. The array is as long as the largest label set.
+/// Counters of one metric, one for each value of its label. The array fits the largest label set.
 #[derive(Debug, Default)]
 pub struct LabelledCounters([Counter; 8]);
 

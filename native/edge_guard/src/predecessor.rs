@@ -1,4 +1,4 @@
-//! The older process that still carries connections after a handover.
+//! Connection to the older process, which still serves its open connections after a handover.
 
 use std::collections::HashMap;
 use std::io;
@@ -50,7 +50,9 @@ impl Predecessor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_over
     }
 
-    /// Ends an owner's connections in the older process. Returns when they, or the older process, have ended.
+    /// Ends the connections of a route owner in the older process.
+    ///
+    /// Returns when these connections, or the older process, have ended.
     pub async fn remove(&self, owner: &str) {
         let gone = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

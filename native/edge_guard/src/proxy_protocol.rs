@@ -11,7 +11,7 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
 const COMMAND_PROXY: u8 = 0x21;
 
-/// Returns the header for a connection from `client` to `server`.
+/// Returns the PROXY header for a connection from `client` to `server`.
 #[must_use]
 pub fn header(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
@@ -40,8 +40,9 @@ fn wide(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Reads the PROXY header of a trusted proxy, with client and server address. Returns `None` if there is none, or if
-/// the proxy connects for itself.
+/// Reads the PROXY header that a trusted proxy sends, and returns its client and server addresses.
+///
+/// Returns `None` if the stream starts without a header, or if the header has no addresses.
 pub async fn read(stream: &TcpStream) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
     let mut begin = [0; SIGNATURE.len()];
     loop {

@@ -1,7 +1,8 @@
 //! Relay: copies bytes both ways between two streams until both directions have ended.
 //!
-//! An idle pair owns no buffer. Reads use one buffer per thread, and only bytes that the other side does not take at
-//! once are kept. Half closes are relayed. Two plain sockets with much traffic use splice(2).
+//! An idle relay owns no buffer. All relays of a thread read into the same buffer, and a relay stores only bytes that
+//! the other side does not accept at once. Half closes are relayed. Two sockets without TLS use splice(2) at high
+//! traffic.
 
 mod pipe;
 mod splice;
@@ -27,7 +28,7 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
 }
 
-/// Relays bytes between two sockets. Fails on a socket error, and after the time `idle` without traffic.
+/// Relays bytes between two sockets. Fails on a socket error, or after the duration `idle` without traffic.
 pub async fn sockets(
     client: &mut TcpStream,
     backend: &mut TcpStream,
@@ -196,7 +197,9 @@ impl Flow {
     }
 }
 
-/// Accepts the end of a TLS stream without close_notify, which many clients omit. A reset could discard their data.
+/// Treats the end of a TLS stream without close_notify as a normal end, because many clients omit close_notify.
+///
+/// A reset of the connection could discard data that such a client has sent.
 fn accept_missing_close_notify(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(error) }
 }

@@ -35,7 +35,7 @@ impl BodyProgress {
         self.is_over.load(Relaxed)
     }
 
-    /// Reports whether the player, and not the backend, delays the request.
+    /// Reports whether the request waits for the next part of its body from the player.
     pub fn is_waiting_for_player(&self) -> bool {
         self.is_waiting_for_player.load(Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Client of the data plane's `Routes` service: long polls for routes, and reports outcomes until they are
-//! acknowledged.
+//! Client of the data plane's `Routes` service: long polls for routes, and reports the outcome of each route until the
+//! data plane acknowledges it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::wire::routes_client::RoutesClient;
 /// Duration of a long poll in milliseconds.
 const WAIT_MS: u32 = 15_000;
 
-/// Time after the end of a long poll at which a missing response counts as a failure.
+/// Extra time for the response to a long poll. After it, the request counts as failed.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-/// Delay after the first failure. Delays stay short, because a failed request costs little, and lobbies wait for the
-/// next one.
+/// Delay before the first retry. All delays are short, because a failed request is cheap and starting lobbies wait for
+/// their routes.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(250);
 
@@ -71,8 +71,10 @@ impl RouteClient {
         self.outcomes.push(outcome);
     }
 
-    /// Returns the next request for an epoch and a version. Removed routes are reported only after the route set is
-    /// saved, so that a restart does not restore them.
+    /// Returns the next request, for routes that are newer than an epoch and version.
+    ///
+    /// The request reports removed routes only if the route set is saved (`is_kept`). Otherwise a restart could restore
+    /// a route that was reported as removed.
     pub fn next_call(&mut self, (epoch, version): (u64, u64), is_kept: bool) -> FollowCall {
         if !is_kept {
             // Removals sort last, and wait.
@@ -95,7 +97,7 @@ impl RouteClient {
         FollowCall { request, outcomes }
     }
 
-    /// Sends the request after the retry delay. A cancelled call loses no outcomes.
+    /// Sends a request, after the retry delay if the last request failed. A cancelled call loses no outcomes.
     pub async fn send(&self, next_call: &FollowCall) -> Result<RouteUpdate, String> {
         if let Some(not_before) = self.not_before {
             tokio::time::sleep_until(not_before).await;

@@ -1,4 +1,4 @@
-//! Control loop: requests routes, applies and saves them, and returns administration commands.
+//! Control loop: requests routes from the data plane, applies and saves them, until an administration command arrives.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::route_table::{RouteCounts, RouteOutcome, RouteTable};
 pub enum AdminCommand {
     HandOver(std::os::unix::net::UnixStream),
     ReadAgain,
-    /// Ends after open connections. A second drain command stops at once.
+    /// Stops when all open connections have ended or the drain timeout is over. A second `Drain` stops at once.
     Drain,
     Stop,
 }
@@ -43,7 +43,8 @@ pub struct RouteController {
     is_kept: bool,
     is_full: bool,
     is_connected: bool,
-    /// False before the first response of the data plane. Until then, the saved route set may be incomplete.
+    /// False before the first response of the data plane. Until then, the saved route set may be incomplete, so all
+    /// routes are requested.
     has_been_answered: bool,
     outcomes_in: UnboundedReceiver<RouteOutcome>,
     counters: Arc<ThreadCounters>,
@@ -82,7 +83,7 @@ impl RouteController {
         control
     }
 
-    /// Requests and applies route changes until a command arrives.
+    /// Requests and applies route changes until an administration command arrives, and returns the command.
     pub async fn run_until_command(&mut self, commands: &mut UnboundedReceiver<AdminCommand>) -> AdminCommand {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -171,7 +172,7 @@ impl RouteController {
         &self.set
     }
 
-    /// Returns the next route outcome. Use this only when no further requests are sent.
+    /// Returns the next route outcome, which is then not reported to the data plane. Use this only after a handover.
     pub async fn outcome(&mut self) -> Option<RouteOutcome> {
         self.outcomes_in.recv().await
     }

@@ -1,8 +1,14 @@
 //! The set of routes, and the rules for changing it.
 //!
-//! Nothing is removed before a complete set of an epoch that is not older than the newest one seen. Then a route is
-//! removed if its owner is named as removed, or if a non-empty complete set lacks it. So a data plane that lost its
-//! memory ends no game. It may remove what it added itself.
+//! Each update has the epoch of the data plane, which rises with each start of the data plane. An update is the
+//! complete set of routes, or a change of it. Three rules decide about removals:
+//!
+//! - Updates of an epoch remove no routes before the first complete set of that epoch.
+//! - Later updates remove the routes of the owners that they list as removed. A complete set that is not empty also
+//!   removes all routes that it does not have.
+//! - A data plane of an older epoch than the newest one seen can remove only routes that it added itself.
+//!
+//! So a data plane that has lost its data ends no game.
 
 mod route_file;
 
@@ -96,14 +102,14 @@ impl Route {
     }
 }
 
-/// Parsed response of the data plane.
+/// Parsed response of the data plane to a request for routes.
 #[derive(Debug, Default, Clone)]
 pub struct RouteUpdate {
     pub epoch: u64,
     pub version: u64,
     pub is_complete: bool,
     pub routes: Vec<Route>,
-    /// Invalid routes, with their reasons.
+    /// Key, port and error of each route that is invalid.
     pub unreadable: Vec<(RouteKey, u32, String)>,
     pub removed: Vec<String>,
 }
@@ -129,10 +135,10 @@ impl RouteUpdate {
     }
 }
 
-/// Changes of a route update.
+/// Changes that a route update has made to the route set.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RouteChange {
-    /// Removed owners. Includes unknown owners, because their removal is reported too.
+    /// Owners without remaining routes. Includes unknown owners of the update, because each removal is reported.
     pub removed: Vec<String>,
     /// Removed routes of owners that still have other routes.
     pub dropped: Vec<RouteKey>,
@@ -143,12 +149,12 @@ pub struct RouteChange {
 pub struct RouteSet {
     pub epoch: u64,
     pub version: u64,
-    /// Newest epoch of the data plane so far. A data plane of an older epoch can remove only its own routes.
+    /// Newest epoch of a data plane so far. A data plane of an older epoch can remove only routes that it added itself.
     pub newest_epoch: u64,
-    /// Epoch of the last complete set.
+    /// Epoch of the last complete update.
     #[serde(default)]
     whole_epoch: u64,
-    /// Owners that a data plane of an older epoch added.
+    /// Owners that were added by a data plane of an older epoch than `newest_epoch`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     of_older: BTreeSet<String>,
     #[serde(with = "as_list")]
@@ -237,7 +243,7 @@ impl RouteSet {
 }
 
 mod as_list {
-    //! A list is enough: routes contain their keys.
+    //! Serializes the route map as a list, because each route contains its key.
     use super::{BTreeMap, Deserialize, Route, RouteKey};
 
     pub fn serialize<S: serde::Serializer>(routes: &BTreeMap<RouteKey, Route>, to: S) -> Result<S::Ok, S::Error> {

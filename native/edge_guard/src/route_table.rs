@@ -1,7 +1,8 @@
-//! Binds sockets for routes, changes backends, closes removed routes, and reports outcomes.
+//! Table of served routes: binds sockets, changes backends, closes removed routes, and reports each outcome.
 //!
-//! Routes that cannot be served are retried each second. A port of another program is `Refused`, because another number
-//! may help. Other failures are `Unserved`. A removal is reported when all sessions have ended.
+//! A route that cannot be served is retried each second. Its outcome is `Refused` if another program uses the port,
+//! because another port number may work. Any other failure is `Unserved`. A removal is reported when all connections of
+//! the owner have ended.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{SocketAddr, UdpSocket};
@@ -169,7 +170,7 @@ impl RouteTable {
         (listeners, datagrams)
     }
 
-    /// Closes all listeners. Open connections continue, and their routes can still be removed.
+    /// Closes all listeners. Open connections continue until they end or their route is removed.
     pub fn stop_accepting(&mut self) {
         for served in self.served.values_mut() {
             served.by = ServedBy::Host;

@@ -1,6 +1,6 @@
 //! Scheduler attributes: short time slices (Linux 6.12), and a higher priority than game servers.
 //!
-//! Forwarding a packet takes microseconds, so edge-guard asks for a small delay. A much higher priority would interrupt
+//! Forwarding a packet takes microseconds, so edge-guard requests a short delay. A much higher priority would interrupt
 //! game servers for every packet.
 
 use std::io;
@@ -9,7 +9,7 @@ use crate::operator_log;
 
 const TIME_SLICE_NS: u64 = 100_000;
 
-/// Sets the scheduler attributes of this thread and its later threads. Logs and ignores a failure.
+/// Sets the scheduler attributes of this thread and of threads that it starts later. Logs and ignores a failure.
 pub fn apply(nice: i8) {
     if let Err(error) = set_attributes(nice.into()) {
         operator_log::write_line(&format!("nice {nice}: {error}; edge-guard runs without a higher priority"));

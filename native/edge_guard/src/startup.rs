@@ -1,7 +1,7 @@
-//! Start of an edge-guard: saved routes, inherited sockets, and sockets of its own.
+//! Start of the edge-guard process: alone with the saved routes, or with the routes and sockets of an older process.
 //!
-//! Everything that may fail happens before the older process gives up. A newer process that cannot serve exits with its
-//! reason, and the older one continues.
+//! All steps that can fail happen before the older process stops serving. If a step fails, the newer process logs the
+//! reason and exits, and the older process continues.
 
 use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -82,7 +82,7 @@ impl Startup {
         Ok(Self::replace(stream, lock, taken, opened))
     }
 
-    /// Starts after a handover. Logs errors and continues, because the older process no longer serves.
+    /// Finishes the start after a handover. Logs errors and continues, because the older process no longer serves.
     fn replace(stream: UnixStream, lock: OwnedFd, taken: ReceivedState, opened: OpenedSockets) -> Self {
         let lock = FolderLock::inherit(lock);
         if let Err(error) = lock.write_pid() {

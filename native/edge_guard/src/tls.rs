@@ -1,4 +1,4 @@
-//! TLS termination with certificates by server name. SIGHUP reloads them.
+//! TLS termination. The server name that a client sends selects the certificate. SIGHUP reloads all certificates.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! UDP proxy: one epoll loop per thread, batched system calls, and one connected backend socket per session.
 //!
-//! A public port belongs to one thread. A session is a player's address and a public port, and on a wildcard bind also
-//! the local address that the player uses.
+//! One thread serves each public port. The player's address and the public port identify a session. On a port that is
+//! bound to a wildcard address, the local address that the player uses also belongs to the identity.
 
 mod epoll;
 mod event_loop;
@@ -32,7 +32,7 @@ pub struct UdpPort {
     pub backend: Option<SocketAddr>,
 }
 
-/// UDP session that moves to a newer process.
+/// UDP session that moves to a newer process in a handover.
 #[derive(Debug)]
 pub struct MigratedSession {
     pub number: u64,
@@ -118,7 +118,7 @@ impl UdpThreads {
         self.thread(number).order(LoopCommand::Lead(number, backend));
     }
 
-    /// Runs `act` in the thread of a route after all earlier commands have taken effect. `act` must not block.
+    /// Runs `act` in the thread of a route, after all commands that were sent before. `act` must not block.
     pub fn run_in_order(&self, number: u64, act: impl FnOnce() + Send + 'static) {
         self.thread(number).order(LoopCommand::Then(Box::new(act)));
     }
@@ -129,7 +129,7 @@ impl UdpThreads {
         is_done
     }
 
-    /// Stops reading datagrams, which then wait in the sockets. Returns all sessions.
+    /// Pauses all threads and returns all sessions. Datagrams that arrive meanwhile wait in the sockets.
     pub async fn pause(&self) -> Vec<MigratedSession> {
         let mut all = Vec::new();
         for thread in &self.threads {
@@ -140,7 +140,7 @@ impl UdpThreads {
         all
     }
 
-    /// Changes the limits of all threads together. Open sessions continue.
+    /// Divides new limits among the threads. Open sessions continue.
     pub fn set_limits(&self, bounds: SessionLimits) {
         let each = bounds.for_each_thread(self.threads.len());
         self.threads.iter().for_each(|thread| thread.order(LoopCommand::Bound(each)));

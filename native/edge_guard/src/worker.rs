@@ -1,4 +1,4 @@
-//! Worker threads for TCP, each with a runtime of its own: a connection never crosses threads.
+//! Worker threads for TCP. Each has its own runtime, so that a connection stays in one thread.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,12 +20,12 @@ use crate::tls::Certificates;
 #[derive(Debug)]
 pub struct SharedState {
     pub config: Config,
-    /// Timeouts, which a reload replaces.
+    /// Timeouts from the settings. A reload replaces them.
     pub times: RwLock<Timeouts>,
     pub limits: Arc<ConnectionLimits>,
     pub hosts: RwLock<HostTable>,
     pub certificates: Certificates,
-    /// Becomes true when the process is about to end.
+    /// Becomes true when the process drains or was replaced, so that keep-alive connections end.
     pub leaving: watch::Sender<bool>,
 }
 
@@ -40,7 +40,9 @@ impl SharedState {
         self.config.proxies.iter().any(|network| network.contains(peer.ip()))
     }
 
-    /// Returns the client address that limits count. `None` for a trusted proxy, which has many clients.
+    /// Returns the address to which the limits per client apply.
+    ///
+    /// Returns `None` for a trusted proxy, because it forwards connections of many clients.
     #[must_use]
     pub fn client(&self, peer: SocketAddr) -> Option<IpAddr> {
         (!self.is_trusted(peer)).then(|| peer.ip())

@@ -1,4 +1,4 @@
-//! Handover messages: length, JSON, and descriptors attached to the first byte.
+//! Format of handover messages: length, JSON, and file descriptors that are sent with the first byte.
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::HandoverMessage;
 
-/// Number of descriptors per message. The kernel allows 253.
+/// Maximum number of file descriptors in one message. The kernel allows 253.
 pub const DESCRIPTORS: usize = 200;
 
 const LARGEST: usize = 256 * 1024 * 1024;

@@ -1,4 +1,5 @@
-//! Activity of a player's connection, for its timeouts: one rarely checked timer instead of one per request.
+//! Activity of a player's connection, from which its timeouts are computed. One timer per connection replaces a timer
+//! per request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::config::Timeouts;
 pub struct ActivityTracker {
     begun: Instant,
     exchanges: AtomicU32,
-    /// Time at which the current request header began, in milliseconds from 1. 0 if no header is in progress.
+    /// Start of the current request header in milliseconds since `begun`, at least 1. 0 if no header is being received.
     head_since: AtomicU64,
     idle_since: AtomicU64,
-    /// Time since which the player has accepted no bytes. 0 if the player accepts bytes.
+    /// Time since which the player has accepted no bytes, in milliseconds since `begun`. 0 if the player accepts bytes.
     stuck_since: AtomicU64,
     has_moved: AtomicBool,
     moved: AtomicU64,
@@ -27,7 +28,7 @@ pub struct ActivityTracker {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Cut,
-    /// No timeout yet. The next check is due at this time.
+    /// No timeout has expired. The next check is due at this time.
     AskAgain(Instant),
 }
 
@@ -47,7 +48,7 @@ impl Default for ActivityTracker {
 }
 
 impl ActivityTracker {
-    /// Begins an exchange. Returns true if other exchanges are in progress.
+    /// Counts a new exchange (a request and its response). Returns true if other exchanges are in progress.
     pub fn begin_exchange(&self) -> bool {
         let others = self.exchanges.fetch_add(1, Relaxed);
         self.head_since.store(0, Relaxed);
@@ -109,7 +110,7 @@ impl ActivityTracker {
 pub struct TrackedStream<S> {
     stream: S,
     tracker: Arc<ActivityTracker>,
-    /// True if bytes between requests begin a request header. False for HTTP/2.
+    /// True for HTTP/1.1, where the first bytes after an exchange begin a request header. False for HTTP/2.
     has_heads: bool,
 }
 

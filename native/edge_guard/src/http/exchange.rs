@@ -100,10 +100,10 @@ fn find_route(front: &PlayerConnection, request: &Request<Incoming>) -> Result<A
     found.cloned().ok_or(RequestProblem::Host)
 }
 
-/// Sends a request over an idle or a new connection.
+/// Sends a request over an idle or a new backend connection.
 ///
-/// A backend can close an idle connection at the same moment. Then a request that was not sent is retried. A request
-/// that may have arrived is retried only if it has no body and a safe method.
+/// A backend can close an idle connection while the request is being sent. A request that was not sent is then retried.
+/// A request that the backend may have received is retried only if it has no body and a safe method.
 async fn send_request(
     front: &Arc<PlayerConnection>,
     live: &Arc<LiveRoute>,
@@ -136,8 +136,8 @@ async fn send_request(
     }
 }
 
-/// Waits for the response. The timeout of the backend begins after the last chunk of the request body, so that the
-/// player can send a body of any size.
+/// Waits for the response. Each chunk of the request body restarts the timeout, so that a player can send a body of any
+/// size.
 async fn wait_for_response<T>(
     front: &PlayerConnection,
     progress: Option<Arc<BodyProgress>>,
@@ -256,7 +256,7 @@ where
     relay::streams(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters).await
 }
 
-/// Returns the raw streams after an upgrade. Sends the bytes that were read ahead to the other side before.
+/// Returns the raw streams of client and backend after an upgrade. Before, forwards the bytes that were read ahead.
 async fn into_streams<C, B>(client: Upgraded, backend: Parts<TokioIo<B>>) -> std::io::Result<(C, B)>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -1,4 +1,4 @@
-//! Request and response headers: removes hop-by-hop headers, and sets those that describe the client.
+//! Request and response headers: removes hop-by-hop headers, and adds headers such as X-Forwarded-For.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,12 +15,12 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Headers that describe the client to the backend, prepared once per connection.
+/// Values for headers that describe the client to the backend, computed once per connection.
 #[derive(Debug)]
 pub struct ForwardedHeaders {
     client: HeaderValue,
     scheme: HeaderValue,
-    /// Local address, which replaces the missing Host header of HTTP/1.0 clients.
+    /// Local address of the connection, which becomes the Host header of HTTP/1.0 requests that have none.
     local: SocketAddr,
 }
 

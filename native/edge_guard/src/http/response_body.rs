@@ -1,4 +1,4 @@
-//! Response bodies: forwarded from a backend, or short texts of edge-guard.
+//! Response bodies: forwarded from a backend, or written by edge-guard itself.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ enum BodySource {
     Own(Option<Bytes>),
 }
 
-/// An exchange in progress. A drop ends the exchange in the activity tracker.
+/// HTTP exchange in progress: a request and its response. Dropping it reports the end to the activity tracker.
 pub struct Exchange {
     front: Arc<PlayerConnection>,
     /// Backend connection, which can be reused when the response is complete.
     connection: Option<BackendConnection>,
     pub is_concurrent: bool,
-    /// Permit for an additional backend connection.
+    /// Permit for the additional backend connection of a concurrent HTTP/2 request.
     pub permit: Option<ConnectionPermit>,
 }
 
 pub struct BackendConnection {
-    /// True if the connection has sent this player's PROXY header, so that other players must not use it.
+    /// True if the connection began with this player's PROXY header. Other players must not use such a connection.
     pub is_own: bool,
     pub route: u64,
     pub backend: BackendAddress,

@@ -1,10 +1,10 @@
-//! Pipes for splice(2), shared by the relays of a thread.
+//! Pipes for splice(2), which all relays of a thread reuse.
 
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Requested pipe size in bytes. The kernel gives less to users with many pipes.
+/// Requested pipe size in bytes. The kernel grants less to users that have many pipes.
 const SIZE: i32 = 256 * 1024;
 
 const KEPT: usize = 16;

@@ -1,4 +1,4 @@
-//! One direction between two sockets: read and write at low traffic, splice(2) at high traffic.
+//! One direction of a relay between two sockets: read and write at low traffic, splice(2) at high traffic.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::pipe::Pipe;
 use super::{BUFFER, Stage, TURNS, ignore_not_connected};
 
-/// Bytes per read at which a relay switches to a pipe. A smaller read returns the pipe.
+/// Bytes in one read from which a relay uses a pipe. After a smaller read, the relay returns the pipe.
 const SPLICE_THRESHOLD: usize = 16_384;
 
 #[derive(Default)]

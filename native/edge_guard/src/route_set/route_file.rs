@@ -1,4 +1,4 @@
-//! The `routes` file, replaced atomically.
+//! File `routes` with the saved route set. Each save replaces the file atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ impl RouteFile {
         Self { folder: folder.to_owned() }
     }
 
-    /// Loads the route set, empty if there is no file. Fails for an unreadable file: an empty set would end games.
+    /// Loads the saved route set. Returns an empty set if there is no file, and an error if the file is damaged.
     pub fn load(&self) -> io::Result<RouteSet> {
         match fs::read(self.folder.join("routes")) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),

@@ -1,4 +1,4 @@
-//! Order of UDP route reports.
+//! Order in which the outcomes of UDP routes are reported.
 
 use std::sync::RwLock;
 use std::sync::mpsc::channel;

@@ -20,12 +20,14 @@ use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
 
 const EVENTS: usize = 256;
 
-/// Limit of datagrams per session and loop turn. A loop reads more than one only if the last turn also had data.
+/// Maximum number of backend datagrams that one loop turn reads for a session. The loop reads only one if the session
+/// had no data in the previous turn.
 const READS_PER_SESSION: usize = 16;
 
 const SWEEP_MS: u64 = 250;
 
-/// Epoll token of the waker. Other tokens are ports, or the slab index and generation of a session.
+/// Epoll token of the waker. Other tokens stand for a port (with the bit `PORT`), or for the slab index and generation
+/// of a session.
 const WAKER: u64 = u64::MAX;
 const PORT: u64 = 1 << 63;
 
@@ -230,8 +232,9 @@ impl EventLoop {
         }
     }
 
-    /// Reports whether a port is probably flooded: it would evict a session of a port that has at most twice as many
-    /// sessions, or its own.
+    /// Reports whether a port is probably flooded.
+    ///
+    /// That is so if its new session evicts a session of its own, or of a port with at most twice as many sessions.
     fn holds_most_sessions(&self, port: usize, displaced: Option<usize>) -> bool {
         displaced.is_some_and(|displaced| {
             let others = self.sessions.count_of_port(self.sessions.at(displaced).port);
@@ -245,7 +248,9 @@ impl EventLoop {
         self.epoll.add(session.socket.as_raw_fd(), token)
     }
 
-    /// Reports whether the session rate allows a new session. Half of the rate is reserved for ports without a flood.
+    /// Takes one new session from the session rate. Returns false if the rate is used up.
+    ///
+    /// Half of the rate is reserved for ports that are not flooded.
     fn may_open_session(&mut self, holds_most_sessions: bool) -> bool {
         let most = self.bounds.sessions_per_second as u64;
         let refill = (self.now_ms - self.refilled_ms) * most / 1_000;
@@ -352,7 +357,7 @@ impl EventLoop {
         places.into_iter().for_each(|place| self.end(place, why));
     }
 
-    /// Starts or stops polling of the ports. Level-triggered events of unread sockets would repeat.
+    /// Starts or stops polling of ports and sessions. During a pause, polled sockets would wake the loop repeatedly.
     fn set_port_polling(&self, is_on: bool) {
         for (place, served) in &self.ports {
             let fd = served.socket.as_raw_fd();

@@ -1,6 +1,7 @@
-//! Local address of a datagram: where it arrived, and where its reply is sent from.
+//! Local address of a datagram: the address at which it arrived, and from which the reply is sent.
 //!
-//! Used on wildcard binds only, where the kernel might reply from another address, which a player ignores.
+//! Needed only for sockets that are bound to a wildcard address. There, the kernel could send the reply from another
+//! address, and the player would ignore it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -49,7 +50,7 @@ fn enable_option(fd: RawFd, level: libc::c_int, option: libc::c_int) {
     unsafe { libc::setsockopt(fd, level, option, (&raw const on).cast(), length) };
 }
 
-/// Returns the local address, or `None` if it is unknown or multicast.
+/// Returns the local address at which a message arrived, or `None` if the address is unknown or multicast.
 ///
 /// # Safety
 ///

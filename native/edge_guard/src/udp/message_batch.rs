@@ -118,7 +118,8 @@ impl MessageBatch {
         }
     }
 
-    /// Sends datagrams to their recipients, or to the peer of a connected socket. Drops datagrams that would block.
+    /// Sends datagrams to their recipients, or to the peer of a connected socket. If the socket would block, drops the
+    /// rest.
     pub fn send(&mut self, fd: RawFd, places: std::ops::Range<usize>, is_connected: bool) -> SendResult {
         for place in places.clone() {
             self.iovecs[place].iov_len = self.lengths[place];

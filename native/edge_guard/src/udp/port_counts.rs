@@ -1,4 +1,4 @@
-//! Counts by port, with a lookup of the largest port. Changed by new and ended sessions only.
+//! Session counts by port, with a lookup of the port that has the most sessions.
 
 use std::collections::BTreeSet;
 

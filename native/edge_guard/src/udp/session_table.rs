@@ -1,17 +1,18 @@
 //! Sessions of one thread, and the choice of the session to evict.
 //!
-//! A session has a rank: begun, answered by the backend, or spoken (the player sent again after an answer). A spoofed
-//! source can reach every rank, so ranks are compared within a port, and ports by their number of sessions.
+//! The rank of a session is `Begun`, `Answered` (the backend has replied) or `Spoken` (the player has sent again after
+//! a reply). A spoofed source can reach every rank. So only ranks within a port are compared. Ports are compared by their
+//! number of sessions.
 //!
-//! A full port evicts the oldest session of its lowest rank. A `Spoken` session is in use until 10 s without traffic. A
-//! full thread evicts:
-//! - the oldest session of the first two ranks, from the port with most of these;
-//! - if these are few, the longest silent `Spoken` session of the largest port: after 1 s if the new session's port is
-//!   smaller, else after 10 s;
-//! - if that one is in use, a session of the new one's own port, as above.
+//! A full port evicts the least recently used session of its lowest rank. A `Spoken` session can be evicted only after
+//! 10 s without traffic. If the thread is full and more than 1/16 of its sessions are `Begun` or `Answered`, it evicts
+//! such a session from the port that has most of them. Otherwise the thread tries in this order:
+//! - A `Spoken` session of the port with most of them, after 1 s without traffic. If the port of the new session is not
+//!   smaller than that port, after 10 s.
+//! - A session of the new session's own port, by the rule for a full port.
 //!
-//! On a wildcard bind, a session also has a local address. A migrated session without one adopts the first that its
-//! player uses.
+//! On a wildcard bind, a session also has a local address. If a migrated session has none, it takes the first one that
+//! its player uses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -27,10 +28,10 @@ use crate::address::client_key;
 
 const IN_USE_MS: u64 = 10_000;
 
-/// Silence after which a session of the largest port can be evicted for a smaller port.
+/// Time without traffic after which a session of the largest port can be evicted for a smaller port.
 const IN_USE_LARGEST_PORT_MS: u64 = 1_000;
 
-/// Share of sessions in the first two ranks without a flood: at most one of this number.
+/// Without a flood, at most one in this number of sessions is `Begun` or `Answered`.
 const NEW_SESSION_SHARE: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ pub struct Session {
     pub local: Option<LocalAddress>,
     pub port: usize,
     pub socket: Arc<OwnedFd>,
-    /// Generation of the slab index, to detect reuse.
+    /// Generation of the slab index, which shows whether the index was reused.
     pub use_of_place: u32,
     rank: Rank,
     last_ms: u64,
@@ -172,7 +173,7 @@ impl SessionTable {
         self.touch(place, rank, now_ms);
     }
 
-    /// Records data in a loop turn. Returns true if the turn before also had data.
+    /// Records that a session has data in this loop turn. Returns true if it also had data in the previous turn.
     pub fn has_more(&mut self, place: usize, turn: u64) -> bool {
         std::mem::replace(&mut self.all[place].last_turn, turn) + 1 == turn
     }
