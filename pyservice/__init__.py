@@ -1,1 +1,1 @@
-"""A self-hosted multiplayer hosting service: data plane, control plane and the command line that runs them."""
+"""A self-hosted multiplayer hosting service: data plane, control plane and their command line."""

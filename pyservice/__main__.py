@@ -1,4 +1,4 @@
-"""`python -m pyservice`: the same as the command `pyservice`."""
+"""Entry point of `python -m pyservice`, which does the same as the command `pyservice`."""
 
 from pyservice.cli import main
 

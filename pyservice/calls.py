@@ -1,7 +1,7 @@
-"""Call, caller and operation: the interface between transports and operations.
+"""Call, caller and operation: the interface between transports (HTTP, gRPC) and operations.
 
-A transport creates a `Call`. `Operation.authorize` returns its `Caller`, and `Operation.run`
-returns a response or a `WaitForChange`.
+A transport creates a `Call` for each request. `Operation.authorize` returns its `Caller`, and
+`Operation.run` returns a response or a `WaitForChange`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 
 class TokenKind(Enum):
-    """Kinds of tokens. TOKENLESS means access by the `Origin` header."""
+    """Kinds of credentials of a caller. TOKENLESS means that the `Origin` header gave access."""
 
     CLOUD = "cloud"
     ENVIRONMENT = "env"
@@ -31,8 +31,8 @@ class TokenKind(Enum):
 class Call:
     """One request as a transport received it.
 
-    `address` is the client address after trusted proxies: 4 bytes of IPv4, or the first 8 bytes of
-    IPv6. `deadline` is in seconds of the event loop's clock.
+    `address` identifies the client behind trusted proxies. It has 4 bytes of IPv4, or the first 8
+    bytes of IPv6. `deadline` is a time of the event loop's clock in seconds.
     """
 
     ray_id: str
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Access of a `cloud_` token: a group, a game, or all groups of the identity."""
+    """Access of a `cloud_` token: one group, one game, or all groups of the token's identity."""
 
     identity_id: str
     token_id: str
@@ -63,10 +63,10 @@ class Scope:
 
 @dataclass(slots=True)
 class Caller:
-    """Authorized caller.
+    """Sender of a request after its authorization.
 
-    `namespace_id` and `lobby_id` are 16 bytes, or empty. `identity` is the owner of idempotency
-    keys: namespace and token id, or namespace and client address.
+    `namespace_id` and `lobby_id` are 16 bytes, or empty if unknown. `identity` is the key under
+    which idempotency keys are stored: the namespace with a token id or a client address.
     """
 
     kind: TokenKind
@@ -78,10 +78,10 @@ class Caller:
 
 
 class WaitForChange(NamedTuple):
-    """Result of an operation that waits for a change instead of returning a response.
+    """Result of an operation that has no new data yet, so that its request must wait.
 
-    The server holds the request until a topic has a change after number `sequence` of `run`, or the
-    hold time ends. Then it runs the request again. `watch.Topics` creates this result.
+    The server runs the operation again when one of `topics` changes after change number `sequence`,
+    or when the maximum wait time has passed. `watch.Topics` creates this result.
     """
 
     topics: tuple[str, ...]
@@ -98,9 +98,9 @@ Run = Callable[[Any, Caller], Awaitable[Message | WaitForChange]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of the proto, by its full name such as `hosting.v1.Matchmaker.JoinLobby`.
+    """Implementation of one proto method, such as `hosting.v1.Matchmaker.JoinLobby`.
 
-    `authorize` and `run` raise `ServiceError`. `authorize` may be awaitable.
+    `authorize` and `run` raise `ServiceError`. The result of `authorize` may be awaitable.
     """
 
     method: str

@@ -13,7 +13,7 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Returns whether the error means a full disk or quota."""
+    """Returns whether the error means that the disk or a quota is full."""
     return error.errno in _NO_ROOM
 
 
@@ -23,8 +23,9 @@ def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes], mode: int = 0o600) -> None:
-    """Replaces files of one folder, each atomically, with one sync. On OSError some may be
-    replaced.
+    """Replaces files of one folder, each of them atomically, and syncs the folder once.
+
+    After an OSError, some of the files may have been replaced.
     """
     pending = {f"{folder}/.{name}.{os.getpid()}.tmp": f"{folder}/{name}" for name in contents}
     try:
@@ -55,13 +56,16 @@ def _write_synced(path: str, content: bytes, mode: int) -> None:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Removes temporary files of a killed writer. Call it only when no process writes `path`."""
+    """Removes the temporary files that a killed process left beside `path`.
+
+    Call this function only while no process writes `path`.
+    """
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         left.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames and removals in the folder durable."""
+    """Syncs a folder, which makes renamed and removed files durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Errors of operations: a code of ``proto/errors.toml`` with its context."""
+"""Errors of operations. An error is a code of ``proto/errors.toml`` with details of one request."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ TYPE_PREFIX = "urn:hosting:problem:"
 
 
 class FieldProblem(NamedTuple):
-    """One problem of the input. ``path`` is its location, followed by a problem word."""
+    """One problem of the input. ``path`` names the field and ends with a problem word.
+
+    For example, ``("display_name", "too-long")`` is the path of a name that is too long.
+    """
 
     path: tuple[str, ...]
     message: str
 
 
 def field_problem(location: Iterable[str], word: str, reason: str = "") -> FieldProblem:
-    """Returns the problem ``word`` at a field. Raises ValueError for an unknown word.
+    """Returns a problem of the field at ``location``. ``word`` is a problem word such as
+    ``too-long``.
 
-    ``reason`` replaces the table's text for the word.
+    ``reason`` replaces the standard text of the word. Raises ValueError for an unknown word.
     """
     if word not in WORDS:
         raise ValueError(f"{word} is no problem word")
@@ -31,9 +35,10 @@ def field_problem(location: Iterable[str], word: str, reason: str = "") -> Field
 
 
 class ServiceError(Exception):
-    """A failed request. ``detail`` defaults to the text of the code in ``proto/errors.toml``.
+    """Error response to a request. ``code`` is an error code of ``proto/errors.toml``.
 
-    ``headers`` are added to the HTTP response.
+    ``detail`` defaults to the text of the code in that file. ``headers`` are added to the HTTP
+    response.
     """
 
     def __init__(
@@ -65,7 +70,7 @@ class ServiceError(Exception):
 
     @property
     def grpc(self) -> str | None:
-        """Name of the gRPC status. None for errors that only HTTP has."""
+        """Name of the gRPC status, or None if the error occurs only over HTTP."""
         return self.row.grpc
 
     @property
@@ -77,7 +82,7 @@ class ServiceError(Exception):
         return self.row.title
 
     def problem(self, ray_id: str) -> dict[str, Any]:
-        """Returns the RFC 9457 body with the service's own members: a ``hosting.v1.Problem``."""
+        """Returns the body of the error response: a ``hosting.v1.Problem``, which extends RFC 9457."""
         body: dict[str, Any] = {
             "type": TYPE_PREFIX + self.code.lower().replace("_", "-"),
             "title": self.row.title,

@@ -1,5 +1,6 @@
-"""Ids and names: creation and syntax. The engine creates lobby ids, because they contain a shard
-number.
+"""Ids and names: their syntax, and the creation of ids for records.
+
+The engine creates the ids of lobbies, because they contain a shard number.
 """
 
 from __future__ import annotations
@@ -42,15 +43,19 @@ def format_uuid(raw: bytes) -> str:
 
 
 def is_name_id(text: str, max_len: int) -> bool:
-    """Returns whether the text is a valid ``name_id``.
+    """Returns whether the text is a valid ``name_id`` of at most ``max_len`` characters.
 
-    A ``name_id`` matches ``[a-z0-9-]``, has no dash at an end, no double dash, and is not a UUID.
+    A ``name_id`` consists of ``[a-z0-9-]`` and is not a UUID. It has no dash at its start or end,
+    and no double dash.
     """
     return len(text) <= max_len and _NAME_FORM.fullmatch(text) is not None and not is_uuid(text)
 
 
 def display_name_flaws(text: str) -> Iterator[tuple[str, str]]:
-    """Yields a problem word and the end of its sentence for each flaw of a ``display_name``."""
+    """Yields a problem word and a sentence part for each flaw of a ``display_name``.
+
+    An example is ``("too-short", "must have 1 to 128 characters")``.
+    """
     if not text:
         yield "too-short", f"must have 1 to {DISPLAY_NAME_MAX} characters"
     elif len(text) > DISPLAY_NAME_MAX:
@@ -63,9 +68,9 @@ def display_name_flaws(text: str) -> Iterator[tuple[str, str]]:
 
 
 class RecordIds:
-    """Creates time-ordered ids (UUID v7) for records.
+    """Creates ids of records (UUID v7), which are ordered by time.
 
-    The ids grow strictly, also within a millisecond and when the clock is set back.
+    Each id is greater than the id before, even if the clock is set back.
     """
 
     def __init__(

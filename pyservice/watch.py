@@ -1,7 +1,7 @@
-"""Change notification and long polls.
+"""Notification of changes, and long polls that wait for them.
 
-`Topics` numbers changes and decides whether a request waits. `LongPolls` holds waiting requests and
-wakes them. Both belong to one event loop.
+`Topics` numbers the changes of each topic and decides whether a request must wait. `LongPolls`
+stores the waiting requests and wakes them. Both belong to one event loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Topics with changes after a number, up to `sequence`."""
+    """Topics that changed after the change number of a query, up to change number `sequence`."""
 
     run: str
     sequence: int
@@ -55,7 +55,11 @@ class Changes(NamedTuple):
 
 
 def wait_for_change(*topics: str, sequence: int, run: str) -> WaitForChange:
-    """Returns the result with which an operation waits. Raises ValueError for an invalid topic."""
+    """Returns the result with which an operation lets its request wait for a change of these
+    topics.
+
+    Raises ValueError for an invalid topic.
+    """
     if not topics or any(
         not topic or not topic.isascii() or _FORBIDDEN & set(topic) for topic in topics
     ):
@@ -91,11 +95,13 @@ class Topics:
         self._listeners: list[Callable[[Changes], None]] = []
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
-        """Calls `listener` with each change. It replaces polling with `changes_after`."""
+        """Makes `bump` call `listener` with the changes, as an alternative to polling
+        `changes_after`.
+        """
         self._listeners.append(listener)
 
     def bump(self, *topics: str) -> None:
-        """Marks topics as changed. Call it once the change can be read."""
+        """Marks topics as changed. Call this method after readers can see the change."""
         before = self.sequence
         for topic in topics:
             self.sequence += 1
@@ -118,13 +124,17 @@ class Topics:
             self._floor = self._changed.pop(topic)
 
     def index_of(self, *topics: str) -> str:
-        """Returns the `watch.index` of a response about these topics. Call it before reading the
-        data.
+        """Returns the `watch.index` for a response about these topics.
+
+        Call this method before the data of the response is read.
         """
         return f"{self.run}.{self._last_change(topics)}"
 
     def parse(self, watch_index: str) -> int | None:
-        """Returns the change number of an index of this run, or None for any other text."""
+        """Returns the change number in a `watch.index`.
+
+        Returns None if the text is invalid, or if an earlier run of the service created it.
+        """
         run, _, digits = watch_index.partition(".")
         if run != self.run or not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
             return None
@@ -134,11 +144,10 @@ class Topics:
     def wait_unless_changed(
         self, watch_index: str | None, call: Call, *topics: str
     ) -> WaitForChange | None:
-        """Returns a `WaitForChange` if no topic changed after the index, or None if the operation
-        must respond now.
+        """Returns a `WaitForChange` if no topic changed after `watch_index`.
 
-        It must respond to a request without an index or with an index of another run, and after the
-        hold time.
+        Returns None if the operation must respond now. That is also the case without an index, with
+        the index of another run of the service, or after the maximum wait time.
         """
         if not watch_index or call.long_poll_expired:
             return None
@@ -152,8 +161,10 @@ class Topics:
         return max(changed.get(topic, floor) for topic in topics)
 
     async def changes_after(self, run: str, sequence: int, wait_s: float) -> Changes:
-        """Waits up to `wait_s` for changes after `sequence`. Returns at once for an unknown run or
-        number.
+        """Returns the changes after change number `sequence`. Waits up to `wait_s` seconds for the
+        first one.
+
+        If `run` or `sequence` is unknown, returns an incomplete result at once.
         """
         if run != self.run or not self._floor <= sequence <= self.sequence:
             return Changes(self.run, self.sequence, (), is_complete=False)
@@ -179,7 +190,7 @@ class Topics:
 
 
 class WaitingRequest:
-    """A held request. Servers subclass it and implement `woken`."""
+    """A long poll that waits for a change. Each server implements `woken` in a subclass."""
 
     __slots__ = ("doubted_in", "sequence", "topics", "until")
 
@@ -194,14 +205,17 @@ class WaitingRequest:
         """End of the hold time, in seconds of the loop's clock. 0: not held yet."""
 
     def woken(self, *, is_over: bool) -> None:
-        """Ends the hold because a topic changed. `is_over`: because the hold time expired. Must not
-        raise or hold again.
+        """Continues the request after a change, or with `is_over` after the maximum wait time.
+
+        Must neither raise nor wait again.
         """
         raise NotImplementedError
 
 
 class WaitingTask(WaitingRequest):
-    """Future of a waiting task, reused for all waits of one request."""
+    """A waiting request with a task that awaits `future`. All waits of one request reuse the
+    object.
+    """
 
     __slots__ = ("future",)
 
@@ -215,14 +229,15 @@ class WaitingTask(WaitingRequest):
 
 
 class LongPolls:
-    """Held requests by topic, without a task or timer for each request.
+    """Waiting requests by topic. They need neither a task nor a timer for each request.
 
-    A change may arrive before the request that waits for it, so changes after `_floor` are stored.
-    A request is held only if none of its topics is known to have changed. If older changes may be
-    missing, it is woken.
+    A change may arrive before the request that waits for it, so recent changes are stored. A
+    request waits only if none of its topics has changed. If changes may have been missed, the
+    request wakes at once.
 
-    Only one run is current, and an old run never becomes current again. A new run becomes current
-    in two ways: the response to `question` names it, or a woken request waits in it again.
+    A run is one execution of the service that numbers the changes. A new run becomes current if the
+    response to a query names it, or if a woken request waits in it again. An old run never becomes
+    current again.
     """
 
     def __init__(self, hold_ms: int = HOLD_MS) -> None:
@@ -244,7 +259,7 @@ class LongPolls:
         return len(self._held)
 
     def hold(self, parked: WaitingRequest, park: WaitForChange) -> None:
-        """Holds a request until it is woken or dropped. The request may be woken before `hold`
+        """Stores a request until it wakes or is dropped. The request may wake before `hold`
         returns.
         """
         if park.run != self._run:
@@ -285,7 +300,9 @@ class LongPolls:
             self._wanted.clear()
 
     async def wait(self, task: WaitingTask, park: WaitForChange) -> bool:
-        """Holds the calling task. Returns whether the hold time expired."""
+        """Waits for a change on behalf of the current task. Returns True if the maximum wait time
+        has passed.
+        """
         task.future = asyncio.get_running_loop().create_future()
         try:
             self.hold(task, park)
@@ -294,14 +311,16 @@ class LongPolls:
             self.drop(task)
 
     async def question(self) -> tuple[str, int]:
-        """Waits until a request is held. Returns the run and the number after which to query
-        changes.
-        """
+        """Waits until a request waits. Returns the run and the change number for the next query."""
         await self._wanted.wait()
         return self._run, self._after
 
     def take(self, asked_run: str, changes: Changes) -> None:
-        """Applies the response to a query about a run, and wakes the requests with changed topics."""
+        """Applies the response to a query for changes, and wakes the requests for the changed
+        topics.
+
+        `asked_run` is the run that the query named.
+        """
         if asked_run != self._run:
             return  # the run changed during the query
         if changes.run != self._run or not changes.is_complete:
@@ -365,7 +384,7 @@ class LongPolls:
 async def run_until_changed(
     run: Run, message: Message, caller: Caller, parked: WaitForChange, waiters: LongPolls | None
 ) -> Message:
-    """Runs an operation again after each wait, until it returns a response."""
+    """Waits and runs an operation again, until the operation returns a response."""
     if waiters is None:
         raise RuntimeError("the operation waits, and nobody was given to wake it")
     task = WaitingTask()

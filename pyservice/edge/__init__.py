@@ -1,1 +1,1 @@
-"""The HTTP/JSON transport: routes and bodies from the protos, and the ASGI application."""
+"""The HTTP/JSON transport: servers, and the conversion between JSON and proto messages."""

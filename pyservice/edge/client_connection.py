@@ -1,4 +1,4 @@
-"""One client connection: peer, deadlines, reading in slices, ordered responses, and closing."""
+"""One client connection: its peer address, its deadlines, and the order of its responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TURN_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """Shared by all connections of one server."""
+    """Objects that all connections of one server share."""
 
     config: Config
     state: ServerState
@@ -41,7 +41,9 @@ class ConnectionContext:
 
 
 class ConnectionStage:
-    """States of the receiving side of a connection."""
+    """State of a connection while it receives a request: idle, in the head, in the body, or
+    closing.
+    """
 
     IDLE: Final = 0
     HEAD: Final = 1
@@ -50,7 +52,10 @@ class ConnectionStage:
 
 
 class ConnectionBodyBudget:
-    """Counts small bodies only while they arrive, and large ones until they are answered."""
+    """Counts the request bodies of one connection against the memory budget of the server.
+
+    A small body counts only while it arrives. A large body counts until its request is answered.
+    """
 
     __slots__ = ("_app", "answering", "receiving")
 
@@ -90,10 +95,10 @@ class ConnectionBodyBudget:
 
 
 class ClientConnection(HttpToolsProtocol):
-    """A transport with a peer and a deadline.
+    """One connection of a client, with the deadline for the client's next action.
 
-    `_deadline` is the time by which the client must act. It is None while the server must act. A timer
-    runs ahead of the deadline and reads it again when it fires, so moving a deadline needs no new timer.
+    `_deadline` is None while the client waits for the server. A timer that fires too early starts
+    again for the remaining time, so a later deadline needs no new timer.
     """
 
     app: HttpApplication

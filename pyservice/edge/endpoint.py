@@ -1,4 +1,4 @@
-"""An operation over HTTP: the checks that need a caller, then the handler."""
+"""An HTTP operation: the checks that depend on the caller, and the call of the operation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = get_logger("pyservice.edge")
 
 
 class Endpoint:
-    """One operation, with everything that does not depend on the request."""
+    """One operation as HTTP serves it. It holds all data that does not depend on a single request."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Endpoint:
 
 
 class RequestExchange:
-    """A request that passed every check, before its handler runs."""
+    """A request that has passed all checks. `finish` runs its operation and returns the response."""
 
     __slots__ = ("_caller", "_count", "_endpoint", "_headers", "_message", "_ray_id", "_trace")
 
@@ -152,7 +152,10 @@ class RequestExchange:
 
 
 class UnknownCaller:
-    """A request with a slow check: its token is verified elsewhere, or its body is large."""
+    """A request with a slow check. `finish` completes the check, runs the operation and responds.
+
+    The check is slow because another process verifies the token, or because the body is large.
+    """
 
     __slots__ = ("_asking", "_count", "_endpoint", "_headers", "_request", "_trace")
 

@@ -1,6 +1,7 @@
 """Forwarding of HTTP requests to the internal server of the control plane.
 
-The public server has checked route, CORS and sizes. The internal server checks token, rate and rules.
+Before, the public server checks route, CORS and sizes. The internal server then checks token, rate
+limits and field rules.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ log = get_logger("pyservice.edge")
 
 
 class ForwardedEndpoint:
-    """A forwarded operation, with everything that does not depend on the request."""
+    """One forwarded operation. It holds all data that does not depend on a single request."""
 
     def __init__(self, method: Method, meter: Meter, body_limit_bytes: int) -> None:
         self.meter = meter
@@ -49,7 +50,10 @@ class ForwardedEndpoint:
 
 
 class HttpForwarder:
-    """Forwards the requests of one public server. Call `close` after the server has stopped."""
+    """Forwards requests of a public server to the internal server.
+
+    Call `close` after the public server has stopped.
+    """
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class HttpForwarder:
 
 
 class ForwardedExchange:
-    """A request that passed the public checks. Has the interface of `RequestExchange`."""
+    """A request that has passed the checks of the public server. `finish` forwards it and responds."""
 
     __slots__ = ("_endpoint", "_forwarder", "_park", "_request", "_sender")
 

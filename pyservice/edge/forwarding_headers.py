@@ -1,4 +1,4 @@
-"""Headers between the public and the internal server: forwarded requests, responses, parked requests."""
+"""Headers of requests and responses between the public server and the internal server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_ANSWERED: Final = frozenset(
 
 
 class RequestKey(NamedTuple):
-    """Identifies equal requests without a body. Equal requests get the same response."""
+    """Key of a request without a body. Requests with the same key get the same response."""
 
     method: bytes
     target: bytes

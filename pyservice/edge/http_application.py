@@ -1,7 +1,8 @@
-"""The ASGI application: takes a request through its checks to an operation and builds the response.
+"""The ASGI application of the API. It checks a request, runs its operation and builds the response.
 
-The checks run in this order: route, CORS, token, rate, header rules, body, field rules, handler.
-`HttpProtocol` calls `HttpApplication.open` directly. `__call__` does the same work for any ASGI server.
+The order is: route, CORS, token, rate limit, header rules, body, field rules, operation.
+`HttpProtocol` calls `HttpApplication.open` directly. `__call__` does the same work for any ASGI
+server.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ _FOR_ANY: Final = (b"access-control-allow-origin", b"*")
 
 
 class Cors:
-    """Rules with the operator's origins. Credentials are never allowed, because the API has no cookies."""
+    """CORS rules, with the web origins that the operator allows.
+
+    Responses never allow credentials, because the API has no cookies.
+    """
 
     def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origin.encode() for origin in origins)
@@ -77,7 +81,10 @@ class Cors:
 
 
 class ClientAddresses:
-    """Resolves clients of one HTTP server. Only trusted proxies may set forwarded addresses."""
+    """Finds the client address of each request of one HTTP server.
+
+    Forwarding headers count only if a trusted proxy sent them.
+    """
 
     def __init__(self, proxies: TrustedProxies, *, is_internal: bool) -> None:
         self._proxies = proxies
@@ -109,7 +116,10 @@ _SLASH: Final = "\udc2f"
 
 
 class _Node:
-    """Paths with a common start. `tables` are those that end here, by their parameter names."""
+    """Node of a tree of path templates, which contains all templates with the same first segments.
+
+    `tables` has the methods of the templates that end here, by the names of their parameters.
+    """
 
     __slots__ = ("fixed", "parameter", "tables")
 
@@ -127,7 +137,10 @@ class _Node:
 
 
 class Routes:
-    """All routes of the service. Raises ValueError if two methods have the same route."""
+    """Mapping from paths and HTTP methods to all operations of a server.
+
+    Raises ValueError if two operations have the same route.
+    """
 
     def __init__(self, methods: Iterable[Method]) -> None:
         self._fixed: dict[str, dict[str, Method]] = {}
@@ -215,7 +228,10 @@ log = get_logger("pyservice.edge")
 
 
 class HttpApplication:
-    """The application. `open` is the path without ASGI."""
+    """The ASGI application of one HTTP server.
+
+    The server calls `open` directly, without the cost of ASGI.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
-"""Conversion of HTTP requests to messages and of messages to bodies, compiled for each method.
+"""Conversion of HTTP requests to proto messages, and of proto messages to JSON bodies.
 
-Decides which part of a request holds a field: path, query or body.
+The converters of a method are compiled once. They read each field from the path, the query or the
+body.
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
 
 
 class _RawMembers(dict[str, "_RawMembers | None"]):
-    """Members of an object that hold raw JSON (None), or objects with such members."""
+    """Names of the JSON object members that contain fields with raw JSON text.
+
+    The value is None for a raw field, or the members below for an object that contains raw fields.
+    """
 
     most: int
 

@@ -28,11 +28,13 @@ _OF_BODIES: Final = frozenset({"BODY_TOO_LARGE", "OVERLOADED", "TOKEN_MISSING", 
 
 
 class Request:
-    """A received request. Header names are lower-case, and repeated headers are joined by a comma.
+    """A received HTTP request. Header names are lower-case, and repeated headers are joined by
+    commas.
 
-    `failure` is an error of an incomplete request. The checks report it in its place, and the connection
-    closes afterwards. `source` is `peer` in packed form. `is_fronted`: the peer is a proxy in front of
-    edge-guard and names the client in `x-forwarded-for`.
+    `failure` is the error of a request that could not be received completely. The checks report it
+    after the errors with precedence, and then the connection closes. `source` is the address `peer`
+    in packed form. `is_fronted` means that the peer is a proxy in front of edge-guard, which sets
+    `x-forwarded-for`.
     """
 
     __slots__ = (
@@ -84,7 +86,7 @@ def target_of(url: bytes) -> bytes:
 
 
 class Answer:
-    """A response. `headers` excludes content type, length and ray id."""
+    """A response. `headers` contains neither content type, nor length, nor ray id."""
 
     __slots__ = ("body", "content_type", "headers", "ray_id", "status")
 

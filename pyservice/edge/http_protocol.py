@@ -1,6 +1,8 @@
-"""HTTP/1.1 on a connection: sizes, timeouts, pipelining, disconnects (docs/reference/wire.md#size-limits).
+"""HTTP/1.1 connections: limits, timeouts, pipelining, disconnects
+(docs/reference/wire.md#size-limits).
 
-A uvicorn protocol that passes a complete request to `HttpApplication.open` and writes the response as bytes.
+The module has a uvicorn protocol that passes complete requests to `HttpApplication.open` and writes
+the responses.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpProtocol(ClientConnection):
-    """One HTTP/1.1 connection.
+    """One HTTP/1.1 connection of a client.
 
-    Receiving and answering overlap: a pipelined request is received while the one before it is answered.
-    It then waits in `_waiting`, and reading pauses.
+    A pipelined request is received while the request before it is answered. It then waits in
+    `_waiting`, and the connection reads no further data.
     """
 
     def __init__(self, serving: ConnectionContext) -> None:

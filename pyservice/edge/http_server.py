@@ -1,4 +1,4 @@
-"""The HTTP server around the edge application: listens, and stops without losing a response."""
+"""HTTP server for the API. It stops without losing the response of a running request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from pyservice.transport.server_budgets import ConnectionBudget
 
 
 class HttpServer:
-    """Serves an edge on sockets. Call `start` and `stop` on the serving loop."""
+    """Serves an HttpApplication on listening sockets.
+
+    Call `start` and `stop` on the event loop that serves.
+    """
 
     def __init__(self, app: HttpApplication, sockets: Sequence[socket.socket]) -> None:
         self._app = app

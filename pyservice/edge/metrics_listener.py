@@ -27,7 +27,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class Probes:
-    """Answers GET and HEAD without a token."""
+    """ASGI application for the health probes and metrics. It accepts GET and HEAD without a token."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""Long polls over HTTP (docs/reference/control-plane.md#long-polls): parked without a task, sent again, answered.
+"""Forwarded long polls over HTTP (docs/reference/control-plane.md#long-polls).
 
-Many requests may wake together. Equal ones are sent once, the rest go in batches, and responses are written a
-few at a time.
+A parked long poll waits without a task. After a change it wakes and is sent to the control plane
+again. Many requests may wake together: equal ones are sent once, and the others are sent in
+batches. Responses are written a few at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ log = get_logger("pyservice.edge")
 
 
 class ParkedSender:
-    """The client of a parked request, and how to answer it."""
+    """The client of a parked request, with the data that its response and its metrics need."""
 
     __slots__ = ("_count", "_headers", "_meter", "client", "ray_id", "trace")
 
@@ -79,7 +80,7 @@ class ParkedSender:
 
 
 class ParkedRequest(WaitingRequest):
-    """One parked request. It ends with one call of `deliver`, `refuse` or `abandon`."""
+    """One parked request. It ends with one call of `answer`, `refuse` or `abandon`."""
 
     __slots__ = ("_deliver", "_park", "_requests", "sender", "wish")
 
@@ -141,7 +142,10 @@ class _Group(NamedTuple):
 
 
 class _Portion:
-    """Groups in one message. `unanswered` maps their number in the message to the group."""
+    """Groups of equal requests that are sent in one message.
+
+    `unanswered` has the groups without a response, by their number in the message.
+    """
 
     def __init__(self, groups: list[_Group]) -> None:
         self.groups = groups
@@ -173,7 +177,9 @@ Work = Callable[[ParkedRequest], None]
 
 
 class ParkedRequests:
-    """Sends parked requests again when they wake."""
+    """Parked requests of one public server. When requests wake, sends them to the control plane
+    again.
+    """
 
     def __init__(self, ask: Ask, long_polls: LongPolls, rays: Rays) -> None:
         self._ask = ask

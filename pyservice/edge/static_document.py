@@ -1,4 +1,6 @@
-"""A public document at a fixed path, such as the OpenAPI document, revalidated by its ETag."""
+"""A public JSON document at a fixed path, such as the OpenAPI document. Clients revalidate it by
+ETag.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _PREFLIGHT: Final[Headers] = [
 
 
 class _NotModified(Answer):
-    """A 304 response. It has no body."""
+    """A response with status 304 and without a body."""
 
     __slots__ = ()
 
@@ -31,7 +33,7 @@ class _NotModified(Answer):
 
 
 class StaticDocument:
-    """A JSON document at `path`."""
+    """A public JSON document that is served at `path`."""
 
     def __init__(self, path: bytes, body: bytes) -> None:
         self.path = path

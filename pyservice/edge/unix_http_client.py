@@ -1,4 +1,4 @@
-"""HTTP/1.1 client for another process of the service over a unix socket, with kept connections."""
+"""HTTP/1.1 client for a unix socket of another process of the service. Connections are reused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ class Reply(NamedTuple):
 
 
 class NoResponse(Exception):
-    """The request got no response. `was_sent`: it may have been executed. `was_begun`: a part was passed on."""
+    """The request got no complete response.
+
+    `was_sent` means that the server may have executed the request. `was_begun` means that a part of
+    the response was already passed to the caller.
+    """
 
     def __init__(self, reason: str, *, was_sent: bool, was_begun: bool = False) -> None:
         super().__init__(reason)
@@ -42,7 +46,7 @@ class NoResponse(Exception):
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. `asking` is its current request."""
+    """One connection to the server, which carries one request at a time."""
 
     def __init__(self, upstream: UnixHttpClient) -> None:
         self._upstream = upstream
@@ -165,7 +169,7 @@ class _Connection(asyncio.Protocol):
 
 
 class UnixHttpClient:
-    """Client of one unix socket. Connects at the first request."""
+    """HTTP client of the server at one unix socket. It connects at the first request."""
 
     def __init__(self, path: Path, answer_timeout_ms: int = 60_000) -> None:
         self._path = str(path)

@@ -1,7 +1,7 @@
-"""Endpoint of the internal server for batches of woken long polls.
+"""Endpoint of the internal server for batches of long polls that woke after a change.
 
-Each request of a batch has its own token, ray and count. Equal requests are read once, and a response for
-several of them is encoded once.
+Each request of a batch is authorized, recorded and counted on its own. Equal requests are decoded
+once, and a response that they share is encoded once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = get_logger("pyservice.edge")
 
 
 class WatchBatchEndpoint:
-    """Accepts batches in the place of an endpoint."""
+    """Receives a batch of woken long polls as one HTTP request."""
 
     def __init__(
         self, find: Find, count: Count, metrics: TransportMetrics, unrouted: Meter
@@ -75,7 +75,7 @@ class WatchBatchEndpoint:
 
 
 class WatchBatchExchange:
-    """The requests of one batch. Has the interface of `RequestExchange`."""
+    """The requests of one batch. `parts` runs them and yields their responses as they finish."""
 
     def __init__(self, endpoint: WatchBatchEndpoint, asked: list[BatchedRequest]) -> None:
         self._endpoint = endpoint
@@ -201,7 +201,7 @@ class WatchBatchExchange:
 
 
 class _Common(Endpoint):
-    """Operation of equal requests: decoded and checked once."""
+    """Endpoint for the equal requests of a batch. It decodes and validates the message only once."""
 
     def __init__(self, find: Find, request: Request, written: _Written) -> None:
         endpoint, self.parameters = request.found = find(request)
@@ -217,7 +217,7 @@ class _Common(Endpoint):
 
 
 class _Written:
-    """Encoded bodies of the responses so far."""
+    """Encoded bodies of responses, so that a response that several requests share is encoded once."""
 
     def __init__(self) -> None:
         self._bodies: dict[int, tuple[Message, bytes]] = {}

@@ -22,7 +22,7 @@ _LENGTHS_MAX: Final = 22
 
 
 class BatchedRequest(NamedTuple):
-    """One woken request."""
+    """One long poll that woke after a change, as a part of a batch."""
 
     wish: RequestKey
     client: str
@@ -96,7 +96,7 @@ def write_answers(answers: Sequence[tuple[int, Answer]]) -> bytes:
 
 
 class BatchReplyReader:
-    """Reads the parts of one response from arbitrary pieces."""
+    """Reads the responses of a batch from the pieces of an HTTP body, however the body is split."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []

@@ -13,7 +13,7 @@ from pyservice.observability.logging import get_logger
 
 
 class Note(str):
-    """Information for the operator that is neither good nor bad."""
+    """Text of a health condition that only informs the operator and reports no problem."""
 
     __slots__ = ()
 
@@ -43,7 +43,10 @@ class Measure(Protocol):
 
 
 async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) -> None:
-    """Measures until cancelled. Logs the event `low` or `enough` when the shortage begins or ends."""
+    """Checks a measure, such as free disk space, until cancelled.
+
+    Logs the event `low` when a shortage begins, and the event `enough` when it ends.
+    """
     was_low = False
     while True:
         measure.look()
@@ -68,7 +71,7 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """Raises the soft limit of open files to the hard limit. Returns the limit."""
+    """Raises the soft limit of open files to the hard limit, if possible. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         # If the hard limit is infinite, the kernel's own limit still applies.
@@ -78,12 +81,12 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptor_reserve(most: int) -> int:
-    """Returns the number of descriptors that client connections may not use."""
+    """Returns how many of `most` file descriptors are not available for client connections."""
     return min(_RESERVE_MAX, most // _RESERVE_PART)
 
 
 def connections_max(files_each: int = 1) -> int:
-    """Returns how many client connections are possible if each opens this many files."""
+    """Returns how many client connections are possible if each of them opens `files_each` files."""
     most = descriptor_limit()
     return (most - descriptor_reserve(most)) // files_each
 

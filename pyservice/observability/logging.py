@@ -26,7 +26,9 @@ _MAX_DEPTH: Final = 6
 
 
 def fingerprint(token: str) -> str:
-    """Returns the token's kind and 48 bits of its hash."""
+    """Returns a text that identifies a token without revealing it: its kind and 48 bits of its
+    hash.
+    """
     kind = token.partition("_")[0] if _TOKEN.match(token) else "token"
     return f"{kind}#{blake2b(token.encode(), digest_size=6).hexdigest()}"
 
@@ -49,8 +51,10 @@ def _scrub(value: Any, depth: int = 0) -> Any:
 
 
 def scrub_tokens(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """Replaces tokens in a log event. It must be the last processor, because exceptions are text by
-    then.
+    """Replaces each token in a log event by its fingerprint.
+
+    It must be the last processor before the renderer, because earlier processors turn exceptions
+    into text.
     """
     # Keys with an underscore have objects for structlog's formatter.
     return {key: value if key.startswith("_") else _scrub(value) for key, value in event.items()}
@@ -106,6 +110,6 @@ def configure_logging(
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """Returns a logger with the name of its part, such as `edge` or `rpc`."""
+    """Returns the logger of one part of the service, such as `edge` or `rpc`."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger

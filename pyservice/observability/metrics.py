@@ -1,7 +1,7 @@
 """Prometheus metrics of servers, feed and process. No other module imports prometheus_client.
 
-Requests update plain numbers on the event loop. Prometheus objects are created at each scrape.
-Engine and journal metrics are rendered natively and joined here.
+Requests update plain numbers on the event loop. Prometheus objects are created only when metrics
+are scraped. The engine writes its own metrics as text, which this module merges with the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DURATION_LABELS: Final = (*map(str, DURATION_BOUNDS_S), "+Inf")
 
 
 class Meter:
-    """Requests of one operation on one server, by code and duration."""
+    """Counts of one operation's requests on one server, by error code and by duration."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
@@ -46,7 +46,9 @@ class Meter:
         self.rate_limited = 0
 
     def observe(self, code: str, seconds: float) -> None:
-        """Counts one request. `code` is `OK`, an error code, or CANCELLED."""
+        """Counts one request. `code` is `OK`, an error code, or `CANCELLED` for a disconnected
+        client.
+        """
         codes = self.codes
         codes[code] = codes.get(code, 0) + 1
         self.counts[bisect_left(DURATION_BOUNDS_S, seconds)] += 1
@@ -54,7 +56,10 @@ class Meter:
 
 
 class TransportMetrics:
-    """Meters of one server. The server itself updates `in_flight` and `body_bytes`."""
+    """Metrics of one server, with a meter for each operation.
+
+    The server itself updates `in_flight` and `body_bytes`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -67,7 +72,7 @@ class TransportMetrics:
 
 
 class FeedMetrics:
-    """Feed messages by outcome, number of namespaces, and time of the last change."""
+    """Number of feed messages by outcome, number of namespaces, and time of the last change."""
 
     def __init__(self) -> None:
         self.namespaces = 0
@@ -75,14 +80,18 @@ class FeedMetrics:
         self.last_applied_ts_s = 0.0
 
     def count(self, outcome: str, now_s: float) -> None:
-        """Counts a message as `applied`, `stale`, `refused` or `removed`. `now_s` is Unix time."""
+        """Counts a feed message as `applied`, `stale`, `refused` or `removed`. `now_s` is Unix
+        time.
+        """
         self.outcomes[outcome] += 1
         if outcome in ("applied", "removed"):
             self.last_applied_ts_s = now_s
 
 
 class RayMetrics:
-    """Numbers of kept rays, and of rays dropped because a queue or store was full."""
+    """Number of rays (request records) that were kept, and of rays dropped because a queue was
+    full.
+    """
 
     def __init__(self) -> None:
         self.kept = 0
@@ -97,10 +106,10 @@ class RequestMetrics:
         build_profile: str = "unknown",
         inner_plane: str | None = None,
     ) -> None:
-        """`inner_plane` names an internal server, or is None.
+        """`inner_plane` is the name of an internal server, or None for a public server.
 
-        The public server counts the requests of an internal server. So the internal server omits
-        them, and its other metrics have names of their own.
+        The public server already counts forwarded requests, so an internal server omits request
+        metrics. The names of its other metrics contain `inner_plane`.
         """
         self.http = TransportMetrics("http")
         self.grpc = TransportMetrics("grpc")
@@ -117,7 +126,7 @@ class RequestMetrics:
         PlatformCollector(registry=self._registry)
 
     def render(self, *others: bytes) -> bytes:
-        """Returns the metrics as Prometheus text, joined with the given texts."""
+        """Returns the metrics as Prometheus text, merged with the Prometheus texts in `others`."""
         return join_expositions(generate_latest(self._registry), *others)
 
 
@@ -210,7 +219,9 @@ _TYPE: Final = b"\n# TYPE "
 
 
 def join_expositions(*texts: bytes) -> bytes:
-    """Joins Prometheus texts. A metric family of several texts is written once with all samples."""
+    """Merges Prometheus texts into one. A metric family of several texts has one header in the
+    result.
+    """
     pages = [text if text.endswith(b"\n") else text + b"\n" for text in texts if text]
     families = [family for page in pages for family in _families(page)]
     if len(set(families)) == len(families):
@@ -226,8 +237,9 @@ def join_expositions(*texts: bytes) -> bytes:
 
 
 def _families(page: bytes) -> Iterator[bytes]:
-    """Returns the metric family names of a text. Searches bytes, because a text may have a megabyte
-    of samples.
+    """Yields the names of the metric families in a Prometheus text.
+
+    Searches bytes without splitting lines, because the text can have a megabyte of samples.
     """
     if page.startswith(_TYPE[1:]):
         yield _word(page, len(_TYPE) - 1)

@@ -1,4 +1,7 @@
-"""Rays as OpenTelemetry spans, exported over OTLP/HTTP. No other module imports opentelemetry."""
+"""Conversion of rays (request records) to OpenTelemetry spans, and their export over OTLP/HTTP.
+
+No other module imports opentelemetry.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ _KINDS: Final = {
 
 
 class SpanExporter:
-    """Sends spans to a collector. `close` blocks, so call it off the event loop."""
+    """Sends spans to an OpenTelemetry collector. `close` blocks, so do not call it on the event
+    loop.
+    """
 
     def __init__(self, endpoint: str, *, queued_max: int = 8_192, every_ms: int = 1_000) -> None:
         self._processor = BatchSpanProcessor(

@@ -1,4 +1,4 @@
-"""Rays: records the times of requests, selects the requests to keep, and queues them for delivery.
+"""Rays: timed records of requests. A part of them is kept and queued for delivery.
 
 Recording must be cheap, because most records are dropped. Records contain only validated ids and
 names, and no other client input.
@@ -51,7 +51,10 @@ new_span_id = _random_span_ids().__next__
 
 
 class Trace:
-    """Notes of one request, with times of `perf_counter`. Rarely set values are class attributes."""
+    """Record of one request, with times of `perf_counter`.
+
+    Attributes that most requests do not set are class attributes, which saves time.
+    """
 
     authorized = 0.0
     """Time of the authorization. 0 before."""
@@ -85,11 +88,11 @@ class Trace:
 
     @property
     def parent_span_id(self) -> str:
-        """Id of the parent span. Empty without a parent."""
+        """Id of the parent span, or an empty text if the request named no parent."""
         return "" if self.given is None else self.given[_PARENT]
 
     def note(self, label: str, begin: float, span_id: str | None = None) -> None:
-        """Adds a span that ends now."""
+        """Adds a span to the record. The span starts at `begin` and ends now."""
         self.spans.append((label, span_id, begin, perf_counter()))
 
     def traceparent(self, *, is_sampled: bool = True) -> str:
@@ -100,7 +103,10 @@ current: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 def note(label: str, begin: float, span_id: str | None = None) -> None:
-    """Adds a span that ends now to the current trace. Does nothing without a trace."""
+    """Adds a span to the record of the current request. The span starts at `begin` and ends now.
+
+    Does nothing outside of a request.
+    """
     trace = current.get()
     if trace is not None:
         trace.spans.append((label, span_id, begin, perf_counter()))
@@ -131,7 +137,7 @@ class _Allowance:
 
 
 class Rays:
-    """Decides which requests are kept, and queues them. A process has one instance."""
+    """Decides which request records are kept, and queues them. Each service has one instance."""
 
     def __init__(
         self,
@@ -143,10 +149,11 @@ class Rays:
         count: RayMetrics | None = None,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
-        """Keeps at most `per_second` failed or slow requests, and as many others.
+        """Each second, keeps at most `per_second` failed or slow requests, and as many other
+        requests.
 
-        `is_internal`: the public server decides, and sends its decision as the flag of the
-        traceparent.
+        If `is_internal` is true, the public server decides about the other requests. It sends its
+        decision in the flags of the traceparent header.
         """
         self._namespace_of_lobby = namespace_of_lobby
         self.service = service
@@ -160,8 +167,9 @@ class Rays:
         self._are_there = asyncio.Event()
 
     def pass_on(self, trace: Trace) -> str:
-        """Returns the traceparent of a forwarded request. Either both planes keep the request, or
-        neither does.
+        """Returns the traceparent header for a forwarded request.
+
+        Its flag makes both planes keep the request, or neither of them.
         """
         if not trace.is_passed:
             trace.is_passed = True
@@ -169,7 +177,7 @@ class Rays:
         return trace.traceparent(is_sampled=trace.is_drawn)
 
     def end(self, trace: Trace, door: str, operation: str, code: str, ended: float) -> None:
-        """Ends a request. `code` is OK, CANCELLED or an error code."""
+        """Ends the record of a request. `code` is OK, CANCELLED or an error code."""
         self._until_drawn -= 1
         if (
             code != OK
@@ -313,7 +321,10 @@ _CLOSE_S: Final = 2.0
 
 
 class RayDelivery:
-    """Delivers kept rays. `run` and `store` are tasks. Call `close` after they ended."""
+    """Delivers kept rays to the collector and the database.
+
+    Run `run` and `store` as tasks. Call `close` after both have ended.
+    """
 
     def __init__(
         self,
@@ -322,10 +333,10 @@ class RayDelivery:
         otlp_endpoint: str | None,
         waiting_max: int,
     ) -> None:
-        """`store` raises ServiceError, with a retry time if useful. At most `waiting_max` rays wait
-        for `store`.
+        """At most `waiting_max` rays wait for `store`, which saves them to the database.
 
-        Rays without an owner are only exported.
+        If `store` raises a ServiceError with a retry time, it is called again. Rays without an
+        owner are only exported.
         """
         self._rays = rays
         self._store = store
@@ -335,7 +346,7 @@ class RayDelivery:
         self._are_waiting = asyncio.Event()
 
     async def run(self) -> None:
-        """Exports rays and queues them for `store`, until cancelled."""
+        """Exports kept rays to the collector and queues them for `store`, until cancelled."""
         while True:
             for kept in await self._rays.take(_AT_ONCE):
                 self._deliver(kept)
@@ -382,7 +393,7 @@ class RayDelivery:
             pause_s = min(_RETRY_MAX_S, 2 * pause_s)
 
     async def close(self) -> None:
-        """Sends the remaining rays to the collector, with a short timeout."""
+        """Sends the remaining rays to the collector. Waits at most 2 s for the collector."""
         if self._exporter is None:
             return
         for kept in self._rays.take_all():

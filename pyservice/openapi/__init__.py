@@ -26,7 +26,10 @@ from pyservice.transport.rate_limits import Limits
 
 
 class CredentialKind(Enum):
-    """Kinds of credentials. The value is a token prefix or a name."""
+    """Kinds of credentials that an operation accepts.
+
+    The value is the prefix of a token kind, such as `env`, or the name of another credential.
+    """
 
     NONE = "none"
     ORIGIN = "origin"
@@ -85,7 +88,10 @@ def security_schemes() -> dict[str, Any]:
 
 
 def security_requirements(method: Method) -> list[dict[str, list[str]]]:
-    """Returns alternative credentials. An empty list means that no credential is needed."""
+    """Returns the credentials that an operation accepts, each as an alternative.
+
+    An empty list means that the operation needs no credential.
+    """
     kinds = credential_kinds(method)
     if CredentialKind.NONE in kinds:
         return []
@@ -122,7 +128,10 @@ def descriptor_of_method(method: Method) -> MethodDescriptor:
 
 
 def declared_codes(method: Method) -> tuple[str, ...]:
-    """Returns the error codes that the proto declares. Raises ValueError for an unknown code."""
+    """Returns the error codes that the proto declares for an operation.
+
+    Raises ValueError for a code that is not in `proto/errors.toml`.
+    """
     named = tuple(option(descriptor_of_method(method), options_pb2.operation).errors)
     unknown = [code for code in named if code not in TABLE]
     if unknown:
@@ -158,13 +167,13 @@ def implied_codes(method: Method) -> tuple[str, ...]:
 
 
 def accepts_idempotency_key(method: Method) -> bool:
-    """Returns whether the operation replays its response for a repeated Idempotency-Key."""
+    """Returns whether a repeated request with the same Idempotency-Key gets the stored response."""
     said = option(descriptor_of_method(method), options_pb2.operation)
     return method.http_method != "GET" and not said.ignores_key
 
 
 def has_side_effects(method: Method) -> bool:
-    """Returns whether the operation can store data and so needs disk space."""
+    """Returns whether the operation may write data, and therefore needs free disk space."""
     level = descriptor_of_method(method).GetOptions().idempotency_level
     return level != MethodOptions.NO_SIDE_EFFECTS
 
@@ -193,7 +202,10 @@ NO_EXAMPLE: Final = FilledExample(None, {}, {}, None)
 
 
 def fill_example(method: Method, fill: FillPlaceholder = SAMPLES.__getitem__) -> FilledExample:
-    """Returns the example of an operation. Raises LookupError with a remedy."""
+    """Returns the example request of an operation, with its placeholders replaced by values.
+
+    Raises LookupError if the example or a value is missing. The message names the file to change.
+    """
     example = EXAMPLES.get(method.slug)
     if example is None:
         raise LookupError(
@@ -269,10 +281,11 @@ _INFO: Final = (
 
 
 def document(methods: Iterable[Method], *, public_url: str = "/") -> bytes:
-    """Returns the document as JSON.
+    """Returns the OpenAPI document as JSON.
 
-    Raises ValueError for an undeclared error code, and TypeError for a field or rule without a JSON
-    Schema form. Omits other missing parts, which `gaps` reports.
+    Raises ValueError for an undeclared error code. Raises TypeError for a field or rule that JSON
+    Schema cannot express. Other missing parts are omitted from the document, and `gaps` reports
+    them.
     """
     components = SchemaComponents()
     responses: dict[str, Any] = {}
@@ -310,7 +323,7 @@ def document(methods: Iterable[Method], *, public_url: str = "/") -> bytes:
 
 
 def gaps(methods: Iterable[Method]) -> list[str]:
-    """Returns a sentence for each missing part of the protos: credentials, examples, comments."""
+    """Returns one sentence for each part that the protos lack: credentials, examples or comments."""
     found: list[str] = []
     for method in methods:
         kinds = credential_kinds(method)

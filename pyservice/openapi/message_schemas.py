@@ -1,6 +1,6 @@
 """JSON Schema 2020-12 of protobuf messages and their validation rules.
 
-A rule without a JSON Schema form is an error, so that no rule is omitted silently.
+A rule that JSON Schema cannot express is an error, so that no rule is omitted silently.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def entry_rules(field: FieldDescriptor, part: str) -> Any:
 
 
 def keywords(rules: Any, where: str) -> Schema:
-    """Returns the JSON Schema keywords for the rules of a value. Raises UnsupportedConstraint."""
+    """Returns the JSON Schema keywords for the validation rules of a value.
+
+    Raises UnsupportedConstraint for a rule without a keyword.
+    """
     found: Schema = {}
     kind = rules.WhichOneof("type")
     own = getattr(rules, kind) if kind else None
@@ -56,7 +59,7 @@ def keywords(rules: Any, where: str) -> Schema:
 
 
 def rule_sentences(rules: Any) -> list[str]:
-    """Returns sentences for the rules that keywords cannot express."""
+    """Returns a sentence for each validation rule that JSON Schema keywords cannot express."""
     kind = rules.WhichOneof("type")
     own = getattr(rules, kind) if kind else None
     # The service's patterns accept only ASCII, where bytes equal characters.
@@ -70,7 +73,10 @@ def rule_sentences(rules: Any) -> list[str]:
 
 
 def required_keywords(rules: Any, field: FieldDescriptor) -> Schema:
-    """Returns the keywords of a required field without presence. They exclude its zero value."""
+    """Returns the keywords that exclude the zero value of a required field, such as `minLength`.
+
+    A field with presence needs no such keywords.
+    """
     if not rules.required or field.has_presence:
         return {}
     if is_map(field):
@@ -180,7 +186,9 @@ _REFERENCE: Final = "#/components/schemas/"
 
 
 class SchemaForm(Enum):
-    """Use of a message. The value is the suffix of its schema name."""
+    """Use of a message, for which it has a schema of its own. The value is the suffix of the schema
+    name.
+    """
 
     ANSWER = ""
     REQUEST = "Input"
@@ -255,7 +263,9 @@ class SchemaComponents:
         return "required" in self._schemas[reference["$ref"]]
 
     def finish(self, document: Any) -> tuple[Any, dict[str, Schema]]:
-        """Replaces references by names. Returns the document and the schemas by name."""
+        """Replaces references to messages by schema names. Returns the document and the schemas by
+        name.
+        """
         names = self._names()
         schemas = {names[key]: _named(schema, names) for key, schema in self._schemas.items()}
         return _named(document, names), dict(sorted(schemas.items()))

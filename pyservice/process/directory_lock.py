@@ -17,13 +17,14 @@ _STOPPING: Final = "stopping"
 
 
 class DirectoryUnusable(Exception):
-    """The data directory cannot be used. The message has the reason and the PID of the lock's
-    holder.
+    """The data directory cannot be used.
+
+    The message gives the reason, and the PID of the process that holds the lock.
     """
 
 
 def make_folder(folder: Path) -> None:
-    """Creates the folder (0700) if it is missing. Raises DirectoryUnusable."""
+    """Creates the folder with mode 0700 if it is missing. Raises DirectoryUnusable."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -38,9 +39,10 @@ class DirectoryLock:
 
     @classmethod
     def take(cls, folder: Path, name: str = LOCK_FILE, *, timeout_ms: int = 0) -> DirectoryLock:
-        """Locks the folder, and creates it (0700) if it is missing. Raises DirectoryUnusable.
+        """Locks the folder, and creates it with mode 0700 if it is missing. Raises
+        DirectoryUnusable.
 
-        Waits up to `timeout_ms` for a holder that is stopping.
+        If the process that holds the lock is stopping, waits up to `timeout_ms` for it.
         """
         make_folder(folder)
         try:
@@ -62,8 +64,9 @@ class DirectoryLock:
         return lock
 
     def announce_stopping(self) -> None:
-        """Writes into the lock file that this process is stopping. Other processes then continue to
-        wait for the lock.
+        """Writes into the lock file that this process is stopping.
+
+        Other processes then wait for the lock up to their whole timeout.
         """
         self._write(f"{os.getpid()} {_STOPPING}")
 

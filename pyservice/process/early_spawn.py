@@ -1,7 +1,7 @@
-"""Child processes of `serve`, spawned before the settings are read.
+"""Child processes of `serve`, started before the supervisor reads the settings.
 
-A start mostly loads modules. Children load theirs while the supervisor reads its settings, then
-wait for their flags. This module is loaded first and imports almost nothing.
+Loading modules takes most of a start. The children load their modules while the supervisor reads
+its settings, and then wait for their flags. This module is loaded first and imports almost nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ _early: dict[str, SpawnedChild] = {}
 
 
 class SpawnedChild:
-    """A child process that waits for its flags. It writes its ready report to the pipe `ready`."""
+    """A child process that waits for its command-line flags.
+
+    It writes to the pipe `ready` when it is ready.
+    """
 
     def __init__(self, role: str, shown: Sequence[str]) -> None:
-        """`shown` are the arguments that process lists show. Raises OSError."""
+        """`shown` are the arguments that appear in process lists such as `ps`. Raises OSError."""
         self.ready, ready_end = os.pipe()
         flags_end, self._flags = os.pipe()
         command = [sys.executable, "-m", "pyservice", "serve", *shown, f"--role={role}"]
@@ -48,7 +51,7 @@ class SpawnedChild:
             os.close(flags_end)
 
     def send_flags(self, flags: Sequence[str]) -> None:
-        """Sends the flags. If the child has died, does nothing."""
+        """Sends the command-line flags to the child. Does nothing if the child has ended."""
         with contextlib.suppress(BrokenPipeError), open(self._flags, "wb") as pipe:
             pipe.write(json.dumps(list(flags)).encode())
 
@@ -60,7 +63,7 @@ class SpawnedChild:
 
 
 def spawn_early(words: Sequence[str]) -> None:
-    """Spawns the children of both planes if the command line is `serve` without `--role`."""
+    """Starts the child processes of both planes if the command line is `serve` without `--role`."""
     is_of_one_role = any(word == "--role" or word.startswith("--role=") for word in words)
     if not is_serve(words) or is_of_one_role:
         return
@@ -71,8 +74,9 @@ def spawn_early(words: Sequence[str]) -> None:
 
 
 def take_or_spawn(role: str, flags: Sequence[str]) -> SpawnedChild:
-    """Returns the child that was spawned early, or a new child. The child still waits for its
-    flags. Raises OSError.
+    """Returns the child process that `spawn_early` started for a role, or starts a new one.
+
+    The child still waits for its flags. Raises OSError.
     """
     early = _early.pop(role, None)
     return SpawnedChild(role, flags) if early is None else early
@@ -85,7 +89,7 @@ def kill_early() -> None:
 
 
 class PendingFlags:
-    """Flags that this child process still has to receive from its supervisor."""
+    """Command-line flags that this child process has not yet received from its supervisor."""
 
     def __init__(self, own: Sequence[str], descriptor: int) -> None:
         self._own = list(own)
@@ -93,8 +97,9 @@ class PendingFlags:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> PendingFlags | None:
-        """Reads the pipe from the command line. Returns None if the process already has all its
-        flags.
+        """Finds the pipe for the flags on the command line `words`.
+
+        Returns None if the process already has all its flags.
         """
         if not words or not words[-1].startswith(_FLAGS_FROM):
             return None
@@ -106,11 +111,16 @@ class PendingFlags:
 
     @property
     def parent(self) -> str:
-        """Returns the supervisor link as a text for `SupervisorLink.parse`."""
+        """Returns the argument with the PID and ready pipe of the supervisor, for
+        `SupervisorLink.parse`.
+        """
         return self._own[1].partition("=")[2]
 
     def words(self) -> list[str] | None:
-        """Waits for the full command line. Returns None if the supervisor does not need this child."""
+        """Waits for the flags, and returns the whole command line.
+
+        Returns None if the supervisor does not need this child and closed the pipe without flags.
+        """
         with open(self._descriptor, "rb") as pipe:
             flags = pipe.read()
         return ["serve", *json.loads(flags), *self._own] if flags else None

@@ -1,6 +1,6 @@
-"""Stop signals during a start, blocked until a handler is installed.
+"""Blocking of stop signals during a start, until their handlers are installed.
 
-Without the block, a signal would end the process before it can choose its exit status. This module
+An unblocked signal would end the process before the process can choose its exit status. This module
 is loaded first and imports almost nothing.
 """
 
@@ -19,8 +19,9 @@ def is_serve(words: Sequence[str]) -> bool:
 
 
 def hold(words: Sequence[str]) -> None:
-    """Blocks the stop signals if the command line starts a service. Child processes inherit the
-    block and must call `release`.
+    """Blocks the stop signals if the command line `words` starts a service.
+
+    Child processes inherit the blocked signals and must call `release`.
     """
     if is_serve(words):
         signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)

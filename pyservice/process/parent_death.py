@@ -1,4 +1,7 @@
-"""Signal to a process when its parent dies. Imports almost nothing, for children spawned early."""
+"""Signal that a process receives when its parent dies.
+
+This module imports almost nothing, because child processes load it early.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def signal_on_parent_death(number: int) -> None:
-    """Makes the kernel send this signal when the parent thread of this process dies.
+    """Makes the kernel send this signal to the process when the thread that started it ends.
 
-    The parent may already be dead, so check afterwards. Raises OSError.
+    The parent may already be dead, so the caller must check that afterwards. Raises OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:

@@ -1,4 +1,4 @@
-"""Reports that a process is ready: over the supervisor's pipe, and in a ready file."""
+"""Reports that a process is ready, to its supervisor over a pipe and to others in a ready file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _RETRY_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SupervisorLink:
-    """PID and ready pipe of the supervisor that started this process."""
+    """PID of the supervisor that started this process, and the pipe for the ready report to it."""
 
     pid: int
     ready_descriptor: int
 
     @classmethod
     def parse(cls, text: str) -> SupervisorLink:
-        """Parses the result of `str(link)`. Raises ValueError."""
+        """Parses the text `PID:DESCRIPTOR` that `__str__` writes. Raises ValueError."""
         pid, descriptor = text.split(":")
         return cls(int(pid), int(descriptor))
 
@@ -47,8 +47,9 @@ class SupervisorLink:
         return stat.rpartition(")")[2].split()[0] in "ZX"
 
     def stop_on_supervisor_exit(self) -> bool:
-        """Requests SIGTERM when the supervisor dies. Returns False if the supervisor is already
-        dead.
+        """Makes the kernel send SIGTERM to this process when the supervisor dies.
+
+        Returns False if the supervisor is already dead.
         """
         # Children must not inherit the pipe: the supervisor reads to its end.
         os.set_inheritable(self.ready_descriptor, False)
@@ -56,13 +57,16 @@ class SupervisorLink:
         return self.is_alive
 
     def report_ready(self, content: Mapping[str, object]) -> None:
-        """Sends the ready report. Call it once. Ignores a dead supervisor."""
+        """Sends the ready report to the supervisor. Call this method once.
+
+        Does nothing if the supervisor is dead.
+        """
         with contextlib.suppress(BrokenPipeError), open(self.ready_descriptor, "wb") as pipe:
             pipe.write(json.dumps(content).encode())
 
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
-    """Writes the file atomically. Raises OSError."""
+    """Replaces the ready file atomically. Raises OSError."""
     write_file(path, json.dumps(content, indent=1).encode() + b"\n", mode=0o644)
 
 
@@ -76,10 +80,10 @@ async def report_ready(
     signals: StopSignals,
     disk_full: Callable[[OSError, int], None],
 ) -> None:
-    """Writes the ready file. Raises OSError.
+    """Writes the ready file. Raises OSError, but retries while the disk is full.
 
-    Retries while the disk is full. Before each retry it calls `disk_full` with the error and the
-    delay in ms.
+    Before each retry, calls `disk_full` with the error and the delay in ms. Returns without the
+    file if a stop signal arrives.
     """
     while not signals.stop.is_set():
         try:

@@ -1,4 +1,6 @@
-"""Stop signals of a process: the first one stops it, a second one forces the shutdown."""
+"""Stop signals of a process. The first signal stops the process, and a second one forces the
+shutdown.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ class StopSignals:
         reload: Callable[[], None],
         stopping: Callable[[], None] = lambda: None,
     ) -> None:
-        """Installs the handlers and delivers blocked signals. SIGHUP calls `reload`. The first stop
-        signal calls `stopping`.
+        """Installs the signal handlers. Signals that arrived earlier are then delivered.
+
+        SIGHUP calls `reload`, and the first stop signal calls `stopping`.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._received, stopping)
@@ -56,7 +59,10 @@ class StopSignals:
     async def end_all(
         self, stops: Sequence[Callable[[float], Awaitable[None]]], grace_s: float
     ) -> None:
-        """Calls each of `stops` with the grace period, and again with 0 on a forced shutdown."""
+        """Calls all functions in `stops` with the grace period in seconds, and waits for them.
+
+        If a second stop signal arrives meanwhile, calls them again with 0.
+        """
         ending = asyncio.gather(*(stop(grace_s) for stop in stops))
         forced = asyncio.create_task(self.forced.wait())
         either: set[asyncio.Future[Any]] = {ending, forced}
@@ -76,9 +82,10 @@ class StopSignals:
             await working
 
     async def unless_hung(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Awaits work that depends on a disk. After a forced shutdown the work gets 2 s more.
+        """Awaits work that depends on a disk.
 
-        Then the process exits with status 1, because hung threads cannot be stopped.
+        If the work does not end within 2 s after a forced shutdown, the process exits with status
+        1. Threads that hang in a disk operation cannot be stopped in another way.
         """
         working = asyncio.create_task(work)
         forcing = asyncio.create_task(self.forced.wait())
@@ -92,7 +99,7 @@ class StopSignals:
 
 
 async def wait_for_exit(pid: int, signals: StopSignals, duration_ms: int) -> None:
-    """Waits for the end of a process, at most `duration_ms` or until a forced shutdown."""
+    """Waits for the end of a process, at most `duration_ms`. A forced shutdown ends the wait."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:

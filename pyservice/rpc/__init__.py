@@ -1,4 +1,4 @@
-"""The gRPC transport: public server, internal server and client. The only importer of grpc."""
+"""The gRPC transport: public server, internal server and client. No other package imports grpc."""
 
 from pyservice.rpc.forwarding import RpcForwarder
 from pyservice.rpc.grpc_server import RpcServer

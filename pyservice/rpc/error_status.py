@@ -1,4 +1,4 @@
-"""Service errors as gRPC status details, and back (docs/reference/errors.md#error-body)."""
+"""Conversion between service errors and gRPC status details (docs/reference/errors.md#error-body)."""
 
 from __future__ import annotations
 

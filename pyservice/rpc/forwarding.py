@@ -1,7 +1,7 @@
 """Forwarding of gRPC calls to the internal server of the control plane.
 
-The public server handles client address, ray id, sizes, deadline and parked calls. The internal server does
-every other check.
+The public server handles client addresses, ray ids, sizes, deadlines and waiting long polls. The
+internal server makes all other checks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _NO_TOKEN: Final = b"-"
 
 
 class WokenCallQueue:
-    """Queue of one server. A token's calls go in the order of waking, and tokens alternate."""
+    """Queue of the long polls that a public server sends again after they woke.
+
+    Calls with the same token are sent in the order of waking. Different tokens take turns.
+    """
 
     def __init__(self) -> None:
         self._unanswered = FairQueue(_UNANSWERED_MAX, _UNANSWERED_MAX // _SHARE)
@@ -56,7 +59,10 @@ class WokenCallQueue:
 
 
 class _UnderWay:
-    """A call in flight, until it ends or becomes slow. Use it once with `async with`."""
+    """Takes a place for a call in flight, and frees it when the call ends or becomes slow.
+
+    Use it once with `async with`.
+    """
 
     __slots__ = ("_places", "_timer")
 
@@ -111,7 +117,7 @@ _OPTIONS: Final = (
 
 
 class Failed(Exception):
-    """An error of the internal server, with its code and original status."""
+    """An error that the internal server returned, with its error code and gRPC status."""
 
     def __init__(self, code: str, failure: grpc.aio.AioRpcError, trailers: Metadata) -> None:
         super().__init__(code)
@@ -122,7 +128,7 @@ class Failed(Exception):
 
 
 class ForwardedCall(NamedTuple):
-    """One forwarded call."""
+    """One gRPC call that is forwarded to the internal server."""
 
     path: str
     data: bytes
@@ -133,7 +139,10 @@ class ForwardedCall(NamedTuple):
 
 
 class RpcForwarder:
-    """Forwards the calls of one public server. Create it on its loop, and call `close` after the server has stopped."""
+    """Forwards the gRPC calls of one public server.
+
+    Create it on the event loop of the server, and call `close` after the server has stopped.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The gRPC server: the operations of the HTTP API with the same checks in the same order.
+"""The gRPC server. It has the operations of the HTTP API, with the same checks in the same order.
 
-Handlers are built from the descriptors, without generated servicers.
+Handlers are built from the proto descriptors, without generated servicers.
 """
 
 from __future__ import annotations
@@ -115,7 +115,11 @@ log = get_logger("pyservice.rpc")
 
 
 class RpcServer:
-    """Serves operations on `host:port` (port 0 picks one) or `unix:<path>`. Create it on its loop."""
+    """Serves operations over gRPC. `address` is `host:port` or `unix:<path>`, and port 0 picks a
+    free port.
+
+    Create it on the event loop that serves.
+    """
 
     def __init__(
         self,
@@ -198,7 +202,7 @@ class RpcServer:
 
 
 class _Calls:
-    """Creates the handlers and tracks running calls."""
+    """Creates the handlers of the gRPC methods, and tracks the calls that are running."""
 
     def __init__(
         self,

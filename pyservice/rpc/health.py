@@ -1,4 +1,4 @@
-"""gRPC health (Check and Watch) and reflection."""
+"""Health service of gRPC (`Check` and `Watch`), and server reflection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _UNKNOWN: Final = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # an untyped package
-    """Health of the server and its services. Watches end when the server stops, so that it can."""
+    """Health status of the server and of each gRPC service.
+
+    `end` ends all `Watch` calls, because the server waits for them when it stops.
+    """
 
     def __init__(self, services: Iterable[str]) -> None:
         self._statuses = dict.fromkeys(("", *services), _NOT_SERVING)

@@ -1,6 +1,6 @@
-"""gRPC between the service's processes over a unix socket with mode 0600.
+"""gRPC between the processes of the service, over a unix socket with mode 0600.
 
-Server, client, and both ends of the long poll `Control.NextChanges`.
+It has the server, the client, and both sides of the long poll `Control.NextChanges`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = get_logger("pyservice.rpc")
 
 
 class Unreachable(Exception):
-    """The socket has no server, or the server does not answer in time."""
+    """No server listens on the socket, or the server does not respond in time."""
 
 
 def _method(name: str) -> MethodDescriptor:
@@ -64,7 +64,7 @@ def unix_address(path: Path) -> str:
 
 
 class InternalServer:
-    """Serves handlers by the full names of their methods."""
+    """Serves gRPC methods on the unix socket `path`. `handlers` are keyed by full method name."""
 
     def __init__(self, handlers: Mapping[str, Handler], path: Path) -> None:
         self._path = path
@@ -186,7 +186,10 @@ def next_changes(topics: Topics) -> Handler:
 
 
 class ChangesPoll:
-    """Polls for changes while requests wait, and wakes them. Run `run` as a task."""
+    """Asks the control plane for changes while long polls wait, and wakes the affected long polls.
+
+    Run `run` as a task.
+    """
 
     def __init__(self, client: InternalClient, long_polls: LongPolls) -> None:
         self._client = client

@@ -1,8 +1,9 @@
-"""Limits on gRPC messages that arrive slowly. grpcio buffers the received part of each of them.
+"""Limits on gRPC messages that arrive slowly, because grpcio buffers the received part of each.
 
-Slow messages have a limited number of permits and a deadline. If all permits are in use, the order of eviction
-depends on the token, the number of messages from the same address, and the age. Large complete messages count
-against a budget until their call ends.
+Slow messages need one of a limited number of permits, and they have a deadline. If all permits are
+in use, messages are evicted. Their order depends on the token, on the number of messages from the
+same address, and on their age. Large complete messages count against a budget until their call
+ends.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _OTHER: Final = 2
 
 @dataclass(slots=True)
 class _Coming:
-    """A message that is still arriving."""
+    """A message that has not arrived completely."""
 
     since_s: float
     context: Context
@@ -56,7 +57,10 @@ class _Coming:
 
 
 class SlowMessageLimits:
-    """Limits of one server. Create it on its loop, and call `close` after the server has stopped."""
+    """Limits on slow messages of one gRPC server.
+
+    Create it on the event loop of the server, and call `close` after the server has stopped.
+    """
 
     def __init__(
         self,
