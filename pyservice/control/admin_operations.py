@@ -1,6 +1,6 @@
-"""Operations of the administrative commands.
+"""Handlers of the administrative commands.
 
-Only the owner of the data directory can open their socket.
+Only the owner of the data directory can open the socket that serves them.
 """
 
 from __future__ import annotations
@@ -342,9 +342,10 @@ class OrphanClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OrphanedNamespaces:
-    """Namespaces that the data plane holds without a record.
+    """Namespaces that the data plane stores, but that have no record in the database.
 
-    Players may still use them, and a backup may restore their records, so an operator decides.
+    Players may still use these namespaces, and a restored backup may contain their records.
+    Therefore only an operator removes them.
     """
 
     database: Database
@@ -367,9 +368,10 @@ class OrphanedNamespaces:
     async def remove(
         self, namespace_ids: Sequence[str] | None = None
     ) -> list[feed_pb2.HeldConfiguration]:
-        """Removes orphaned namespaces and returns them.
+        """Removes the given or all orphaned namespaces from the data plane and returns them.
 
-        Raises NAMESPACE_NOT_FOUND before any removal. Raises CONTROL_PLANE_UNAVAILABLE after some
+        Raises NAMESPACE_NOT_FOUND, and removes none, if one of the ids is not an orphan. Raises
+        CONTROL_PLANE_UNAVAILABLE if the data plane becomes unavailable, possibly after some
         removals.
         """
         orphans = {one.namespace_id: one for one in await self.all()}
@@ -394,7 +396,9 @@ class OrphanedNamespaces:
         return removed
 
     async def _remove(self, orphan: feed_pb2.HeldConfiguration) -> bool:
-        """Removes an orphan from the data plane. Returns False if the data plane has a newer configuration of it."""
+        """Removes an orphaned namespace from the data plane. Returns False if the data plane has a
+        newer configuration of the namespace.
+        """
         request = feed_pb2.RemoveRequest(
             namespace_id=orphan.namespace_id, source_epoch=self.source_epoch, revision=0
         )

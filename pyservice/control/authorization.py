@@ -27,7 +27,7 @@ _BELIEVED_MAX: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class GrantedScope(Scope):
-    """Scope of a token with its current groups, oldest first."""
+    """Scope of a `cloud_` token, with the ids of all groups that the token covers, oldest first."""
 
     groups: tuple[str, ...]
 
@@ -66,14 +66,18 @@ class CallAuthenticator:
         return await self._cloud(token, call)
 
     async def require_group_token(self, call: Call) -> Caller:
-        """Returns the caller of a `cloud_` token that is not limited to one game."""
+        """Authenticates a call that needs a `cloud_` token of a whole group. Raises FORBIDDEN for a
+        token of one game.
+        """
         caller = await self.require_cloud_token(call)
         if scope_of(caller).game_id is not None:
             raise ServiceError("FORBIDDEN", "This token covers one game. Use a token of the group.")
         return caller
 
     async def require_identity_token(self, call: Call) -> Caller:
-        """Returns the caller of a `cloud_` token for all groups of its identity."""
+        """Authenticates a call that needs a `cloud_` token for all groups of an identity. Raises
+        FORBIDDEN for a token of one group or game.
+        """
         caller = await self.require_group_token(call)
         if scope_of(caller).group_id is not None:
             raise ServiceError(
@@ -97,7 +101,9 @@ class CallAuthenticator:
         return Caller(TokenKind.ENVIRONMENT, namespace_id, b"", namespace_id + token_id, call)
 
     async def check(self, token: str) -> CloudToken:
-        """Returns a valid token. Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
+        """Returns the scope and the expiry of a valid `cloud_` token. Raises TOKEN_INVALID,
+        TOKEN_REVOKED, TOKEN_EXPIRED.
+        """
         token_hash = _hash(token)
         found = self._cache.get(token_hash)
         if found is None or self._now_s() - found.found_at > _BELIEVED_S:
@@ -110,7 +116,7 @@ class CallAuthenticator:
         return found
 
     def clear_cache(self) -> None:
-        """Clears the cache. Call it after tokens or members changed."""
+        """Discards all cached tokens. Call it after a change of tokens or group members."""
         self._cache.clear()
         self._generation += 1
 
@@ -166,7 +172,7 @@ async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:
 
 
 async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
-    """Returns a game of the caller's scope. Raises GAME_NOT_FOUND."""
+    """Returns the game if the caller's scope covers it. Raises GAME_NOT_FOUND."""
     found = await games.find(tx, text)
     if found is None or not await _covers_game(tx, caller, found):
         raise ServiceError("GAME_NOT_FOUND")
@@ -176,10 +182,10 @@ async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
 async def find_namespace(
     tx: Transaction, caller: Caller, request: Any, version_id: str | None = None
 ) -> Record:
-    """Returns the request's namespace if the caller's scope covers it.
+    """Returns the namespace of a request if the caller's scope covers the namespace.
 
-    `request` has `game_id`, and `namespace_id` or `environment_id`. Raises GAME_NOT_FOUND,
-    NAMESPACE_NOT_FOUND.
+    `request` has the field `game_id`, and `namespace_id` or `environment_id`. Raises
+    GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
     """
     is_environment = hasattr(request, "environment_id")
     text = request.environment_id if is_environment else request.namespace_id

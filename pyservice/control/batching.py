@@ -20,9 +20,9 @@ class _Waiting(NamedTuple, Generic[Item, Result]):
 
 
 class Batcher(Generic[Item, Result]):
-    """Collects items while a batch runs and processes them in the next batch.
+    """Processes concurrent items in batches. New items collect while a batch is processed.
 
-    A batch has at most 64 items and 4 MiB, except that one item always fits.
+    A batch has at most 64 items and 4 MiB. A larger item is processed alone.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class Batcher(Generic[Item, Result]):
         size_of: Callable[[Item], int] = lambda item: 0,
         is_of_one: Callable[[Exception], bool] = lambda error: False,
     ) -> None:
-        """`work` returns one result for each item, in order.
+        """`work` processes a batch and returns one result for each item, in order.
 
-        If `is_of_one` is true for the error of a batch, each item is processed alone.
+        If `work` raises an error for which `is_of_one` returns True, each item is processed alone.
         """
         self._work = work
         self._size_of = size_of

@@ -273,7 +273,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def parse_tag_filter(text: str) -> dict[str, str]:
-    """Returns the tags of a filter. Raises QUERY_INVALID."""
+    """Parses a filter of the build list, a JSON object of tag values by name. Raises QUERY_INVALID."""
     if not text:
         return {}
     problems: list[FieldProblem] = []
@@ -291,7 +291,10 @@ def parse_tag_filter(text: str) -> dict[str, str]:
 
 
 def parse_tag_change(content: bytes) -> tuple[dict[str, str], list[str]]:
-    """Returns the tags to set and the names to remove. Raises VALIDATION_FAILED."""
+    """Parses a JSON object of tags. Returns the tags to set, and the names of tags to remove.
+
+    A tag with the value null is removed. Raises VALIDATION_FAILED.
+    """
     tags = _object(content)
     if tags is None:
         require_valid([field_problem(["tags"], "wrong-type", "must be a JSON object")])
@@ -342,7 +345,10 @@ def tag_problems(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
 
 @dataclass(frozen=True, slots=True)
 class BuildFetcher:
-    """Source of builds for the runtime (`BuildFetcher` of `unpacked_builds`), from records and objects."""
+    """Provides builds to the runtime, from build records and object storage.
+
+    Implements the protocol `BuildFetcher` of `unpacked_builds`.
+    """
 
     database: Database
     objects: Objects

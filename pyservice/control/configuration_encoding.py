@@ -30,7 +30,10 @@ def json_of(config: pb.CloudConfig) -> bytes:
 def version_answer(
     kept: bytes, config_json: bytes, create_ts: str, display_name: str, version_id: str
 ) -> PrerenderedJson:
-    """Returns the response with the stored JSON text. Encoding 4 KB again would take 100 times as long."""
+    """Returns the `getVersion` response, which contains the stored JSON text of the configuration.
+
+    Encoding a configuration of 4 KB again would take 100 times as long.
+    """
 
     def decode_response() -> pb.GetVersionResponse:
         version = pb.GameVersion(
@@ -69,7 +72,9 @@ _ENDS: Final = ("min", "max")
 
 
 def to_feed(config: pb.CloudConfig) -> fed.MatchmakerConfig:
-    """Returns the data plane's message. It omits fields that only the command-line tool needs."""
+    """Converts a version's configuration to the message for the data plane. Omits the fields that
+    only the command-line tool uses.
+    """
     source = config.matchmaker
     target = fed.MatchmakerConfig()
     _copy(source, target, (*_LEVEL, "dev_hostname"))

@@ -1,6 +1,7 @@
-"""Validation of a version's configuration, with all problems by path.
+"""Validation of a version's configuration. Reports each problem with the path of its field.
 
-Entries beyond a limit are not validated, so the time is linear in the size.
+If a list has too many entries, the excess entries are not validated. The time is therefore linear
+in the size.
 """
 
 from __future__ import annotations
@@ -229,7 +230,9 @@ _DEFAULT_PROXY: Final = "edge-guard"
 def findings_in_docker(
     docker: pb.VersionDocker, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """Yields the problems of a docker section. Ignores fields that only the command-line tool needs."""
+    """Yields the problems in a `docker` section. Ignores fields that only the command-line tool
+    uses.
+    """
     if docker.HasField("image_id"):
         state = context.builds.get(docker.image_id)
         if state is None:
@@ -466,9 +469,9 @@ def findings_in_header_value(value: str, path: Path, limit_bytes: int) -> Iterat
 
 
 def glob_problem(glob: str) -> str | None:
-    """Returns why a text is no valid glob, or None.
+    """Returns why `glob` is not a valid pattern, or None if it is valid.
 
-    Globs have `*`, `**`, `?`, `[a-z]`, `[!a]`, and `{a,b}` without nesting.
+    A pattern may contain `*`, `**`, `?`, `[a-z]`, `[!a]`, and `{a,b}` without nesting.
     """
     position, is_in_braces = 0, False
     while position < len(glob):

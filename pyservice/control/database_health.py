@@ -1,4 +1,7 @@
-"""Health check of the database by reads and writes. The result is a text for the operator."""
+"""Periodic health check of the database by a read and a write.
+
+Stores a text for the operator if the database has a problem.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ class DatabaseHealthCheck:
             await asyncio.sleep(self._poll_s)
 
     async def check(self) -> None:
-        """Checks the database once, within 2 s unless the database is busy."""
+        """Checks the database once. Takes at most 2 s, unless the database is busy with other
+        operations.
+        """
         loop, database = asyncio.get_running_loop(), self._database
         problem = await self._problem(
             self._read, lambda: database.finished_reads, "does not answer: see the log"
@@ -98,7 +103,9 @@ class DatabaseHealthCheck:
 
 
 async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]) -> None:
-    """Runs a step as long as other operations complete. Raises TimeoutError if none completes."""
+    """Awaits `step` as long as the counter `turns` rises. Raises TimeoutError after 2 s without a
+    rise.
+    """
     working = asyncio.ensure_future(step())
     try:
         seen = None

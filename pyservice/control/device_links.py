@@ -1,7 +1,7 @@
-"""Operations on device links.
+"""Operations on device links, which give a device a `cloud_` token.
 
-A device creates a link, a person completes it, and the device gets a `cloud_` token. The token
-derives from a signing key and a secret of the link. The secret is deleted at expiry.
+The device creates a link, a person completes the link, and the device receives the token. The token
+is derived from a signing key and a secret of the link. The secret is deleted when the link expires.
 """
 
 from __future__ import annotations
@@ -56,14 +56,18 @@ class DeviceLinkKeys:
         return self.keys.now.current.number
 
     def link_token(self, device_link_id: str, expires_ms: int, number: int) -> str:
-        """Returns the token of a link. The same link has the same token while its key exists."""
+        """Returns the token that identifies a link. Repeated calls return the same token while the
+        signing key `number` exists.
+        """
         body = _BODY.pack(UUID(device_link_id).bytes, expires_ms, number)
         # The key was only dropped if the link expired long ago.
         key = self.keys.now.numbered(number) or self.keys.now.current
         return _KIND + _text(body + _mac(key, b"link", body))
 
     def read(self, link_token: str) -> tuple[str, int]:
-        """Returns the id and key number of a link token. Raises TOKEN_INVALID."""
+        """Returns the id and the expiry (Unix ms) of the link that a link token identifies. Raises
+        TOKEN_INVALID.
+        """
         raw = _bytes(link_token.removeprefix(_KIND)) if link_token.startswith(_KIND) else b""
         body, mac = raw[: _BODY.size], raw[_BODY.size :]
         if len(body) == _BODY.size:
@@ -75,7 +79,7 @@ class DeviceLinkKeys:
         raise ServiceError("TOKEN_INVALID", "Send the device_link_token of the response unchanged.")
 
     def device_token(self, device_link_id: str, secret: bytes, number: int) -> str | None:
-        """Returns the device's `cloud_` token, or None if the key was dropped."""
+        """Returns the device's `cloud_` token, or None if the signing key `number` was deleted."""
         key = self.keys.now.numbered(number)
         if key is None:
             return None
@@ -83,7 +87,9 @@ class DeviceLinkKeys:
 
 
 def _last_end_ms(key: SigningKey) -> float:
-    """Returns the latest expiry of a link that this key may sign. It limits the use of a leaked old key."""
+    """Returns the latest expiry (Unix ms) that is valid for a link signed with this key. The limit
+    protects against a leaked old key.
+    """
     return math.inf if key.ended_ms is None else key.ended_ms + LINK_LIFETIME_MS + _SIGNING_MS
 
 
@@ -135,7 +141,9 @@ class DeviceLinkOperations:
     async def prepare(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller
     ) -> pb.PrepareDeviceLinkResponse:
-        """Creates a link. Callers need no token, so each call may evict the oldest uncompleted links."""
+        """Creates a link. If too many uncompleted links exist, it first deletes the oldest, because
+        callers need no token.
+        """
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:
             now, device_link_id = self._now_ms(), self._ids.new()

@@ -1,6 +1,6 @@
-"""Thread pool that runs one step of each tenant at a time.
+"""Thread pool that runs at most one step of each tenant at a time.
 
-Uploads may be hostile, so their work has threads of its own.
+Work that a hostile tenant can make slow, such as the check of an upload, runs in such a pool.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ class FairThreadPool:
         self.queue = FairQueue(threads, 1)
 
     async def run(self, tenant: str, step: Callable[[], _Result]) -> _Result:
-        """Runs a step and returns its result or raises its error.
+        """Runs `step` in a thread when it is the tenant's turn. Returns its result or raises its
+        error.
 
-        After a cancellation, a started step continues and keeps the tenant's turn.
+        If the caller is cancelled, a started step continues. The tenant's next step waits for its
+        end.
         """
         await self.queue.acquire(None, tenant)
         try:

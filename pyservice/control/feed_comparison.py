@@ -1,4 +1,4 @@
-"""Comparison of the data plane's configurations with the records."""
+"""Comparison of the configurations in the data plane with the control plane's records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class HeldConfigurations:
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
 
     def begin_read(self) -> None:
-        """Starts a read of the data plane. Messages acknowledged from now on override the read's response."""
+        """Marks the start of a read of the data plane's configurations.
+
+        Messages that the data plane acknowledges after this call override the response to the read.
+        """
         self._news = {}
 
     def take(self, answer: feed_pb2.HeldResponse) -> None:
@@ -79,7 +82,10 @@ class HeldConfigurations:
         ]
 
     def update_orphans(self, rows: Sequence[Record]) -> bool:
-        """Updates the orphans. Returns whether their set changed. `rows` must be newer than the held configurations."""
+        """Updates `orphans`, and returns True if the set of orphaned namespaces changed.
+
+        `rows` must be read after the data plane's configurations.
+        """
         orphans = find_orphans(self._held, rows)
         is_news = orphans.keys() != self.orphans.keys()
         self.orphans = orphans
@@ -89,7 +95,9 @@ class HeldConfigurations:
 def find_orphans(
     held: HeldByNamespace, rows: Sequence[Record]
 ) -> dict[str, feed_pb2.HeldConfiguration]:
-    """Returns held configurations without a record. Configurations of a static feed need no record."""
+    """Returns the data plane's configurations of namespaces without a record. Omits configurations
+    of a static feed, which need no record.
+    """
     known = {row.namespace_id for row in rows}
     return {name: one for name, one in held.items() if one.source_epoch and name not in known}
 
@@ -111,9 +119,9 @@ Compose = Callable[[Sequence[ComposeRequest]], Awaitable[Sequence[Message | None
 
 
 class ContentComparison:
-    """Comparison of contents at equal revisions.
+    """Compares the contents of configurations that have the same revision on both planes.
 
-    A restore from a backup can reuse a revision for another content.
+    The contents can differ after a restore from a backup, because revisions are then used again.
     """
 
     def __init__(
@@ -175,7 +183,7 @@ class ContentComparison:
         return error
 
     def _report(self, broken: Mapping[str, Exception], looked_at: Set[str]) -> None:
-        """Logs one traceback for several errors, because logging it blocks the event loop."""
+        """Logs one traceback for all new errors. Logging each traceback would block the event loop."""
         unlogged = [name for name in broken if name not in self._logged]
         self._logged -= looked_at
         self._logged |= broken.keys()

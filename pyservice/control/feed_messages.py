@@ -1,6 +1,7 @@
-"""Feed messages of namespaces, and errors for messages that the data plane refuses.
+"""Messages of the configuration feed, and errors for messages that the data plane refuses.
 
-A message has only the running version. The data plane retains the versions of existing lobbies.
+A message contains only the current version of a namespace. The data plane itself retains the
+versions of existing lobbies.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _ENVIRONMENT_TOKENS_MAX: Final = 2_000
 
 
 class ComposeRequest(NamedTuple):
-    """A namespace as stored, or with another version at the next revision."""
+    """Request for the feed message of a namespace. With `version_id`, the message has that version
+    and the next revision instead of the stored ones.
+    """
 
     namespace_id: str
     version_id: str | None = None
@@ -50,7 +53,9 @@ class FeedComposer:
     async def compose_all(
         self, tx: Transaction, requests: Sequence[ComposeRequest]
     ) -> list[pb.NamespaceConfiguration | None]:
-        """Returns a message for each request. Needs as many queries as for one namespace."""
+        """Returns the message of each request, or None for a namespace without a record. Common
+        queries read all namespaces.
+        """
         ids = sorted({request.namespace_id for request in requests})
         fed = await namespaces.feed_records(tx, ids)
         needed = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
@@ -171,7 +176,9 @@ def refusal_error(
     detail: str,
     orphans: Orphans,
 ) -> ServiceError:
-    """Returns the error for the caller. Its paths have the caller's field names."""
+    """Returns the error that the caller gets for a refused message. Its problems name the fields of
+    the caller's request instead of the message.
+    """
     problems: list[FieldProblem] = []
     for problem in refused.problems:
         where, subject = _as_sent(message, problem.path)
@@ -213,8 +220,10 @@ def _as_sent(
 
 
 def operator_reason(refused: feed_pb2.Refused, orphans: Orphans) -> str:
-    """Returns the first problem that the operator can fix, else the first problem. Field names are
-    those of the feed.
+    """Returns the reason for the operator why the data plane refused a message.
+
+    Prefers a problem that the operator can fix: a value that an orphaned namespace uses. Field
+    names are those of the message.
     """
     for problem in refused.problems:
         orphan = orphans.get(problem.held_by)

@@ -1,7 +1,7 @@
 """Feeder that sends configuration changes to the data plane until each is acknowledged.
 
-It compares held configurations and records at the start and periodically, so a crash loses no
-change.
+At the start and periodically, the feeder compares the data plane's configurations with the records.
+It sends each configuration that differs, so a crash loses no change.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ def unconfirmed_error() -> ServiceError:
 
 
 class ConfirmationWaiter(NamedTuple):
-    """A request that waits until the data plane holds change `number`. With `version_id`, only that version counts."""
+    """A request that waits until the data plane has applied change `number` of a namespace.
+
+    `version_id` is the version that the request sets, or None. If the data plane refuses this
+    version, the request fails.
+    """
 
     number: int
     version_id: str | None
@@ -77,9 +81,9 @@ Message = configuration_pb2.NamespaceConfiguration
 
 
 class RefusedConfigurations:
-    """State of refused configurations, by namespace.
+    """Configurations that the data plane refused, by namespace.
 
-    A refused version that does not run is replaced by its predecessor.
+    If the data plane refuses a new version, the namespace returns to its previous version.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class RefusedConfigurations:
         self.count = 0
 
     def error_for(self, namespace_id: str, version_id: str | None) -> ServiceError | None:
-        """Returns the error of the version if it is the last refused version."""
+        """Returns the stored error if `version_id` is the last refused version, else None."""
         refused, error = self._versions.get(namespace_id, _NO_ERROR)
         return error if refused == version_id else None
 
@@ -108,8 +112,10 @@ class RefusedConfigurations:
             del self._versions[namespace_id]
 
     def record_accepted(self, message: Message) -> set[str]:
-        """Records an accepted message. Returns the namespaces to retry, because the message may
-        have released their values.
+        """Records that the data plane accepted a message.
+
+        Returns the namespaces that were refused because another namespace had one of their values.
+        The accepted message may have released the value, so these namespaces are sent again.
         """
         self.reasons.pop(message.namespace_id, None)
         self.clear_version_error(message.namespace_id, message.current_version_id)
@@ -124,9 +130,10 @@ class RefusedConfigurations:
     async def handle_refusal(
         self, message: Message, refused: feed_pb2.Refused, pending: PendingNamespace, number: int
     ) -> bool:
-        """Switches the version back unless it runs, and fails its waiters.
+        """Restores the previous version if the data plane refused a new version. Fails the waiting
+        requests.
 
-        Returns whether to send the namespace again.
+        Returns True if the namespace must be sent again.
         """
         namespace_id, version_id = message.namespace_id, message.current_version_id
         self.count += 1
@@ -147,7 +154,9 @@ class RefusedConfigurations:
         return True
 
     async def _switch_back(self, namespace_id: str, version_id: str, running: str) -> bool:
-        """Stores the previous version as current. Returns False if the records have a third version by now."""
+        """Makes the previous version of the namespace current again. Returns False, without a
+        change, if the refused version is no longer current.
+        """
         async with self._database.write() as tx:
             newest = await namespaces.history(tx, namespace_id, None, 2)
             entry = newest[0].entry_id if newest else ""
@@ -175,8 +184,9 @@ class DataPlaneUnavailable(Exception):
 
 
 class FeedClient(Protocol):
-    """Client of the data plane's feed. Raises DataPlaneUnavailable, and ServiceError if the data
-    plane cannot take changes.
+    """Client of the data plane's configuration feed.
+
+    Its methods raise DataPlaneUnavailable, and ServiceError if the data plane cannot take changes.
     """
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
@@ -235,7 +245,9 @@ class Feeder:
         return self._refused.reasons
 
     def enqueue(self, *namespace_ids: str) -> None:
-        """Schedules namespaces to be sent. Call it after the commit."""
+        """Schedules the namespaces to be sent to the data plane. Call it after their change is
+        committed.
+        """
         for namespace_id in namespace_ids:
             pending = self._pending.get(namespace_id)
             if pending is None:
@@ -250,10 +262,11 @@ class Feeder:
     async def enqueue_and_confirm(
         self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
     ) -> None:
-        """Sends the namespace and waits until the data plane holds it.
+        """Sends the namespace and waits until the data plane has applied its configuration.
 
-        Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`, although the change is stored. Raises
-        VALIDATION_FAILED for a refusal. A refused `version_id` is switched back.
+        Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`, although the change remains stored. Raises
+        VALIDATION_FAILED if the data plane refuses the configuration. If it refuses `version_id`,
+        the previous version becomes current again.
         """
         self.enqueue(namespace_id)
         pending = self._pending[namespace_id]
@@ -308,7 +321,9 @@ class Feeder:
                 await self._poll_until_disconnected()
 
     def mark_disconnected(self) -> None:
-        """Requests a new comparison, because the data plane may have lost state."""
+        """Marks the data plane as unavailable and requests a new comparison, because the data plane
+        may have lost state.
+        """
         self._is_connected.clear()
         self._is_resync_needed.set()
 
@@ -316,7 +331,9 @@ class Feeder:
         self._is_resync_needed.set()
 
     async def _poll_until_disconnected(self) -> None:
-        """Polls held configurations, because a restarted data plane may have lost its disk."""
+        """Polls the data plane's configurations until a new comparison is needed. A restarted data
+        plane may have lost its disk.
+        """
         pause_s = _POLL_INTERVAL_S
         loop = asyncio.get_running_loop()
         records_s = loop.time() + _RECORDS_INTERVAL_S
@@ -408,7 +425,9 @@ class Feeder:
             del self._pending[namespace_id]
 
     def _park(self, namespace_id: str) -> None:
-        """Retries a namespace later, because an operator's change may remove the cause."""
+        """Sends the namespace again later. A change by the operator may have removed the cause of
+        the failure by then.
+        """
         loop = asyncio.get_running_loop()
         pending = self._pending[namespace_id]
         pending.parked = loop.call_later(_REFUSED_RETRY_S, self._unpark, namespace_id)
@@ -444,9 +463,10 @@ class Feeder:
                         return False
 
     async def _catch_up(self, message: Message, held: feed_pb2.HeldConfiguration) -> bool:
-        """Raises the revision above the held one, which is newer after a restore from a backup.
+        """Raises the stored revision above the data plane's revision, which is higher after a
+        restore from a backup.
 
-        Returns False if the data plane's configuration is from a newer database.
+        Returns False if the data plane's configuration comes from a newer database.
         """
         if held.source_epoch > message.source_epoch:
             self._refused.note(

@@ -38,7 +38,9 @@ class GamePictureOperations:
     links: PublicUrls
 
     def prepare(self, kind: str) -> Run:
-        """Returns the handler that prepares an upload of this kind of picture."""
+        """Returns the handler that prepares the upload of a picture. `kind` is `avatar`, `banner`
+        or `logo`.
+        """
         answer_type, _ = _ANSWERS[kind]
 
         async def run(request: Any, caller: Caller) -> Message:
@@ -69,7 +71,9 @@ class GamePictureOperations:
         return run
 
     def complete(self, kind: str) -> Run:
-        """Returns the handler that completes an upload of this kind of picture."""
+        """Returns the handler that completes the upload of a picture. `kind` is `avatar`, `banner`
+        or `logo`.
+        """
         _, answer_type = _ANSWERS[kind]
 
         async def run(request: Any, caller: Caller) -> Message:

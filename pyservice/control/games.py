@@ -54,17 +54,17 @@ class PlayerCounter(Protocol):
 
 
 def identity_topic(identity_id: str) -> str:
-    """Topic of changes to the identity's groups."""
+    """Returns the topic of long polls that wait for a change of the identity's groups."""
     return f"identity:{identity_id}"
 
 
 def group_topic(group_id: str) -> str:
-    """Topic of changes to the group's `getGames` response."""
+    """Returns the topic of long polls that wait for a change of the group's `getGames` response."""
     return f"group:{group_id}"
 
 
 def game_topic(game_id: str) -> str:
-    """Topic of changes to the `getGame` response."""
+    """Returns the topic of long polls that wait for a change of the game's `getGame` response."""
     return f"game:{game_id}"
 
 

@@ -96,10 +96,10 @@ class ServiceOwner:
 
 
 async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> ServiceOwner:
-    """Creates the owner, a group and a `cloud_` token if they do not exist. Raises OSError,
-    ServiceError.
+    """Creates the service owner's identity, group and `cloud_` token, unless they exist.
 
-    The token file is written before the records, so records never exist without the file.
+    The token file is written before the records, so the records never exist without the file.
+    Raises OSError, ServiceError.
     """
     path = folder / TOKEN_FILE
     async with database.read() as tx:

@@ -1,7 +1,7 @@
-"""Idempotent changes of records.
+"""Changes of records that a client can safely repeat with the same idempotency key.
 
 A change and its response are stored in one transaction. A repeated request gets the stored
-response, and concurrent ones share the result. A failed request runs again.
+response. Concurrent requests with the same key share the result. A failed request runs again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class IdempotentChanges:
         *,
         mac_key: bytes | None = None,
     ) -> None:
-        """`mac_key` hashes requests. If the key changes, repeated requests get IDEMPOTENCY_KEY_REUSED."""
+        """`mac_key` is the key of the request hashes that detect reuse of an idempotency key.
+
+        If `mac_key` changes, repeated requests get IDEMPOTENCY_KEY_REUSED.
+        """
         self._database = database
         self._now_ms = clock_ms
         self._mac_key = secrets.token_bytes(_KEY_BYTES) if mac_key is None else mac_key
@@ -70,9 +73,9 @@ class IdempotentChanges:
     ) -> Answer:
         """Runs `change` in a transaction and returns its response after the commit.
 
-        None stands for an empty response. Continues if the client disconnects. `again` checks a
-        stored response and raises if the caller may no longer see it. Raises
-        IDEMPOTENCY_KEY_REUSED and errors of `change` and `again`.
+        If `change` returns None, the response is empty. The change continues if the client
+        disconnects. `again` checks a stored response, and raises an error if the caller may no
+        longer see it. Raises IDEMPOTENCY_KEY_REUSED, and the errors of `change` and `again`.
         """
         return await self._once(
             caller, request, lambda key: self._change(key, answer_type, change, again)
@@ -86,9 +89,11 @@ class IdempotentChanges:
         prepared: ChangeWithResource[Answer],
         again: ReplayCheck[Answer] | None = None,
     ) -> Answer:
-        """Runs a change while it holds a resource, which `prepared` provides.
+        """Applies a change that needs a resource, such as a port lease.
 
-        A stored response needs no resource. Raises the errors of `apply` and of `prepared`.
+        `prepared` is a context manager that acquires the resource and provides the change. A
+        repeated request gets its stored response without a resource. Raises the errors of `apply`
+        and `prepared`.
         """
 
         async def work(key: _Key | None) -> Answer:
@@ -103,7 +108,9 @@ class IdempotentChanges:
         return await self._once(caller, request, work)
 
     async def forget_response(self, caller: Caller) -> None:
-        """Deletes the stored response. A repeated request then runs again."""
+        """Deletes the stored response of the caller's idempotency key, so that a repeated request
+        runs again.
+        """
         key = _caller_key(caller)
         if key is None:
             return
@@ -217,7 +224,9 @@ def _caller_key(caller: Caller) -> bytes | None:
 
 
 def _message_hash(mac_key: bytes, request: Message) -> bytes:
-    """Returns a keyed hash of the request. Keyed, because a request may contain a guessable password."""
+    """Returns the HMAC of the request. A plain hash could reveal a guessable password in the
+    request.
+    """
     name = str(type(request).DESCRIPTOR.full_name)
     content = name.encode() + b"\0" + request.SerializeToString(deterministic=True)
     return hmac.digest(mac_key, content, "sha256")

@@ -1,7 +1,7 @@
-"""Lobby records, built from the data plane's facts and read by operators.
+"""Lobby records, built from facts of the data plane. A fact is an event in the life of a lobby.
 
-Records are stored for 7 days after the lobby's end. The position and effects of facts are stored in
-one transaction, so each fact is applied exactly once.
+A record is stored for 7 days after the end of its lobby. The position in the fact stream and the
+effects of facts are stored in one transaction, so each fact is applied exactly once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class LobbyFactReader:
         on_disconnect: Callable[[], None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`on_disconnect` is called if the data plane is unavailable, because it may lose state."""
+        """`on_disconnect` is called when the data plane is unavailable, because the data plane may
+        lose state.
+        """
         self._database = database
         self._client = client
         self._on_disconnect = on_disconnect
@@ -82,7 +84,9 @@ class LobbyFactReader:
             raise
 
     async def step(self, wait_ms: int) -> int:
-        """Applies the next facts and returns their number. Raises DataPlaneUnavailable, ServiceError."""
+        """Reads and applies the next facts, and returns their number. Raises DataPlaneUnavailable,
+        ServiceError.
+        """
         # A gap is resolved as soon as no facts wait.
         count, is_all = await self._read(0 if self._is_gap else wait_ms)
         if self._is_gap and is_all:
@@ -158,9 +162,9 @@ async def _apply(tx: Transaction, facts: Sequence[facts_pb2.Fact]) -> None:
 
 
 def apply_facts(rows: dict[str, Row], facts: Iterable[facts_pb2.Fact]) -> None:
-    """Applies facts to rows. Repeated facts change nothing.
+    """Applies facts to the lobby records in `rows`. A fact that was applied before changes nothing.
 
-    Facts of an unknown lobby are skipped, except its creation and end.
+    Facts of a lobby without a record are skipped, except the facts of its creation and its end.
     """
     for fact in facts:
         row = rows.get(fact.lobby_id)
@@ -230,7 +234,10 @@ class LobbyRecordLookup:
     async def find(
         self, lobby_id: str, read: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """Returns the result of `read`, after waiting for the record of a live lobby. Raises ServiceError."""
+        """Returns the record that `read` finds, or None. Raises ServiceError.
+
+        If a live lobby has no record yet, waits up to one second for the record.
+        """
         record = await read()
         if record is not None or not await self._is_alive(lobby_id):
             return record
@@ -245,7 +252,9 @@ class LobbyRecordLookup:
         return record
 
     async def find_in_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
-        """Returns the lobby's record. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
+        """Returns the record of a lobby in a game. Raises GAME_NOT_FOUND,
+        MATCHMAKER_LOBBY_NOT_FOUND.
+        """
 
         async def read() -> Record | None:
             async with self.database.read() as tx:

@@ -1,7 +1,8 @@
 """Runs of the lobbies that the data plane requests, and reports of their state.
 
-One long poll fetches requested lobbies and reports this node's capacity. After a crash of either
-side, it sends the full set again. Lobbies that cannot start are retried.
+One long poll fetches the requested lobbies and reports this node's capacity. After a crash of the
+control plane or the data plane, it fetches all requested lobbies. Lobbies that cannot start are
+retried.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ class LobbyRuns:
         api_url: Callable[[str], str],
         capacity: Callable[[], pb.Capacity],
     ) -> None:
-        """`tier` returns None for a removed tier. `api_url` derives the URL from the address of the
-        public HTTP server.
+        """`tier` returns None for a tier that the operator removed.
+
+        `api_url` derives the URL for game servers from the address of the public HTTP server.
         """
         self._database = database
         self._client = client
@@ -225,7 +227,9 @@ class LobbyRuns:
     """No report of a running process is needed, because lobbies report readiness themselves."""
 
     async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
-        """Frees the slots first, then stores the end for the developer."""
+        """Reports the end of a run to the data plane, which frees the slots. Then stores the end
+        for the developer.
+        """
         over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)
         await self._report(pb.LobbyReport(lobby_id=run_id, over=over))
         run = lobbies.EndedRun(

@@ -1,6 +1,6 @@
 """Prometheus metrics of the control plane.
 
-Names begin with `hosting_control_`, because one scrape covers both planes.
+Their names begin with `hosting_control_`, because one scrape returns the metrics of both planes.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class TooManyWaiting(Exception):
 
 
 class PasswordThreadPool:
-    """Threads for password hashes. Waiting work is limited by group and client address."""
+    """Thread pool for password hashes. Limits the unfinished work of each group and client address."""
 
     def __init__(self, threads: int) -> None:
         self._threads = FairThreadPool(threads, "passwords")
@@ -183,9 +183,11 @@ class PasswordThreadPool:
         return len(self._present)
 
     async def run(self, group: str, address: bytes | None, work: Callable[[], _Result]) -> _Result:
-        """Runs the work when it is the group's turn. At a limit, raises TooManyWaiting at once.
+        """Runs `work` in a thread when it is the group's turn. Raises TooManyWaiting if a limit is
+        reached.
 
-        `address` is None if many clients share it.
+        The limits count the unfinished work of the group and of the client address. `address` is
+        None if many clients share it.
         """
         most: dict[object, int] = {group: WAITING_PER_GROUP_MAX}
         if address is not None:
@@ -213,7 +215,9 @@ class PasswordHasher:
         self._threads = PasswordThreadPool(1)
 
     async def hash(self, password: str, group: str) -> str:
-        """Returns the password's hash. Raises OVERLOADED if too much work of the group waits."""
+        """Returns the bcrypt hash of a password. Raises OVERLOADED if the group has too much
+        unfinished work.
+        """
 
         def work() -> bytes:
             return bcrypt.hashpw(password.encode(), bcrypt.gensalt(BCRYPT_ROUNDS))

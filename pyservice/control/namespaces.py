@@ -1,6 +1,6 @@
 """Operations on namespaces: create, list, set the version and limits, show the history.
 
-A change of a namespace is stored first, then confirmed by the data plane.
+An operation stores its change, and then waits until the data plane confirms the change.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class NamespaceChange:
         version_id: str | None = None,
         wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> Answer:
-        """Stores a change, then waits for the data plane. `version_id` is the new version, if the change sets one."""
+        """Stores a change, and then waits until the data plane has applied it. `version_id` is the
+        version that the change sets, or None.
+        """
         found: list[str] = []
 
         async def change_and_note(tx: Transaction, row: Record) -> Answer | None:
@@ -100,7 +102,7 @@ _LIMIT_MAX: Final = 0xFFFF_FFFF
 
 
 class _Set(NamedTuple):
-    """A version that this request set, or set before if it is repeated."""
+    """A version that this request set. For a repeated request, the first attempt set the version."""
 
     entry_id: str
     """Id of the history entry, or empty if the version did not change."""

@@ -28,7 +28,10 @@ class PlayerCounts:
         return sum(self._players.get(namespace_id, 0) for namespace_id in namespace_ids)
 
     def update(self, players: Mapping[str, int], *, is_all: bool = False) -> list[str]:
-        """Stores counts of some or all namespaces. Returns the namespaces with a changed count."""
+        """Stores player counts by namespace id. Returns the namespaces with a changed count.
+
+        With `is_all`, all other namespaces have no players.
+        """
         counts = dict(players)
         if is_all:
             counts = {**dict.fromkeys(self._players, 0), **counts}
@@ -42,15 +45,16 @@ class PlayerCounts:
 
 
 class CountsClient(Protocol):
-    """Client of the data plane's counts. Raises DataPlaneUnavailable, ServiceError."""
+    """Client of the data plane's player counts. Raises DataPlaneUnavailable, ServiceError."""
 
     async def read_counts(self, request: pb.CountsRequest) -> pb.CountsResponse: ...
 
 
 class PlayerCountReader:
-    """Follows player counts and wakes long polls for changed games.
+    """Reads player counts from the data plane, and wakes the long polls of games with a changed
+    count.
 
-    Call `read_current` before serving, then `run`.
+    Call `read_current` before the service accepts requests, then `run`.
     """
 
     def __init__(
@@ -69,7 +73,9 @@ class PlayerCountReader:
         )
 
     async def read_current(self) -> None:
-        """Reads the counts for the first responses. Returns after two seconds even without a result."""
+        """Reads the current counts, so that the first responses have them. Returns after two
+        seconds even without counts.
+        """
 
         async def step() -> None:
             async with asyncio.timeout(_FIRST_READ_TIMEOUT_S):
@@ -81,7 +87,9 @@ class PlayerCountReader:
         await self.job.repeat_forever(lambda: self.step(_WAIT_MS))
 
     async def step(self, wait_ms: int) -> None:
-        """Reads changes and wakes long polls. Raises DataPlaneUnavailable, ServiceError."""
+        """Reads changed counts and wakes the long polls of their games. Raises
+        DataPlaneUnavailable, ServiceError.
+        """
         request = pb.CountsRequest(
             after_generation=self._generation, wait_ms=0 if self._unannounced else wait_ms
         )

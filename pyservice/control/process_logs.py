@@ -1,6 +1,7 @@
 """Operations on logs of servers and lobbies, with long polls for new lines.
 
-The lines are in run folders. A waiting request makes the keeper report new lines for a while.
+The log lines are stored in run folders. While a request waits for new lines, the keeper of the
+process reports each new line.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ProcessLogOperations:
         self._logs.close()
 
     def grew(self, run_id: str) -> None:
-        """Wakes requests that wait for lines of the run."""
+        """Wakes the requests that wait for log lines of the run."""
         self._topics.bump(_topic(run_id))
 
     async def of_server(

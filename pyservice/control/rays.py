@@ -1,6 +1,7 @@
-"""Rays: span sets of both planes, stored for a day.
+"""Rays, which are traces of requests through both planes. They are stored for a day.
 
-A caller sees a ray if the caller's token covers the owner of the ray.
+A ray consists of span sets, one for each request that a server handled. A caller sees a span set if
+the caller's token covers the owner of the span set.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class RayStore:
         )
 
     async def perf(self, request: pb.GetRayPerfRequest, caller: Caller) -> pb.GetRayPerfResponse:
-        """Returns the spans of a ray, or an empty list for an unknown ray."""
+        """Returns the spans of a ray that the caller may see. The list is empty for an unknown ray."""
         since_ms = self._now_ms() - RAY_RETENTION_MS
         async with self._database.read() as tx:
             rows = await rays.of_ray(tx, request.ray_id, since_ms, _SHOWN_MAX)
@@ -54,7 +55,9 @@ class RayStore:
         return internal.StoreSpansResponse()
 
     async def store(self, span_sets: Sequence[internal.SpanSet]) -> None:
-        """Stores the span sets that have an owner. After a ServiceError, repeat the call."""
+        """Stores the span sets that have an owner, such as a game. Call it again after a
+        ServiceError.
+        """
         try:
             async with self._database.write() as tx:
                 rows = await _rows(tx, span_sets)
@@ -145,9 +148,10 @@ def _reaches(asker: internal.Asker, game: Record, members: Sequence[str]) -> boo
 
 
 def _visible(rows: Sequence[Record], scope: GrantedScope) -> list[internal.SpanSet]:
-    """Returns span sets that the scope covers, with those of their HTTP or gRPC server.
+    """Returns the span sets that the scope covers, and the span sets of servers that passed them
+    on.
 
-    Clients can send any ray id, so each request of a ray is checked alone.
+    Clients can choose any ray id. Therefore access is checked for each span set of a ray.
     """
     own = {row.span_id: row for row in rows if _is_covered(row, scope)}
     servers = {row.parent_span_id for row in own.values()}

@@ -12,7 +12,9 @@ from pyservice.storage.database import Record
 
 @dataclass(slots=True)
 class PublicUrls:
-    """Builder of public URLs. `cdn_domain` is None in local mode, where the CDN is below `cdn_url`."""
+    """Builder of public URLs. In local mode, `cdn_domain` is None and all sites have URLs below
+    `cdn_url`.
+    """
 
     cdn_url: str
     cdn_domain: str | None
@@ -30,7 +32,9 @@ class PublicUrls:
         return f"https://{name_id}.{self.cdn_domain}"
 
     def cdn_hosts(self, game_name_id: str, name_id: str) -> list[str]:
-        """Returns the hosts of a namespace's site. Empty in local mode."""
+        """Returns the host names of a namespace's site. The list is empty in local mode, which has
+        no domains.
+        """
         if self.cdn_domain is None:
             return []
         hosts = [f"{game_name_id}--{name_id}.{self.cdn_domain}"]

@@ -43,10 +43,10 @@ class RetryingJob:
         is_worth_a_warning: bool = False,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`work` names the job in metrics, `failed` is its log event.
+        """`work` is the job's name in metrics, and `failed` is the message of its log entries.
 
-        Errors of the types ServiceError, Conflict and `expected_errors` are expected. `pauses_s` is
-        the first and the longest delay.
+        ServiceError, Conflict and `expected_errors` are logged without a traceback. `pauses_s` has
+        the first and the longest delay between attempts.
         """
         self.work = work
         self.unexpected_errors = 0
@@ -66,7 +66,9 @@ class RetryingJob:
     async def attempt(
         self, step: Callable[[], Awaitable[object]], **about: Any
     ) -> Exception | None:
-        """Runs a step and returns its error, or None. Logs `about` with an error."""
+        """Runs `step` once. Returns None, or logs and returns its error. The log entry includes
+        `about`.
+        """
         try:
             await step()
         except Exception as error:  # noqa: BLE001 — the job must continue

@@ -1,7 +1,8 @@
 """Runs of dynamic servers as processes, and storage of their state.
 
-Live records are the desired state. After every crash they are compared with processes and port
-leases. New servers start, lost ones end, and leases or processes without a record are removed.
+The records of servers that have not ended are the desired state. They are compared with the
+processes and port leases after each crash. New servers start, and servers without a process end.
+Leases and processes without a record are removed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class ServerClient(Protocol):
 
 
 class ServerRuns:
-    """Starts and ends servers while `run` is running. The supervisor reports their state to this object."""
+    """Starts and ends the processes of dynamic servers while `run` is running.
+
+    The run supervisor calls methods of this object to report the state of a process.
+    """
 
     def __init__(
         self, database: Database, client: ServerClient, api: Callable[[], tuple[str, str] | None]
@@ -74,7 +78,9 @@ class ServerRuns:
 
     @contextlib.contextmanager
     def creating(self, server_id: str) -> Iterator[None]:
-        """Marks a server that has a lease and no record yet."""
+        """Protects the port lease of a new server until its record is stored. Leases without a
+        record are removed otherwise.
+        """
         self._creating.add(server_id)
         try:
             yield
@@ -82,14 +88,14 @@ class ServerRuns:
             self._creating.discard(server_id)
 
     def start(self, record: pb.Server, game_id: str) -> None:
-        """Starts a server after its record is stored."""
+        """Starts the process of a server. Call it after the server's record is stored."""
         if self._runs is None or self._api() is None:
             self.compare_again()
         else:
             self._runs.ensure_running(self._order(record, game_id))
 
     def stop(self, server_id: str, timeout_ms: int) -> None:
-        """Stops a server after its end is stored."""
+        """Stops the process of a server. Call it after the stop is stored in the server's record."""
         if self._runs is None or not self._runs.end(server_id, timeout_ms):
             self.compare_again()
 
@@ -175,7 +181,9 @@ class ServerRuns:
         )
 
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
-        """Registers the backends of a server with the data plane."""
+        """Sends the addresses of the server's ports to the data plane, so that players can reach
+        the server.
+        """
         request = runtime_pb2.PlaceServerRequest(server_id=run_id)
         for name, (address, port) in backends.items():
             request.backends[name].address, request.backends[name].port = address, port
@@ -190,7 +198,10 @@ class ServerRuns:
         await self._write(lambda tx: servers.record_started(tx, run_id, now_ms()))
 
     async def over(self, run_id: str, end: RunEnd, tier: str = "") -> None:
-        """Stores the end first. Any comparison ends a lease without a live record."""
+        """Stores the end of the server, and then ends its port lease.
+
+        If the second step fails, a later comparison removes the lease.
+        """
         failure = None
         code = RUN_FAILURE_CODES.get(end.reason)
         if code is not None:

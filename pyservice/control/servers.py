@@ -1,6 +1,7 @@
 """Operations on dynamic servers: create, get, list, destroy.
 
-A server is created as port lease, record and process, and ends in reverse order.
+Creation first leases ports, then stores a record and starts a process. Destruction undoes these
+steps in reverse order.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class LeaseClient(Protocol):
 
 
 class NodeCapacity(Protocol):
-    """Unreserved capacity of the node. A run takes over its reservation when it starts."""
+    """Capacity of the node for new runs. `reserve` returns False if the unreserved capacity is too
+    small.
+
+    A run takes over its reservation when it starts.
+    """
 
     def reserve(self, run_id: str, resources: Resources) -> bool: ...
     def give_back(self, run_id: str) -> None: ...
@@ -84,7 +89,9 @@ class ServerOperations:
     async def _prepared(
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> AsyncIterator[Change[pb.CreateServerResponse]]:
-        """Reserves capacity and ports, and releases both if no record is stored."""
+        """Reserves capacity and ports for a new server. Releases both if the server's record is not
+        stored.
+        """
         server_id = self.records.ids.new()
         async with self.records.database.read() as tx:
             environment = await self._check_request(tx, request, caller)
@@ -278,7 +285,9 @@ class ServerOperations:
 
 
 async def find_server(tx: Transaction, caller: Caller, request: Any) -> Record:
-    """Returns the server's record. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+    """Returns the record of the requested server. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND,
+    SERVER_NOT_FOUND.
+    """
     environment = await authorization.find_namespace(tx, caller, request)
     row = await servers.find(tx, environment.namespace_id, request.server_id)
     if row is None:

@@ -45,7 +45,9 @@ class SigningKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """Content of the key file. Keys are oldest first, and the last one signs."""
+    """Content of the key file. The signing keys are ordered from oldest to newest, and the newest
+    signs.
+    """
 
     signing: tuple[SigningKey, ...]
     hash_key: bytes = field(repr=False)
@@ -55,7 +57,7 @@ class SigningKeys:
         return self.signing[-1]
 
     def numbered(self, number: int) -> SigningKey | None:
-        """Returns the key with this number, or None for a dropped or unknown key."""
+        """Returns the signing key with this number, or None if the key does not exist."""
         return next((key for key in self.signing if key.number == number), None)
 
 
@@ -75,7 +77,7 @@ class SigningKeyFile:
         self.now = keys
 
     def listen(self, changed: Callable[[SigningKeys], None]) -> None:
-        """Calls `changed` now and before each new key is used."""
+        """Calls `changed` with the current keys, and again with new keys before they are used."""
         self._listeners.append(changed)
         changed(self.now)
 
@@ -83,7 +85,9 @@ class SigningKeyFile:
     def load_or_create(
         cls, folder: Path, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     ) -> SigningKeyFile:
-        """Loads the keys, or creates them at the first start. Raises OSError, also for a damaged file."""
+        """Loads the key file, or creates it at the first start. Raises OSError, also if the file is
+        damaged.
+        """
         path = folder / KEY_FILE
         remove_unfinished(path)
         try:
@@ -99,9 +103,10 @@ class SigningKeyFile:
             raise OSError(f"{path} is damaged: restore it from a backup") from None
 
     async def rotate(self, *, drop_unused: bool) -> KeyRotation:
-        """Adds a signing key. Older keys still verify. Raises STORAGE_FULL without a change.
+        """Adds a signing key that signs from now on. Signatures of older keys remain valid.
 
-        `drop_unused` removes a key if all its signatures have expired.
+        With `drop_unused`, deletes keys that have only expired signatures. Raises STORAGE_FULL
+        without a change.
         """
         # Shielded: a cancelled caller must not leave a file with an unused key.
         self._rotating = asyncio.create_task(self._rotate(drop_unused))

@@ -19,13 +19,17 @@ def rfc3339(milliseconds: int) -> str:
 
 
 def milliseconds(text: str) -> int:
-    """Parses a text of `rfc3339`. Raises ValueError for a date that does not exist."""
+    """Converts a timestamp that `rfc3339` returned to Unix ms. Raises ValueError for a date that
+    does not exist.
+    """
     moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
 
 
 def query_milliseconds(text: str, field: str, reason: str) -> int:
-    """Parses the time of a query. Raises QUERY_INVALID for a date that does not exist."""
+    """Converts the timestamp in query parameter `field` to Unix ms. Raises QUERY_INVALID for a date
+    that does not exist.
+    """
     try:
         return milliseconds(text)
     except ValueError:

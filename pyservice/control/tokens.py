@@ -222,7 +222,10 @@ class TokenOperations:
         return NewToken(token, answer.token_id, expires_ms, row.namespace_id)
 
     async def _require_below_limit(self, tx: Transaction, namespace_id: str, kind: str) -> None:
-        """Raises VALIDATION_FAILED at a limit of tokens. The limit is exact if the namespace is locked."""
+        """Raises VALIDATION_FAILED if the namespace has too many tokens of this kind.
+
+        Lock the namespace first, or concurrent calls can exceed the limit.
+        """
         counts = await tokens.counts(tx, namespace_id, kind, self._now_ms())
         if counts.good >= _VALID_MAX:
             sentence = f"the namespace has {_VALID_MAX:,} valid {kind}_ tokens; revoke one first"
@@ -416,7 +419,9 @@ class RunToCompletion(Protocol):
 
 
 class NewToken(NamedTuple):
-    """`expires_ms` is None without expiry. `namespace_id` is empty for `cloud_`."""
+    """A created token. `expires_ms` is None if the token does not expire. `namespace_id` is empty
+    for a `cloud_` token.
+    """
 
     token: str
     token_id: str
@@ -425,7 +430,9 @@ class NewToken(NamedTuple):
 
 
 class StoredToken(NamedTuple):
-    """A token in a transaction that may be committed. `namespace_id` is empty for `cloud_`."""
+    """A token that a transaction has added. The commit may have failed. `namespace_id` is empty for
+    a `cloud_` token.
+    """
 
     token_id: str
     namespace_id: str = ""
@@ -449,11 +456,11 @@ class UndeliveredSecrets:
         *,
         is_kept: bool = False,
     ) -> NewToken:
-        """Runs `create` to its end. If it fails or the caller is cancelled, revokes the tokens that
-        `create` noted.
+        """Runs `create` to its end. If `create` fails or the caller is cancelled, revokes its
+        tokens.
 
-        `is_kept`: a repeated request gets the same token, so it is not revoked. Raises errors of
-        `create`.
+        `create` passes each token that it stores to its argument. With `is_kept`, no token is
+        revoked, because a repeated request gets the same token. Raises the errors of `create`.
         """
         added: list[StoredToken] = []
         creating = asyncio.ensure_future(create((lambda one: None) if is_kept else added.append))
@@ -473,9 +480,10 @@ class UndeliveredSecrets:
     async def deliver_confirmed(
         self, namespace_id: str, sign: Callable[[], Awaitable[str]], *, is_kept: bool = False
     ) -> str:
-        """Returns the result of `sign` after the data plane holds the token.
+        """Waits until the data plane has the new token, and then returns the result of `sign`.
 
-        Raises VALIDATION_FAILED, or CONTROL_PLANE_UNAVAILABLE after a second.
+        Raises VALIDATION_FAILED if the data plane refuses the namespace. Raises
+        CONTROL_PLANE_UNAVAILABLE after a second without confirmation.
         """
         until = asyncio.get_running_loop().time() + CONFIRM_TIMEOUT_S
         try:
@@ -525,6 +533,6 @@ class UndeliveredSecrets:
 
 
 async def raise_revision(tx: Transaction, namespace_id: str, feeder: Feeder) -> None:
-    """Sends the namespace to the data plane, even if the caller is cancelled."""
+    """Raises the namespace's revision, and sends the namespace to the data plane after the commit."""
     await namespaces.change(tx, namespace_id, {})
     tx.after_commit(lambda: feeder.enqueue(namespace_id))

@@ -37,10 +37,11 @@ async def check_contents(
     files: Sequence[Record],
     keys: Mapping[str, str],
 ) -> CheckedContents:
-    """Validates uploaded files, a picture with `run`. Raises VALIDATION_FAILED,
-    DEADLINE_EXCEEDED, INTERNAL, FileNotFoundError, OSError.
+    """Validates the uploaded files of a site, a picture or a build. `run` runs the check of a
+    picture.
 
-    `files` are rows of `upload_files`, `keys` their object keys.
+    `files` are rows of the table `upload_files`, and `keys` maps their paths to object keys. Raises
+    VALIDATION_FAILED, DEADLINE_EXCEEDED, INTERNAL, FileNotFoundError, OSError.
     """
     if kind == "site":
         return CheckedContents()
@@ -100,9 +101,9 @@ _CONTENT_TYPE: Final = re.compile(
 
 
 def path_problems(path: str, *location: str) -> Iterator[FieldProblem]:
-    """Yields problems unless the path has 1 to 512 bytes and is relative.
+    """Yields the problems of a file path. A valid path is relative and has 1 to 512 bytes.
 
-    It may have no empty, `.` or `..` segment, no control characters and no backslashes.
+    A valid path has no empty, `.` or `..` segment, no control characters and no backslashes.
     """
     if not path:
         yield field_problem(location, "too-short", "must not be empty")

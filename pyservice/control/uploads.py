@@ -60,12 +60,16 @@ _log = get_logger("control")
 
 
 def object_key(kind: str, upload_id: str, path: str) -> str:
-    """Returns the object key. A picture has the same key for all file names, so its URL needs no name."""
+    """Returns the object key of an uploaded file. The key of a picture does not depend on the file
+    name, so its URL needs no name.
+    """
     return file_key(upload_id, "picture" if kind in PICTURES else path)
 
 
 def part_bytes(content_length: int, is_multipart: bool) -> int | None:
-    """Returns the part size of a multipart upload, or None for a single PUT."""
+    """Returns the part size of a multipart upload in bytes, or None if a single PUT uploads the
+    file.
+    """
     return PART_BYTES if is_multipart and content_length >= MULTIPART_FROM_BYTES else None
 
 
@@ -106,10 +110,10 @@ class UploadLifecycle:
         )
 
     async def prepare(self, caller: Caller, request: Any, plan: UploadPlan[Answer]) -> Answer:
-        """Stores an upload and returns signed URLs.
+        """Stores an upload and returns a response with signed URLs.
 
         Stored responses have no URLs. A repeated request gets new URLs if the caller may still see
-        the game. Raises UPLOAD_NOT_FOUND if the upload is gone.
+        the game. Raises UPLOAD_NOT_FOUND if the upload was deleted.
         """
 
         async def change(tx: Transaction) -> remembered_pb2.PreparedUpload:
@@ -168,8 +172,10 @@ class UploadLifecycle:
     async def complete(
         self, caller: Caller, request: Any, answer_type: type[Answer], find: Find
     ) -> Answer:
-        """Validates and completes an upload. Raises UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE,
-        VALIDATION_FAILED, and errors of `find`.
+        """Validates and completes the upload that `find` returns.
+
+        Raises UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED, and the errors of
+        `find`.
         """
         async with self._database.read() as tx:
             row = await find(tx)
@@ -192,9 +198,10 @@ class UploadLifecycle:
         return await self._changes.apply(caller, request, answer_type, change)
 
     async def _checked(self, row: Record) -> CheckedContents:
-        """Returns the checked contents. Requests share one check of an upload.
+        """Returns the checked contents of an upload. Concurrent requests share one check.
 
-        The check survives cancellation, because a large build takes longer than a request may.
+        The check continues if the requests are cancelled, because a large build takes longer than a
+        request may.
         """
         known = self._checked_contents.get(row.upload_id)
         return known or await self._checks.run(row.upload_id, lambda: self._check_and_store(row))

@@ -85,7 +85,9 @@ class VersionOperations:
     async def reserve_name(
         self, request: pb.ReserveVersionNameRequest, caller: Caller
     ) -> pb.ReserveVersionNameResponse:
-        """Reserves a name that no version has. No other call gets the same name."""
+        """Reserves a display name for a new version. No version has the name, and no other call
+        returns it.
+        """
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
             game_id = (await authorization.find_game(tx, caller, request.game_id)).game_id
