@@ -71,10 +71,11 @@ class Admission:
         criteria: FindCriteria,
         idempotency: bytes | None,
     ) -> tuple[ResolvedNamespace, FindCandidates]:
-        """Returns the current namespace, with the admitted modes and regions.
+        """Checks captcha and verification of a find. Returns the namespace with the admitted modes
+        and regions.
 
-        Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_FAILED if no mode is left,
-        MATCHMAKER_VERIFICATION_UNAVAILABLE, and errors of `matchmaker_checks`.
+        Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_UNAVAILABLE, and errors of
+        `matchmaker_checks`. Raises MATCHMAKER_VERIFICATION_FAILED if verification admits no mode.
         """
 
         async def admit() -> AdmissionResult:
@@ -129,10 +130,10 @@ class Admission:
     async def join(
         self, request: pb.JoinLobbyRequest, caller: Caller, idempotency: bytes | None
     ) -> tuple[Placed | None, ResolvedNamespace]:
-        """Admits a join by the rules of the lobby's version.
+        """Checks captcha and verification of a join by the rules of the lobby's version.
 
-        For a repeated request, returns the placement of the first request. Raises errors of the
-        join before any captcha or verification.
+        For a repeated request, returns the placement of the first request without these checks. An
+        error of the join itself, such as a full lobby, is raised before these checks.
         """
         lobby_id = raw_id(request.lobby_id)
         replayed = await self._replayed_join(request, caller, lobby_id, idempotency)
@@ -164,10 +165,10 @@ class Admission:
         lobby_id: bytes,
         idempotency: bytes | None,
     ) -> Placed | None:
-        """Returns the placement of a repeated join, or None if this join is new and possible.
+        """Returns the placement of a repeated join, or None for a new join that is possible.
 
-        The engine checks the player limit of a source last. With a source limit of 0, it runs all
-        other checks and reserves no slot.
+        The call passes a limit of 0 players for each address. The engine checks this limit last, so
+        a new join passes all other checks and reserves no slot.
         """
         try:
             return await self._engine.join(
@@ -223,10 +224,10 @@ class Admission:
 
 
 class _AdmissionAttempt:
-    """Captcha and verification of one request.
+    """Captcha and verification checks of one request.
 
-    A captcha response is valid once, so its result is kept if the configuration changes during the
-    request.
+    If the configuration changes during the request, the results of earlier checks are kept, because
+    a captcha response is valid only once.
     """
 
     def __init__(

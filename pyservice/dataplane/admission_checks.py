@@ -1,6 +1,4 @@
-"""The checks by other servers before admission: captcha providers and the game's verification
-server.
-"""
+"""Admission checks that other servers make: captcha providers and the game's verification server."""
 
 from __future__ import annotations
 
@@ -68,10 +66,11 @@ class CaptchaCheck:
         *,
         tenant: bytes,
     ) -> None:
-        """Returns if the address has a recent captcha pass, or passes now.
+        """Requires that the address has a recent captcha pass, or that `given` is a valid captcha
+        response.
 
-        Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, STORAGE_FULL, and
-        MATCHMAKER_VERIFICATION_UNAVAILABLE if the provider does not respond.
+        Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, STORAGE_FULL. Raises
+        MATCHMAKER_VERIFICATION_UNAVAILABLE if the captcha provider does not respond.
         """
         passed_ms, requests = self._passes.last_pass(namespace_id, address)
         is_good = (
@@ -186,9 +185,10 @@ class VerificationCheck:
     async def allows(
         self, rule: VerificationRule, mode: str, question: VerificationRequest
     ) -> bool:
-        """Returns True for a 2xx status and False for a 4xx status.
+        """Returns True if the verification server responds with a 2xx status, and False for a 4xx
+        status.
 
-        Raises MATCHMAKER_VERIFICATION_UNAVAILABLE for everything else.
+        Raises MATCHMAKER_VERIFICATION_UNAVAILABLE in all other cases.
         """
         try:
             answer = await self._outbound.post(

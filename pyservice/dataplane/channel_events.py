@@ -1,4 +1,6 @@
-"""Events of event channels: player tokens that a find, join or create delivered to a channel."""
+"""Events of event channels. An event delivers the player token of a find, join or create to a
+member of a party.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class ChannelEvents:
         return {_GET: Operation(_GET, self.authorize, self.get)}
 
     def authorize(self, call: Call) -> Caller:
-        """Derives the channel from the bearer secret. Raises TOKEN_MISSING, TOKEN_INVALID."""
+        """Returns the caller for the event channel that the bearer secret identifies. Raises
+        TOKEN_MISSING, TOKEN_INVALID.
+        """
         if not call.authorization:
             raise ServiceError("TOKEN_MISSING", "Send the secret of the event channel as bearer.")
         secret = _BEARER.fullmatch(call.authorization)
@@ -52,7 +56,9 @@ class ChannelEvents:
     async def get(
         self, request: pb.GetLiveEventsRequest, caller: Caller
     ) -> pb.GetLiveEventsResponse | WaitForChange:
-        """Returns the unexpired events of the channel, or a long poll if nothing changed."""
+        """Returns the unexpired events of the channel. If nothing changed since `watch_index`,
+        returns a wait for the next change.
+        """
         channel, topic = caller.identity, _topic(caller.identity)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None

@@ -1,7 +1,8 @@
-"""Receiver of namespace configurations: ordered, atomic, and durable before the acknowledgement.
+"""Receiver of namespace configurations from the configuration feed.
 
-Implements `hosting.internal.v1.Feed`. Large messages and files are processed in threads, so that
-player requests do not wait.
+Each configuration is applied atomically and in order of revisions. It is durable before it is
+acknowledged. Implements `hosting.internal.v1.Feed`. Large messages and files are processed in
+threads, so that player requests do not wait.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ def retain_versions(
     live_versions: LiveVersions,
     now_ms: int,
 ) -> RetainedVersions:
-    """Returns the previous versions to retain: those with lobbies, and the current version.
+    """Returns the versions of `held` to retain when `configuration` replaces it.
 
-    New lobbies of the current version are possible until the switch. `now_ms` is its retirement
-    time.
+    These are the versions with lobbies, and the current version of `held`, which can get new
+    lobbies until the replacement. `now_ms` is stored as the retirement time of the current version.
     """
     if held is None:
         return RetainedVersions()
@@ -100,7 +101,10 @@ def admission_rules_only(version: configuration_pb2.Version) -> configuration_pb
 def retention_problems(
     retention: RetainedVersions, held: configuration_pb2.NamespaceConfiguration | None
 ) -> Iterator[Finding]:
-    """Yields exceeded limits. Only a change that retains more versions than before is checked."""
+    """Yields a problem for each exceeded limit of retained versions.
+
+    Changes that retain no additional version are not checked.
+    """
     before = {one.version_id for one in held.retained_versions} if held else set()
     if {one.version_id for one in retention.versions} <= before:
         return
@@ -182,7 +186,9 @@ class ConfigurationFeed:
                 self._take(kept.order, prepare_namespace(kept.configuration))
 
     async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
-        """Applies one namespace. If it cannot be stored, raises STORAGE_FULL and changes nothing."""
+        """Applies the configuration of one namespace. Raises STORAGE_FULL, without a change, if it
+        cannot be stored.
+        """
         # Shielded: a cancelled caller must not leave a half-written file.
         item = pb.ManyItem(configuration=request.configuration)
         return (await asyncio.shield(self._apply([item])))[0]
@@ -192,7 +198,9 @@ class ConfigurationFeed:
         return pb.ApplyManyResponse(answers=answers)
 
     async def remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
-        """Removes a namespace and stores the revision, so that a late message cannot restore it."""
+        """Removes a namespace. Stores the revision of the removal, so that a late message cannot
+        restore the namespace.
+        """
         require_valid(request)
         return await asyncio.shield(self._remove(request))
 
@@ -216,9 +224,9 @@ class ConfigurationFeed:
     async def check(
         self, configuration: configuration_pb2.NamespaceConfiguration
     ) -> pb.ApplyResponse:
-        """Returns the response of `apply` to this configuration, without any change.
+        """Returns the response that `apply` would give to this configuration. Changes nothing.
 
-        The stored revision itself is stale.
+        A configuration with the stored revision gets the response `stale`.
         """
         item = pb.ManyItem(configuration=configuration, is_check=True)
         return (await asyncio.shield(self._apply([item])))[0]
@@ -262,10 +270,11 @@ class ConfigurationFeed:
         return several
 
     def _decide(self, item: pb.ManyItem) -> _Decision:
-        """Decides one item. A repeated message counts as applied.
+        """Decides whether a configuration is applied, stale or refused. A repeated message counts
+        as applied.
 
-        Another content with the same revision is stale, because only the sender knows the newer
-        one.
+        Another content with the stored revision is stale, because only the sender knows which
+        content is newer.
         """
         configuration = item.configuration
         namespace_id, order = configuration.namespace_id, _order(configuration)

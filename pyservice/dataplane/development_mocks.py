@@ -1,4 +1,5 @@
-"""Mock responses for `dev_` tokens. The developer's own machine replaces a lobby.
+"""Mock responses to calls with `dev_` tokens. Their addresses point to the developer's own machine
+instead of a lobby.
 
 No slot is reserved, and captcha and verification are skipped.
 """
@@ -31,12 +32,16 @@ PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyReq
 
 
 class MockTokens(Protocol):
-    """Issuer of mock player tokens. Each is valid for the `dev_` token with this namespace and id."""
+    """Issuer of mock player tokens. Each is valid only for one `dev_` token, identified by its
+    namespace and id.
+    """
 
     def mock_player_token(
         self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
     ) -> str:
-        """Returns a new token. The same 16-byte nonce gives the same token within an hour."""
+        """Returns a new mock player token. The same 16-byte nonce gives the same token within an
+        hour.
+        """
 
     async def consume_mock(
         self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
@@ -55,9 +60,10 @@ class MockOperations:
         self._tokens = tokens
 
     async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
-        """Returns the mock lobby with the ports of the first mode.
+        """Returns the mock lobby with the ports of the `dev_` token, or else of the first requested
+        mode.
 
-        Raises MATCHMAKER_GAME_MODE_NOT_FOUND if the token defines no ports and the mode is unknown.
+        Raises MATCHMAKER_GAME_MODE_NOT_FOUND if the token defines no ports and a mode is unknown.
         """
         ports = self._ports(caller, list(request.game_modes))
         tokens = self._player_tokens("find", request, caller)

@@ -1,8 +1,8 @@
 """Data plane side of `hosting.internal.v1.Routes`: routes from public ports to lobby processes.
 
-Edge-guard polls for route changes and reports outcomes in its next request. A removal is sent again
-until it is confirmed. Bound ports are in memory for one edge-guard instance: a new instance has
-bound none.
+Edge-guard polls for route changes. Each poll also reports the outcomes of earlier changes. A
+removal is sent again until edge-guard confirms it. The set of bound ports is only in memory, and is
+cleared when a new edge-guard instance polls.
 """
 
 from __future__ import annotations
@@ -59,10 +59,12 @@ class EdgeRoutes:
         return f"serves {sum(map(len, self._served.values()))} ports"
 
     async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
-        """Applies outcomes, then returns route changes after at most `wait_ms`.
+        """Applies the outcomes of earlier route changes, then returns new route changes. Waits at
+        most `wait_ms` for changes.
 
-        Raises STORAGE_FULL if an end could not be stored. Edge-guard must then repeat the outcomes.
-        A refused port without a replacement raises nothing, because it must not block other routes.
+        Raises STORAGE_FULL if the removal of a route could not be stored. Edge-guard must then send
+        the outcomes again. A refused port that cannot be replaced raises no error, because it must
+        not block other routes.
         """
         require_valid(request)
         is_new = request.instance != self._instance
@@ -106,10 +108,11 @@ class EdgeRoutes:
         await self._wait_served(lobby, leased, self._are_forwarded, LOBBY_SERVED_TIMEOUT_S, detail)
 
     async def wait_server_served(self, server: bytes, leased: FetchLeasedPorts) -> LeasedPorts:
-        """Returns the ports of a dynamic server once edge-guard has bound them. Raises OVERLOADED.
+        """Waits until edge-guard has bound the ports of a dynamic server, and returns the ports.
+        Raises OVERLOADED.
 
-        Until then edge-guard may refuse a port, and another number replaces it. `leased` returns
-        the current ports.
+        If edge-guard refuses a port before that, another port replaces it. `leased` returns the
+        current ports.
         """
         detail = "Edge-guard does not serve the ports of the server yet; try again."
         ports = await self._wait_served(
@@ -230,10 +233,10 @@ class EdgeRoutes:
         )
 
     def _is_replaceable(self, owner: bytes) -> bool:
-        """Returns whether the port number may still change.
+        """Returns whether a refused port of `owner` may get another number.
 
-        The engine knows this for lobbies. Ports of a server may change until a waiting caller of
-        this process has received them.
+        For a lobby, the engine decides. A port of a dynamic server can change until a waiting
+        caller has received it.
         """
         if self._source.lobby(owner) is not None:
             return True

@@ -66,7 +66,7 @@ version: Final = module.version
 
 
 def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -> Engine:
-    """Recovers the engine from the journal directory. Blocks.
+    """Opens the engine and recovers its state from the journal directory. Blocks.
 
     Raises OpenFailed, or OSError if the disk is too full to recover.
     """
@@ -85,8 +85,9 @@ def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -
 
 
 def compact(journal_dir: Path, keys: Keyring, limits: EngineLimits, parent_pid: int) -> int:
-    """Writes an image of all closed journal segments and returns its LSN. Raises OpenFailed,
-    OSError.
+    """Writes an image: the engine state at the end of all closed journal segments.
+
+    Returns the log sequence number (LSN) of the image. Raises OpenFailed, OSError.
     """
     return module.compact(
         str(journal_dir),
@@ -99,11 +100,11 @@ def compact(journal_dir: Path, keys: Keyring, limits: EngineLimits, parent_pid: 
 
 
 class Engine:
-    """Engine commands. Each returns after its result is durable, and raises ServiceError on a
-    refusal.
+    """Asynchronous commands of the matchmaker engine.
 
-    `deadline` is in seconds of the event loop's clock. A missed deadline raises DEADLINE_EXCEEDED,
-    but the change remains.
+    A command returns after its result is durable, and raises ServiceError if the engine refuses it.
+    `deadline` is in seconds of the event loop's clock. A command that misses its deadline raises
+    DEADLINE_EXCEEDED, but its change remains.
     """
 
     def __init__(self, native: NativeEngine, find_wait_ms: int, facts_stream: str) -> None:
@@ -142,15 +143,17 @@ class Engine:
         self.wait_for_batch = self._waiter.wait_for_batch
 
     def start(self) -> None:
-        """Registers the wake-up descriptor. Call it on the loop that awaits the results."""
+        """Registers the engine's wake-up file descriptor. Call it on the event loop that awaits the
+        results.
+        """
         self._waiter.start()
 
     def cancel_holds(self) -> None:
-        """Fails all requests that wait for a starting lobby with SHUTTING_DOWN."""
+        """Fails all requests that wait for a starting lobby. They raise SHUTTING_DOWN."""
         self._waiter.cancel_holds()
 
     async def close(self) -> None:
-        """Syncs pending events and stops. Repeated calls do nothing."""
+        """Makes pending events durable and closes the engine. Repeated calls do nothing."""
         self._waiter.stop()
         await asyncio.to_thread(self._native.close)
 
@@ -184,8 +187,8 @@ class Engine:
         """Reserves slots in the fullest matching lobby, or in a new lobby from the template
         `creation`.
 
-        Waits for a starting lobby. If no lobby can start, `creation` is the integer
-        `lobby_count_max`. None forbids creation.
+        Waits if the lobby is still starting. `creation` is None if no lobby may be created. It is
+        the integer `lobby_count_max` if no new lobby can start.
         """
         began = perf_counter()
         try:
@@ -238,10 +241,10 @@ class Engine:
     async def replayed_placement(
         self, idempotency: bytes | None, deadline: float | None
     ) -> Placed | None:
-        """Returns the placement of the find, create or join under this key, or None for an unknown
-        key.
+        """Returns the placement of an earlier find, create or join with this idempotency key, or
+        None.
 
-        Waits like the original call.
+        Waits, like the original call, if the lobby is still starting.
         """
         if idempotency is None:
             return None
@@ -342,10 +345,10 @@ class Engine:
         deadline: float | None,
         speaker: bytes | None = None,
     ) -> bytes:
-        """Returns the lobby's state. Empty if there is none.
+        """Returns the state that the lobby's server has set. It is empty if no state is set.
 
-        `speaker` is the lobby that requests the state with its own token. It must not have ended,
-        and the call counts as a heartbeat.
+        `speaker` is the lobby that requests the state with its own token. That lobby must not have
+        ended, and the call counts as its heartbeat.
         """
         state, wait = await self._commands.run(
             lambda: self._native.state(namespaces, lobby, speaker), deadline

@@ -1,6 +1,7 @@
-"""Engine commands and their waits: for durable LSNs, and for starting lobbies (holds).
+"""Execution of engine commands, and the waits for their results.
 
-Also the commands for processes and player records.
+A request waits until its log sequence number (LSN) is durable, or until a starting lobby is ready
+(a hold). The module also has the commands for processes and player records.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class WakeSource(Protocol[OutcomeRead]):
 
 
 class DurabilityWaiter(Generic[Outcome]):
-    """Wakes requests when their LSN is durable or their hold ends. Belongs to one event loop.
+    """Wakes requests when their log sequence number (LSN) is durable or their hold ends.
 
-    The native journal signals an eventfd once for each durable batch.
+    Belongs to one event loop. The native journal signals an eventfd once for each durable batch.
     """
 
     def __init__(
@@ -120,9 +121,10 @@ class DurabilityWaiter(Generic[Outcome]):
                 self._batch_waiters.remove(future)
 
     async def wait_for_hold(self, hold: int, deadline: float | None) -> Outcome:
-        """Returns the outcome of a hold. Raises DEADLINE_EXCEEDED.
+        """Waits until a starting lobby decides the hold, and returns the outcome. Raises
+        DEADLINE_EXCEEDED.
 
-        A request that stops waiting earlier releases its share of the hold.
+        A request that stops waiting before the outcome releases its share of the hold.
         """
         loop = self._running_loop()
         limit = loop.time() + self._longest_hold_s
@@ -143,7 +145,7 @@ class DurabilityWaiter(Generic[Outcome]):
             note("lobby start", began)
 
     def cancel_holds(self) -> None:
-        """Fails all requests that wait for a starting lobby with SHUTTING_DOWN."""
+        """Fails all requests that wait for a starting lobby. They raise SHUTTING_DOWN."""
         for futures in self._hold_waiters.values():
             for future in futures:
                 if not future.done():
@@ -177,7 +179,9 @@ class DurabilityWaiter(Generic[Outcome]):
         self._durable_waiters = remaining
 
     def _prune(self) -> None:
-        """Drops cancelled waiters, so that a stalled disk does not grow the list without bound."""
+        """Removes the waiters of cancelled requests. Otherwise their list grows without bound while
+        the disk stalls.
+        """
         self._durable_waiters = [waiter for waiter in self._durable_waiters if not waiter[1].done()]
         self._prune_at = max(_PRUNE_AT, 2 * len(self._durable_waiters))
 
@@ -226,7 +230,8 @@ class CommandRunner:
     async def run(self, command: Callable[[], Result], deadline: float | None) -> Result:
         """Runs a command and returns its result, which may not be durable yet.
 
-        A refusal is raised after the engine state behind it is durable.
+        If the engine refuses the command, the error is raised after the state that caused it is
+        durable.
         """
         began = perf_counter()
         try:
@@ -330,8 +335,8 @@ class ProcessCommands:
         )
 
     async def ports_returned(self, owner: bytes, deadline: float | None = None) -> None:
-        """Starts the quarantine of ports after edge-guard closed their sockets. Raises
-        STORAGE_FULL.
+        """Starts the quarantine of an owner's ports. Call it after edge-guard has closed their
+        sockets. Raises STORAGE_FULL.
         """
         await self._commands.run_durable(lambda: self._native.ports_returned(owner)[1], deadline)
 
@@ -361,7 +366,7 @@ class PlayerRecords:
         """Returns the time of the address's last captcha pass (Unix ms, or None) and the number of
         requests since then.
 
-        Passes are kept for 12 h. The time follows steps of the wall clock.
+        Passes are stored for 12 h. If the wall clock is set, the returned time changes too.
         """
         ago_ms, requests = self._native.standing(namespace, address)
         return (None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms), requests
@@ -387,8 +392,8 @@ class PlayerRecords:
     ) -> None:
         """Marks a mock player token as used.
 
-        Raises PLAYER_TOKEN_INVALID, PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED (after one to two
-        hours), STORAGE_FULL.
+        A mock player token expires after one to two hours. Raises PLAYER_TOKEN_INVALID,
+        PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED, STORAGE_FULL.
         """
         await self._commands.run_durable(
             lambda: self._native.consume_mock(namespace, token_id, player_token), deadline

@@ -1,4 +1,7 @@
-"""Outbox of lobby facts and counts for the control plane: `hosting.internal.v1.Facts`."""
+"""Outbox of lobby facts and counts for the control plane: `hosting.internal.v1.Facts`.
+
+A fact is a durable event about a lobby, such as its start or end.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class FactsOutbox:
         self._next_counts_s = 0.0
 
     async def read(self, request: pb.ReadRequest) -> pb.ReadResponse:
-        """Returns the next facts and deletes the acknowledged ones."""
+        """Returns the next facts, and deletes the facts that the request acknowledges."""
         require_valid(request)
         source = self._source
         after = request.acknowledged_lsn
@@ -86,9 +89,10 @@ class FactsOutbox:
         )
 
     async def lobbies(self, request: pb.LobbiesRequest) -> pb.LobbiesResponse:
-        """Returns slot counts of the given lobbies that have not ended.
+        """Returns the slot counts of those given lobbies that have not ended.
 
-        The end of every other lobby is durable and will be among the next facts.
+        A lobby that is missing in the response has ended. The fact of its end is durable, and a
+        later read returns it.
         """
         require_valid(request)
         found = [(each, self._source.lobby(raw_id(each))) for each in request.lobby_ids]

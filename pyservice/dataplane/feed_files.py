@@ -1,6 +1,8 @@
-"""Files of stored configurations, one for each namespace. A removed namespace has a tombstone.
+"""Files of stored configurations, one for each namespace. The file of a removed namespace is a
+tombstone.
 
-A file is a header (format, kind, length, checksum) and a proto message. It is replaced as a whole.
+A file has a header (format, kind, length, checksum) and a proto message. A change replaces the
+whole file.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class FeedFiles:
         self._folder = folder
 
     def load(self) -> list[StoredNamespace]:
-        """Loads all files and deletes temporary files of a crash. Raises FeedFileError."""
+        """Loads all files, and deletes temporary files that a crash left behind. Raises
+        FeedFileError.
+        """
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for leftover in self._folder.glob(".*.tmp"):
@@ -56,7 +60,7 @@ class FeedFiles:
             raise FeedFileError(f"{self._folder} cannot be read: {error}") from None
 
     def save(self, several: Iterable[StoredNamespace]) -> None:
-        """Stores files durably. After an OSError, any of them may be stored."""
+        """Stores the files durably. If it raises OSError, some of the files may be stored."""
         contents = {f"{kept.namespace_id}{_SUFFIX}": _encode(kept) for kept in several}
         write_files(self._folder, contents)
 

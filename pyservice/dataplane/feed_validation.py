@@ -1,6 +1,7 @@
 """Validation of configurations beyond the proto rules: operator limits, names, ports, uniqueness.
 
-Reports all problems. The name of a conflicting namespace appears only in the operator's log.
+All problems are reported. If the configuration conflicts with another namespace, only the
+operator's log contains the name of that namespace.
 """
 
 from __future__ import annotations
@@ -152,9 +153,10 @@ def configuration_problems(
 def own_problems(
     configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
 ) -> list[Problem]:
-    """Returns the problems that do not depend on other namespaces.
+    """Returns the problems of a configuration that do not depend on other namespaces.
 
-    Stored versions are not validated again, so a lower limit does not block other changes.
+    Versions that are already stored are not validated again. A lowered limit therefore does not
+    block other changes.
     """
     found: list[Finding] = [_found(problem) for problem in validate(configuration)]
     found += _names(configuration)
@@ -327,9 +329,11 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fi
 def _owner(
     configuration: pb.NamespaceConfiguration, held: NamespaceIndex, namespace_id: bytes | None
 ) -> str:
-    """Returns the id of another namespace that has the value, or an empty string.
+    """Returns `namespace_id` as text if it is another namespace than that of the configuration,
+    else an empty string.
 
-    Only the log has the name of that namespace, because it may belong to another developer.
+    Logs the conflict. Only the log contains the other namespace's name, because it may belong to
+    another developer.
     """
     found = held.configuration(namespace_id) if namespace_id else None
     if found is None or found.namespace_id == configuration.namespace_id:

@@ -1,4 +1,4 @@
-"""Monitors for the data plane's health: free disk space, journal stalls, event loop lag, control
+"""Monitors of the data plane's health: free disk space, journal stalls, event loop lag, control
 plane.
 """
 
@@ -47,7 +47,7 @@ class DiskReserveMonitor:
 
 
 class JournalStallMonitor:
-    """Measures for how long the journal has made no waiting event durable."""
+    """Measures how long the journal has not made any waiting event durable."""
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
@@ -113,8 +113,10 @@ class ControlPlaneMonitor:
     def __init__(
         self, metrics: Callable[[], Awaitable[pb.MetricsResponse]], *, is_awaited: bool
     ) -> None:
-        """`metrics` requests the control plane's metrics and may be cancelled. `is_awaited`: both
-        planes start together.
+        """`metrics` requests the control plane's metrics, and this call may be cancelled.
+
+        `is_awaited` is True if both planes start together. Until its first response, the control
+        plane then counts as starting.
         """
         self._metrics = metrics
         self._is_awaited = is_awaited
@@ -127,9 +129,9 @@ class ControlPlaneMonitor:
         return self._is_awaited and not self._was_up
 
     async def scrape(self) -> bytes:
-        """Returns `hosting_control_plane_up`, followed by the control plane's metrics.
+        """Returns the metric `hosting_control_plane_up`, followed by the control plane's metrics.
 
-        Without a response within 200 ms, the value is 0 and no metrics follow.
+        Without a response within 200 ms, the metric is 0 and no metrics follow.
         """
         response = await self._request(_SCRAPE_TIMEOUT_S)
         return _UP.format(int(response is not None)).encode() + (response.text if response else b"")

@@ -1,4 +1,4 @@
-"""Journal compaction in a child process, which writes an image while the engine runs."""
+"""Journal compaction. A child process writes an image of the engine's state while the engine runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ class JournalCompactor:
         self.failed = 0
 
     async def run(self) -> None:
-        """Compacts until cancelled, then kills the running child and waits for it."""
+        """Compacts the journal each time that compaction is due. A cancellation kills the child
+        process and waits for its end.
+        """
         while True:
             pause_s = self._check_s
             if self._engine.is_compaction_due():
@@ -102,9 +104,9 @@ class JournalCompactor:
             raise
 
     def _run_child(self) -> CompactionFailure | None:
-        """Runs the compaction process and waits for it, in a thread.
+        """Runs the compaction process and waits for its end. Call it in a thread.
 
-        The vfork stops only this thread, and no library's fork handlers run.
+        The vfork suspends only this thread, and fork handlers of libraries do not run.
         """
         try:
             child = subprocess.Popen(

@@ -1,8 +1,8 @@
 """Scaling of idle lobbies: keeps their number between the limits of each game mode and region.
 
-Also stops empty lobbies after a grace period and drains lobbies of previous versions. Events of the
-engine and timers trigger it. It stores nothing: after a restart it derives its work from the
-existing lobbies.
+Also stops empty lobbies after a grace period, and drains lobbies of previous versions. Engine
+events and timers trigger the scaling. The scaler stores nothing: after a restart it derives its
+work from the existing lobbies.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ class NoLobbyGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """Lobbies to start and to stop now, and the time of the next check without an event."""
+    """Plan for a group, which is all lobbies of one version, game mode and region.
+
+    `start` is the number of lobbies to start now. `stop` contains the lobbies to stop now.
+    `recheck_ms` is the time until the next check if no event triggers an earlier one.
+    """
 
     start: int = 0
     stop: tuple[EmptyLobbyView, ...] = ()
@@ -81,9 +85,10 @@ def plan_group(
     *,
     is_region_known: bool = True,
 ) -> GroupPlan:
-    """Returns the plan of one group. `mode` is None if the version or the mode is not current.
+    """Returns the plan for the lobbies of one version, game mode and region.
 
-    A region that the operator removed keeps no idle lobbies.
+    `mode` is None if the version is not current or has no such mode. A region that the operator
+    removed keeps no idle lobbies.
     """
     ours = [one for one in group.empty if one.is_ours]
     if mode is None:
@@ -134,7 +139,10 @@ class CrashBackoff:
 
 
 class LobbyScaler:
-    """Applies the plan of each group while `run` is running."""
+    """Starts and stops lobbies by the plan of each group while `run` is running.
+
+    A group is all lobbies of one version, game mode and region.
+    """
 
     def __init__(
         self,
@@ -178,7 +186,7 @@ class LobbyScaler:
         self._due[key] = min(check_s, self._due.get(key, check_s))
 
     async def run(self) -> None:
-        """Applies plans until cancelled. Retries failed commands."""
+        """Applies the plans of all groups until cancelled. Retries failed commands."""
         for namespace in self._namespaces:
             self.namespace_changed(raw_id(namespace.namespace_id))
         while True:
@@ -251,7 +259,7 @@ class LobbyScaler:
             await self._processes.stop(lobby, only_if_idle=only_if_idle)
 
     async def _end_attached(self, lobby: Lobby) -> None:
-        """Ends an attached lobby at once, because the service runs no process of it."""
+        """Ends an attached lobby at once, because the service did not start its process."""
         with _ignore_ended_lobby():
             await self._source.detach([lobby.namespace], lobby.id, None)
 

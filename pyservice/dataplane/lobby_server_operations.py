@@ -40,7 +40,9 @@ async def _no_game_access(token: str, game_id: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LobbyServerContext:
-    """Settings and dependencies of the operations. `heartbeat_*` are defaults for attached lobbies."""
+    """Settings and dependencies of the operations. The `heartbeat_*` settings are defaults for
+    attached lobbies.
+    """
 
     heartbeat_timeout_ms: int
     heartbeat_grace_ms: int
@@ -91,8 +93,8 @@ class LobbyServerOperations:
     async def ready(self, request: pb.LobbyReadyRequest, caller: Caller) -> pb.LobbyReadyResponse:
         """Marks the lobby as ready. Repeated calls succeed.
 
-        Waits until edge-guard serves the lobby's ports, so that no player gets an address without a
-        server. Raises OVERLOADED.
+        First waits until edge-guard serves the lobby's ports, because players get the address of a
+        ready lobby. Raises OVERLOADED if this takes too long.
         """
         lobby = self._engine.lobby(caller.lobby_id)
         if lobby is not None and lobby.leased and not lobby.is_ready:
@@ -132,7 +134,9 @@ class LobbyServerOperations:
     async def attach(
         self, request: pb.AttachLobbyRequest, caller: Caller
     ) -> pb.AttachLobbyResponse:
-        """Registers a running server as a lobby. The lobby is starting until it calls ready."""
+        """Registers a running server as a lobby. The lobby counts as starting until its server
+        calls ready.
+        """
         [namespace] = await self._visible(request.game_id, request.namespace_id, caller)
         deadline = caller.call.deadline
         idempotency = self._idempotency("attach", request, caller)
@@ -180,7 +184,9 @@ class LobbyServerOperations:
     async def detach(
         self, request: pb.DetachLobbyRequest, caller: Caller
     ) -> pb.DetachLobbyResponse:
-        """Ends an attached lobby. Stops a lobby of the service, so that its process can shut down."""
+        """Ends an attached lobby at once. For a lobby that the service started, requests that its
+        process stops.
+        """
         namespaces = [
             one.namespace_id for one in await self._visible(request.game_id, None, caller)
         ]

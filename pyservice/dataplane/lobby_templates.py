@@ -44,9 +44,9 @@ class LobbyTemplates:
         self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, Make]] = {}
 
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
-        """Waits until a runtime has connected after a service start, at most three seconds after it.
+        """Waits until a runtime connects, at most until three seconds after the service start.
 
-        Returns False without waiting if no mode needs a runtime.
+        Returns True if it waited. Returns False at once if a wait is not needed.
         """
         if self._availability is None or self._availability.is_known:
             return False
@@ -60,7 +60,8 @@ class LobbyTemplates:
     ) -> Make | int:
         """Returns a template for the first region and mode that can start a lobby.
 
-        Regions take precedence over modes. If no lobby can start, returns `lobby_count_max`.
+        Tries all modes in one region before the next region. If no lobby can start, returns
+        `lobby_count_max`.
         """
         for region in target.regions:
             for name in target.modes:
@@ -79,7 +80,7 @@ class LobbyTemplates:
     def for_idle(
         self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str
     ) -> Make | None:
-        """Returns a template without overrides, or None if no lobby can start."""
+        """Returns a template for an idle lobby of the mode, or None if no lobby can start now."""
         if not self._can_start_mode(mode, region):
             return None
         return self._template(namespace, mode, region, LobbyOverrides())

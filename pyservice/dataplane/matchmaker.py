@@ -41,7 +41,9 @@ PlacementResponse = TypeVar(
 
 
 class LobbyResponses:
-    """Responses to find, create and join. Caches the part of each lobby that never changes."""
+    """Builder of the responses to find, create and join. Caches the part of each lobby that never
+    changes.
+    """
 
     def __init__(
         self,
@@ -78,7 +80,9 @@ class LobbyResponses:
     def fill(
         self, answer: PlacementResponse, lobby_id: bytes, tokens: Sequence[str]
     ) -> PlacementResponse:
-        """Fills the response for these players. Raises KeyError unless the lobby is cached."""
+        """Fills `answer` with the cached lobby and the players' tokens. Raises KeyError if the
+        lobby is not cached.
+        """
         template = self._cached[lobby_id]
         self._cached.move_to_end(lobby_id)
         answer.lobby.CopyFrom(template.lobby)
@@ -107,8 +111,9 @@ class Matchmaker:
         lobby_templates: LobbyTemplates | None = None,
         player_addresses: PlayerAddresses | None = None,
     ) -> None:
-        """Without `admission`, requests that need captcha or verification fail. Without
-        `lobby_templates`, no lobby is created.
+        """Without `admission`, requests that need captcha or verification fail.
+
+        Without `lobby_templates`, the matchmaker creates no lobby.
         """
         self._engine = engine
         self._namespaces = namespaces
@@ -308,10 +313,11 @@ class Matchmaker:
         return [_region_info(away) for away in self._regions.nearest_first(caller.call.coords)]
 
     def _source(self, request: PlacementRequest, caller: Caller) -> int:
-        """Returns the key of the player's address, for the limit of players from one address.
+        """Returns the key of the player's address. The number of players with the same key is
+        limited.
 
-        An `env_` caller sends the player's address in the request. For other callers it is the
-        client address.
+        An `env_` caller sends the player's address in the request. For other callers, the client
+        address is used.
         """
         if caller.kind is TokenKind.ENVIRONMENT:
             if not request.HasField("client_address"):

@@ -25,7 +25,7 @@ class FindCriteria:
 
 @dataclass(frozen=True, slots=True)
 class FindCandidates:
-    """Game modes and regions that a find may use, distinct and in the requested order."""
+    """Game modes and regions that a find may use, without duplicates and in the requested order."""
 
     modes: list[str]
     regions: list[str]

@@ -29,9 +29,7 @@ class PreparedNamespace:
 
 
 def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNamespace:
-    """Prepares a valid configuration for the index. Takes time proportional to its size.
-    Thread-safe.
-    """
+    """Prepares a valid configuration for the index, in time proportional to its size. Thread-safe."""
     resolved = resolve_namespace(configuration)
     grants = {
         token.sha256: EnvironmentGrant(
@@ -119,9 +117,10 @@ class NamespaceIndex:
         return held.content if held else b""
 
     def size(self, text: str) -> int:
-        """Returns the size of a namespace's stored configuration in bytes, or 0 without one.
+        """Returns the size of a namespace's stored configuration in bytes, or 0 for an unknown
+        namespace.
 
-        `text` is the namespace's id and may be malformed.
+        `text` is the namespace id. A malformed id counts as unknown.
         """
         held = self._held.get(parse_uuid(text) or b"")
         return held.size if held else 0

@@ -1,4 +1,4 @@
-"""Names of the native extension module. Only this module imports it."""
+"""Names from the native extension module. All other modules import them from here."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ def operation_table(
 ) -> dict[str, Operation]:
     """Returns the operations by full method name.
 
-    `development` handles `dev_` tokens. Raises ValueError unless it is present exactly if the
-    authorizer accepts these tokens.
+    `development` handles calls with `dev_` tokens. It must be present if the authorizer accepts
+    these tokens, and absent otherwise. Raises ValueError.
     """
     if authorizer.takes_development_tokens is not (development is not None):
         raise ValueError("pass `development` exactly if the authorizer accepts dev_ tokens")

@@ -1,7 +1,7 @@
 """HTTP client for servers of third parties: captcha providers and verification servers of games.
 
-Bounds the time, size and number of requests. It connects only to the address that passed the check,
-so DNS rebinding has no effect.
+Limits the duration, size and number of requests. The client checks each resolved address and
+connects only to a checked address, so DNS rebinding has no effect.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class DnsResolver:
         return len(self._lookups)
 
     async def addresses(self, host: str, tenant: bytes) -> list[str]:
-        """Returns all addresses of a name, at least one. Raises OSError.
+        """Returns all addresses of a host name. Raises OSError if the name has none.
 
-        The timeout includes the wait for a permit. Fails at once if too many lookups of the tenant
-        wait.
+        The timeout includes the wait for a permit of the tenant. Fails at once if too many lookups
+        of the tenant wait.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -119,7 +119,9 @@ _tenant: ContextVar[bytes] = ContextVar("asking")
 
 
 class NoUsableResponse(Exception):
-    """No readable response. The text is logged, so it never contains URLs or headers."""
+    """The server sent no usable response. The error text is logged, so it never contains URLs or
+    headers.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class OutboundResponse:
 
 
 class OutboundHttpClient:
-    """Sends POST requests to third parties. Belongs to one event loop."""
+    """Sends POST requests to third parties. Use a client on one event loop only."""
 
     def __init__(
         self,
@@ -159,11 +161,12 @@ class OutboundHttpClient:
         *,
         tenant: bytes,
     ) -> OutboundResponse:
-        """Sends a POST and returns its response. With `body_limit` 0 the body is not read.
+        """Sends a POST request and returns the response. If `body_limit` is 0, the body is not
+        read.
 
-        Raises NoUsableResponse for a forbidden address, connection or TLS failures, a body above
-        `body_limit`, and a timeout. The timeout includes the wait for a permit. Redirects are not
-        followed.
+        Raises NoUsableResponse for a forbidden address, a connection or TLS failure, a body above
+        `body_limit`, or a timeout. The timeout includes the wait for a permit of the tenant.
+        Redirects are not followed.
         """
         began, span_id = perf_counter(), new_span_id()
         trace = traceparent(ray_id, span_id)

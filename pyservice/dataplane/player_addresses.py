@@ -17,7 +17,7 @@ OwnerKind = Literal["lobby", "server"]
 
 @dataclass(frozen=True, slots=True)
 class PlayerAddress:
-    """The address of one port. `number` is None if the port is a range."""
+    """The public address of one port. `number` is None if the port is a range of port numbers."""
 
     hostname: str
     number: int | None

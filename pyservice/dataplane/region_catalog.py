@@ -45,7 +45,9 @@ class RegionCatalog:
         return self._ordered[0].region_id
 
     def display_name(self, region_id: str) -> str:
-        """Returns the display name, or the id for a region that the operator removed."""
+        """Returns the display name of a region, or the region's id if the operator removed the
+        region.
+        """
         region = self._by_id.get(region_id)
         return region.region_display_name if region else region_id
 

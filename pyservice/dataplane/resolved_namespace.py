@@ -1,7 +1,7 @@
-"""Namespace configuration as frozen tables, with every default filled in.
+"""Namespace configuration as immutable objects, with every default filled in.
 
-A mode's region overrides the mode, then the matchmaker's region, then the matchmaker level, then
-the defaults.
+The most specific level that sets a value applies: the mode's region, the mode, the matchmaker's
+region, the matchmaker, and then the default.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class CaptchaKeys:
 
 @dataclass(frozen=True, slots=True)
 class CaptchaRule:
-    """Captcha rule. A client needs a new pass after `ttl_ms`, or after `requests` since its last
-    pass.
+    """Captcha rule of a namespace. A client needs a new captcha pass after `ttl_ms`, or after
+    `requests` requests.
     """
 
     providers: tuple[tuple[CaptchaProvider, CaptchaKeys], ...]
@@ -49,10 +49,10 @@ class JoinRules:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """Captcha and verification of a namespace.
+    """Captcha and verification rules of a namespace.
 
-    `find` and `create` apply to the current version. `joins` has every version, because a lobby
-    keeps the join rules of its version.
+    `find` and `create` contain the rules of the current version by game mode. `joins` contains the
+    rules of every version, because a lobby keeps the join rules of its version.
     """
 
     captcha: CaptchaRule | None
@@ -62,8 +62,8 @@ class AdmissionRules:
     current_version: bytes
 
     def join(self, version: bytes, mode: str) -> JoinRules:
-        """Returns the join rules of a lobby. An unknown version has the rules of the current
-        version.
+        """Returns the rules for joins to a lobby of this version and mode. For an unknown version,
+        returns the rules of the current version.
         """
         gate = self.joins.get((version, mode)) or self.joins.get((self.current_version, mode))
         return gate or JoinRules(self.captcha, None)
@@ -153,7 +153,9 @@ class ModePort:
 
 @dataclass(frozen=True, slots=True)
 class DevPort:
-    """A port on a developer's machine. Without port and range, it is the protocol's default port."""
+    """A port on a developer's machine. Without `port` and `port_range`, it is the default port of
+    the protocol.
+    """
 
     protocol: str = _PROTOCOL
     port: int | None = None
@@ -166,8 +168,9 @@ class DevPort:
 
 @dataclass(frozen=True, slots=True)
 class LobbyRuntime:
-    """Program that the service starts for a lobby. Without `image_id`, lobbies of the mode are
-    attached.
+    """Program that the service starts for a lobby.
+
+    Without `image_id`, the service starts no program, and lobbies of the mode can only be attached.
     """
 
     image_id: str | None = None
@@ -185,7 +188,9 @@ class RegionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMode:
-    """A game mode with defaults filled in. None means that the operator's setting applies."""
+    """A game mode with all defaults filled in. If a heartbeat field is None, the operator's setting
+    applies.
+    """
 
     name: str
     max_players: int
@@ -227,7 +232,7 @@ class RetiredVersion:
     max_drain_ms: Mapping[str, int]
 
     def drain_deadline_ms(self, mode: str) -> int:
-        """Returns the time by which lobbies of the mode must end, in Unix ms."""
+        """Returns the time (Unix ms) by which the retired version's lobbies of this mode must end."""
         return self.since_ms + self.max_drain_ms.get(mode, MAX_DRAIN_MS)
 
 
@@ -372,8 +377,8 @@ def _port_range(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
 
 
 def _runtime(docker: pb.DockerConfig, above: pb.DockerConfig) -> LobbyRuntime:
-    """Returns the mode's docker section merged with `above`. Only `env` is merged, other fields
-    come from the mode.
+    """Returns the program of a mode from its docker section, with the environment variables of
+    `above` added. The mode's own variables take precedence.
     """
     return LobbyRuntime(
         image_id=_own_field(docker, "image_id", None),

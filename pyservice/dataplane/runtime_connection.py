@@ -1,7 +1,7 @@
 """Data plane side of `hosting.internal.v1.Runtime`: desired lobbies, process reports, port leases.
 
-No lobby is created without a connected runtime. A runtime is connected while it polls, and for
-three seconds after.
+No lobby is created without a connected runtime. A runtime counts as connected while it polls, and
+for three seconds after each poll.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyservice.schema.validation import require_valid
 
 
 class PreviousVersions:
-    """Configurations of previous versions, kept in memory while lobbies of these versions are
+    """Configurations of previous versions. Each is kept in memory while lobbies of the version are
     starting.
     """
 
@@ -126,7 +126,7 @@ class RuntimeConnection:
         return _now_s() - self._expected_since_s > RUNTIME_TIMEOUT_S
 
     async def wait_until_known(self) -> None:
-        """Waits until a runtime connects, at most three seconds after the start."""
+        """Waits until a runtime connects, at most until three seconds after the service start."""
         if self._expected_since_s is not None and not self.is_known:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._expected_since_s + RUNTIME_TIMEOUT_S - _now_s()):
@@ -224,7 +224,9 @@ class RuntimeConnection:
         )
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """Applies reports about lobby processes, in order for each lobby. Ignores ended lobbies."""
+        """Applies the runtime's reports about lobby processes, in order for each lobby. Ignores
+        reports about ended lobbies.
+        """
         require_valid(request)
         by_lobby: dict[str, list[pb.LobbyReport]] = {}
         for report in request.reports:
@@ -241,7 +243,8 @@ class RuntimeConnection:
     async def lease(self, request: pb.LeaseRequest) -> pb.LeaseResponse:
         """Leases ports for a dynamic server and waits until edge-guard serves them.
 
-        Raises PORTS_EXHAUSTED, STORAGE_FULL, OVERLOADED, and IN_USE after the lease has ended.
+        Raises PORTS_EXHAUSTED, STORAGE_FULL, OVERLOADED, and IN_USE if the server has already
+        ended.
         """
         require_valid(request)
         owner = raw_id(request.server_id)
@@ -302,8 +305,10 @@ class RuntimeConnection:
                 raise ServiceError("BODY_INVALID", "Set `placed` or `over`.")
 
     def _detect_crash(self, lobby_id: bytes, code: int | None) -> None:
-        """Detects a crash before the exit is applied, because the scaler reacts as soon as the
-        lobby has ended.
+        """Calls `on_lobby_crashed` if the exit of the lobby's process is a crash.
+
+        Call it before the exit is applied, because the scaler reacts as soon as the lobby has
+        ended.
         """
         lobby = self._source.lobby(lobby_id)
         if lobby is None:

@@ -1,8 +1,8 @@
 """Feed of namespaces from a JSON file, for a service without a control plane.
 
-`namespaces` lists `hosting.internal.v1.NamespaceConfiguration` messages, `removed` lists
-`namespace_id` and `revision`. A change takes effect if its `revision` is greater than before.
-Environment tokens are stored as hashes.
+The file's list `namespaces` contains `hosting.internal.v1.NamespaceConfiguration` messages. Its
+list `removed` contains the `namespace_id` and `revision` of each removed namespace. A change takes
+effect only with a greater `revision`. Environment tokens are stored as hashes.
 """
 
 from __future__ import annotations
@@ -59,16 +59,17 @@ def load_feed_file(path: Path) -> bytes:
 
 
 def replace_feed_file(path: Path, content: bytes) -> None:
-    """Replaces the content durably and keeps the file mode. Raises OSError."""
+    """Replaces the content of the feed file durably and keeps its file mode. Raises OSError."""
     write_file(path, content, stat.S_IMODE(path.stat().st_mode))
 
 
 def with_environment_token(
     content: bytes, namespace_id: str, token: Mapping[str, Any]
 ) -> tuple[bytes, pb.NamespaceConfiguration]:
-    """Returns the file content with the token and the next revision, and the changed namespace.
+    """Adds an environment token to a namespace in the feed file's content, and raises its revision.
 
-    Raises FeedDocumentError for problems of this namespace only.
+    Returns the new content and the changed namespace. Raises FeedDocumentError, but not for
+    problems of other namespaces.
     """
     document = _document(content)
     found = [
@@ -193,8 +194,8 @@ _log = get_logger("feed")
 
 
 class FeedClient(Protocol):
-    """Client of the feed over the admin socket. Raises ServiceError if the feed cannot apply
-    anything now.
+    """Client of the data plane's feed over the admin socket. Raises ServiceError if the feed cannot
+    apply changes now.
     """
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
@@ -207,7 +208,9 @@ class LocalFeed(Protocol):
 
 
 class StaticFeed:
-    """Sends the file's namespaces at the start and after each `reload`. Retries after failures."""
+    """Sends the namespaces of the feed file to the data plane, at the start and after each
+    `reload`. Retries after failures.
+    """
 
     def __init__(
         self, path: Path, client: FeedClient, local: LocalFeed, retry_s: float = _RETRY_S
@@ -257,9 +260,11 @@ class StaticFeed:
     async def add_environment_token(
         self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None = None
     ) -> None:
-        """Adds the token hash to the file and feeds this namespace. Raises ServiceError.
+        """Adds the hash of an environment token to the feed file, and applies the changed
+        namespace.
 
-        After an error, the file is as before and the token is invalid.
+        If it raises ServiceError, the token is invalid and the file gets its previous content
+        again.
         """
         # Shielded: after a cancellation, file and applied configuration must still match.
         token: dict[str, Any] = {"token_id": token_id, "sha256": sha256.hex()}

@@ -1,8 +1,8 @@
-"""Settings of the service from flags, environment and a TOML file. All problems are reported at
-once.
+"""Settings of the service from flags, environment variables and a TOML file. All problems are
+reported at once.
 
-Flags override `PYSERVICE_...` variables, which override the file. Only this module reads the
-environment.
+Flags override the environment variables `PYSERVICE_...`, which override the file. Only this module
+reads the environment.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class _Place(NamedTuple):
-    """A served URL and its setting. `is_given` is False for a default."""
+    """A URL of the service or its files, with the setting that defines it. `is_given` is False if
+    the setting has its default.
+    """
 
     location: tuple[str, ...]
     url: SplitResult
@@ -93,11 +95,11 @@ class _Place(NamedTuple):
 
 
 def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """Yields each conflict in which uploads share an origin with the API, with pages, or with
-    another developer's site.
+    """Yields a problem for each setting by which uploaded files share an origin with other content.
 
-    Uploads are untrusted code in a browser. `wrong` are the invalid sections, which have defaults
-    now.
+    Other content is the API, pages of the service, and the site of another developer. Uploaded
+    files can run untrusted code in a browser. Settings in the invalid sections `wrong` are not
+    compared.
     """
     domain = settings.domains.cdn
     services, stores = list(_services(settings, wrong)), list(_stores(settings, wrong))
@@ -210,8 +212,8 @@ class Problem:
 
 
 class SettingsError(Exception):
-    """All problems of the settings. `usable` has the settings with defaults in place of invalid
-    values.
+    """Error with all problems of the settings. `usable` has the settings with defaults in place of
+    invalid values.
     """
 
     def __init__(self, problems: list[Problem], usable: Settings | None = None) -> None:
@@ -225,9 +227,10 @@ def load(
     config_file: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Returns the settings. Raises SettingsError with every problem.
+    """Loads the settings from flags, environment and file. Raises SettingsError with every problem.
 
-    A flag of None is not set. Without `config_file`, `PYSERVICE_CONFIG` names the file.
+    A flag with the value None counts as not set. Without `config_file`, the environment variable
+    `PYSERVICE_CONFIG` names the file.
     """
     environ = os.environ if environ is None else environ
     problems: list[Problem] = []

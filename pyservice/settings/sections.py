@@ -18,7 +18,7 @@ _DOMAIN: Final = r"^[a-z0-9-]+(\.[a-z0-9-]+)*$"
 
 
 class ListenAddress(NamedTuple):
-    """Address of a listener. Port 0: the system selects a port."""
+    """Address of a listener. With port 0, the operating system selects a port."""
 
     host: str
     port: int
@@ -59,7 +59,9 @@ def _edge_listen(value: object) -> object:
 
 
 def from_text(value: object) -> object:
-    """Parses a list of the environment: JSON, or words separated by commas."""
+    """Parses a list in an environment variable: JSON, or words separated by commas. Returns a value
+    that is not text unchanged.
+    """
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith(("[", "{")):
@@ -132,7 +134,7 @@ class _Section(BaseModel):
 
 
 class Region(_Section):
-    """A region. Responses list regions in the order of the settings."""
+    """A region of the operator. Responses list regions in the order of the settings."""
 
     name_id: str = Field(pattern=_NAME_ID, max_length=32)
     provider_display_name: str = Field(default="Self-hosted", min_length=1, max_length=128)
@@ -142,7 +144,7 @@ class Region(_Section):
 
 
 def distinct_regions(regions: tuple[Region, ...]) -> tuple[Region, ...]:
-    """Returns the regions. Raises ValueError for a duplicate name."""
+    """Returns the regions unchanged. Raises ValueError if two regions have the same name."""
     names = [region.name_id for region in regions]
     for name in names:
         if names.count(name) > 1:
@@ -151,28 +153,30 @@ def distinct_regions(regions: tuple[Region, ...]) -> tuple[Region, ...]:
 
 
 class RateLimit(_Section):
-    """A token bucket. A `per_second` of 0 means no limit."""
+    """A rate limit as a token bucket. If `per_second` is 0, no limit applies."""
 
     per_second: float = Field(ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(ge=1, le=1_000_000)
 
 
 class ClientRateLimit(RateLimit):
-    """Rate limit of game clients for each address. Calls with `env_` tokens count for each token."""
+    """Rate limit of game clients, for each client address. Calls with `env_` tokens are limited for
+    each token instead.
+    """
 
     per_second: float = Field(default=20, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=100, ge=1, le=1_000_000)
 
 
 class OperatorRateLimit(RateLimit):
-    """Rate limit of the control plane, attach and detach, for each token."""
+    """Rate limit of operations of the control plane, attach and detach, for each token."""
 
     per_second: float = Field(default=50, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=200, ge=1, le=1_000_000)
 
 
 class AnonymousRateLimit(RateLimit):
-    """Rate limit of device links created without a token, for each client address."""
+    """Rate limit of the creation of device links without a token, for each client address."""
 
     per_second: float = Field(default=0.2, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=20, ge=1, le=1_000_000)
@@ -204,7 +208,7 @@ class GrpcLimits(_Section):
 
 
 class CaptchaSettings(_Section):
-    """URLs of captcha providers. A version with a provider that has no URL is refused."""
+    """URLs of captcha providers. A version that uses a provider without a URL is refused."""
 
     captcha_a_url: Endpoint | None = None
     captcha_b_url: Endpoint | None = None
@@ -337,7 +341,7 @@ class EdgeSettings(_Section):
 
 
 class S3Settings(_Section):
-    """S3 bucket for uploads. It replaces the folder."""
+    """S3 bucket for uploads. It replaces the local upload folder."""
 
     bucket: str = Field(min_length=1, max_length=63)
     endpoint: Endpoint | None = None
