@@ -68,7 +68,7 @@ def wait_for_change(*topics: str, sequence: int, run: str) -> WaitForChange:
 
 
 class Topics:
-    """Number of the last change of each topic, in memory.
+    """Stores the number of the last change of each topic in memory.
 
     An operation uses `Topics` in this order, so that no change is lost between reading and
     waiting::
@@ -79,9 +79,9 @@ class Topics:
             return parked
         ...  # read the records, respond with watch.index = index
 
-    A writer calls `bump` after its commit. At most `capacity` topics are stored. A topic that is
-    not stored counts as changed at the largest change number that was forgotten. A watch on that
-    topic may be answered too early, but never too late.
+    A writer calls `bump` after its commit. At most `capacity` topics are stored, and the topics
+    with the oldest changes are forgotten. A forgotten topic counts as changed at the largest change
+    number that was forgotten. A long poll on it may get a response too early, but never too late.
     """
 
     def __init__(self, capacity: int = _TOPICS_MAX) -> None:
@@ -311,7 +311,9 @@ class LongPolls:
             self.drop(task)
 
     async def question(self) -> tuple[str, int]:
-        """Waits until a request waits. Returns the run and the change number for the next query."""
+        """Waits until a request is stored. Returns the run and the change number for the next
+        query.
+        """
         await self._wanted.wait()
         return self._run, self._after
 

@@ -1,4 +1,4 @@
-"""Control plane process: wires its operations, database, servers and game runtime."""
+"""Control plane process: creates and connects its operations, database, servers and game runtime."""
 
 from __future__ import annotations
 

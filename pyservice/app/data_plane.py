@@ -1,4 +1,4 @@
-"""Data plane process: wires engine, journal, feed, servers and lobby processes."""
+"""Data plane process: creates and connects its engine, journal, feed, servers and lobby processes."""
 
 from __future__ import annotations
 
@@ -306,7 +306,8 @@ class DataPlane:
     async def _feed_file(self) -> None:
         """Starts to follow the feed file, and waits for the first attempt to load it.
 
-        A failed load is retried in the background. Until then, the stored configurations are valid.
+        A failed load is retried in the background. Until then, the stored configurations stay in
+        use.
         """
         if self._static_feed is not None:
             self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())

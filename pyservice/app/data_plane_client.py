@@ -82,7 +82,7 @@ class DataPlaneClient:
     async def find_http_address(self) -> None:
         """Waits until the data plane has reported the address of its public HTTP server.
 
-        The control plane needs the port of this address for links.
+        The control plane needs the port of this address for the links in its responses.
         """
         for tries in itertools.count():
             try:
@@ -109,7 +109,7 @@ class DataPlaneClient:
         return answer
 
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
-        """Returns the slots of running lobbies by lobby id, for at most 1,000 ids."""
+        """Returns the slot counts of running lobbies by lobby id. Accepts at most 1,000 ids."""
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
         answer = await self._call("Facts.Lobbies", request)
         return {one.lobby_id: one for one in answer.lobbies}

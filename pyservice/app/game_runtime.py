@@ -1,4 +1,4 @@
-"""Runtime of game servers on this node, wired for the control plane."""
+"""Runtime of the control plane, which runs the game servers of this node."""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ class DevelopmentTokens(Protocol):
 
 class CloudTokens(Protocol):
     async def scope(self, token: str) -> Scope:
-        """Returns the token's scope. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or
-        CONTROL_PLANE_UNAVAILABLE.
+        """Returns the scope of a `cloud_` token: the groups or the game that it gives access to.
+
+        Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or CONTROL_PLANE_UNAVAILABLE.
         """
 
 

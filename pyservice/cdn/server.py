@@ -19,7 +19,7 @@ _CUT_S: Final = 1.0
 
 
 class CdnServer:
-    """CDN server. Call `start` and `stop` once each, on the loop that serves."""
+    """CDN server. Call `start` and `stop` once each, on the event loop that serves."""
 
     def __init__(
         self,

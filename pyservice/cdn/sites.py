@@ -69,7 +69,8 @@ class SiteSource(Protocol):
 class Address(NamedTuple):
     """Site and path of a request.
 
-    In local mode, `prefix` is the start of the URL path that names the site. Otherwise it is empty.
+    Without a domain for sites, `prefix` is the start of the URL path, which names the site.
+    Otherwise it is empty.
     """
 
     game: str

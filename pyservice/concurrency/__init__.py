@@ -1,1 +1,1 @@
-"""Cancellation and fair queueing on the event loop."""
+"""Cancellation, fair queueing and single-flight on the event loop."""

@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 async def await_despite_cancel(work: Awaitable[Result]) -> Result:
-    """Awaits `work` to its end, even if the caller is cancelled. Then raises the cancellation."""
+    """Awaits `work` to its end, even if the caller is cancelled. Then raises CancelledError."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -43,7 +43,10 @@ class FairQueue:
 
     @asynccontextmanager
     async def permit(self, *keys: Hashable) -> AsyncIterator[None]:
-        """Waits for a permit and holds it during the `async with` block. Raises QueueFull."""
+        """Waits for a permit and holds it during the `async with` block.
+
+        Raises QueueFull if too many requests with the same last key run or wait.
+        """
         await self.acquire(*keys)
         try:
             yield
@@ -51,7 +54,10 @@ class FairQueue:
             self.release(*keys)
 
     async def acquire(self, *keys: Hashable) -> None:
-        """Waits for a permit, which the caller must `release`. Raises QueueFull."""
+        """Waits for a permit, which the caller must `release`.
+
+        Raises QueueFull if too many requests with the same last key run or wait.
+        """
         if self._present_max is not None:
             last = keys[-1]
             if self.running.get(last, 0) + self.waiting.get(last, 0) >= self._present_max:

@@ -1,4 +1,4 @@
-"""Single-flight: concurrent callers with equal keys share one run of the same work."""
+"""Single-flight: concurrent callers with equal keys share one execution of the same work."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class _Flight(Generic[Result]):
 
 class SingleFlight(Generic[Key, Result]):
     def __init__(self, *, is_kept: bool = False, is_fresh: bool = False) -> None:
-        """If `is_kept`, a run continues even if all its callers are cancelled. Otherwise it is
-        cancelled.
+        """If `is_kept`, the work continues even if all its callers are cancelled. Otherwise it is
+        cancelled with its last caller.
 
-        If `is_fresh`, a caller never joins a run that has started. Each result is then newer than
+        If `is_fresh`, a caller never joins work that has started. Each result is then newer than
         its request.
         """
         self._is_kept = is_kept
@@ -59,7 +59,7 @@ class SingleFlight(Generic[Key, Result]):
                 flight.task.cancel()
 
     def keep(self, key: Key) -> None:
-        """Lets the run under this key continue even if all its callers are cancelled."""
+        """Lets the work under this key continue even if all its callers are cancelled."""
         self._flights[key].is_kept = True
 
     async def stop(self) -> None:

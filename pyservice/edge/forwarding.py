@@ -1,6 +1,6 @@
 """Forwarding of HTTP requests to the internal server of the control plane.
 
-Before, the public server checks route, CORS and sizes. The internal server then checks token, rate
+The public server first checks route, CORS and sizes. The internal server then checks token, rate
 limits and field rules.
 """
 

@@ -87,9 +87,9 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
 
 
 class _RawMembers(dict[str, "_RawMembers | None"]):
-    """Names of the JSON object members that contain fields with raw JSON text.
+    """Names of the JSON object members that have raw JSON text, as a tree.
 
-    The value is None for a raw field, or the members below for an object that contains raw fields.
+    A raw member has the value None. An object with raw members inside has their names as its value.
     """
 
     most: int

@@ -31,9 +31,9 @@ class Request:
     """A received HTTP request. Header names are lower-case, and repeated headers are joined by
     commas.
 
-    `failure` is the error of a request that could not be received completely. The checks report it
-    after the errors with precedence, and then the connection closes. `source` is the address `peer`
-    in packed form. `is_fronted` means that the peer is a proxy in front of edge-guard, which sets
+    `failure` is the error of a request that was not received completely. It is reported if no
+    earlier check fails, and then the connection closes. `source` is the address `peer` in packed
+    form. `is_fronted` means that the peer is a proxy in front of edge-guard, which sets
     `x-forwarded-for`.
     """
 

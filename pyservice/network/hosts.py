@@ -30,7 +30,7 @@ class AllowedDestinations:
 
 
 def anywhere(_: Address) -> bool:
-    """Allows every address. This is the rule for hosts in the operator's own settings."""
+    """Returns True for every address. This is the rule for hosts in the operator's own settings."""
     return True
 
 

@@ -186,8 +186,10 @@ _REFERENCE: Final = "#/components/schemas/"
 
 
 class SchemaForm(Enum):
-    """Use of a message, for which it has a schema of its own. The value is the suffix of the schema
-    name.
+    """Form of a message's schema: for a response, for a request, or for a request with unknown
+    members.
+
+    The value is the suffix of the schema name.
     """
 
     ANSWER = ""

@@ -66,7 +66,8 @@ class DirectoryLock:
     def announce_stopping(self) -> None:
         """Writes into the lock file that this process is stopping.
 
-        Other processes then wait for the lock up to their whole timeout.
+        A process that waits for the lock then waits for its whole timeout, instead of failing
+        early.
         """
         self._write(f"{os.getpid()} {_STOPPING}")
 

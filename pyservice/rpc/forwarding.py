@@ -59,7 +59,7 @@ class WokenCallQueue:
 
 
 class _UnderWay:
-    """Takes a place for a call in flight, and frees it when the call ends or becomes slow.
+    """Takes a permit for a call in flight, and returns it when the call ends or becomes slow.
 
     Use it once with `async with`.
     """
