@@ -8,7 +8,7 @@ pub fn wall_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }
 
-/// Returns the boot-time clock, which includes suspend, unlike `std::time::Instant`.
+/// Returns the time since the machine was booted. Includes suspended time, unlike `std::time::Instant`.
 pub fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec as u32)

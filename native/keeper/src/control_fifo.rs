@@ -2,9 +2,11 @@
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlCommand {
-    /// Sends SIGTERM at once and SIGKILL after these milliseconds. The earliest SIGKILL of several commands wins.
+    /// Sends SIGTERM to the program now, and SIGKILL after this many milliseconds.
+    ///
+    /// With several `Stop` commands, the earliest SIGKILL applies.
     Stop(u64),
-    /// Sends notifications of new log lines for these milliseconds.
+    /// Notifies the service of new log lines for this many milliseconds.
     Follow(u64),
 }
 

@@ -1,7 +1,8 @@
 //! Thread that does all disk work of a keeper: the log, the state, and notifications.
 //!
-//! The run loop never waits for a disk. The queue is bounded: lines that do not fit in time are counted as lost. A
-//! state stays queued until it is on disk or replaced by a newer one. The thread starts with the first work.
+//! The run loop puts log lines and states into a bounded queue, and waits only a short time for space in it. Lines that
+//! do not fit are counted as lost. A state stays queued until it is on disk or a newer state replaces it. The thread
+//! starts with the first work.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -18,7 +19,8 @@ use crate::run_state::{RunState, RunStatus, StateFile};
 
 const _: () = assert!(BATCH_BYTES_MAX <= WRITE_BYTES_MAX);
 
-/// Time that the run loop waits for room in the queue. After a lost line, the loop does not wait.
+/// Maximum time that the run loop waits for space in the queue. After a loss, it does not wait again until the disk
+/// thread has emptied the queue.
 const WRITE_WAIT: Duration = Duration::from_millis(200);
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
 const LOG_RETRY_LIMIT: Duration = Duration::from_secs(10);
@@ -54,7 +56,7 @@ impl DiskWriterHandle {
         self.queue.wait_recorded(most);
     }
 
-    /// Waits without limit until the end of the run is on disk.
+    /// Queues the final state of the run, and waits without a timeout until it is on disk.
     pub fn end(mut self, state: &RunState) {
         self.queue.record(state);
         if let Some(thread) = self.thread.take() {
@@ -64,7 +66,7 @@ impl DiskWriterHandle {
         }
     }
 
-    /// Starts the disk thread. After a failure, the next log line starts it again.
+    /// Starts the disk thread. If that fails, the next write tries again.
     fn start_thread(&mut self) {
         if self.thread.is_none() {
             let idle = self.idle.clone();
@@ -181,7 +183,7 @@ pub struct DiskWriter {
     states: StateFile,
     notify: Option<Notifier>,
     lines: Vec<u8>,
-    /// Unwritten state of the run, and the time of the next write attempt.
+    /// State of the run that is not on disk yet, and the time of the next write attempt.
     state: Option<(RunState, Duration)>,
     log_until: Duration,
     follow_until: Duration,
@@ -280,7 +282,7 @@ impl DiskWriter {
     }
 }
 
-/// FIFO of the service that receives `<id> <what>` lines.
+/// FIFO of the service. The keeper writes `<id> log` or `<id> state` when the log or the state of a run has changed.
 pub struct Notifier {
     path: PathBuf,
     id: String,
@@ -296,7 +298,9 @@ impl Notifier {
         Self { path, id }
     }
 
-    /// Opens the FIFO. Returns `None` if no process reads it, because notifications are only hints.
+    /// Opens the FIFO without waiting for a reader.
+    ///
+    /// Returns `None` if no process reads the FIFO. That is no error, because notifications are only hints.
     pub fn open(&self) -> Option<OpenNotifier<'_>> {
         let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.path);
         opened.ok().map(|fifo| OpenNotifier { fifo, id: &self.id })

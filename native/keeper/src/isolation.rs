@@ -1,15 +1,16 @@
 //! Sandbox of the program. Runs in the child, between fork and exec.
 //!
-//! Three modes give one guarantee: the program sees only the listed paths, and cannot inspect, signal or trace other
-//! processes.
-//! - `User`: a root with only the listed paths, a PID namespace, and another user. Needs root.
+//! Three modes isolate the program. It can use only the listed paths, and cannot inspect, signal or trace other
+//! processes. The modes differ in their means and exceptions:
+//! - `User`: a root file system with only the listed paths, a PID namespace, and another user. The keeper must be root.
 //! - `Namespace`: the same in a user namespace, as user `nobody`. If the keeper is root, the program has another user
-//!   outside: its root shows system files.
-//! - `Landlock`: only listed paths can be opened, and `seccomp` denies calls without a Landlock rule. The weakest mode:
-//!   metadata of all files is visible. Without root, the program may change metadata of files and priorities of
-//!   processes of its user, and before Linux 6.12 signal them.
+//!   outside of the namespace. As root, it could read protected system files below the listed paths.
+//! - `Landlock`: only listed paths can be opened, and `seccomp` denies calls that Landlock has no rule for. This mode
+//!   is the weakest, because the program sees the metadata of all files. If the keeper is not root, the program can
+//!   also change metadata of its user's files and priorities of its user's processes. Before Linux 6.12, it can signal
+//!   these processes.
 //!
-//! `Processes` isolates nothing, but all processes end together. It is for OCI runtimes.
+//! The mode `Processes` does not isolate. It only ensures that all processes of a run end together, for OCI runtimes.
 
 mod root_filesystem;
 mod seccomp;
@@ -36,7 +37,7 @@ use root_filesystem::RootFilesystem;
 
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// Readable paths in `/proc`. The whole of `/proc` would show environments and memory of other processes.
+/// Paths in `/proc` that a program under Landlock can read. All of `/proc` would show data of other processes.
 const PROC_READ_PATHS: [&str; 8] = [
     "/proc/self",
     "/proc/cpuinfo",
@@ -51,7 +52,7 @@ const PROC_READ_PATHS: [&str; 8] = [
 #[derive(Debug)]
 pub struct ExecError(pub String);
 
-/// Isolation of one program, prepared before the fork, so that the child allocates and blocks little.
+/// Isolation of one program. It is prepared before the fork, so that the child allocates and blocks little.
 pub struct Sandbox {
     isolation: Isolation,
     root: Option<RootFilesystem>,
@@ -82,7 +83,7 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Returns user and group of the program if it is not the keeper's.
+    /// Returns the user and group IDs of the program if they differ from those of the keeper.
     pub fn owner(&self) -> Option<(u32, u32)> {
         let is_other = match self.isolation {
             Isolation::None | Isolation::Processes => false,
@@ -92,7 +93,9 @@ impl Sandbox {
         is_other.then_some((self.uid, self.gid))
     }
 
-    /// Reports whether `map_user` must run before `enter`, because a process can only map its own user.
+    /// Reports whether the keeper must call `map_user` before the child calls `enter`.
+    ///
+    /// The child itself could map only its own user.
     pub fn needs_user_mapping(&self) -> bool {
         self.isolation == Isolation::Namespace && self.owner().is_some()
     }
@@ -104,7 +107,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Reports whether the kernel counts the processes of this run separately from other runs.
+    /// Reports whether the kernel counts the processes of this run separately from those of other runs.
     pub fn has_own_process_count(&self) -> bool {
         let has_namespace = match self.isolation {
             Isolation::Namespace => true,
@@ -114,7 +117,7 @@ impl Sandbox {
         self.owner().is_some() || has_namespace && processes::counts_processes_by_user_namespace()
     }
 
-    /// Gives writable paths inside the run folder to the program's user.
+    /// Makes the program's user the owner of writable paths inside the run folder.
     fn chown_write_paths(&self, folder: &Path) -> io::Result<()> {
         let Some((uid, gid)) = self.owner() else { return Ok(()) };
         for path in &self.write {
@@ -185,7 +188,7 @@ impl Sandbox {
         mount("proc", "/proc", "proc", safe, Some(c"")).map_err(|error| failure("/proc", error))
     }
 
-    /// Drops all privileges of root, because Landlock does not restrict kernel modules, devices and the clock.
+    /// Drops all capabilities of root, because Landlock does not restrict kernel modules, devices and the clock.
     fn drop_privileges(&self) -> Result<(), ExecError> {
         if self.keeper.0 != 0 {
             return Ok(());
@@ -232,7 +235,7 @@ impl Sandbox {
     }
 }
 
-/// Denies abstract Unix sockets of the host, if the kernel supports this.
+/// Denies connections to abstract Unix sockets outside of the sandbox, if the kernel supports this.
 fn restrict_abstract_sockets() -> Result<(), ExecError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -256,7 +259,9 @@ fn become_user(uid: u32, gid: u32) -> Result<(), ExecError> {
 
 const NOBODY: u32 = 65_534;
 
-/// Mount point for the sandbox. Every user can enter this folder, but possibly not the run folder.
+/// Mount point of the program's root file system with `Isolation::Namespace`.
+///
+/// Every user can enter this folder. Some users cannot enter the run folder.
 const STAGING_FOLDER: &str = "/usr";
 
 fn be(inside: u32, (uid, gid): (u32, u32)) -> Result<(), ExecError> {

@@ -1,9 +1,11 @@
 //! Keeper launcher: forks a keeper for each run folder that it reads from its standard input.
 //!
-//! A request is an absolute path and NUL. A reply on standard output is three NUL-terminated words: exit status as of
-//! `hosting-keeper <folder>`, the folder, and a message. The first reply is `0` for the folder of all runs: the launcher
-//! has its lock. A forked keeper holds that lock until it has the lock of its run, so the next launcher never meets a
-//! keeper that is about to start. The launcher ends with its input, and the keepers continue.
+//! A request is an absolute path that ends with NUL. A reply on standard output is three NUL-terminated words: an exit
+//! status of `hosting-keeper <folder>`, the folder, and a message. The first reply has the status `0` and the folder of
+//! all runs. It reports that the launcher has locked that folder.
+//!
+//! Each forked keeper holds the launcher's lock until it has locked its run folder. So a new launcher starts only when
+//! no keeper is about to start. The launcher ends when its input ends, and the keepers continue.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -24,10 +26,10 @@ use crate::processes;
 use crate::run_start::{self, StartError, StartRequester};
 
 const LOCK: &str = ".nursery";
-/// Limit of a reply, so that its write to the pipe is atomic.
+/// Maximum length of the message in a reply. A short reply is written to the pipe atomically.
 const MESSAGE_BYTES_MAX: usize = 1024;
 const READ_BYTES: usize = 4 << 10;
-/// Exit status of a keeper that was forked with a PID namespace but needs none, or the reverse.
+/// Exit status of a forked keeper that has a PID namespace but needs none, or that needs one but has none.
 const NEEDS_OTHER_NAMESPACE: i32 = 76;
 
 pub struct StartReply {
@@ -103,8 +105,10 @@ struct Launcher {
     child_signals: File,
     replies: File,
     forked: Vec<ForkedKeeper>,
-    /// Guess whether the next keeper needs a PID namespace. Only the keeper reads the run folder, because the read can
-    /// block. After a wrong guess the keeper exits with `NEEDS_OTHER_NAMESPACE`.
+    /// True if the next keeper is forked into a new PID namespace.
+    ///
+    /// This is a guess, because only the keeper reads the run folder, which can block. After a wrong guess, the keeper
+    /// exits with `NEEDS_OTHER_NAMESPACE`.
     is_namespace_init: bool,
     title: ProcessTitle,
 }
@@ -159,7 +163,9 @@ impl Launcher {
         Ok(fds.map(|fd| !fd.revents().is_empty()))
     }
 
-    /// Collects ended keepers. Replies for killed keepers, and returns the folders that need another fork.
+    /// Collects ended keepers. Sends a reply for each killed keeper.
+    ///
+    /// Returns the folders for which the PID namespace was guessed wrong, with the correct value.
     fn reap(&mut self) -> io::Result<Vec<(PathBuf, Option<bool>)>> {
         let mut again = Vec::new();
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
@@ -183,7 +189,7 @@ impl Launcher {
     }
 }
 
-/// Reads available input. Returns false at the end of the input.
+/// Appends available bytes to `input`. Returns false at the end of the file.
 fn read_some(from: &File, input: &mut Vec<u8>) -> io::Result<bool> {
     input.reserve(READ_BYTES);
     Ok(rustix::io::read(from, spare_capacity(input))? > 0)

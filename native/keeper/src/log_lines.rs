@@ -1,7 +1,8 @@
-//! Log lines from chunks of the program's output.
+//! Log lines, made from chunks of the program's output.
 //!
-//! A line is `<microseconds> <stream> <text>`, with stream `o` or `e`. Lines are split at 4 KiB, and a capital stream
-//! letter marks a continuation. No UTF-8 character is split, so a line may end up to three bytes earlier.
+//! A log line is `<microseconds> <stream> <text>`. The stream is `o` for standard output, or `e` for standard error. A
+//! text longer than 4 KiB is split, and a capital letter marks each continuation. A split never cuts a UTF-8 character:
+//! it is up to three bytes earlier instead.
 
 use std::io::Write;
 
@@ -92,7 +93,7 @@ impl OpenLine {
         self.continues = continues;
     }
 
-    /// Writes the first part of a line that is too long, and returns the number of used bytes of the chunk.
+    /// Writes the first part of a line that is too long. Returns the number of bytes that it took from `chunk`.
     fn cut(&mut self, stream: OutputStream, stamp: &[u8], chunk: &[u8], to: &mut Vec<u8>) -> usize {
         let room = TEXT_MAX - self.text.len();
         let around = std::array::from_fn(|at| match (room + at).checked_sub(AROUND - 1) {
@@ -110,9 +111,10 @@ impl OpenLine {
 
 const AROUND: usize = 4;
 
-/// Returns the number of bytes before the last byte of `around` that belong to the same UTF-8 character.
+/// Returns how many bytes before a cut belong to the same UTF-8 character as the byte after the cut.
 ///
-/// An incomplete character counts too, because decoders replace it as a whole.
+/// `around` has three bytes before the cut and one after it. An incomplete character counts too, because decoders
+/// replace it as a whole.
 fn partial_character_bytes(around: [u8; AROUND]) -> usize {
     let continues = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
     let behind = AROUND - 1;

@@ -1,7 +1,7 @@
-//! `log/`: log segments, each named by the position of its first byte.
+//! `log/`: folder of log segments. The name of a segment is the position of its first byte.
 //!
-//! A position counts the bytes of all earlier segments, including removed ones. A log line reports how many lines were
-//! lost or left out.
+//! A position counts all log bytes before it, including those of removed segments. Lines are lost if the disk fails or
+//! is too slow, and left out to keep the disk reserve. A log line reports their number.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,7 +16,7 @@ use crate::clock::now;
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 pub const WRITE_BYTES_MAX: usize = 128 << 10;
-/// Largest length of a segment. A write begins in a segment that is not full, and can exceed the normal length.
+/// Maximum length of a segment. The last write begins before `SEGMENT_BYTES` and can end after it.
 const SEGMENT_BYTES_MAX: u64 = SEGMENT_BYTES + WRITE_BYTES_MAX as u64;
 const LOSS_LINE_BYTES: usize = 128;
 const UNCHECKED_BYTES_MAX: usize = WRITE_BYTES_MAX;
@@ -80,7 +80,7 @@ impl SegmentedLog {
         }
     }
 
-    /// Logs the number of omitted lines, even if this uses the disk reserve.
+    /// Logs how many lines were left out, even if the log line itself uses the disk reserve.
     pub fn report_left_out(&mut self, now_us: u64) {
         if self.left_out > 0 {
             let line = format!("{now_us} e [{} lines left out for want of disk space]\n", self.left_out);
@@ -121,7 +121,7 @@ impl SegmentedLog {
         whole
     }
 
-    /// Starts a new segment. Removes the oldest segments before, to free disk space.
+    /// Starts a new segment. Before, removes the oldest segments if the log would exceed its maximum size.
     fn begin_segment(&mut self) -> io::Result<()> {
         while self.segments.front().is_some_and(|first| self.end - first + SEGMENT_BYTES_MAX > self.bytes_max) {
             let Some(oldest) = self.segments.pop_front() else { break };
@@ -146,7 +146,9 @@ impl SegmentedLog {
     }
 }
 
-/// Disk space that log lines must leave free. Checked once per second of output and every `UNCHECKED_BYTES_MAX` bytes.
+/// Disk space that log lines must leave free.
+///
+/// During output, the free space is checked once per second and after every `UNCHECKED_BYTES_MAX` bytes.
 pub struct DiskReserve {
     folder: PathBuf,
     bytes: u64,

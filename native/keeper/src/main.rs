@@ -1,10 +1,11 @@
 //! `hosting-keeper <folder>`: runs the one game server of a run folder, stores its log, and records its end.
 //!
-//! The folder is the only interface. `spec` says what to run. `state` says how the run is, and is locked while the
-//! keeper lives. `control` takes commands, and `log/` has the output. A folder is one run, ever.
+//! The run folder is the only interface. `spec` describes the program and its limits. `state` has the state of the run,
+//! and is locked while the keeper runs. `control` takes commands, and `log/` has the output. A folder is never used for
+//! a second run.
 //!
-//! Exit status: 0 when the run has started, or its failure is recorded; 64 wrong usage; 70 the keeper was killed before
-//! the run started; 74 disk error; 75 the folder is in use or was run before; 78 invalid `spec`.
+//! Exit status: 0 when the run has started, or its failed start is recorded; 64 wrong usage; 70 the keeper was killed
+//! before the run started; 74 disk error; 75 the folder is in use or had a run before; 78 invalid `spec`.
 //!
 //! `hosting-keeper --nursery <folder of runs>` is the keeper launcher: it forks a keeper for each requested folder.
 

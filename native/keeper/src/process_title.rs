@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const PROGRAM: &[u8] = b"hosting-keeper\0";
-/// Index of `arg_start` in the fields of `/proc/self/stat` after the program's name.
+/// Index of `arg_start` in `/proc/self/stat`, counted from the field after the program's name.
 const ARG_START_FIELD: usize = 48 - 3;
 
-/// Address range of the arguments of this process, which forked processes share.
+/// Memory range of the command line arguments. A forked process has them at the same addresses.
 pub struct ProcessTitle(Option<(usize, usize)>);
 
 impl ProcessTitle {
@@ -16,7 +16,7 @@ impl ProcessTitle {
         Self(argument_range())
     }
 
-    /// Overwrites the arguments of this process with the title. Changes nothing if the title does not fit.
+    /// Replaces the arguments of this process with the run folder. Changes nothing if the folder's path does not fit.
     pub fn set(self, folder: &Path) {
         let Some((start, end)) = self.0 else { return };
         let title = [PROGRAM, folder.as_os_str().as_bytes()].concat();

@@ -17,9 +17,10 @@ pub fn limit_malloc_arenas() {
     }
 }
 
-/// Returns the anonymous and shared memory of these processes if it exceeds `most`.
+/// Returns the bytes of anonymous and shared memory of these processes if they exceed `most`.
 ///
-/// Shared memory counts once. The exact value is slow to read, so the sum over the processes is compared first.
+/// Memory that processes share counts once. This exact value is slow to read. So it is read only if the sum over the
+/// processes, which counts shared memory several times, exceeds `most`.
 pub fn memory_over_limit(most: u64, pids: &[i32]) -> Option<u64> {
     let quick: u64 = pids.iter().map(|&pid| bytes_of(pid, "status", ["RssAnon:", "RssShmem:"]).unwrap_or(0)).sum();
     if quick <= most {
@@ -32,7 +33,7 @@ pub fn memory_over_limit(most: u64, pids: &[i32]) -> Option<u64> {
     (used > most).then_some(used)
 }
 
-/// Returns all descendants, parents first.
+/// Returns the PIDs of all descendants of a process, parents before their children.
 pub fn descendants(of: i32) -> Vec<i32> {
     let mut found = Vec::new();
     children(of, &mut found);
@@ -44,7 +45,7 @@ pub fn descendants(of: i32) -> Vec<i32> {
     found
 }
 
-/// Suspends all descendants before it kills them, so that none can fork unseen.
+/// Kills all descendants of this process, including children that they fork meanwhile.
 pub fn kill_descendants() {
     if processes::is_namespace_init() {
         // The PID namespace has no other processes, and the kernel signals all of them at once.

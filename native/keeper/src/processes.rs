@@ -1,4 +1,4 @@
-//! Process creation, and PIDs as seen from outside of a namespace.
+//! Creation of processes, and their PIDs outside of a PID namespace.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ const LENT_STACK_GAP: usize = 4 << 10;
 /// Buffer length for the digits of a PID, which is at most 4194304.
 const PID_DIGITS_MAX: usize = 16;
 
-/// Forks a single-threaded process. Returns `None` in the child.
+/// Forks this process, which must have only one thread. `namespaces` are clone flags. Returns `None` in the child.
 pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
     // SAFETY: without CLONE_VM this is fork, with namespaces of its own for the child.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(namespaces | libc::SIGCHLD), 0, 0, 0, 0) };
@@ -25,9 +25,9 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
     }
 }
 
-/// Runs `body` in a child that uses this process's memory until it executes a program or exits.
+/// Runs `body` in a child that shares this process's memory until the child executes a program or exits.
 ///
-/// The caller waits until then. Must run in the first thread, because the child continues on the stack of that thread.
+/// The caller waits until then. Only the main thread may call this, because the child uses the free part of its stack.
 pub fn lend_memory(namespaces: libc::c_int, mut body: &mut dyn FnMut()) -> io::Result<Pid> {
     extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the pointer is the one passed below, by the waiting parent.
@@ -87,7 +87,9 @@ pub fn is_namespace_init() -> bool {
     getpid().is_init()
 }
 
-/// Returns the PID of this process outside of the keeper's own namespace.
+/// Returns the PID of this process as seen outside of the keeper's PID namespace.
+///
+/// `is_inside` is true if the keeper has a PID namespace of its own.
 pub fn outer_pid(is_inside: bool) -> io::Result<i32> {
     if !is_inside {
         return Ok(getpid().as_raw_nonzero().get());
@@ -98,7 +100,7 @@ pub fn outer_pid(is_inside: bool) -> io::Result<i32> {
     pid.ok_or_else(|| io::Error::other("/proc/self: no number"))
 }
 
-/// Reports whether the kernel (Linux 5.14 or later) counts processes per user namespace, and not per user.
+/// Reports whether the kernel counts processes per user namespace and not per user, as Linux does since 5.14.
 pub fn counts_processes_by_user_namespace() -> bool {
     let system = rustix::system::uname();
     let mut parts = system.release().to_bytes().split(|byte| !byte.is_ascii_digit());

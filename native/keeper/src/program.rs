@@ -1,7 +1,7 @@
 //! Start of the program: child process, sandbox, exec.
 //!
-//! The child uses the keeper's memory until the exec. `namespace_init` starts a separate first process if a PID
-//! namespace needs one.
+//! The child shares the keeper's memory until the exec. If the program's PID namespace needs a first process other than
+//! the keeper, `namespace_init` starts one.
 
 mod namespace_init;
 
@@ -30,10 +30,10 @@ const PROCESSES_MAX: u64 = 4_096;
 const FILES_MAX: u64 = 65_536;
 
 pub struct Program {
-    /// Leader of the program's process group, or the separate first process of its PID namespace.
+    /// PID of the program, which leads its process group. Or PID of the separate first process of the PID namespace.
     pub pid: Pid,
     pub outer_pid: i32,
-    /// True if `pid` is the first process of a PID namespace, so that its end ends all other processes.
+    /// True if `pid` is the separate first process. Its end then ends all processes of the PID namespace.
     pub is_init: bool,
     pub streams: [Option<File>; 2],
     /// Pipe on which the separate first process reports the wait status of the program.
@@ -86,7 +86,10 @@ struct ExecPlan {
     namespaces: libc::c_int,
 }
 
-/// The child calls `on_exec` with its outer PID just before the exec, unless there is a separate first process.
+/// Starts the program in its sandbox.
+///
+/// Just before the exec, the child calls `on_exec` with its PID outside of the PID namespace. If there is a separate
+/// first process, `on_exec` is not called.
 pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> Result<Program, String> {
     let plan = ExecPlan::new(spec, sandbox)?;
     let (out, out_end) = pipe().map_err(start_failure)?;
@@ -113,7 +116,7 @@ fn start_failure(error: io::Error) -> String {
     format!("starting: {error}")
 }
 
-/// Makes the kernel kill this process when the keeper ends.
+/// Makes the kernel kill this process when the keeper ends. Fails if the keeper has already ended.
 fn request_parent_death_signal(keeper_is_alive: impl Fn() -> Result<bool, ExecError>) -> Result<(), ExecError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(named("prctl"))?;
     if keeper_is_alive()? { Ok(()) } else { Err(ExecError("the keeper has ended".to_owned())) }
@@ -202,7 +205,7 @@ impl ExecPlan {
         self.run(&mut || on_exec(*outer_pid))
     }
 
-    /// Connects the output pipes, joins the control groups and sets the limits. Standard input stays `/dev/null`.
+    /// Connects the output pipes, joins the control groups and sets the limits. Standard input is `/dev/null` already.
     fn join(&self, [out, err]: [BorrowedFd<'_>; 2]) -> Result<(), ExecError> {
         reset_signals();
         dup2_stdout(out).map_err(named("stdio"))?;
@@ -240,7 +243,7 @@ impl ExecPlan {
     }
 }
 
-/// Resets ignored signals to their default, because an exec would keep them ignored.
+/// Resets ignored signals to their default action. Otherwise the program would ignore them too after the exec.
 pub fn restore_ignored_signals() {
     for signal in 1..=64 {
         // SAFETY: plain calls with valid arguments.

@@ -1,7 +1,7 @@
 //! Event loop of a keeper while its program runs: `running → (stopping →) ended`.
 //!
-//! The loop only blocks in `poll`. When the first process has ended, the keeper kills the others and reads the
-//! remaining output.
+//! The loop waits in `poll`. When the program's main process has ended, the keeper kills the remaining processes and
+//! reads the remaining output.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -24,7 +24,7 @@ use crate::run_state::{EndReason, RunState, RunStatus};
 
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 64 << 10;
-/// Limit of reads after the end of the run, in case a process outside of the run still writes.
+/// Maximum number of final reads per output stream. Without it, a process outside of the run could write forever.
 const FINAL_READS_MAX: usize = 64;
 const COMMAND_READS_MAX: usize = 16;
 /// Exit code of a program that SIGKILL ended.

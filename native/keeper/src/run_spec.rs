@@ -1,7 +1,7 @@
 //! `spec`: command, limits and isolation of a run, written by the service before the start.
 //!
-//! NUL-terminated `key=value` records. Repeated keys are lists. Unknown keys are refused, so that a keeper that is older
-//! than the service never drops a limit.
+//! The file has NUL-terminated `key=value` records. A repeated key is a list. The keeper refuses unknown keys.
+//! Otherwise an old keeper would ignore a limit that a newer service has set.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ pub enum Isolation {
     User,
     Landlock,
     Namespace,
-    /// PID and mount namespaces without further isolation, for OCI runtimes. No process can survive the run.
+    /// PID and mount namespaces without isolation, for OCI runtimes. All processes of the run end together.
     Processes,
 }
 
@@ -23,7 +23,9 @@ impl Isolation {
         matches!(self, Self::User | Self::Namespace | Self::Processes)
     }
 
-    /// Reports whether the keeper can be the first process of the namespace. The program must not be able to signal it.
+    /// Reports whether the keeper is the first process of the program's PID namespace.
+    ///
+    /// This is allowed only if the program cannot signal the keeper.
     pub fn keeper_is_namespace_init(self) -> bool {
         matches!(self, Self::User)
     }
@@ -34,23 +36,25 @@ pub struct RunSpec {
     pub command: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     pub workdir: PathBuf,
-    /// Time between SIGTERM and SIGKILL of the program when a signal ends the keeper.
+    /// Time between SIGTERM and SIGKILL for the program if a signal to the keeper ends the run.
     pub kill_timeout: Duration,
     pub log_bytes_max: u64,
     pub reserve_bytes: u64,
-    /// FIFO that receives `<id> <what>` lines.
+    /// FIFO to which the keeper writes `<id> log` and `<id> state` lines as notifications.
     pub notify: Option<PathBuf>,
     pub id: String,
     pub isolation: Isolation,
-    /// User of the program with `Isolation::User`, and with `Namespace` and `Landlock` if the keeper is root. With
-    /// `Landlock`, 0 means the user of the keeper.
+    /// User ID of the program. Applies with `Isolation::User`, and with `Namespace` and `Landlock` if the keeper is
+    /// root.
+    ///
+    /// With `Landlock`, 0 means the user of the keeper.
     pub uid: u32,
     pub gid: u32,
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
     pub memory_max_bytes: u64,
     pub cgroups: Vec<PathBuf>,
-    /// File with an `oom_kill <n>` line: `memory.events` or `memory.oom_control`.
+    /// Control group file with an `oom_kill <n>` line: `memory.events` or `memory.oom_control`.
     pub oom_counter: Option<PathBuf>,
     pub nice: i32,
 }

@@ -1,7 +1,7 @@
 //! Start of a run: locks the folder, records the start, starts the program, and continues in `run_loop`.
 //!
-//! This order guarantees that a folder has only one run, ever. The lock is taken first, and the start is recorded before
-//! the program runs. If a keeper dies in between, no keeper starts the folder again.
+//! This order guarantees that a folder has only one run, ever. The lock is taken first, and the start is recorded
+//! before the program runs. If the keeper dies after the record, no other keeper starts the folder again.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -214,7 +214,7 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
     }
 }
 
-/// Locks the run folder. Retries an unused folder, because processes that test the lock take it for a moment.
+/// Locks the run folder. Retries while the folder is unused, because processes that test the lock take it for a moment.
 fn take_lock(states: &StateFile) -> Result<File, StartError> {
     for _ in 0..LOCK_TRIES {
         match states.lock() {
@@ -230,7 +230,7 @@ fn take_lock(states: &StateFile) -> Result<File, StartError> {
     Err(StartError::Taken)
 }
 
-/// Opens the control FIFO for reading and writing, so that it has no end-of-file when its writers close it.
+/// Opens the control FIFO for reading and writing, so that reads do not report end-of-file when all writers close it.
 fn open_control(path: &Path) -> io::Result<File> {
     match rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR) {
         Ok(()) | Err(Errno::EXIST) => {}

@@ -13,7 +13,7 @@ use crate::clock::wall_us;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunStatus {
-    /// A keeper began the start. The folder must never be started again, even if its lock is free.
+    /// A keeper has begun to start the run. The folder must not be started again, even if it is not locked any more.
     Starting,
     Running,
     Stopping,
@@ -36,7 +36,7 @@ pub struct RunState {
     /// PID of the program, 0 before the start.
     pub pid: i32,
     pub started_us: u64,
-    /// End of the run in microseconds, 0 before the end.
+    /// End of the run in microseconds since the Unix epoch, 0 before the end.
     pub ended_us: u64,
     /// Exit code from 0 to 255, or 128 + n after signal n.
     pub exit_code: Option<i32>,
@@ -86,7 +86,8 @@ impl StateFile {
         self.file.try_clone()
     }
 
-    /// Appends a state. Syncs only the end of a run, because a crash of the machine ends a running program anyway.
+    /// Appends a state. Syncs the file only for the state `Ended`, because a crash of the machine ends the program
+    /// anyway.
     pub fn write(&mut self, state: &RunState) -> io::Result<()> {
         let text = text(state);
         if let Err(error) = self.file.write_all_at(text.as_bytes(), self.end) {

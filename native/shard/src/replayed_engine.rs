@@ -1,4 +1,4 @@
-//! Engine as the state that a journal rebuilds.
+//! Adapter through which a journal loads an engine: its image and the events after it.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl State for ReplayedEngine<'_> {
     }
 }
 
-/// Writes an image of all closed segments of a journal. `engine` must be empty.
+/// Replays the closed segments of a journal into an empty engine, and writes the engine's state as an image.
 pub fn write_compacted_image(mut engine: Engine, options: Options) -> Result<Compacted, OpenError> {
     hosting_journal::write_compacted_image(options, Arc::new(RealFiles), &mut ReplayedEngine::new(&mut engine))
 }

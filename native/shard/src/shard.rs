@@ -1,4 +1,4 @@
-//! Commands of one engine under a lock, so that journal order equals engine order.
+//! Execution of commands on one engine under a lock, so that the journal has their events in the order of execution.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct State {
     buffer: EventBuffer,
 }
 
-/// Aborts the process if a command panics, because the memory may then differ from the journal.
+/// Guard that aborts the process if a command panics, because the engine may then differ from the journal.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -34,7 +34,7 @@ impl Drop for AbortOnPanic {
 }
 
 impl Shard {
-    /// Recovers an empty engine from its journal.
+    /// Opens a journal, and replays it into an empty engine.
     pub fn open(mut engine: Engine, options: Options) -> Result<(Arc<Shard>, Recovered), OpenError> {
         let mut state = ReplayedEngine::new(&mut engine);
         let (journal, recovered) = hosting_journal::open(options, Arc::new(RealFiles), &mut state)?;
@@ -42,7 +42,7 @@ impl Shard {
         Ok((Shard::new(engine, Some(journal)), recovered))
     }
 
-    /// Returns a shard of a recovered engine. Without a journal, every change counts as durable.
+    /// Returns a shard for an engine that is already recovered. Without a journal, every change counts as durable.
     pub fn new(engine: Engine, journal: Option<Journal>) -> Arc<Shard> {
         let state = Mutex::new(State { engine, buffer: EventBuffer::default() });
         Arc::new(Shard { state, journal, timer: Timer::default() })
@@ -53,7 +53,7 @@ impl Shard {
         self.timer.start(self.clone())
     }
 
-    /// Stops the timer thread and syncs the journal. Repeatable.
+    /// Stops the timer thread and writes the pending events to the journal. A second call does nothing.
     pub fn close(&self) {
         self.timer.stop();
         if let Some(journal) = &self.journal {
@@ -65,7 +65,7 @@ impl Shard {
         self.journal.as_ref()
     }
 
-    /// Returns the service time.
+    /// Returns the service time. With a journal, it never decreases, not even over restarts.
     pub fn now(&self) -> Ms {
         match &self.journal {
             Some(journal) => journal.clock().service_ms(),
@@ -77,7 +77,9 @@ impl Shard {
         self.journal.as_ref().map_or(Lsn::MAX, Journal::durable)
     }
 
-    /// Runs one command with the current time and credit, and submits its events to the journal.
+    /// Runs one command with the current time, and submits its events to the journal.
+    ///
+    /// The context also has the journal credit: the bytes that the journal can still accept.
     pub fn run<R>(&self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {
         let mut state = self.state.lock();
         let _guard = AbortOnPanic;
@@ -102,7 +104,8 @@ impl Shard {
         result
     }
 
-    /// Runs a command with an answer. The LSN of the answer becomes 0 if it is already durable.
+    /// Runs a command that returns an answer. Sets the LSN for which the caller must wait to 0 if it is already
+    /// durable.
     pub fn ask<T>(&self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> Answer<T>) -> Answer<T> {
         let mut answer = self.run(command);
         if answer.wait <= self.durable() {

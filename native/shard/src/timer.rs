@@ -11,23 +11,23 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::shard::Shard;
 
-/// Interval of clock records.
+/// Interval in which the thread asks the journal to record the clock.
 const CLOCK_RECORD_MS: u64 = 1_000;
-/// Shortest wait, which leaves time for the scheduler within the 10 ms.
+/// Minimum wait between two expiry steps. It leaves time for the scheduler within the 10 ms.
 const WAIT_MIN_MS: u64 = 4;
-/// Retry interval of expiry while the journal has no credit.
+/// Delay before expiry is retried while the journal has no space for its events.
 const RETRY_MS: u64 = 100;
 
 #[derive(Default)]
 pub struct Timer {
-    /// Time at which the thread wakes. A command with an earlier deadline notifies the thread.
+    /// Time until which the thread sleeps. A command with an earlier deadline wakes the thread.
     target: AtomicU64,
     wake: Condvar,
     requests: Mutex<Requests>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Requests to the thread. They are set before its wake-up, so that none is lost.
+/// Requests to the thread. A caller sets a request before it wakes the thread, so that no request is lost.
 #[derive(Default)]
 struct Requests {
     has_earlier_deadline: bool,
@@ -57,7 +57,7 @@ impl Timer {
         }
     }
 
-    /// Waits for the target time or a notification. Returns false at shutdown.
+    /// Waits until `target` or a wake-up. Returns false if the thread must stop.
     fn sleep_until(&self, target: Ms, now: impl Fn() -> Ms) -> bool {
         self.target.store(target, Ordering::Release);
         let mut requests = self.requests.lock();

@@ -234,7 +234,8 @@ impl EventLoop {
 
     /// Reports whether a port is probably flooded.
     ///
-    /// That is so if its new session evicts a session of its own, or of a port with at most twice as many sessions.
+    /// That is so if its new session would evict a session of the same port, or of a port with at most twice as many
+    /// sessions.
     fn holds_most_sessions(&self, port: usize, displaced: Option<usize>) -> bool {
         displaced.is_some_and(|displaced| {
             let others = self.sessions.count_of_port(self.sessions.at(displaced).port);

@@ -1,8 +1,8 @@
 //! Sessions of one thread, and the choice of the session to evict.
 //!
 //! The rank of a session is `Begun`, `Answered` (the backend has replied) or `Spoken` (the player has sent again after
-//! a reply). A spoofed source can reach every rank. So only ranks within a port are compared. Ports are compared by their
-//! number of sessions.
+//! a reply). A spoofed source can reach every rank. So only ranks within a port are compared. Ports are compared by
+//! their number of sessions.
 //!
 //! A full port evicts the least recently used session of its lowest rank. A `Spoken` session can be evicted only after
 //! 10 s without traffic. If the thread is full and more than 1/16 of its sessions are `Begun` or `Answered`, it evicts

@@ -32,7 +32,7 @@ impl RootFilesystem {
         Self { staging, paths: readable.chain(writable).collect() }
     }
 
-    /// Opens the listed paths before the user changes, because the new user may not reach them.
+    /// Opens the listed paths before the user changes, because the new user may have no access to them.
     pub fn open_sources(&self) -> Result<Vec<MountSource>, ExecError> {
         self.paths.iter().filter_map(|(path, attributes)| MountSource::open(path, *attributes).transpose()).collect()
     }
@@ -58,7 +58,7 @@ impl RootFilesystem {
         self.pivot()
     }
 
-    /// Mounts `/proc` without processes of other users, because the keeper can be in the same PID namespace.
+    /// Mounts `/proc` without processes of other users, such as a keeper in the same PID namespace.
     fn mount_proc(&self) -> Result<(), ExecError> {
         let place = self.staging.join("proc");
         fs::create_dir(&place).map_err(|error| failure("/proc", error))?;
@@ -128,7 +128,7 @@ impl MountSource {
     }
 }
 
-/// Clones the mounts at a path and adds attributes. Later mounts on the host do not appear in the clone.
+/// Clones the mounts at a path, and adds attributes such as read-only. The clone does not receive later mounts.
 fn clone_mounts(path: &Path, attributes: u64) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC

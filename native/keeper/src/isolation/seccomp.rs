@@ -1,10 +1,11 @@
-//! Seccomp filter for programs under Landlock, which has no rule for some calls.
+//! Seccomp filter for programs under Landlock. It denies system calls that Landlock has no rule for.
 //!
-//! Connecting to a Unix socket only needs the mode of its file, and without root the program has the user of the
-//! service. So Unix sockets are denied, also datagram pairs, which can send to any path. Stream pairs are connected for
-//! good, and allowed.
+//! The mode of a Unix socket's file decides which users can connect. If the keeper is not root, the program has the
+//! user of the service. So the filter denies Unix sockets. It also denies pairs of datagram sockets, which can send to
+//! any path. Pairs of stream sockets are allowed, because they cannot connect to another socket.
 //!
-//! This is a deny list, because game servers are arbitrary programs. The filter kills programs of another architecture.
+//! The filter is a deny list, because game servers are arbitrary programs. It kills a program that makes system calls
+//! of another architecture.
 
 use std::io;
 use std::mem::offset_of;
@@ -18,7 +19,7 @@ const AUDIT_ARCH: Option<u32> = Some(0xC000_00B7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const AUDIT_ARCH: Option<u32> = None;
 
-/// First system call number of the x32 architecture.
+/// First system call number of the x32 ABI. The filter denies all calls from this number on.
 const X32_START: u32 = 0x4000_0000;
 
 /// Denied system calls: `io_uring`, which can connect sockets, and keyrings, which Landlock does not restrict.
@@ -26,7 +27,7 @@ const DENIED_CALLS: [libc::c_long; 4] =
     [libc::SYS_io_uring_setup, libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl];
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// Filter action that kills the program. If every call only failed, `exit` would fail too.
+/// Filter action that kills the program. If every call only failed, a call of `exit` would fail too.
 const END: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const SOCKET_TYPES: u32 = 0xf;
 
@@ -100,7 +101,7 @@ const fn load(at: usize) -> sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32)
 }
 
-/// Loads the low 32 bits of a system call argument.
+/// Returns the instruction that loads the low 32 bits of a system call argument.
 const fn low(argument: usize) -> sock_filter {
     load(offset_of!(seccomp_data, args) + argument * 8 + if cfg!(target_endian = "big") { 4 } else { 0 })
 }
@@ -109,7 +110,9 @@ const fn high(argument: usize) -> sock_filter {
     load(offset_of!(seccomp_data, args) + argument * 8 + if cfg!(target_endian = "big") { 0 } else { 4 })
 }
 
-/// Compares the loaded value. Skips `then` instructions if it is equal, else `otherwise` instructions.
+/// Returns the instruction that compares the loaded value with `value`.
+///
+/// The instruction skips `then` instructions if they are equal, else `otherwise` instructions.
 const fn is(value: u32, then: u8, otherwise: u8) -> sock_filter {
     jump(libc::BPF_JEQ, value, then, otherwise)
 }

@@ -80,7 +80,10 @@ impl ExecPlan {
         self.stay_as_init(failure, exit_report)
     }
 
-    /// Runs as the first process. The program must not, because the kernel drops signals that it does not handle.
+    /// Starts the program and stays as the first process of the PID namespace.
+    ///
+    /// The program must not be the first process, because the kernel drops signals that a first process does not
+    /// handle.
     fn stay_as_init(&self, failure: &mut File, exit_report: &OwnedFd) -> Result<Infallible, ExecError> {
         // The program has the same user, and must not read this copy of the keeper's memory.
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("init"))?;
