@@ -1,5 +1,6 @@
-//! Client of the data plane's `Routes` service: long polls for routes, and reports the outcome of each route until the
-//! data plane acknowledges it.
+//! Client of the data plane's `Routes` service.
+//!
+//! It long polls for routes, and reports the outcome of each route until the data plane acknowledges it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -29,7 +29,7 @@ const LOCK: &str = ".nursery";
 /// Maximum length of the message in a reply. A short reply is written to the pipe atomically.
 const MESSAGE_BYTES_MAX: usize = 1024;
 const READ_BYTES: usize = 4 << 10;
-/// Exit status of a forked keeper that has a PID namespace but needs none, or that needs one but has none.
+/// Exit status of a forked keeper that has an unneeded PID namespace, or that lacks a needed one.
 const NEEDS_OTHER_NAMESPACE: i32 = 76;
 
 pub struct StartReply {

@@ -4,8 +4,13 @@
 //! and is locked while the keeper runs. `control` takes commands, and `log/` has the output. A folder is never used for
 //! a second run.
 //!
-//! Exit status: 0 when the run has started, or its failed start is recorded; 64 wrong usage; 70 the keeper was killed
-//! before the run started; 74 disk error; 75 the folder is in use or had a run before; 78 invalid `spec`.
+//! Exit status:
+//! - 0: The run has started, or its failed start is recorded.
+//! - 64: Wrong usage.
+//! - 70: The keeper was killed before the run started.
+//! - 74: Disk error.
+//! - 75: The folder is in use or had a run before.
+//! - 78: Invalid `spec`.
 //!
 //! `hosting-keeper --nursery <folder of runs>` is the keeper launcher: it forks a keeper for each requested folder.
 

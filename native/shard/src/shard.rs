@@ -1,4 +1,4 @@
-//! Execution of commands on one engine under a lock, so that the journal has their events in the order of execution.
+//! Execution of commands on one engine under a lock. So the journal has their events in the order of execution.
 
 use std::io;
 use std::sync::Arc;

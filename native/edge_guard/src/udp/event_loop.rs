@@ -234,8 +234,7 @@ impl EventLoop {
 
     /// Reports whether a port is probably flooded.
     ///
-    /// That is so if its new session would evict a session of the same port, or of a port with at most twice as many
-    /// sessions.
+    /// A flooded port would evict one of its own sessions, or one of a port with at most twice as many sessions.
     fn holds_most_sessions(&self, port: usize, displaced: Option<usize>) -> bool {
         displaced.is_some_and(|displaced| {
             let others = self.sessions.count_of_port(self.sessions.at(displaced).port);

@@ -5,8 +5,8 @@
 //! their number of sessions.
 //!
 //! A full port evicts the least recently used session of its lowest rank. A `Spoken` session can be evicted only after
-//! 10 s without traffic. If the thread is full and more than 1/16 of its sessions are `Begun` or `Answered`, it evicts
-//! such a session from the port that has most of them. Otherwise the thread tries in this order:
+//! 10 s without traffic. A full thread chooses the first of these that exists:
+//! - A `Begun` or `Answered` session of the port with most of them, if these are more than 1/16 of all sessions.
 //! - A `Spoken` session of the port with most of them, after 1 s without traffic. If the port of the new session is not
 //!   smaller than that port, after 10 s.
 //! - A session of the new session's own port, by the rule for a full port.
