@@ -30,9 +30,9 @@ def json_of(config: pb.CloudConfig) -> bytes:
 def version_answer(
     kept: bytes, config_json: bytes, create_ts: str, display_name: str, version_id: str
 ) -> PrerenderedJson:
-    """Returns the `getVersion` response, which contains the stored JSON text of the configuration.
+    """Returns the `getVersion` response with the stored JSON text of the configuration.
 
-    Encoding a configuration of 4 KB again would take 100 times as long.
+    The text is reused, because encoding a configuration of 4 KB again takes 100 times as long.
     """
 
     def decode_response() -> pb.GetVersionResponse:

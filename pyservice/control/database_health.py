@@ -103,9 +103,7 @@ class DatabaseHealthCheck:
 
 
 async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]) -> None:
-    """Awaits `step` as long as the counter `turns` rises. Raises TimeoutError after 2 s without a
-    rise.
-    """
+    """Awaits `step`. Raises TimeoutError if the counter `turns` does not rise for 2 s."""
     working = asyncio.ensure_future(step())
     try:
         seen = None

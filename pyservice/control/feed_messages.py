@@ -53,8 +53,9 @@ class FeedComposer:
     async def compose_all(
         self, tx: Transaction, requests: Sequence[ComposeRequest]
     ) -> list[pb.NamespaceConfiguration | None]:
-        """Returns the message of each request, or None for a namespace without a record. Common
-        queries read all namespaces.
+        """Returns the message of each request, or None for a namespace without a record.
+
+        Reads all namespaces together to save queries.
         """
         ids = sorted({request.namespace_id for request in requests})
         fed = await namespaces.feed_records(tx, ids)

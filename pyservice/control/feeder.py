@@ -102,7 +102,9 @@ class RefusedConfigurations:
         self.count = 0
 
     def error_for(self, namespace_id: str, version_id: str | None) -> ServiceError | None:
-        """Returns the stored error if `version_id` is the last refused version, else None."""
+        """Returns the error of `version_id` if it is the version that the data plane refused last,
+        else None.
+        """
         refused, error = self._versions.get(namespace_id, _NO_ERROR)
         return error if refused == version_id else None
 
@@ -114,8 +116,9 @@ class RefusedConfigurations:
     def record_accepted(self, message: Message) -> set[str]:
         """Records that the data plane accepted a message.
 
-        Returns the namespaces that were refused because another namespace had one of their values.
-        The accepted message may have released the value, so these namespaces are sent again.
+        Returns the namespaces that were refused because another namespace used one of their values,
+        such as a domain. The accepted message may have released the value, so these namespaces are
+        sent again.
         """
         self.reasons.pop(message.namespace_id, None)
         self.clear_version_error(message.namespace_id, message.current_version_id)

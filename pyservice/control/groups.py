@@ -1,4 +1,4 @@
-"""Operations on groups and their billing, and the owner of a new service."""
+"""Operations on groups and their billing, and creation of the owner of a new service."""
 
 from __future__ import annotations
 

@@ -148,8 +148,8 @@ def _reaches(asker: internal.Asker, game: Record, members: Sequence[str]) -> boo
 
 
 def _visible(rows: Sequence[Record], scope: GrantedScope) -> list[internal.SpanSet]:
-    """Returns the span sets that the scope covers, and the span sets of servers that passed them
-    on.
+    """Returns the span sets that the scope covers, and the span sets of servers that forwarded
+    these requests.
 
     Clients can choose any ray id. Therefore access is checked for each span set of a ray.
     """

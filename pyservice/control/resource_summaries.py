@@ -12,8 +12,8 @@ from pyservice.storage.database import Record
 
 @dataclass(slots=True)
 class PublicUrls:
-    """Builder of public URLs. In local mode, `cdn_domain` is None and all sites have URLs below
-    `cdn_url`.
+    """Builder of public URLs. Without public domains, `cdn_domain` is None and all sites have URLs
+    below `cdn_url`.
     """
 
     cdn_url: str
@@ -32,9 +32,7 @@ class PublicUrls:
         return f"https://{name_id}.{self.cdn_domain}"
 
     def cdn_hosts(self, game_name_id: str, name_id: str) -> list[str]:
-        """Returns the host names of a namespace's site. The list is empty in local mode, which has
-        no domains.
-        """
+        """Returns the host names of a namespace's site. The list is empty if no CDN domain is set."""
         if self.cdn_domain is None:
             return []
         hosts = [f"{game_name_id}--{name_id}.{self.cdn_domain}"]

@@ -1,8 +1,8 @@
 """Runs of dynamic servers as processes, and storage of their state.
 
 The records of servers that have not ended are the desired state. They are compared with the
-processes and port leases after each crash. New servers start, and servers without a process end.
-Leases and processes without a record are removed.
+processes and port leases after each crash. A new server gets a process. A started server without a
+process is recorded as ended. Leases and processes without a record are removed.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ class ServerRuns:
 
     @contextlib.contextmanager
     def creating(self, server_id: str) -> Iterator[None]:
-        """Protects the port lease of a new server until its record is stored. Leases without a
-        record are removed otherwise.
+        """Protects the port lease of a new server until the server's record is stored.
+
+        Without this protection, a comparison could remove the lease because it has no record.
         """
         self._creating.add(server_id)
         try:

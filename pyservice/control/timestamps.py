@@ -19,7 +19,7 @@ def rfc3339(milliseconds: int) -> str:
 
 
 def milliseconds(text: str) -> int:
-    """Converts a timestamp that `rfc3339` returned to Unix ms. Raises ValueError for a date that
+    """Converts a timestamp in the format of `rfc3339` to Unix ms. Raises ValueError for a date that
     does not exist.
     """
     moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)

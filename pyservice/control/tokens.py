@@ -456,10 +456,10 @@ class UndeliveredSecrets:
         *,
         is_kept: bool = False,
     ) -> NewToken:
-        """Runs `create` to its end. If `create` fails or the caller is cancelled, revokes its
-        tokens.
+        """Runs `create` to its end and returns the token. Revokes the token after an error or
+        cancellation.
 
-        `create` passes each token that it stores to its argument. With `is_kept`, no token is
+        `create` calls its argument with each token that it stores. With `is_kept`, no token is
         revoked, because a repeated request gets the same token. Raises the errors of `create`.
         """
         added: list[StoredToken] = []

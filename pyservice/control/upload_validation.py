@@ -37,8 +37,8 @@ async def check_contents(
     files: Sequence[Record],
     keys: Mapping[str, str],
 ) -> CheckedContents:
-    """Validates the uploaded files of a site, a picture or a build. `run` runs the check of a
-    picture.
+    """Validates the uploaded files of a site, a picture or a build. `run` executes the check of a
+    picture in a thread.
 
     `files` are rows of the table `upload_files`, and `keys` maps their paths to object keys. Raises
     VALIDATION_FAILED, DEADLINE_EXCEEDED, INTERNAL, FileNotFoundError, OSError.

@@ -200,8 +200,8 @@ class UploadLifecycle:
     async def _checked(self, row: Record) -> CheckedContents:
         """Returns the checked contents of an upload. Concurrent requests share one check.
 
-        The check continues if the requests are cancelled, because a large build takes longer than a
-        request may.
+        The check continues if the requests are cancelled, because a large build's check can outlast
+        a request.
         """
         known = self._checked_contents.get(row.upload_id)
         return known or await self._checks.run(row.upload_id, lambda: self._check_and_store(row))

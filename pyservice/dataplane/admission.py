@@ -167,8 +167,8 @@ class Admission:
     ) -> Placed | None:
         """Returns the placement of a repeated join, or None for a new join that is possible.
 
-        The call passes a limit of 0 players for each address. The engine checks this limit last, so
-        a new join passes all other checks and reserves no slot.
+        The engine gets a limit of 0 players for the address, and checks it last. A new join
+        therefore passes all other checks, fails at this limit and reserves no slot.
         """
         try:
             return await self._engine.join(

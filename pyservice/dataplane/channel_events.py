@@ -57,7 +57,7 @@ class ChannelEvents:
         self, request: pb.GetLiveEventsRequest, caller: Caller
     ) -> pb.GetLiveEventsResponse | WaitForChange:
         """Returns the unexpired events of the channel. If nothing changed since `watch_index`,
-        returns a wait for the next change.
+        returns a long poll for the next change.
         """
         channel, topic = caller.identity, _topic(caller.identity)
         index = self._topics.index_of(topic)

@@ -98,7 +98,9 @@ class EdgeRoutes:
             await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
 
     async def wait_lobby_served(self, lobby: bytes) -> None:
-        """Waits until edge-guard forwards all ports of the lobby to its process. Raises OVERLOADED."""
+        """Waits until edge-guard forwards all ports of the lobby to its process. Raises OVERLOADED
+        after a timeout.
+        """
 
         async def leased() -> LeasedPorts:
             found = self._source.lobby(lobby)
@@ -109,10 +111,9 @@ class EdgeRoutes:
 
     async def wait_server_served(self, server: bytes, leased: FetchLeasedPorts) -> LeasedPorts:
         """Waits until edge-guard has bound the ports of a dynamic server, and returns the ports.
-        Raises OVERLOADED.
 
         If edge-guard refuses a port before that, another port replaces it. `leased` returns the
-        current ports.
+        current ports. Raises OVERLOADED after a timeout.
         """
         detail = "Edge-guard does not serve the ports of the server yet; try again."
         ports = await self._wait_served(

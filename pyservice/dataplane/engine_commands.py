@@ -121,10 +121,10 @@ class DurabilityWaiter(Generic[Outcome]):
                 self._batch_waiters.remove(future)
 
     async def wait_for_hold(self, hold: int, deadline: float | None) -> Outcome:
-        """Waits until a starting lobby decides the hold, and returns the outcome. Raises
+        """Waits for the end of a hold, and returns the reserved slots or an error. Raises
         DEADLINE_EXCEEDED.
 
-        A request that stops waiting before the outcome releases its share of the hold.
+        A request that stops waiting earlier releases its share of the hold.
         """
         loop = self._running_loop()
         limit = loop.time() + self._longest_hold_s
@@ -263,8 +263,8 @@ FetchLeasedPorts = Callable[[], Awaitable[LeasedPorts]]
 class ProcessCommands:
     """Commands for lobby processes, port leases and routes.
 
-    An owner is the id of a lobby or of a dynamic server. `deadline` is in seconds of the event
-    loop's clock.
+    The parameter `owner` is the id of a lobby or of a dynamic server. `deadline` is in seconds of
+    the event loop's clock.
     """
 
     def __init__(self, native: NativeServers, commands: CommandRunner) -> None:

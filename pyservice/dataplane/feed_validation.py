@@ -329,11 +329,11 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fi
 def _owner(
     configuration: pb.NamespaceConfiguration, held: NamespaceIndex, namespace_id: bytes | None
 ) -> str:
-    """Returns `namespace_id` as text if it is another namespace than that of the configuration,
-    else an empty string.
+    """Returns the id of another namespace that has a value of the configuration, or an empty
+    string.
 
-    Logs the conflict. Only the log contains the other namespace's name, because it may belong to
-    another developer.
+    `namespace_id` is the namespace that has the value, or None. A conflict is logged. Only the log
+    contains that namespace's name, because it may belong to another developer.
     """
     found = held.configuration(namespace_id) if namespace_id else None
     if found is None or found.namespace_id == configuration.namespace_id:

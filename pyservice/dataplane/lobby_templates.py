@@ -46,7 +46,8 @@ class LobbyTemplates:
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
         """Waits until a runtime connects, at most until three seconds after the service start.
 
-        Returns True if it waited. Returns False at once if a wait is not needed.
+        Returns True if it waited. Returns False at once if no mode needs a runtime or the wait is
+        over.
         """
         if self._availability is None or self._availability.is_known:
             return False

@@ -1,4 +1,4 @@
-"""Names from the native extension module. All other modules import them from here."""
+"""Names from the native extension module, for the modules of the data plane."""
 
 from __future__ import annotations
 

@@ -377,8 +377,10 @@ def _port_range(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
 
 
 def _runtime(docker: pb.DockerConfig, above: pb.DockerConfig) -> LobbyRuntime:
-    """Returns the program of a mode from its docker section, with the environment variables of
-    `above` added. The mode's own variables take precedence.
+    """Returns the program of a mode from its docker section `docker`.
+
+    Adds the environment variables of `above`, the matchmaker's docker section. Variables of the
+    mode take precedence.
     """
     return LobbyRuntime(
         image_id=_own_field(docker, "image_id", None),

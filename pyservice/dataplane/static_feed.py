@@ -66,7 +66,8 @@ def replace_feed_file(path: Path, content: bytes) -> None:
 def with_environment_token(
     content: bytes, namespace_id: str, token: Mapping[str, Any]
 ) -> tuple[bytes, pb.NamespaceConfiguration]:
-    """Adds an environment token to a namespace in the feed file's content, and raises its revision.
+    """Adds an environment token to a namespace in the feed file's content. Raises the namespace's
+    revision.
 
     Returns the new content and the changed namespace. Raises FeedDocumentError, but not for
     problems of other namespaces.

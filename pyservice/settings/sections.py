@@ -59,8 +59,9 @@ def _edge_listen(value: object) -> object:
 
 
 def from_text(value: object) -> object:
-    """Parses a list in an environment variable: JSON, or words separated by commas. Returns a value
-    that is not text unchanged.
+    """Parses a list in an environment variable: JSON, or words separated by commas.
+
+    A value that is not a text is returned unchanged.
     """
     if not isinstance(value, str):
         return value
@@ -279,7 +280,9 @@ BASIC_TIERS: Final = tuple(
 
 
 class Domains(_Section):
-    """Public domains. Without domains the service is in local mode."""
+    """Public domains. Without domains, the service is in local mode and is reached by address and
+    port.
+    """
 
     main: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
     cdn: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
@@ -296,7 +299,7 @@ class Certificate(_Section):
 
 
 class EdgeLimits(_Section):
-    """Limits of edge-guard, read again at SIGHUP."""
+    """Limits of edge-guard. They are read again when the service receives SIGHUP."""
 
     connections: int = Field(default=65_536, ge=1, le=10_000_000)
     """Limit of all TCP connections of clients, including HTTP."""
