@@ -1,7 +1,7 @@
-"""The only reader of tar archives: validates and yields the entries of a stream.
+"""Reader of tar archives: validates and yields the entries of a stream.
 
-Refuses entries outside of the target folder, devices, sparse files and oversized archives. Also
-refuses ambiguous headers, so that other tools read the same entries.
+The caller's rules decide which entries are allowed. The reader always refuses sparse files and
+oversized archives. It also refuses ambiguous headers, so that other tools read the same entries.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class ArchiveEntry:
 def read_archive(
     blocks: Iterable[bytes], compression: str, allowance: SizeAllowance, rules: Rules
 ) -> Iterator[ArchiveEntry]:
-    """Yields the valid entries of a tar, and reads the stream to its end. Raises BadArchive."""
+    """Yields the entries of a tar stream, and reads the stream to its end.
+
+    Raises BadArchive for an invalid entry.
+    """
     source = _Source(decompressed(blocks, compression), allowance)
     folders, has_entries, zero_blocks = ImplicitFolders(), False, 0
     of_all: dict[str, bytes] = {}
@@ -98,7 +101,7 @@ def read_archive(
 
 
 class _Source:
-    """Bytes of a tar. Counts each block when it arrives."""
+    """Decompressed bytes of a tar. Each received block counts towards the size allowance."""
 
     def __init__(self, blocks: Iterator[bytes], allowance: SizeAllowance) -> None:
         self._blocks = blocks
@@ -106,7 +109,7 @@ class _Source:
         self._rest = memoryview(b"")
 
     def header(self) -> bytes:
-        """Returns the next block, or nothing at the end."""
+        """Returns the next tar block, or empty bytes at the end of the tar."""
         block = self._exactly(_BLOCK)
         return self._whole(block, _BLOCK) if block else b""
 

@@ -1,7 +1,7 @@
 """Rules for the entries of a build's tar, and limits of its unpacked size. Pure.
 
-An archive is a folder. Entries outside of the folder are refused. A root file system has other
-rules: its links may have any target, because only the program inside the container follows them.
+Entries outside of the target folder are refused. In a root file system, symbolic links may have any
+target, because only the program inside the container follows them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ DISK_BLOCK_BYTES: Final = 4_096
 
 
 class BadArchive(Exception):
-    """Error of an archive: the entry (empty: the whole archive), a problem word, a reason."""
+    """An archive is invalid. `entry` is the path of its invalid entry, or empty for the whole
+    archive.
+
+    `word` is a problem code, such as `too-long`. `reason` continues a sentence about the entry,
+    such as `has .. in its path`.
+    """
 
     def __init__(self, entry: str, word: str, reason: str) -> None:
         super().__init__(f"{entry}: {reason}")
@@ -110,8 +115,9 @@ class FolderRules:
 
 
 class RootRules:
-    """Rules for a root file system or one of its layers. Paths start at its root. The unpacker
-    skips devices.
+    """Rules for a root file system or one of its image layers. Paths start at the root.
+
+    Devices are allowed, but the unpacker skips them.
     """
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
@@ -176,7 +182,10 @@ class SizeAllowance:
         self.refuse_beyond(0)
 
     def take_entry(self, folders: int, content_bytes: int) -> None:
-        """Counts an entry and its implicit parent folders. Each counts as one disk block or more."""
+        """Counts an entry and `folders` implicit parent folders towards the limits.
+
+        Each of them counts as at least one disk block. Raises BadArchive beyond a limit.
+        """
         self._entries += 1 + folders
         if self._entries > ENTRIES_MAX:
             raise too_many()
@@ -209,9 +218,9 @@ def too_many() -> BadArchive:
 
 
 class ImplicitFolders:
-    """Folders that a tar contains only as parents of other paths.
+    """Folders that a tar does not list, but that its entries need as parents.
 
-    The set stores hashes, because paths can be long.
+    Paths are stored as hashes, because paths can be long.
     """
 
     def __init__(self) -> None:

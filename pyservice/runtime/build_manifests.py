@@ -1,8 +1,7 @@
-"""Manifests of builds. Pure.
+"""Parsing and validation of the manifests of uploaded builds. Pure.
 
-An archive has `server.json`, an OCI bundle has `config.json`, and an image has a manifest and a
-configuration. An image has the format of `docker save` (`manifest.json`) or the OCI image layout
-(`index.json`).
+A build is an archive with `server.json`, an OCI bundle with `config.json`, or a container image. An
+image has the format of `docker save` (`manifest.json`) or the OCI image layout (`index.json`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,11 @@ Read = Callable[[str], bytes]
 
 
 class BadManifest(Exception):
-    """The manifest is invalid. The message is for the developer: a sentence without its subject."""
+    """The manifest of a build is invalid.
+
+    The message continues a sentence about the build, such as `must have at most 512 layers`.
+    Developers read it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,10 @@ def _problems(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_bundle_config(content: bytes | None) -> BuildProgram:
-    """Parses `config.json`. Ignores all fields that the service sets itself. Raises BadManifest."""
+    """Parses the `config.json` of an OCI bundle. Raises BadManifest.
+
+    Fields that the service sets itself are ignored.
+    """
     fields = _object(CONFIG_JSON, content)
     process, root = _part(fields, "process", CONFIG_JSON), _part(fields, "root", CONFIG_JSON)
     if root.get("path", "rootfs") not in ("rootfs", "./rootfs", "rootfs/"):
@@ -106,8 +112,9 @@ def read_bundle_config(content: bytes | None) -> BuildProgram:
 
 
 def read_image(read: Read, names: Collection[str], tag: str | None) -> BuildContents:
-    """Returns the image with this tag. Without a tag, the file must have a single image. Raises
-    BadManifest.
+    """Returns the program and the layers of the image with this tag.
+
+    Without a tag, the upload must have exactly one image. Raises BadManifest.
     """
     if MANIFEST_JSON in names:
         config, layers = _of_docker(read, tag)

@@ -1,12 +1,13 @@
 """Worker process that checks or unpacks one build from standard input.
 
 Usage: `python -m pyservice.runtime.build_unpacking <parent pid> check|<folder> <kind> <compression>
-<length> <reserve bytes> [<image tag>]`. It is a separate process without secrets in its
+<length> <reserve bytes> [<image tag>]`. The worker is a separate process without secrets in its
 environment, because builds are hostile input and take minutes. It ends with its parent.
 
-`check` changes nothing. With a folder, it writes `root` and, for images and bundles,
-`program.json`. Exit codes: 0 with a report as JSON, 28 (ENOSPC) at the disk reserve, 75
-(EX_TEMPFAIL) for a fault of this machine. Sentences contain no paths, because developers read them.
+With `check`, the worker writes nothing. With a folder, it writes `root` and, for images and
+bundles, `program.json`. Exit code 0 comes with a report as JSON. Code 28 (ENOSPC) means that the
+disk reserve is reached, and 75 (EX_TEMPFAIL) means a fault of this machine. Messages contain no
+paths, because developers read them.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class _Target(Protocol):
 
 
 class _Build:
-    """Uploaded build. Its archive is read once, and `target` receives the entries."""
+    """Uploaded build. Its stream can be read only once."""
 
     def __init__(self, source: IO[bytes], kind: str, compression: str, length: int) -> None:
         self._source = source
@@ -98,7 +99,10 @@ class _Build:
         self._digest = hashlib.sha256()
 
     def read(self, target: _Target, image_tag: str | None) -> BuildContents:
-        """Returns the program and the layers. Raises BadArchive, BadManifest."""
+        """Passes the entries of the build to `target`. Returns the program and the layers.
+
+        Raises BadArchive, BadManifest.
+        """
         manifests = _Manifests(self._kind)
         rules = RootRules() if self._kind == BUNDLE else FolderRules()
         allowance = SizeAllowance(self._length)
@@ -109,7 +113,7 @@ class _Build:
         return manifests.parse(image_tag)
 
     def digest(self) -> str:
-        """Reads the rest of the build. Returns the SHA-256 of all of it."""
+        """Reads the rest of the build, and returns the SHA-256 of the whole build."""
         _skip(self._blocks())
         return self._digest.hexdigest()
 
@@ -124,7 +128,10 @@ def _skip(content: Iterable[object]) -> None:
 
 
 class _Manifests:
-    """Copies of the files that describe a build. In an image, these can be all JSON files."""
+    """Copies of the manifest files of a build, made while the build is read.
+
+    In an image, any file that begins like JSON can be a manifest.
+    """
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -134,7 +141,10 @@ class _Manifests:
         self._names: set[str] = set()
 
     def copied(self, entry: ArchiveEntry) -> ArchiveEntry:
-        """Returns the entry. Its content is copied while it is read."""
+        """Returns the entry with its content, which is also copied if it can be a manifest.
+
+        The copy is made while the caller reads the content.
+        """
         if entry.kind == FOLDER:
             return entry
         path = normal_path(entry.name)
@@ -278,7 +288,10 @@ class _Nothing:
 
 
 class _LayerCheck:
-    """Validates all files of an image that are tars, and counts the unpacked size of all files."""
+    """Validates every file of an image as a layer, because the manifest can be at the end.
+
+    Also counts the unpacked size of all files.
+    """
 
     def __init__(self, length: int) -> None:
         self._allowance = SizeAllowance(length)
@@ -335,7 +348,7 @@ def _unpack_layers(parts: Path, layers: Sequence[str], length: int, root: RootFi
 def check(
     source: IO[bytes], kind: str, compression: str, length: int, image_tag: str | None = None
 ) -> tuple[str, BadArchive | None]:
-    """Returns the SHA-256 of a build, and its first problem. Writes nothing."""
+    """Returns the SHA-256 of a build, and its first problem or None. Writes nothing."""
     build = _Build(source, kind, compression, length)
     try:
         if kind == IMAGE:
@@ -357,7 +370,7 @@ def unpack(
     reserve_bytes: int = 0,
     image_tag: str | None = None,
 ) -> str:
-    """Unpacks a build into the empty folder `root`. Returns the SHA-256 of the source.
+    """Unpacks a build below `folder`. Returns the SHA-256 of the packed build.
 
     Raises BadArchive, BadManifest, OSError.
     """

@@ -1,4 +1,4 @@
-"""Worker processes that check and unpack builds, seen from the service."""
+"""Client of the worker processes that check and unpack builds."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class BuildReport(NamedTuple):
 async def check_build(
     kind: str, compression: str, length: int, image_tag: str | None, blocks: AsyncIterable[bytes]
 ) -> BuildReport:
-    """Validates a build in a worker. Raises WorkerFailed, OSError, and errors of `blocks`.
+    """Validates a build in a worker process. A cancelled call kills the worker.
 
-    A cancellation kills the worker.
+    Raises WorkerFailed, OSError, and the errors of the iterator `blocks`.
     """
     return await _run((CHECK, kind, compression, str(length), "0"), image_tag, blocks)
 
@@ -49,7 +49,10 @@ async def unpack_build(
     image_tag: str | None,
     blocks: AsyncIterable[bytes],
 ) -> BuildReport:
-    """Like `check_build`, and unpacks the build into `folder`. Raises NoDiskSpace, too."""
+    """Validates a build in a worker process, and unpacks it into `folder`.
+
+    Raises NoDiskSpace, and the same errors as `check_build`.
+    """
     sizes = (str(length), str(reserve_bytes))
     return await _run((str(folder), kind, compression, *sizes), image_tag, blocks)
 

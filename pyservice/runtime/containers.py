@@ -1,11 +1,11 @@
-"""Containers for images and bundles, run by an OCI runtime under a keeper.
+"""Containers for images and bundles. An OCI runtime runs each container under a keeper process.
 
-If the keeper, the runtime or the container dies, the kernel ends the other two, because the keeper
-has its own PID namespace. The container shares that namespace, since PID 1 would ignore signals
-without handlers.
+The keeper has its own PID namespace. If the keeper, the OCI runtime or the container dies, the
+kernel therefore ends the other two. The container shares this namespace. As PID 1 of an own
+namespace, its program would ignore signals without handlers.
 
-The service sets the restrictions, whatever the build requests: no capabilities, a user namespace,
-no new privileges. The host network is shared.
+The service restricts every container, whatever the build requests: no capabilities, a user
+namespace, and no new privileges. Containers share the host network.
 """
 
 from __future__ import annotations
@@ -190,7 +190,10 @@ def _oci_config(
 
 
 def process_limits(release: str) -> list[dict[str, Any]]:
-    """Returns the process limit if the kernel supports it. The keeper limits open files."""
+    """Returns the OCI setting that limits the number of processes of a container.
+
+    The result is empty if the kernel would apply the limit to all containers together.
+    """
     version = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
     if version < _COUNTED_BY_NAMESPACE:
         return []

@@ -1,7 +1,8 @@
-"""Limits through kernel control groups, versions 1 and 2, if the service may create them.
+"""Memory and CPU limits of runs through kernel control groups, versions 1 and 2.
 
-Memory is limited, CPU is shared by weight. A data directory has one parent group, each run has a
-child group. The program joins its group before it starts.
+Memory is limited, and CPU is shared by weight. A data directory has one parent group, and each run
+has a child group. The program joins its group before it starts. If the service may not create
+groups, these limits do not apply.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class Membership(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlGroups:
-    """Control groups of one data directory. A parent is None if groups cannot be created."""
+    """Control groups of one data directory.
+
+    `memory` or `cpu` is None if the service cannot create the parent group.
+    """
 
     memory: Path | None
     cpu: Path | None
@@ -70,8 +74,9 @@ class ControlGroups:
         return Membership(tuple(dict.fromkeys(joins)), counter)
 
     def steps(self, run_id: str, resources: Resources) -> list[FileChange]:
-        """Returns the file changes that create the control group of a run. Call `make_parents`
-        first.
+        """Returns the file changes that create and limit the control group of a run.
+
+        The parent groups must exist.
         """
         steps = [FileChange("group", f"{parent}/{run_id}") for parent in self._parents()]
         if self.memory is not None:
@@ -100,13 +105,14 @@ class ControlGroups:
         return steps
 
     def make_parents(self) -> None:
-        """Creates the parent groups, which may be gone after their last child. Raises OSError."""
+        """Creates the parent groups that do not exist. Raises OSError."""
         for parent in self._parents():
             _make_parent(parent, is_unified=self.is_unified)
 
     def remove(self, run_id: str) -> None:
-        """Removes the empty group of a run, and the parent of the last group. `remove_others`
-        retries.
+        """Removes the control group of an ended run, and the parent group if it is then empty.
+
+        Leaves a group that still has processes. A later call of `remove_others` removes it.
         """
         for parent in self._parents():
             with contextlib.suppress(OSError):
@@ -125,10 +131,10 @@ class ControlGroups:
 
 
 def _usable(hierarchy: Path, name: str, limit: str) -> Path | None:
-    """Returns a parent group in a version 1 hierarchy, or None.
+    """Returns the path of a usable parent group in a version 1 hierarchy, or None.
 
-    Prefers the top, because the next start finds it there. Otherwise the parent is below the
-    service's own group.
+    Prefers a group at the top of the hierarchy, because the next start finds it there. Otherwise
+    the parent group is below the service's own group.
     """
     own = _own_group(hierarchy.name)
     if own is None or not hierarchy.is_dir():

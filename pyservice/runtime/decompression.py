@@ -48,7 +48,10 @@ def decompressed(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
 
 
 def decompressed_layer(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the content of an image layer. Its first bytes show its compression. Raises BadArchive."""
+    """Yields the decompressed content of an image layer. Raises BadArchive.
+
+    The first bytes of the layer show its compression.
+    """
     source, begin = iter(blocks), b""
     while len(begin) < _MAGIC_BYTES and (block := next(source, None)) is not None:
         begin += block

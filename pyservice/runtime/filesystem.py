@@ -1,6 +1,7 @@
-"""File system operations: disk reserve, removal of untrusted trees, batched changes.
+"""File system operations: disk reserve, removal of untrusted folders, batched changes.
 
-The matchmaker's journal is on the same disk, so all other writers stop earlier.
+The matchmaker's journal is on the same disk. All other writers stop at the disk reserve, so that
+the journal can still grow.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def is_disk_short(folder: Path, reserve_bytes: int) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder of any depth. Leaves files that cannot be removed."""
+    """Removes a folder of any depth. Files that cannot be removed stay, without an error."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
@@ -51,8 +52,10 @@ def is_folder_empty(path: Path) -> bool:
 
 
 class FileChange(NamedTuple):
-    """One change. `folder` and `file` create, `group` creates if missing, `put` writes to an
-    existing file, `try` may fail.
+    """One change of the file system.
+
+    `folder` and `file` create a path. `group` creates a control group if it does not exist. `put`
+    writes to an existing file. `try` is a `put` that may fail.
     """
 
     what: Literal["folder", "group", "file", "put", "try"]
@@ -62,8 +65,8 @@ class FileChange(NamedTuple):
 
 
 def apply_changes(steps: Sequence[FileChange]) -> None:
-    """Applies the changes in one native call, until the first error. Raises OSError.
+    """Applies the changes in one native call, and stops at the first error. Raises OSError.
 
-    On a busy event loop, twenty separate calls cost five times as much.
+    On a busy event loop, twenty changes in separate calls take five times as long.
     """
     _native.change_files(steps)

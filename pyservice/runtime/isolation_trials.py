@@ -1,4 +1,7 @@
-"""Trials that find the isolation that works on this machine. Kernels, containers and rights differ."""
+"""Trials that find an isolation of game servers that works on this machine.
+
+The result depends on the kernel, on an outer container, and on the rights of the service.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ _log = get_logger("runtime")
 async def choose_isolation(
     setting: IsolationSetting, keeper: Path, folder: Path, shared_paths: Sequence[Path]
 ) -> Isolation | None:
-    """Returns the strongest isolation that works, or None. Raises OSError."""
+    """Returns the strongest isolation that `setting` allows and that works, or None. Raises
+    OSError.
+    """
     if setting == "none":
         return "none"
     candidates: tuple[Isolation, ...] = ("namespace", "landlock")
@@ -64,13 +69,17 @@ async def choose_isolation(
 
 
 def needs_open_folders(isolation: Isolation) -> bool:
-    """Returns whether game servers run as other users and use the host's own paths."""
+    """Returns whether game servers run as other users and use the host's own paths.
+
+    Other users must then be able to traverse the folders of the service.
+    """
     return isolation == "landlock" and os.geteuid() == 0
 
 
 def open_folders(*folders: Path) -> dict[Path, int]:
-    """Lets other users traverse the folders, but not list them. Returns the previous modes. Raises
-    OSError.
+    """Lets other users traverse the folders, but not list them. Raises OSError.
+
+    Returns the previous modes of the changed folders.
     """
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folders}
     closed = {path: mode for path, mode in modes.items() if mode & _TRAVERSE_MODE != _TRAVERSE_MODE}

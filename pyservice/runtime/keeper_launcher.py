@@ -1,7 +1,7 @@
-"""Launcher process that forks one keeper for each run (`hosting-keeper --nursery`).
+"""Launcher process that forks one keeper for each run: `hosting-keeper --nursery`.
 
-The launcher ends with the control plane. Keepers continue. After `open`, no launcher of an earlier
-service is still starting runs.
+The launcher ends with the control plane, but its keepers continue. `open` succeeds only if no
+launcher of an earlier service still starts runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = get_logger("runtime")
 
 
 class LauncherEnded(KeeperFailed):
-    """The launcher ended before its response. The run may have started."""
+    """The launcher ended before it responded to a request. The run may have started."""
 
 
 class _Answer(NamedTuple):
@@ -105,9 +105,10 @@ class KeeperLauncher:
         raise LauncherEnded("the keeper launcher ended repeatedly")
 
     async def settle(self, folder: Path) -> None:
-        """Waits for a pending response about a folder in which no run can start any more.
+        """Waits for the launcher's response about a run that can no longer start.
 
-        Kills a launcher that does not respond. The launcher's other requests are then repeated.
+        Kills the launcher if it does not respond. Other callers of `start` then repeat their
+        requests.
         """
         asked = os.fsencode(folder)
         answer = self._asked.get(asked)

@@ -1,7 +1,7 @@
-"""Allocation of node resources to runs: CPU, memory, ports, user ids.
+"""Allocation of node resources to runs: CPU, memory, ports, user IDs.
 
-A port is quarantined after its run, because edge-guard may still route players to it. Quarantines
-are in memory. After a restart, the run folders restore them.
+A port is quarantined after its run, because the port forwarder may still route players to it.
+Quarantines are in memory only. A restarted service restores them from the run folders.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from pyservice.runtime.run_requests import PortRequest, Resources, RunPlacement,
 
 
 class NodeCapacity:
-    """CPU and memory of the node. Each run calls `claim` once, `take` or `hold` at most once, and
-    `end` once.
+    """CPU and memory of the node. A run claims resources when it begins, and takes them later.
+
+    Each run calls `claim` and `end` once. It gets its resources at most once, through `take`,
+    `wait` or `hold`.
     """
 
     def __init__(self, capacity: Resources) -> None:
@@ -39,11 +41,13 @@ class NodeCapacity:
 
     @property
     def unclaimed(self) -> Resources:
-        """Resources without a claim or reservation. Negative if the claims exceed the node."""
+        """Resources that no run has claimed or reserved. Negative if the claims exceed the node."""
         return self._unclaimed
 
     def reserve(self, run_id: str, resources: Resources) -> bool:
-        """Reserves resources for a run that may begin. Returns False if too few are free."""
+        """Reserves resources for a run that may begin later. Returns False if too few are
+        unclaimed.
+        """
         if not resources.fits(self._unclaimed):
             return False
         self._reserved[run_id] = resources
@@ -60,7 +64,7 @@ class NodeCapacity:
         self._set_unclaimed(self._unclaimed.plus(reserved) - resources)
 
     def hold(self, resources: Resources) -> None:
-        """Takes the resources of a recovered run, even beyond the node's capacity."""
+        """Takes the resources of a recovered run, even if they exceed the node's free resources."""
         self._free = self._free - resources
 
     def take(self, resources: Resources) -> bool:
@@ -70,8 +74,9 @@ class NodeCapacity:
         return True
 
     async def wait(self, resources: Resources) -> None:
-        """Waits for resources. Requests wait in order, but a small request may overtake a large one
-        that does not fit.
+        """Waits until the resources are free, and takes them.
+
+        Calls are served in order, but a small request may overtake a large one that does not fit.
         """
         while not self.take(resources):
             waiter = asyncio.get_running_loop().create_future()
@@ -202,7 +207,9 @@ class PlacementAllocator:
         self._uids.discard(placed.uid)
 
     def quarantine_ports_of(self, found: StoredRun) -> None:
-        """Quarantines the ports of a run if an earlier service reported its end. Raises OSError."""
+        """Restores the rest of the port quarantine of a run that ended before a restart. Raises
+        OSError.
+        """
         # A clock that was set back must not extend the quarantine.
         left_s = min(found.reported_s + PORT_QUARANTINE_S - time.time(), PORT_QUARANTINE_S)
         if left_s > 0 and (placed := found.placed()) is not None:
@@ -228,9 +235,10 @@ class PlacementAllocator:
                 del self._quarantined_of[build_id]
 
     def _has_its_share(self, order: RunRequest) -> bool:
-        """Returns whether the build would have more quarantined ports than are free.
+        """Returns whether the build's ended runs have used up its share of the ports.
 
-        A build with runs that end in a loop therefore leaves half of the ports to others.
+        A build may not have more quarantined ports than are free. If its runs end in a loop, half
+        of the ports thus remain for other builds.
         """
         drawn = [port for port in order.ports.values() if port.span is None and not port.fixed]
         quarantined = self._quarantined_of[order.build_id]

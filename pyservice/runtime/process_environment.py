@@ -1,7 +1,8 @@
 """Environment variables and arguments of a game server's process. Pure.
 
-The configuration overrides the build, and the service overrides both. `$(NAME)` is replaced by a
-variable if it exists. `$$(NAME)` is the text `$(NAME)`.
+Variables of the configuration override those of the build. Variables of the service override both.
+`$(NAME)` in an argument is replaced by the variable if it exists. `$$(NAME)` stands for the text
+`$(NAME)`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 class ProcessPort(NamedTuple):
-    """Port number or port range that a process binds. `is_direct`: players reach it without
-    edge-guard.
+    """Port number or port range that a process binds.
+
+    If `is_direct`, players reach the port without the port forwarder.
     """
 
     number: int = 0
@@ -32,10 +34,10 @@ class ProcessPort(NamedTuple):
 
 
 def port_variables(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
-    """Returns the variables of ports.
+    """Returns the environment variables that tell a process its ports.
 
-    A port is `PORT_<NAME>`, a range is `PORT_RANGE_MIN_<NAME>` and `PORT_RANGE_MAX_<NAME>`. A
-    single port is also `PORT`.
+    A port is `PORT_<NAME>`, a range is `PORT_RANGE_MIN_<NAME>` and `PORT_RANGE_MAX_<NAME>`. If
+    there is only one port, it is also `PORT`.
     """
     variables: dict[str, str] = {}
     for name, port in sorted(ports.items()):
@@ -55,10 +57,10 @@ def port_variables(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
 def merge_variables(
     *sources: Mapping[str, str], aliases: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Merges variables. Later sources override earlier ones.
+    """Merges environment variables. Later sources override earlier ones.
 
-    `aliases` adds further names for variables of the last source, and replaces none of these
-    variables.
+    `aliases` maps additional names to names of variables in the last source. An alias never
+    replaces a variable of the last source.
     """
     variables: dict[str, str] = {}
     for source in sources:
@@ -75,7 +77,7 @@ class EnvironmentTooLong(Exception):
 
 
 def expand_references(words: Iterable[str], variables: Mapping[str, str]) -> list[str]:
-    """Replaces references once, not recursively.
+    """Returns the arguments with each `$(NAME)` replaced by its variable, without recursion.
 
     Raises EnvironmentTooLong if the arguments or variables are too long.
     """

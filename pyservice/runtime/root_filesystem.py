@@ -1,7 +1,8 @@
-"""Root file systems of containers, built from image layers, and the program that runs in them.
+"""Root file systems of containers, built from image layers, and the programs that run in them.
 
 Links are resolved with the root as `/`, so their targets stay inside. Whiteouts remove files of
-lower layers. Devices, pipes, setuid and setgid bits are dropped. User ids are shifted by `owner`.
+lower layers. Devices, pipes, setuid bits and setgid bits are dropped. `owner` is added to the user
+and group IDs of files.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ class RootFilesystem:
         return open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
     def find(self, path: str) -> str:
-        """Resolves a path and all its links inside the root. The target need not exist. Raises
-        BadArchive.
+        """Returns the host path of a path inside the root, with all links resolved.
+
+        The target need not exist. Raises BadArchive.
         """
         return self._follow(path.split("/"), path)
 
@@ -247,9 +249,9 @@ def container_root_uid() -> int | None:
 
 
 def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerProgram:
-    """Resolves the program's user inside the root and creates its working folder.
+    """Returns the program with its user and groups resolved by files inside the root.
 
-    Raises BadManifest, BadArchive, OSError.
+    Creates the program's working folder. Raises BadManifest, BadArchive, OSError.
     """
     user, _, group = program.user.partition(":")
     known = list(_records(root, "/etc/passwd", 7))

@@ -1,8 +1,8 @@
-"""Cleanup after runs: leftover processes of killed keepers, unowned runs, log retention.
+"""Cleanup after runs: leftover processes of killed keepers, runs without a known owner, old logs.
 
-Without a PID namespace (`none`, `landlock`), the kernel kills only the direct child of a killed
-keeper. Leftover processes are recognised by control group or initial environment. PIDs and session
-ids are reused, so a session counts only if a recognised process is in it.
+Without a PID namespace (isolation `none` or `landlock`), the kernel kills only the direct child of
+a killed keeper. The service recognises leftover processes by control group or initial environment.
+PIDs and session IDs are reused. A session therefore counts only if a recognised process is in it.
 """
 
 from __future__ import annotations
@@ -100,9 +100,7 @@ class _LeftoverProcesses:
         return [*(pid for pid in others if self._is_beside(pid)), *known]
 
     def kill(self, pids: Sequence[int], until_s: float) -> None:
-        """Kills the processes and waits for them. A process that identifies the session is killed
-        last.
-        """
+        """Kills processes with SIGKILL, and waits until they have ended or `until_s` is reached."""
         waited = select.poll()
         descriptors: set[int] = set()
         try:
@@ -185,7 +183,7 @@ _RETRY_INTERVAL_S: Final = 1.0
 
 
 async def end_unowned_run(found: StoredRun, groups: ControlGroups, in_thread: InThread) -> None:
-    """Ends a run without a known owner, and keeps its log. Retries until the disk allows it."""
+    """Ends a run without a known owner, and keeps its log. Retries after each OSError."""
     _log.warning("unowned run is ended", id=found.id)
     is_logged = False
     while True:
@@ -230,8 +228,9 @@ class _EndedRun(NamedTuple):
 
 
 class RunRetention:
-    """Removes old folders of reported runs. If there are too many or the disk is short, the oldest
-    are removed early.
+    """Removes old folders of runs that were reported as ended.
+
+    If there are too many folders or too little disk space, the oldest are removed early.
     """
 
     def __init__(
@@ -245,7 +244,8 @@ class RunRetention:
     async def remove_expired(self) -> None:
         """Removes folders of runs that were reported as ended more than 7 days ago. Raises OSError.
 
-        With too many folders or too little disk space, it removes younger ones too, oldest first.
+        If there are too many folders or too little disk space, younger folders are removed too,
+        oldest first.
         """
         ended = await asyncio.to_thread(self._oldest_first)
         count = len(ended)
@@ -296,8 +296,9 @@ class RunRetention:
 
 
 def _remove_run_folder(path: Path) -> None:
-    """Removes a run folder. The marker is removed last, so that the next pass finds an interrupted
-    removal.
+    """Removes the folder of a reported run. The file that marks it as reported is removed last.
+
+    The next cleanup thus finds a folder after an interrupted removal.
     """
     with os.scandir(path) as entries:
         inside = [entry for entry in entries if entry.name != REPORTED]

@@ -1,7 +1,7 @@
-"""Folder of one run: the only interface between the service and a keeper (`native/keeper`).
+"""Folder of one run: the only interface between the service and a keeper process (`native/keeper`).
 
-The folder has state, log and a command FIFO. The lock on the state shows whether a keeper is alive.
-So a restarted service finds every run.
+The folder has a state file, a log and a command FIFO. A keeper locks the state file as long as it
+lives. A restarted service can therefore find every run.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class KeeperSpec:
 
 @dataclass(frozen=True, slots=True)
 class KeeperState:
-    """State that a keeper reported. Times are in µs since the Unix epoch, or 0 before the event."""
+    """State that a keeper reported. Times are microseconds since the Unix epoch.
+
+    A time is 0 before its event.
+    """
 
     status: RunStatus
     keeper_pid: int = 0
@@ -106,7 +109,7 @@ class KeeperState:
 
 
 class LogLine(NamedTuple):
-    """Line of a log. `position` is the start of the next line."""
+    """Line of a log. `position` is the log position after this line."""
 
     position: int
     time_us: int
@@ -145,7 +148,7 @@ class RunFolder:
         apply_changes([*self.folder_changes(), self.spec_change(spec)])
 
     def start(self, keeper: Path) -> bool:
-        """Starts the run. Returns when its program runs or has failed.
+        """Starts the keeper of a run, and waits until the program runs or has failed.
 
         Returns False if the run was started before. Raises KeeperFailed.
         """
@@ -210,9 +213,10 @@ class RunFolder:
         return False
 
     def holders(self) -> list[int]:
-        """Returns the processes that may write the state: the keeper and its forked children.
+        """Returns the PIDs that may write the state file: those of the keeper and its forked
+        children.
 
-        Opens only files of the service, because a path on a dead disk can hang.
+        Opens no other file of these processes, because a path on a dead disk can hang.
         """
         with contextlib.suppress(FileNotFoundError):
             state = os.stat(f"{self.path}/state")
@@ -222,7 +226,9 @@ class RunFolder:
         return []
 
     def withdraw(self) -> None:
-        """Prevents further starts, except by a process that already has the lock. Raises OSError."""
+        """Prevents the start of the run, except by a keeper that already has the lock. Raises
+        OSError.
+        """
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{self.path}/{_SPEC}", f"{self.path}/{_WITHDRAWN}")
 
@@ -230,10 +236,9 @@ class RunFolder:
         return not os.path.exists(f"{self.path}/{_SPEC}")
 
     def stop(self, timeout_ms: int) -> bool:
-        """Requests SIGTERM now and SIGKILL after the timeout. The shortest of several timeouts
-        applies.
+        """Requests that the keeper sends SIGTERM now, and SIGKILL after the timeout.
 
-        Returns False without a keeper.
+        After several requests, the shortest timeout applies. Returns False if no keeper is alive.
         """
         return self._send(f"stop {timeout_ms}\n")
 
@@ -279,8 +284,9 @@ class RunFolder:
 
 
 def _read(path: str) -> bytes:
-    """Returns a file's content. Avoids `Path` and file objects, because each change of each run
-    calls this function.
+    """Returns a file's content. Avoids `Path` and file objects for speed.
+
+    Each state change of each run calls this function.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -327,8 +333,9 @@ _NOTICE_READ_BYTES: Final = 65_536
 
 
 class KeeperNotices:
-    """FIFO of lines `<id> <what>` that all keepers write. The lines are hints, the run folders are
-    authoritative.
+    """FIFO to which all keepers write lines `<id> <what>`.
+
+    A line is only a hint. The run folder has the actual state.
     """
 
     def __init__(self, path: Path, noticed: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Layout of runs: folder, keeper spec, environment and container bundle."""
+"""Layout of a run: its folder, its environment, its container bundle, and the input of its keeper."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class StoredRun:
     def lay_out(
         self, order: RunRequest, build: UnpackedBuild, placed: RunPlacement, node: NodeSettings
     ) -> None:
-        """Writes the layout and replaces an interrupted one.
+        """Writes the files of a run, and replaces those of an interrupted attempt.
 
-        Does not sync, because a run does not survive a crash of the machine. Raises CannotRun,
-        OSError.
+        The files are not synced to disk, because a run does not survive a crash of the machine.
+        Raises CannotRun, OSError.
         """
         path = self.folder.path
         spec, inside = _spec(order, build, placed, node, self.folder), build.contained

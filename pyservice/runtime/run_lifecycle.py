@@ -1,6 +1,6 @@
 """Lifecycle of one run: a method for each state, with its deadline and failure reason.
 
-The end of a run is reported until its owner confirms.
+The end of a run is reported again until the owner confirms the report.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StopRequest:
         return True
 
     async def unless_stopped(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Runs a coroutine and cancels it on a stop. Raises Stopped."""
+        """Runs a coroutine, and cancels it if a stop is requested. Raises Stopped."""
         return await self.within(None, work)
 
     async def within(self, timeout_s: float | None, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -82,9 +82,10 @@ class StopRequest:
     async def retried(
         self, work: Callable[[], Awaitable[None]], for_s: float, failed: Callable[[OSError], None]
     ) -> None:
-        """Retries `work` after OSErrors for `for_s`, without interrupting an attempt.
+        """Repeats `work` after each OSError, for at most `for_s` seconds. No attempt is
+        interrupted.
 
-        Raises Stopped between attempts, and finally the last OSError.
+        Raises Stopped if a stop is requested, and the last OSError after this time.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + for_s
@@ -130,10 +131,10 @@ class RunLifecycle:
         placed: RunPlacement | None = None,
         is_new: bool = False,
     ) -> None:
-        """`placed` is the layout of an earlier service, `order` the current request. At least one
-        of them is set.
+        """Creates the lifecycle of a new run or of a run that an earlier service laid out.
 
-        `is_new`: the run has no folder.
+        `placed` has the resources that the earlier service allocated. `order` is the current
+        request. At least one of them is set. `is_new` means that the run has no folder.
         """
         self.id = found.id
         self.placed = placed
@@ -163,7 +164,7 @@ class RunLifecycle:
         return about
 
     def confirm(self, order: RunRequest) -> None:
-        """Confirms that the owner still requests a run of an earlier service."""
+        """Records that the owner still requests a run that an earlier service laid out."""
         self._order = self._order or order
         self._is_requested.set()
 
@@ -172,7 +173,10 @@ class RunLifecycle:
         self._is_requested.set()
 
     def stop(self, kill_timeout_ms: int | None) -> None:
-        """Sends SIGTERM, and SIGKILL after the timeout. None: the timeout of the run's request."""
+        """Requests SIGTERM now, and SIGKILL after the timeout.
+
+        If `kill_timeout_ms` is None, the timeout in the request for the run applies.
+        """
         timeout_ms = self.about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
         if self._stop.request(timeout_ms):
             self.changed.set()
@@ -191,7 +195,9 @@ class RunLifecycle:
                 step = self._after
 
     async def _after(self) -> RunState:
-        """Returns the state after an unexpected error. The program may still run and must be watched."""
+        """Returns the next state after an unexpected error. A program that still runs stays
+        watched.
+        """
         await asyncio.sleep(_RETRY_DELAYS_S[-1])
         await self._again(self._withdrawn, OSError)
         if self._folder.is_kept():
@@ -290,7 +296,7 @@ class RunLifecycle:
         return self._starting
 
     async def _found_again(self) -> RunState:
-        """Waits for the owner's request, because an earlier service did not start the run."""
+        """Waits until the owner requests a run that an earlier service laid out but did not start."""
         await self._stop.unless_stopped(self._is_requested.wait())
         if self._refused is not None:
             return self._over(self._refused)
@@ -321,7 +327,10 @@ class RunLifecycle:
         return self._running
 
     async def _given_up(self) -> RunState:
-        """Abandons a start that may hang on a file. Only the lock holder can still start the run."""
+        """Gives up a start that takes too long or that a stop request interrupts.
+
+        After that, only a keeper that already has the lock can start the run.
+        """
         self._folder.withdraw()
         if self._stop.is_requested:
             self._not_begun = RunEnd("stopped")
@@ -443,8 +452,9 @@ class RunLifecycle:
     async def _again(
         self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]
     ) -> _Result:
-        """Repeats `work` until it succeeds. Logs the first temporary error. Raises errors of the
-        types `passing`.
+        """Repeats `work` after temporary errors until it succeeds. Logs the first of these errors.
+
+        `passing` has further exception types that are temporary here.
         """
         tried = 0
         while True:

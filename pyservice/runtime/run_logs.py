@@ -1,7 +1,7 @@
-"""Log reading for many concurrent readers.
+"""Reading of run logs for many concurrent readers.
 
-Readers take turns of a few MiB on dedicated threads. Parts without a line of the requested stream
-are not read again.
+Dedicated threads read a few MiB for each reader in turn. A part of a log without lines of the
+requested stream is not read again.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class LogScan(NamedTuple):
 def read_forward(
     path: Path, stream: LogStream, at: int, count: int, silent: LogSpan, bytes_max: int
 ) -> LogScan | None:
-    """Reads lines from a position on. Returns None if the log is shorter.
+    """Reads the lines of one stream from a position on. Returns None if the log is shorter.
 
-    Skips the part `silent`, which has no line of the stream.
+    Skips the part `silent` of the log, which has no line of the stream.
     """
     found: list[LogLine] = []
     read = 0
@@ -188,7 +188,9 @@ class LogReader:
     async def after(
         self, path: Path, stream: LogStream, position: int, count: int = LINES_MAX
     ) -> LogLines | None:
-        """Returns the first lines after a position, or None if the position belongs to another log."""
+        """Returns the first lines after a position, or None if the log is shorter than the
+        position.
+        """
         found: list[LogLine] = []
         at, left, is_all = position, READ_BYTES_MAX, False
         while not is_all and left > 0:

@@ -1,4 +1,4 @@
-"""Requests to the runtime and its reports. Pure data."""
+"""Data types for requests to the runtime, and for its reports about runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Resources(NamedTuple):
         )
 
     def plus(self, other: Resources) -> Resources:
-        """Adds both resources. The operator `+` would join the tuples."""
+        """Returns the sum of both resources. The operator `+` would concatenate the tuples."""
         return Resources(
             self.cpu_millicores + other.cpu_millicores, self.memory_mb + other.memory_mb
         )

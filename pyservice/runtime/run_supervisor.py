@@ -1,7 +1,7 @@
-"""Supervisor that reconciles desired and actual runs: starts, stops and reports them.
+"""Supervisor that makes the actual runs match the desired ones: starts, stops and reports them.
 
-The states of a run are waiting, preparing, placing, starting, running, stopping, ended. They are
-stored only in run folders, so a new supervisor continues every run.
+The states of a run are waiting, preparing, placing, starting, running, stopping, ended. The state
+is stored only in the run's folder, so that a new supervisor can continue every run.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class _JobResult(NamedTuple):
 
 
 class BatchedThreads:
-    """Threads for blocking work of one event loop.
+    """Threads for the blocking work of one event loop.
 
-    A busy thread takes the next job itself, and the loop receives results in batches. For 200
-    simultaneous starts, 400 wake-ups would cost as much as the work.
+    A thread that has finished a job takes the next one itself, and the loop receives results in
+    batches. For 200 simultaneous starts, 400 wake-ups would cost as much as the work.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -68,7 +68,7 @@ class BatchedThreads:
         self._is_scheduled = False
 
     async def do(self, work: Callable[[], _Result]) -> _Result:
-        """Runs work on a thread. Work that has begun is not cancelled."""
+        """Runs `work` on a thread. Cancelling the caller does not stop work that has begun."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_Result] = loop.create_future()
         with self._lock:
@@ -161,7 +161,10 @@ class RunSupervisor:
         self._reported: dict[str, None] = {}
 
     async def recover(self) -> None:
-        """Recovers running and unreported runs. Raises OSError, KeeperFailed."""
+        """Continues the runs of an earlier service that are not yet reported as ended.
+
+        Raises OSError, KeeperFailed.
+        """
         self.folder.mkdir(mode=0o700, exist_ok=True)
         # The launcher opens first, because a launcher of an earlier service may still be starting
         # runs.
@@ -172,8 +175,9 @@ class RunSupervisor:
         self.node.groups.remove_others(self.runs)
 
     def ensure_running(self, order: RunRequest) -> None:
-        """Starts the run unless it exists. Raises OSError if its folder is unreadable and may have
-        a running process.
+        """Starts the requested run unless it exists.
+
+        Raises OSError if the run's folder is unreadable, because its process may already run.
         """
         if self._is_ending or order.id in self._reported:
             return  # the owner has not processed the end of this run yet
@@ -188,10 +192,9 @@ class RunSupervisor:
             run.confirm(order)
 
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
-        """Stops a run: SIGTERM, then SIGKILL after the timeout. The shortest of several timeouts
-        applies.
+        """Stops a run with SIGTERM, and with SIGKILL after the timeout.
 
-        Returns False for an unknown run.
+        After several requests, the shortest timeout applies. Returns False for an unknown run.
         """
         run = self.runs.get(run_id)
         if run is None:
@@ -200,8 +203,9 @@ class RunSupervisor:
         return True
 
     def abandon(self, run_id: str, end: RunEnd) -> bool:
-        """Ends a run that was laid out but can no longer be requested. Returns False for an unknown
-        run.
+        """Ends a recovered run that has not started and that its owner can no longer request.
+
+        Returns False for an unknown run.
         """
         run = self.runs.get(run_id)
         if run is None:
@@ -224,8 +228,9 @@ class RunSupervisor:
                 run.stop(None)
 
     async def stop_all(self, forced: asyncio.Event) -> None:
-        """Stops all runs and waits for their reports. Starts no new run. Setting `forced` kills the
-        runs.
+        """Stops all runs, and waits until their ends are reported. No new run starts.
+
+        Setting the event `forced` kills the runs.
         """
         self._is_ending = True
         for run in self.runs.values():
@@ -242,7 +247,7 @@ class RunSupervisor:
             run.stop(0)
 
     async def run(self) -> None:
-        """Ends unowned runs, and removes expired data in a loop until cancelled."""
+        """Ends runs without a known owner, and removes old builds and run folders until cancelled."""
         ending = asyncio.create_task(self._end_unowned())
         try:
             while True:
@@ -276,7 +281,9 @@ class RunSupervisor:
         return self._reporters[owner]
 
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Runs short blocking work. Work that has begun is not cancelled."""
+        """Runs short blocking work on a thread. Cancelling the caller does not stop work that has
+        begun.
+        """
         return await self._workers.do(work)
 
     def begun(self, run_id: str) -> None:
@@ -304,9 +311,9 @@ class RunSupervisor:
     def _read_unreported(
         self, paths: Sequence[Path]
     ) -> tuple[list[tuple[StoredRun, RunPlacement]], list[Path]]:
-        """Returns unreported runs and unreadable folders.
+        """Returns the runs that are not yet reported as ended, and the folders that cannot be read.
 
-        Most runs are reported. Of these it reads only the latest, for their quarantined ports.
+        Of the reported runs, it reads only the latest, to restore the quarantine of their ports.
         """
         runs, unread = [], []
         for found in map(StoredRun, paths):

@@ -1,7 +1,7 @@
-"""Builds of this node, unpacked once and shared read-only by their runs.
+"""Unpacked builds of this node. The runs of a build share its folder read-only.
 
-A folder in `builds/` is a complete build. Unfinished and removed builds have suffixes. A power loss
-can leave unwritten pages, so builds of an earlier boot are unpacked again.
+A folder in `builds/` is a complete build. Folders of unfinished and removed builds have suffixes. A
+power loss can leave unwritten pages, so the service unpacks builds again after a reboot.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ class UnpackedBuilds:
         return found
 
     def recover(self) -> None:
-        """Creates the folder. Removes unfinished builds and builds of an earlier boot. Raises
-        OSError.
+        """Creates the folder for builds. Raises OSError.
+
+        Removes unfinished builds, and builds that were unpacked before the last reboot.
         """
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for found in list(self._folder.iterdir()):
@@ -108,10 +109,11 @@ class UnpackedBuilds:
                 _log.warning("build could not be read", build_id=found.name, error=str(error))
 
     async def unpacked(self, game_id: str, build_id: str) -> UnpackedBuild:
-        """Returns the build, and unpacks it first if needed. Concurrent calls share one unpacking.
+        """Returns the unpacked build, and unpacks it first if needed.
 
-        If all calls are cancelled, the build leaves the queue. An unpacking that has begun
-        continues. Raises BuildUnusable, NoDiskSpace, OSError, and the errors of `fetch`.
+        Concurrent calls share one unpacking. If all of them are cancelled, a queued build is not
+        unpacked, but an unpacking that has begun continues. Raises BuildUnusable, NoDiskSpace,
+        OSError, and the errors of `fetch`.
         """
         known = self.cached(build_id)
         if known is not None:
@@ -198,9 +200,10 @@ class UnpackedBuilds:
         return re.sub(rf"{re.escape(str(self._folder))}/[^/]+/root/", "", message)
 
     async def remove_unused(self, used: Callable[[], Collection[str]], *, is_full: bool) -> None:
-        """Removes builds unused for a day, or all unused builds on a full disk.
+        """Removes builds that no run has used for a day, or all unused builds if `is_full`.
 
-        Calls `used` again before each removal. Raises OSError.
+        `used` returns the IDs of builds in use. It is called again before each removal. Raises
+        OSError.
         """
         self._write_noted()
         gone, unused = await asyncio.to_thread(self._removable, is_full)
