@@ -1,1 +1,1 @@
-"""Descriptors of the API, compiled once: methods, JSON encoding and decoding, and validation."""
+"""Schema of the API, compiled once from protobuf descriptors: methods, JSON conversion, validation."""

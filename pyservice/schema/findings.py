@@ -1,4 +1,4 @@
-"""Findings about a request, and the limit of findings that one response reports."""
+"""Findings, which are the problems of a request, and the limits on how many a response reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _FRAME_BYTES: Final = len(b'"path":"message":,')
 
 
 class Finding(NamedTuple):
-    """A problem: field names from the inspected value, problem word, and end of the sentence."""
+    """One problem of a request.
+
+    `location` has the field names that lead to the invalid value. `word` is a problem code, such as
+    `too-many`. `reason` continues a sentence about the field, such as `must be at least 1`.
+    """
 
     location: tuple[str, ...]
     word: str
@@ -53,9 +57,9 @@ def count_findings(found: Findings) -> int:
 
 
 def bounded_findings(found: list[Finding], count: int = 0) -> list[Finding]:
-    """Returns the findings that a response reports. The last finding counts the omitted problems.
+    """Returns at most MAX_PROBLEMS findings. One more finding counts the omitted problems.
 
-    `count` is the number of omitted problems without a finding.
+    `count` is the number of further problems for which no finding was created.
     """
     if not count and len(found) <= MAX_PROBLEMS:
         return found
@@ -65,7 +69,7 @@ def bounded_findings(found: list[Finding], count: int = 0) -> list[Finding]:
 
 
 class OmittedProblems(FieldProblem):
-    """Number of omitted problems. It is the last entry, and its location is empty."""
+    """Last problem of a response. It counts the omitted problems, and refers to no field."""
 
     number: int
 
@@ -87,7 +91,10 @@ def report_findings(found: Findings) -> list[FieldProblem]:
 def shorten_problems(
     problems: Sequence[FieldProblem], limit_bytes: int, size: Callable[[FieldProblem], int]
 ) -> list[FieldProblem]:
-    """Shortens problems to `limit_bytes`. `size` returns the bytes of a problem on the transport."""
+    """Returns the first problems that together fit `limit_bytes`. A last entry counts the others.
+
+    `size` returns the encoded size of a problem in bytes.
+    """
     last = problems[-1] if problems else None
     if not isinstance(last, OmittedProblems):
         return _within(problems, len(problems), limit_bytes, size)

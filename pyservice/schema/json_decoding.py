@@ -1,9 +1,11 @@
 """Decoding of JSON values into protobuf messages, compiled from descriptors.
 
-Every problem is reported, up to a limit, so that hostile input costs linear time. Entries beyond a
-size limit are not decoded. `1.0` and integers beyond 64 bits are not integers, booleans are not
-numbers, and enums are lower case without prefix. Bytes are base64. A null member counts as absent,
-and a null entry has the wrong type.
+A decoder reports every problem up to a limit, so that hostile input costs linear time. Entries
+beyond a size limit are not decoded.
+
+Integers have no decimal point and at most 64 bits, and booleans are not numbers. Enum values are
+lower case without their prefix, and bytes are base64. A null member of an object counts as absent.
+A null entry of a list or map is an error.
 """
 
 from __future__ import annotations
@@ -57,10 +59,10 @@ _INTEGERS: Final[Mapping[int, tuple[int, int]]] = {
 def compile_decoder(
     descriptor: Descriptor, *, ignores_unknown: bool = False, without: tuple[str, ...] = ()
 ) -> FieldDecoder:
-    """Returns a decoder of JSON objects. Raises TypeError for a field without a JSON form.
+    """Returns a function that decodes JSON objects into messages of one type.
 
-    `without` names fields that are not in this object, such as path parameters. The decoder treats
-    them as unknown.
+    `without` names fields that the object must not have, such as path parameters. The decoder
+    treats them as unknown fields. Raises TypeError for a field without a JSON form.
     """
     if descriptor.full_name == "google.protobuf.Timestamp":
         return _read_timestamp
@@ -281,7 +283,10 @@ def _put_message(
 
 
 def scalar_converter(field: FieldDescriptor) -> ScalarConverter:
-    """Returns the converter of a scalar field. Raises TypeError for a type without a JSON form."""
+    """Returns a function that converts the JSON values of a scalar field.
+
+    Raises TypeError for a field type without a JSON form.
+    """
     if field.type in _INTEGERS:
         return _integer(*_INTEGERS[field.type])
     if field.enum_type is not None:
@@ -339,7 +344,7 @@ def _enum(descriptor: EnumDescriptor) -> ScalarConverter:
 
 
 def enum_spellings(descriptor: EnumDescriptor) -> dict[int, str]:
-    """Returns the JSON spellings by number. The unspecified value has none."""
+    """Returns the JSON text of each enum value by its number. The unspecified value (0) has none."""
     prefix = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", descriptor.name).upper() + "_"
     return {
         value.number: value.name.removeprefix(prefix).lower()

@@ -1,7 +1,7 @@
 """Encoding of protobuf messages as JSON values, compiled from descriptors.
 
-Fields without presence are always written. Unset optional fields are omitted, or null if a field
-option requires it. Map entries are sorted by key.
+Fields without presence tracking are always written. Unset optional fields are omitted, or written
+as null if a field option requires it. Map entries are sorted by key.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ def _write_timestamp(message: Any) -> str:
 
 
 class PrerenderedJson(Message):
-    """A response with JSON text that is already encoded. Both transports accept it in place of the
-    message that `make` returns.
+    """Response with JSON text that is already encoded. Both transports accept it as a message.
+
+    For protobuf encoding, `make` creates the message.
     """
 
     __slots__ = ("_make", "body")

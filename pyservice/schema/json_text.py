@@ -1,4 +1,4 @@
-"""JSON text: the accepted syntax, and the text of each member of an object."""
+"""Parsing of JSON text: the accepted syntax, and the original text of each member of an object."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ LARGE_BYTES: Final = 64 * 1024
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Pauses the garbage collector. Reentrant.
+    """Pauses the garbage collector. Nested pauses are allowed.
 
-    The collector would scan the new objects repeatedly: 300,000 lists take 0.18 s instead of 0.02 s.
+    While JSON is parsed, the collector would scan the new objects repeatedly. Without a pause,
+    300,000 lists take 0.18 s instead of 0.02 s.
     """
     if not gc.isenabled():
         yield
@@ -39,7 +40,10 @@ _NAME = re.compile(r'[ \t\n\r]*("(?:[^"\\]|\\.)*+")[ \t\n\r]*:[ \t\n\r]*', re.DO
 
 
 class JsonTextError(Exception):
-    """The text is not accepted JSON. `word` is a problem word."""
+    """A text is not JSON, or is JSON that the service does not accept.
+
+    `word` is a problem code, such as `too-deep`.
+    """
 
     def __init__(self, word: str, reason: str) -> None:
         super().__init__(reason)

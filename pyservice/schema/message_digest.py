@@ -1,4 +1,6 @@
-"""Digest of a message. Equal content has an equal digest in all processes of one installation."""
+"""Digest of a protobuf message. All processes of one installation give equal content an equal
+digest.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Operations as the protos declare them: name, messages, HTTP binding, limits and options."""
+"""Operations of the API as the protobuf files declare them: names, messages, HTTP bindings, limits
+and options.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A streaming method that repeats a watched method and sends each newer response."""
+    """Streaming method that repeats a unary long poll, and sends each newer response."""
 
     rpc_name: str
     repeated: str
@@ -82,7 +84,9 @@ class Stream:
 
 
 def descriptor_of(message: Message | type[Message]) -> Descriptor:
-    """Returns the descriptor. Hides the differences of protobuf implementations."""
+    """Returns the descriptor of a message. The protobuf implementations declare its type
+    differently.
+    """
     descriptor: Any = message.DESCRIPTOR
     return descriptor  # type: ignore[no-any-return]
 
@@ -163,9 +167,10 @@ def _read_method(descriptor: MethodDescriptor) -> Method:
 def read_streams(
     files: Iterable[FileDescriptor], methods: Mapping[str, Method]
 ) -> dict[str, Stream]:
-    """Returns all streaming methods, by the full name of the repeated method.
+    """Returns all streaming methods, by the full name of the unary method that each one repeats.
 
-    `StreamX` repeats `GetX` of its service. Raises ValueError if the messages differ.
+    The method `StreamX` repeats `GetX` of the same service. Raises ValueError if the messages of
+    the two methods differ.
     """
     found: dict[str, Stream] = {}
     for file in files:

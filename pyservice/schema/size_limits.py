@@ -1,7 +1,7 @@
 """Limits on the number of entries in repeated fields and maps.
 
-Decoding and validation check these limits before the entries, so that a request costs no more than
-its limits allow.
+Decoding and validation check these limits before they read the entries. The cost of a request is
+thus bounded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_size_finding(finding: Finding) -> bool:
 
 
 def compile_size_limits(descriptor: Descriptor) -> SizeLimits | None:
-    """Returns the size limits of a message and its nested messages, or None."""
+    """Returns the size limits of a message type and its nested messages, or None without limits."""
     parts = {field: part for field in descriptor.fields if (part := _sizes_of_field(field))}
     if not parts:
         return None

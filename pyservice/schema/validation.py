@@ -1,8 +1,8 @@
-"""Validation of request messages by the rules in the protos.
+"""Validation of request messages by the rules in the protobuf files.
 
-Compiled functions check the messages of frequent operations, protovalidate checks all others.
-Validation takes linear time: entries beyond a limit are skipped, and the number of problems is
-bounded.
+Compiled functions check the messages of frequent operations. The library protovalidate checks all
+others. Validation takes linear time: entries beyond a limit are skipped, and the number of problems
+is bounded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ text's memory.
 
 
 class UnsupportedRule(Exception):
-    """A rule that cannot be compiled. protovalidate has to validate its message."""
+    """A rule cannot be compiled, so the library protovalidate has to validate the message."""
 
 
 def _is_single_rejoin(message: matchmaker_pb2.JoinLobbyRequest) -> bool:
@@ -84,7 +84,7 @@ class _FieldRules(NamedTuple):
 
 
 def compile_rules(descriptor: Descriptor) -> MessageCheck:
-    """Returns a check with all rules of a message. Raises UnsupportedRule."""
+    """Returns a function that checks a message by all its rules. Raises UnsupportedRule."""
     fields = {field: _compile_field(field) for field in descriptor.fields}
     required = [rules.name for rules in fields.values() if rules.is_required]
     twins = _compile_cel(descriptor)
@@ -364,7 +364,7 @@ def _judge(message: Message) -> Findings:
 
 
 class UndecodedFields(NamedTuple):
-    """Findings about parts that could not be decoded: in the path, the query and the body."""
+    """Findings about the parts of a request's query and body that could not be decoded."""
 
     in_query: Findings = ()
     in_body: Findings = ()
@@ -378,11 +378,11 @@ _JUDGES_ENTRIES: Final = ("required", "not-unique", "too-few")
 def refuse_invalid(
     method: Method, message: Message, unread: UndecodedFields = NO_UNDECODED_FIELDS
 ) -> None:
-    """Raises ServiceError if a request breaks the rules of its proto.
+    """Raises ServiceError if a request breaks the rules of its protobuf file.
 
-    The code names the first part with a problem: ID_INVALID for the path, QUERY_INVALID, then
-    BODY_INVALID. `errors` lists the problems of all parts. Rules for undecoded fields are skipped.
-    A raw body over its limit is BODY_TOO_LARGE.
+    The error code names the first invalid part: ID_INVALID for the path, QUERY_INVALID for the
+    query, or BODY_INVALID for the body. `errors` lists the problems of all parts. Rules for
+    undecoded fields are skipped. A raw body over its limit raises BODY_TOO_LARGE.
     """
     limit = method.body_limit_bytes
     if limit is not None and method.body_field not in ("", "*"):
@@ -422,7 +422,9 @@ def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
 
 
 class _Library(threading.local):
-    """One validator for each thread, because large requests are validated in a thread."""
+    """Holds one protovalidate validator for each thread, because large requests are validated in a
+    thread.
+    """
 
     def __init__(self) -> None:
         self.validator = protovalidate.Validator()
