@@ -1,4 +1,4 @@
-"""Queries on builds of games and their tags."""
+"""Database queries on the builds of games and the tags of builds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def add(
     form: tuple[str, str, str | None],
     now_ms: int,
 ) -> None:
-    """Adds a build. `form` is its kind, compression and image tag."""
+    """Adds a build. `form` has its kind, compression and image tag, in this order."""
     values = {
         "build_id": build_id,
         "game_id": game_id,
@@ -61,15 +61,16 @@ async def add(
 
 
 async def find(tx: Transaction, game_id: str, build_id: str) -> Record | None:
-    """Returns the build's columns with `content_length` and `complete_ms` of its upload."""
+    """Returns the build's columns, with `content_length` and `complete_ms` of its upload, or None."""
     return await tx.first(_ONE, {"game_id": game_id, "build_id": build_id})
 
 
 async def of_game(
     tx: Transaction, game_id: str, tags: Mapping[str, str] | None = None
 ) -> Sequence[Record]:
-    """Returns the game's builds with the columns of `find`, newest first. Each build has all of
-    `tags`.
+    """Returns the game's builds that have all of `tags`, newest first.
+
+    Each row has the same columns as the row of `find`.
     """
     statement = _OF_GAME
     for name, value in (tags or {}).items():
@@ -88,7 +89,7 @@ async def tags_of(tx: Transaction, build_id: str) -> dict[str, str]:
 
 
 async def tags_of_game(tx: Transaction, game_id: str) -> dict[str, dict[str, str]]:
-    """Returns the tags of builds by build ID. Builds without tags are missing."""
+    """Returns the tags of the game's builds by build ID. A build without tags has no entry."""
     found: dict[str, dict[str, str]] = {}
     for row in await tx.all(_TAGS_OF_GAME, {"game_id": game_id}):
         found.setdefault(row.build_id, {})[row.name] = row.value
@@ -124,13 +125,18 @@ async def is_used_by_version(tx: Transaction, build_id: str) -> bool:
 
 
 async def remove(tx: Transaction, build_id: str) -> None:
-    """Removes a build with its tags. Raises Conflict if a concurrent version uses the build."""
+    """Removes a build with its tags. Raises Conflict if a concurrently added version uses the
+    build.
+    """
     await tx.run(delete(build_tags).where(build_tags.c.build_id == build_id))
     await tx.run(delete(builds).where(builds.c.build_id == build_id))
 
 
 async def completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:
-    """Returns whether the upload is complete, for each ID that is a build of the game."""
+    """Returns, for each ID of a build of the game, whether the build's upload is complete.
+
+    IDs that are not builds of the game are omitted.
+    """
     wanted = list(ids)
     if not wanted:
         return {}

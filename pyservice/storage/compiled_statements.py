@@ -1,7 +1,7 @@
-"""Cache of SQL statements that SQLAlchemy compiled for a driver.
+"""Cache of SQL statements that SQLAlchemy compiled for a database driver.
 
-Running a statement through SQLAlchemy's engine costs six times as much as the driver itself. Values
-go to the driver unchanged, so columns have only types that drivers accept: texts, integers,
+A statement through SQLAlchemy's engine takes six times as long as through the driver itself. Values
+reach the driver unchanged, so columns have only types that drivers accept: texts, integers,
 booleans, bytes.
 """
 
@@ -24,8 +24,9 @@ ArgumentValues = Sequence[Any]
 
 
 class ListParameterCompiler:
-    """Compiler mixin that passes a list as one argument. A prepared statement then fits any list
-    length.
+    """Compiler mixin that passes a list as one argument of a statement.
+
+    One prepared statement then fits lists of any length.
     """
 
     def visit_in_op_binary(self, binary: BinaryExpression[Any], operator: Any, **kw: Any) -> str:
@@ -65,8 +66,9 @@ class ListParameterCompiler:
 
 
 class StatementArgument:
-    """One argument of a statement: the name of a value, or a constant. `send` converts a value for
-    the driver.
+    """Argument of a statement: the name of a value, or a constant.
+
+    `send` converts the value to a type that the driver accepts.
     """
 
     __slots__ = ("constant", "name", "send")
@@ -93,7 +95,9 @@ class CompiledStatement:
         self.make_row: Any = None
 
     def argument_values(self, values: Values) -> ArgumentValues:
-        """Returns the arguments in the driver's order. Raises TypeError for a list of value sets."""
+        """Returns the arguments in the driver's order. Raises TypeError if `values` has several
+        rows.
+        """
         if values is None:
             values = _NONE
         elif not isinstance(values, Mapping):
@@ -105,8 +109,9 @@ class CompiledStatement:
 
 
 class StatementCache:
-    """Compiled statements by object identity. Equal statements share one through SQLAlchemy's cache
-    key.
+    """Cache of compiled statements, by statement object.
+
+    Equal statement objects share one compilation through SQLAlchemy's cache key.
     """
 
     def __init__(self, dialect: Any) -> None:

@@ -1,4 +1,4 @@
-"""Transactions on the records, with the same statements for SQLite and PostgreSQL."""
+"""Database interface: transactions with the same statements for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ _log = get_logger("storage")
 
 
 class Transaction(Protocol):
-    """Statements that take effect together. Each raises Conflict, or ServiceError if the database
-    is unavailable.
+    """Transaction. Its statements take effect together.
+
+    A statement raises Conflict, or ServiceError if the database is unavailable.
     """
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]: ...
@@ -64,13 +65,17 @@ class Transaction(Protocol):
     async def first(self, statement: Executable, values: Values = None) -> Record | None: ...
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        """Runs a statement. Returns the number of affected rows, or of value sets."""
+        """Runs a statement. Returns the number of affected rows.
+
+        If `values` is a list, returns the length of the list.
+        """
         ...
 
     def after_commit(self, call: Callable[[], None]) -> None:
-        """Registers `call` to run after the commit, or when the commit may have happened.
+        """Registers `call` to run after the commit.
 
-        `call` runs even if the caller was cancelled.
+        `call` also runs if the caller was cancelled, or if it is unknown whether the commit
+        succeeded.
         """
         ...
 
@@ -91,18 +96,21 @@ class CommitCallbacks:
 
 
 class Database(Protocol):
-    """A database of records.
+    """Database of the control plane.
 
-    `read` is one snapshot. `query` runs each statement by itself, which is cheaper. `write` commits
-    durably at its end, unless an exception was raised.
+    `read` begins a transaction on one snapshot. `query` runs each statement by itself, which is
+    cheaper. `write` begins a transaction that commits durably at its end, unless an exception is
+    raised.
     """
 
     name: str
 
     @property
     def finished_reads(self) -> int:
-        """Number of finished transactions. While it grows, a waiting reader only waits for its
-        turn, and the database is available.
+        """Number of finished transactions that read. As long as it grows, the database is
+        available.
+
+        A read that waits while the number grows waits only for its turn.
         """
         ...
 
@@ -124,8 +132,9 @@ class Database(Protocol):
 
 
 def open_database(url: str | None, folder: Path) -> Database:
-    """Returns SQLite in `folder`, or PostgreSQL at `url`, without connecting. Raises
-    DatabaseUnusable.
+    """Returns the PostgreSQL database at `url`, or without `url` a SQLite database in `folder`.
+
+    Does not connect. Raises DatabaseUnusable for an invalid URL.
     """
     # Importing only the needed driver keeps the start fast.
     if url is None:
@@ -146,14 +155,18 @@ def open_database(url: str | None, folder: Path) -> Database:
 
 
 def next_number(column: Column[Any]) -> ColumnElement[int]:
-    """Returns an expression for the largest value plus one. Concurrent inserts can get the same
-    number.
+    """Returns an SQL expression for the largest value of a column plus one.
+
+    Concurrent inserts can get the same number.
     """
     return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
 
 
 def batch_deletion(order: Column[Any]) -> Delete:
-    """Returns a statement that deletes the first rows with a column value up to `last`."""
+    """Returns a statement that deletes one batch of the rows with a column value up to `last`.
+
+    The rows with the smallest values are deleted first.
+    """
     key = tuple(order.table.primary_key)
     first_ones = (
         select(*key).where(order <= bindparam("last")).order_by(order).limit(DELETION_BATCH_ROWS)
@@ -165,11 +178,11 @@ def batch_deletion(order: Column[Any]) -> Delete:
 async def delete_in_batches(
     database: Database, statement: Delete, last: int, most: int | None = None
 ) -> int:
-    """Repeats a `batch_deletion` until no row is left, or `most` times. Returns the number of
-    deleted rows.
+    """Repeats a statement of `batch_deletion` until no matching row is left, or at most `most`
+    times.
 
-    Each batch uses an index and has its own transaction, so that other changes do not wait long.
-    Raises OVERLOADED.
+    Returns the number of deleted rows. Each batch uses an index and has its own transaction, so
+    that other changes do not wait long. Raises OVERLOADED.
     """
 
     async def once() -> int:

@@ -25,7 +25,7 @@ _log = get_logger("storage")
 
 
 class Conflict(Exception):
-    """A unique or foreign key was violated, or the transaction lost to a concurrent writer."""
+    """A unique or foreign key was violated, or a concurrent writer made the transaction fail."""
 
 
 class TransactionRolledBack(Exception):
@@ -89,7 +89,7 @@ def _sqlite_code(error: BaseException) -> int | None:
 
 
 def sqlstate(error: BaseException) -> str:
-    """Returns the SQLSTATE, or an empty text if the error did not come from the server."""
+    """Returns the SQLSTATE code of an error, or an empty text for an error without such a code."""
     said = error.orig if isinstance(error, DBAPIError) else error
     return getattr(said, "sqlstate", None) or ""
 
@@ -107,8 +107,9 @@ def _is_ours(error: BaseException) -> bool:
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[Made]]) -> Made:
-    """Runs `attempt`, a whole transaction, until it ends without a Conflict. Raises OVERLOADED
-    after the last retry.
+    """Runs the transaction `attempt`, and repeats it after a Conflict.
+
+    Raises OVERLOADED after the last retry.
     """
     for longest_s in _PAUSES_S:
         try:

@@ -54,7 +54,10 @@ async def find(tx: Transaction, text: str) -> Record | None:
 
 
 async def lock(tx: Transaction, game_id: str) -> Record:
-    """Returns the columns of a game and locks its row for the transaction. Raises LookupError."""
+    """Returns the columns of a game, and locks its row until the transaction ends.
+
+    Raises LookupError for an unknown game.
+    """
     row = await tx.first(_LOCK, {"game_id": game_id})
     if row is None:
         raise LookupError(game_id)
@@ -130,7 +133,10 @@ async def versions_of(tx: Transaction, game_id: str) -> Sequence[Record]:
 
 
 async def reserve_version_names(tx: Transaction, game_id: str, up_to: int) -> None:
-    """Reserves version names up to a number. The stored number never falls."""
+    """Stores that the automatic version names up to the number `up_to` are reserved.
+
+    A number below the stored one changes nothing.
+    """
     await tx.run(_RESERVE, {"game": game_id, "up_to": up_to})
 
 

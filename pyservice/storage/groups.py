@@ -117,7 +117,10 @@ async def change(tx: Transaction, group_id: str, values: Mapping[str, str]) -> N
 
 
 async def record_billing(tx: Transaction, group_id: str, times: Mapping[str, int]) -> bool:
-    """Sets columns of BILLING_TIMES. Returns whether the group exists."""
+    """Sets billing times of a group. The keys of `times` are columns in BILLING_TIMES.
+
+    Returns whether the group exists.
+    """
     statement = update(groups).where(groups.c.group_id == group_id).values(**times)
     return await tx.run(statement) > 0
 

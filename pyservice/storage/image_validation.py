@@ -28,10 +28,10 @@ class Picture:
 
 
 def check_image(content: bytes) -> Picture | None:
-    """Returns the picture in a file, or None if it is damaged, incomplete, too large or of another
-    format.
+    """Returns format and size of a picture, or None for an invalid picture.
 
-    The caller limits the size of `content`. Does not decode pixels.
+    A picture is invalid if it is damaged, incomplete, too large or of another format. The caller
+    limits the size of `content`. Pixels are not decoded.
     """
     # Imported here, so that a start of the service does not load Pillow.
     from PIL import Image
@@ -55,7 +55,7 @@ def check_image(content: bytes) -> Picture | None:
 
 
 def kind_of_name(path: str) -> Literal["png", "jpeg"] | None:
-    """Returns the picture format of a file name by its extension, or None."""
+    """Returns the picture format that a file name's extension shows, or None."""
     _, dot, extension = path.lower().rpartition(".")
     kind = _EXTENSIONS.get(extension) if dot else None
     return "png" if kind == "png" else "jpeg" if kind == "jpeg" else None

@@ -1,5 +1,6 @@
-"""Queries on lobby records and on ended lobby processes. Facts of the data plane update the lobby
-records.
+"""Database queries on lobby records and on ended lobby processes.
+
+The data plane sends events of lobbies, which update the lobby records.
 """
 
 from __future__ import annotations
@@ -119,10 +120,10 @@ async def of_game(tx: Transaction, game_id: str, lobby_id: str) -> Record | None
 async def alive_between(
     tx: Transaction, game_id: str, start_ms: int, end_ms: int, after: str, limit: int
 ) -> Sequence[Record]:
-    """Returns the game's lobbies that existed in a time span, in ID order, starting after the ID
-    `after`.
+    """Returns the game's lobbies that existed in a time span, in the order of their IDs.
 
-    Adds `namespace_name` and `version_name` to the columns of `lobbies`.
+    The result starts after the ID `after`. Each row has the columns of `lobbies`, `namespace_name`
+    and `version_name`.
     """
     values = {
         "game_id": game_id,
@@ -153,10 +154,10 @@ async def change_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> Non
 async def page(
     tx: Transaction, namespace_id: str, before_ms: int | None, kept_since_ms: int, limit: int
 ) -> list[Record]:
-    """Returns the namespace's lobbies, newest first.
+    """Returns one page of the namespace's lobbies, newest first.
 
-    The next page begins at a time. So the page exceeds `limit` if its last lobbies share a
-    millisecond.
+    The next page begins at a creation time. A page therefore exceeds `limit` if its last lobbies
+    were created in the same millisecond.
     """
     values: dict[str, Any] = {
         "namespace_id": namespace_id,
@@ -182,7 +183,7 @@ async def get(
 
 
 async def live_ids(tx: Transaction, after: str, limit: int) -> list[str]:
-    """Returns the IDs of lobbies without a recorded end, in ID order, starting after the ID
+    """Returns the IDs of lobbies without a recorded end, in order. The result starts after the ID
     `after`.
     """
     return [row.lobby_id for row in await tx.all(_LIVE, {"after": after, "limit": limit})]
@@ -212,7 +213,10 @@ class EndedRun(NamedTuple):
 
 
 def storable_text(message: str) -> str:
-    """Replaces characters that a database refuses with U+FFFD, so that each end can be recorded."""
+    """Returns the text with U+FFFD in place of each character that a database refuses.
+
+    The end of a process can thus always be recorded.
+    """
     return _UNSTORABLE.sub("\ufffd", message)
 
 

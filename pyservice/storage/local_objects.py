@@ -1,7 +1,8 @@
-"""Object store in a folder. Each upload is written to its own file, which is renamed on completion.
+"""Object store in a local folder. Each upload is written to its own file, which is renamed on
+completion.
 
-The folders are `incoming` (emptied at start), `pending` and `kept`. Every change is synced before
-its call returns.
+The store has the folders `incoming` (emptied at start), `pending` and `kept`. Every change is
+synced to disk before its call returns.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 
 
 class DiskReserve:
-    """Checks that a write leaves the disk reserve free. Thread-safe."""
+    """Guard of the disk reserve, which is free space that writes must leave. Thread-safe."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder = folder
@@ -85,8 +86,9 @@ _start_writeback: Final = _find_sync_file_range()
 
 
 class UploadWriter:
-    """Writer of one upload to a file. `commit` renames the file, `abort` removes it. Both are
-    idempotent.
+    """Writer of one upload to a file. `commit` renames the file, and `abort` removes it.
+
+    Both methods can be called repeatedly.
     """
 
     def __init__(
@@ -97,7 +99,10 @@ class UploadWriter:
         place: Callable[[Path], None],
         reserve: Callable[[int], AbstractContextManager[None]],
     ) -> None:
-        """`reserve` wraps each write in a thread. It raises to refuse the write."""
+        """`reserve` returns a context manager in which the writer writes one block.
+
+        The context manager raises an error if the block must not be written.
+        """
         self.length = length
         self._path = path
         self._threads = threads
@@ -112,11 +117,10 @@ class UploadWriter:
         self.failure: BaseException | None = None
 
     def write(self, block: memoryview, when_written: Callable[[], None]) -> None:
-        """Queues a block. Calls `when_written` on the loop once the block may be reused, also after
-        a failure.
+        """Queues a block. Calls `when_written` on the event loop once the block may be reused.
 
-        After a failure or the end, the writer drops blocks. A late block must not create the file
-        again.
+        After a failure or after the end, the writer drops blocks, but still calls `when_written`. A
+        late block must not create the file again.
         """
         if self.failure is not None or self._is_closed:
             self._loop.call_soon(when_written)
@@ -126,8 +130,9 @@ class UploadWriter:
             self._start()
 
     async def commit(self) -> None:
-        """Syncs and renames the file, or removes it on failure. Raises the failure, such as
-        STORAGE_FULL.
+        """Syncs and renames the file. If this fails, removes the file and raises the error.
+
+        A full disk raises STORAGE_FULL.
         """
         try:
             await self._wait_for_thread()
@@ -299,14 +304,12 @@ class FolderBlobStore:
             yield await self._run(lambda portion=portion: self._dated(portion))  # type: ignore[misc]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
-        """Removes empty folders that are older than `older_than_s`. Writers create a missing folder
-        again.
-        """
+        """Removes empty folders that are older than `older_than_s`. Later writes create them again."""
         before_s = time.time() - older_than_s
         await self._run(lambda: self._drop_old(before_s))
 
     def receive(self, grant: UrlGrant) -> UploadWriter:
-        """Returns a writer for the upload of a grant. Does not touch existing files.
+        """Returns a writer for an upload that a signed URL permits. Does not touch existing files.
 
         Raises STORAGE_FULL if the upload does not fit now, and UPLOAD_ALREADY_COMPLETE for a
         completed object. Concurrent uploads can still fill the disk before `commit`.

@@ -172,7 +172,7 @@ async def of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
 
 
 class NewNamespace(NamedTuple):
-    """A namespace to add. `entry_id` is the ID of its first history entry."""
+    """Namespace to add. `entry_id` is the ID of the first entry in its version history."""
 
     namespace_id: str
     name_id: str
@@ -188,8 +188,9 @@ async def add(
     limits: tuple[int, int],
     now_ms: int,
 ) -> None:
-    """Adds namespaces. `limits` are lobby_count_max and max_players. Raises Conflict if a name_id
-    is taken.
+    """Adds namespaces of one game. `limits` are their lobby_count_max and max_players.
+
+    Raises Conflict if a name_id is taken.
     """
     await tx.run(
         _ADD,
@@ -227,12 +228,15 @@ async def add(
 async def change(
     tx: Transaction, namespace_id: str, values: Mapping[str, Any], *, is_fed: bool = True
 ) -> None:
-    """Sets columns and locks the row. With `is_fed`, also raises the revision for the data plane."""
+    """Sets columns of a namespace, and locks its row.
+
+    With `is_fed`, also increments the revision, so that the data plane receives the change.
+    """
     await tx.run(_changing(tuple(values), is_fed), {**values, "id": namespace_id})
 
 
 async def set_version(tx: Transaction, namespace_id: str, version_id: str) -> bool:
-    """Sets the version and locks the row. Returns whether the version changed."""
+    """Sets the version of a namespace, and locks its row. Returns whether the version changed."""
     return bool(await tx.run(_SET_VERSION, {"id": namespace_id, "version": version_id}))
 
 
@@ -250,8 +254,10 @@ def _changing(names: tuple[str, ...], is_fed: bool) -> Update:
 async def add_history(
     tx: Transaction, entry_id: str, namespace_id: str, version_id: str, now_ms: int
 ) -> None:
-    """Adds a history entry. Its time is later than that of the namespace's last entry, so that a
-    page can begin at a time.
+    """Adds an entry to the version history of a namespace.
+
+    Its time is always later than that of the previous entry. A time therefore identifies one entry,
+    at which a page can begin.
     """
     await tx.run(
         _ADD_NEWEST,
@@ -297,7 +303,7 @@ async def count_domains(tx: Transaction, namespace_id: str) -> int:
 
 
 async def add_domain(tx: Transaction, namespace_id: str, domain: str, now_ms: int) -> None:
-    """Adds a domain. Raises Conflict if a namespace has the domain."""
+    """Adds a domain to a namespace. Raises Conflict if any namespace already has the domain."""
     values = {"domain": domain, "namespace_id": namespace_id, "create_ms": now_ms}
     await tx.run(insert(domains), values)
 
@@ -351,7 +357,7 @@ async def feed_records(tx: Transaction, namespace_ids: Sequence[str]) -> FeedRec
 
 
 async def versions_by_id(tx: Transaction, version_ids: Sequence[str]) -> Sequence[Record]:
-    """Returns `version_id`, `display_name` and `config` of versions, oldest first."""
+    """Returns `version_id`, `display_name` and `config` of these versions, oldest first."""
     return await tx.all(_VERSIONS, {"ids": list(version_ids)}) if version_ids else ()
 
 
@@ -362,9 +368,9 @@ async def revisions(tx: Transaction) -> Sequence[Record]:
 async def restore_version(
     tx: Transaction, namespace_id: str, refused_version_id: str, version_id: str, entry: str
 ) -> bool:
-    """Restores the version that the data plane runs if the refused version is still current.
+    """Restores the version `version_id` after the data plane refused a newer version.
 
-    Returns whether the refused version was current.
+    Changes nothing if the refused version is no longer current. Returns whether it was current.
     """
     statement = (
         update(namespaces)
@@ -381,7 +387,10 @@ async def restore_version(
 
 
 async def raise_revision(tx: Transaction, namespace_id: str, above: int) -> None:
-    """Raises the revision above the data plane's revision. Needed after the restore of a backup."""
+    """Raises the namespace's stored revision to more than `above`, the revision in the data plane.
+
+    After the restore of a backup, the stored revision can be too old.
+    """
     statement = (
         update(namespaces)
         .where(namespaces.c.namespace_id == namespace_id, namespaces.c.revision <= above)

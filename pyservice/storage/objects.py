@@ -1,4 +1,4 @@
-"""Objects by key: multipart uploads, completion, digests and signed URLs.
+"""Objects that are stored by key: multipart uploads, completion, digests and signed URLs.
 
 An object is `pending` until its upload is completed. Then it is `kept` and immutable. A `BlobStore`
 stores the bytes.
@@ -74,7 +74,7 @@ class RunStep(Protocol):
 
 
 class BlobStore(Protocol):
-    """Store of bytes by name, under `pending/` and `kept/`.
+    """Store of blobs by name. The names begin with `pending/` or `kept/`.
 
     Every change is durable when its call returns. Calls raise ServiceError STORAGE_FULL or
     CONTROL_PLANE_UNAVAILABLE.
@@ -85,15 +85,15 @@ class BlobStore(Protocol):
 
     @property
     def takes_any_length(self) -> bool:
-        """True if a PUT can store another length than its URL was signed for."""
+        """Whether a PUT can store a different length than the one for which its URL was signed."""
 
     async def put_url(self, key: str, part: Part, expires_s: int) -> str: ...
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Returns the lengths of blobs, with None for a missing blob."""
+        """Returns the length of each blob, or None for a missing blob."""
 
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
-        """Renames each pair (from, to) atomically."""
+        """Renames blobs. `names` has pairs of old and new name, and each rename is atomic."""
 
     async def forget(self, names: Sequence[str]) -> None: ...
 
@@ -103,8 +103,9 @@ class BlobStore(Protocol):
         """Streams the bytes [start, end) of a blob. Raises FileNotFoundError."""
 
     async def digest(self, pieces: Sequence[tuple[str, int]], run: RunStep) -> str:
-        """Returns the SHA-256 in hex of joined blobs, given as (name, length). Raises
-        FileNotFoundError.
+        """Returns the SHA-256 in hex of several blobs in sequence. Raises FileNotFoundError.
+
+        `pieces` has the name and length of each blob.
         """
 
     async def names(self, folder: str) -> list[str]: ...
@@ -115,8 +116,9 @@ class BlobStore(Protocol):
 
 
 def file_key(upload_id: str, path: str) -> str:
-    """Returns the object key of an uploaded file. The key has no user input, which must not reach a
-    disk or bucket.
+    """Returns the object key of an uploaded file.
+
+    The key has a hash of the path, because user input must not reach a disk or bucket.
     """
     return f"{upload_id}/{hashlib.sha256(path.encode()).hexdigest()[:40]}"
 
@@ -141,8 +143,9 @@ def is_file_path(path: str) -> bool:
 
 
 def plan_parts(content_length: int, is_multipart: bool) -> list[Part]:
-    """Returns the parts of an upload: one part, or 64 MiB parts for a multipart upload from 100 MiB
-    on.
+    """Returns the parts of an upload.
+
+    A multipart upload of 100 MiB or more has parts of 64 MiB. Every other upload has one part.
     """
     if not is_multipart or content_length < MULTIPART_FROM_BYTES:
         return [Part(0, content_length)]
@@ -153,7 +156,7 @@ def plan_parts(content_length: int, is_multipart: bool) -> list[Part]:
 class ObjectWriter:
     """Writer of an object that the service creates. The object exists after `commit`.
 
-    After a failure, remove the written pieces with `Objects.delete_prefix`.
+    After a failure, the caller removes the written pieces with `Objects.delete_prefix`.
     """
 
     def __init__(
@@ -192,8 +195,9 @@ def encode_manifest(lengths: Sequence[int]) -> bytes:
 
 
 class Objects:
-    """Objects in a blob store. A key has up to four segments of `[a-z0-9_-]`, else calls raise
-    ValueError.
+    """Objects in a blob store. A key has up to four segments of `[a-z0-9_-]`.
+
+    Calls raise ValueError for another key.
     """
 
     def __init__(self, blobs: BlobStore, signer: UrlSigner, base_url: str) -> None:
@@ -208,7 +212,7 @@ class Objects:
         return self._blobs.largest_put_bytes
 
     def refuse_too_long(self, content_length: int) -> None:
-        """Raises UPLOAD_TOO_LARGE if one PUT cannot have this length."""
+        """Raises UPLOAD_TOO_LARGE if one PUT cannot send so many bytes."""
         if content_length > self._blobs.largest_put_bytes:
             raise ServiceError(
                 "UPLOAD_TOO_LARGE", "Ask for multipart_upload: one PUT cannot have this length."
@@ -217,7 +221,9 @@ class Objects:
     async def presign_put(
         self, key: str, content_length: int, expires_s: int, byte_offset: int = 0
     ) -> str:
-        """Returns a URL for a PUT of exactly these bytes. Raises UPLOAD_TOO_LARGE."""
+        """Returns a signed URL for a PUT of exactly `content_length` bytes. Raises
+        UPLOAD_TOO_LARGE.
+        """
         _check(key)
         self.refuse_too_long(content_length)
         return await self._blobs.put_url(key, Part(byte_offset, content_length), expires_s)
@@ -240,9 +246,11 @@ class Objects:
         return self._base_url + self._signer.target(grant)
 
     async def complete(self, uploads: Sequence[PendingObject]) -> None:
-        """Keeps objects if all their parts have the expected length. Safe to repeat.
+        """Completes uploads: pending objects become kept if all their parts have the expected
+        length.
 
-        Raises UPLOAD_INCOMPLETE with the number of missing parts, and then keeps nothing.
+        Otherwise no object becomes kept, and UPLOAD_INCOMPLETE is raised with the number of missing
+        parts. The call can be repeated.
         """
         for upload in uploads:
             _check(upload.key)
@@ -356,7 +364,10 @@ class Objects:
         return blobs
 
     async def sweep(self, older_than_s: float) -> int:
-        """Removes uploads that were not completed within `older_than_s`. Returns their number."""
+        """Removes parts of uploads that were not completed within `older_than_s`.
+
+        Returns the number of removed parts.
+        """
         oldest_s = time.time() - older_than_s
         count = 0
         async for portion in self._blobs.pending():

@@ -95,8 +95,9 @@ class Row(asyncpg.Record):  # type: ignore[misc]
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
     def get_reset_query(self) -> str:
-        """No statement of the service leaves state in its session. A reset would cost a round
-        trip for each transaction.
+        """Returns an empty query, because no statement of the service leaves state in its session.
+
+        A reset would cost a round trip for each transaction.
         """
         return ""
 
@@ -106,7 +107,7 @@ def _address(url: str) -> str:
 
 
 class PostgresConnections:
-    """Connections of a pool, as transactions use them."""
+    """Connection pool for transactions."""
 
     def __init__(self, url: str) -> None:
         self._pool = asyncpg.create_pool(
@@ -125,8 +126,9 @@ class PostgresConnections:
         self.finished_transactions = 0
 
     async def begun(self, begin: str | None) -> Any:
-        """Returns a connection, after running `begin` on it if given. Raises OVERLOADED if none
-        becomes free in time.
+        """Returns a connection on which the statement `begin` has run, if `begin` is set.
+
+        Raises OVERLOADED if no connection becomes free in time.
         """
         is_full = self.in_use >= _CONNECTIONS_MAX
         self.in_use += 1
@@ -157,12 +159,12 @@ class PostgresConnections:
                 return connection
 
     async def another(self, lost: Any) -> Any:
-        """Replaces a lost connection by a new one."""
+        """Returns a new connection in place of a lost one."""
         await self._discard(lost)
         return await self._pool.acquire(timeout=ANSWER_TIMEOUT_S)
 
     async def _discard(self, connection: Any) -> None:
-        """Closes a connection that failed, and all idle ones: they can have lost the same server."""
+        """Closes a failed connection and all idle ones, because they may have lost the same server."""
         if not is_closed(connection):
             connection.terminate()
         await self._pool.expire_connections()
@@ -196,7 +198,7 @@ class PostgresConnections:
 
 
 async def connect_for_migrations(url: str) -> Any:
-    """Returns a connection without a limit of time for its statements."""
+    """Returns a connection without a time limit for its statements."""
     return await asyncpg.connect(_address(url), timeout=ANSWER_TIMEOUT_S, server_settings=_SETTINGS)
 
 
@@ -232,7 +234,7 @@ _REMEDIES: Final = {"28000": _LOGIN, "28P01": _LOGIN, "42501": _TABLES}
 
 @contextlib.contextmanager
 def report_unusable_server(url: str) -> Iterator[None]:
-    """Raises DatabaseUnusable for server errors that need an operator."""
+    """Context manager that raises DatabaseUnusable for server errors that an operator must fix."""
     try:
         yield
     except Exception as error:
@@ -386,7 +388,7 @@ class _PostgresTransaction(CommitCallbacks):
 class _AutocommitReads(_PostgresTransaction):
     """Reading statements, each in its own transaction.
 
-    If a statement's connection is lost, the statement is retried once on a new connection, but not
+    If the connection is lost, a statement is retried once on a new connection. It is not retried
     after a timeout.
     """
 

@@ -1,4 +1,6 @@
-"""Queries on span sets of rays and on the games of these rays."""
+"""Database queries on rays, which are traces of requests: their spans, and the games of these
+spans.
+"""
 
 from __future__ import annotations
 

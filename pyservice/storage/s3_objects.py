@@ -1,7 +1,8 @@
 """Object store in an S3 bucket. Clients upload directly by presigned URLs.
 
-obstore cannot sign a length. S3 accepts an upload of another length, and completion refuses it.
-Completion copies the object to another name, so a URL that is still valid cannot change it.
+The library obstore cannot sign the length of an upload. S3 therefore accepts any length, and the
+completion refuses a wrong one. The completion copies the object to another name, which a still
+valid URL cannot change.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ log = get_logger("pyservice.storage.s3")
 
 @dataclass(frozen=True, slots=True)
 class BucketSettings:
-    """Location of a bucket. Without `endpoint`, the bucket is at AWS.
+    """Location and credentials of a bucket. Without `endpoint`, the bucket is at AWS.
 
-    Without keys, the environment and the machine role apply. Clients use `public_endpoint` if it is
-    set.
+    Without access keys, the credentials come from the environment or the machine role. Clients
+    connect to `public_endpoint` if it is set.
     """
 
     bucket: str

@@ -43,7 +43,7 @@ async def add(
     tags: Mapping[str, str],
     host_ports: Iterable[tuple[bool, int]],
 ) -> None:
-    """Adds a server. `row` has the columns of a new server. Raises Conflict if a host port is taken."""
+    """Adds a server. `row` has a value for each column. Raises Conflict if a host port is taken."""
     await tx.run(_ADD, row)
     server_id = row["server_id"]
     rows = [{"server_id": server_id, "name": name, "value": value} for name, value in tags.items()]
@@ -70,7 +70,10 @@ async def page(
     *,
     with_destroyed: bool,
 ) -> Sequence[Record]:
-    """Returns the namespace's servers with all of `tags`, newest first, with IDs below `before`."""
+    """Returns a page of the namespace's servers that have all of `tags`, newest first.
+
+    If `before` is set, the page has only servers with smaller IDs.
+    """
     statement = _PAGE
     if before is not None:
         statement = statement.where(servers.c.server_id < before)
@@ -87,7 +90,7 @@ async def page(
 
 
 async def live(tx: Transaction) -> Sequence[Record]:
-    """Returns the servers without a destroy time, with their `game_id`."""
+    """Returns the servers without a recorded end, with their `game_id`."""
     return await tx.all(_LIVE)
 
 
@@ -108,7 +111,9 @@ async def taken_host_ports(
 
 
 async def request_stop(tx: Transaction, server_id: str, now_ms: int, timeout_ms: int) -> None:
-    """Records a stop request. The request with the earliest deadline stays."""
+    """Records a request to stop a server. Of several requests, the one with the earliest deadline
+    stays.
+    """
     row = await tx.first(select(servers).where(servers.c.server_id == server_id))
     if row is None or row.destroy_ms is not None:
         return
@@ -125,7 +130,7 @@ async def record_placed(tx: Transaction, server_id: str) -> None:
 
 
 async def record_started(tx: Transaction, server_id: str, now_ms: int) -> None:
-    """Records the start time. The first recorded time stays."""
+    """Records the start time of a server, unless a start time is already recorded."""
     condition = and_(servers.c.server_id == server_id, servers.c.start_ms.is_(None))
     await tx.run(update(servers).where(condition).values({"start_ms": now_ms}))
 
@@ -138,9 +143,9 @@ async def record_destroyed(
     failure: tuple[str, str] | None,
     started_ms: int | None = None,
 ) -> None:
-    """Records the end of a server once, and frees its host ports.
+    """Records the end of a server, unless it is already recorded. Frees its host ports.
 
-    `started_ms` is the start time of a process if the start was not recorded before.
+    If no start time is recorded, `started_ms` is stored as the start time.
     """
     condition = and_(servers.c.server_id == server_id, servers.c.destroy_ms.is_(None))
     code, message = failure or (None, None)

@@ -26,10 +26,11 @@ class InvalidSignature(Exception):
 
 
 class UrlGrant(NamedTuple):
-    """Permission for one method on one key.
+    """Permission that a signed URL grants: one method on one object key.
 
     `length` and `offset` are bytes, for PUT. `filename` and `content_type` are for GET.
-    `expires_at_s` is Unix time. None, which only GET allows, means as long as the object exists.
+    `expires_at_s` is Unix time. A GET without `expires_at_s` is permitted as long as the object
+    exists.
     """
 
     method: Literal["GET", "PUT"]
@@ -52,9 +53,9 @@ class UrlGrant(NamedTuple):
 
 
 class RetiredKey(NamedTuple):
-    """Key that no longer signs. It verifies URLs that expire until `until_s` (Unix time).
+    """Key that no longer signs URLs. It still verifies URLs that expire by `until_s` (Unix time).
 
-    A stolen retired key therefore has no lasting use.
+    A thief can therefore not use the key to sign URLs with a later expiry.
     """
 
     secret: bytes
@@ -84,8 +85,9 @@ class UrlSigner:
         return f"{PREFIX}{grant.key}?{query}signature={signature}"
 
     def verify(self, method: str, path: str, query: bytes, now_s: float) -> UrlGrant:
-        """Returns the grant of a URL. `path` is the path as sent by the client. Raises
-        InvalidSignature.
+        """Returns the permission that a signed URL grants. Raises InvalidSignature.
+
+        `path` is the path as the client sent it.
         """
         grant, given = _read("GET" if method == "HEAD" else method, path, query)
         parameters = grant.parameters()
@@ -105,7 +107,7 @@ class UrlSigner:
 
 @lru_cache(1_000)
 def _quoted(value: str) -> str:
-    """Quotes a value. Cached, because lists of URLs repeat few values."""
+    """Quotes a value for a URL. Results are cached, because lists of URLs repeat few values."""
     return quote(value, safe="")
 
 

@@ -56,8 +56,9 @@ _MakeRow = Callable[[Sequence[Any]], Any]
 
 
 class _TextList(UserDefinedType[Any]):
-    """List of texts or integers as JSON. SQLite's JSON ends a text at NUL, which no column
-    contains.
+    """List of texts or integers that is passed to SQLite as JSON.
+
+    Texts with NUL are omitted: SQLite's JSON ends a text at NUL, and no column contains NUL.
     """
 
     cache_ok = True
@@ -108,7 +109,10 @@ def sqlite_statements() -> StatementCache:
 
 @lru_cache(1000)
 def _row_type(names: tuple[str, ...]) -> Any:
-    """Returns a row type. Cached, because creating a type takes longer than ten statements."""
+    """Returns a row type with these columns.
+
+    The type is cached, because its creation takes longer than ten statements.
+    """
     made = namedtuple("Row", names, rename=True)  # type: ignore[misc]
     row: Any = made
     row._mapping = property(row._asdict)
@@ -116,7 +120,9 @@ def _row_type(names: tuple[str, ...]) -> Any:
 
 
 def row_maker(compiled: CompiledStatement, names: Iterable[str]) -> _MakeRow:
-    """Returns a function that creates rows. It converts SQLite's integers to booleans."""
+    """Returns a function that creates rows, and that converts integers of boolean columns to
+    booleans.
+    """
     make: _MakeRow = _row_type(tuple(names))._make
     booleans = [
         number
@@ -207,7 +213,7 @@ def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:
 
 
 class SqliteConnections:
-    """Connection pool for one file. It refuses connections if the file was replaced."""
+    """Connection pool for one database file. It opens no transaction if the file was replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -278,8 +284,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class CommitGroup:
-    """Changes that one commit syncs, each in its own savepoint. All changes share the result of
-    `committed`.
+    """Group of changes that one commit syncs to disk. Each change has its own savepoint.
+
+    The future `committed` has the result for all changes.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -312,7 +319,7 @@ class CommitGroup:
             raise TransactionRolledBack("the transaction was taken back")
 
     async def finish(self, committer: Executor) -> bool:
-        """Commits in a thread, because the commit syncs. Returns whether it succeeded."""
+        """Commits in a thread, because the commit waits for the disk. Returns whether it succeeded."""
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(committer, self._finish)
@@ -454,7 +461,7 @@ def _begin(connection: Connection) -> None:
 
 
 class _ReadTransaction:
-    """Transaction on one snapshot. Without `begin`, each statement is its own transaction."""
+    """Read transaction on one snapshot. Without `begin`, each statement is its own transaction."""
 
     __slots__ = ("_begin", "_connection", "_connections", "_statements")
 
@@ -485,10 +492,10 @@ class _SqliteTransaction(CommitCallbacks):
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        """Returns the connection. Raises TransactionRolledBack if SQLite rolled the transaction
-        back.
+        """Returns the connection of the transaction.
 
-        Without this check, a further statement would commit in a transaction of its own.
+        Raises TransactionRolledBack if SQLite rolled the transaction back. Without this check, a
+        later statement would commit in a transaction of its own.
         """
         if self._is_begun and not self._given.in_transaction:
             raise TransactionRolledBack("the transaction was taken back")

@@ -1,7 +1,8 @@
-"""Tables of the control plane.
+"""Tables of the control plane's database.
 
-IDs are UUID texts, times are Unix milliseconds named `_ms`, hashes are bytes. The only secrets are
-captcha keys inside configurations, and half of a device token while its link is valid.
+IDs are UUID texts, times are Unix milliseconds named `_ms`, and hashes are bytes. The tables have
+only two kinds of secrets. These are captcha keys in configurations, and token secrets of unexpired
+device links.
 """
 
 from __future__ import annotations

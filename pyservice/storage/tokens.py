@@ -127,16 +127,15 @@ async def cloud_by_hashes(tx: Transaction, hashes: Collection[bytes]) -> dict[by
 
 
 async def of_group(tx: Transaction, group_id: str, identity_id: str) -> Sequence[Record]:
-    """Returns cloud tokens of the group and its games, and tokens of the identity for all its
-    groups.
+    """Returns the cloud tokens of the group and its games, newest first.
 
-    The newest token is first.
+    The result includes tokens of the identity that are valid for all its groups.
     """
     return await tx.all(_OF_GROUP, {"group_id": group_id, "identity_id": identity_id})
 
 
 async def revoke_cloud(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Revokes a cloud token. The first revocation time stays."""
+    """Revokes a cloud token. A repeated call does not change the recorded revocation time."""
     condition = and_(cloud_tokens.c.token_id == token_id, cloud_tokens.c.revoke_ms.is_(None))
     await tx.run(update(cloud_tokens).where(condition).values(revoke_ms=now_ms))
 
@@ -183,8 +182,9 @@ async def tokens_to_feed(
 ) -> Sequence[Record]:
     """Returns the tokens that the data plane needs, newest first.
 
-    These are `env` tokens, unexpired `dev` tokens, and revoked `pub` tokens. Of the ended `env`
-    tokens, only the latest are included, up to `environment_max`.
+    These are `env` tokens, unexpired `dev` tokens, and revoked `pub` tokens. Each namespace has at
+    most `environment_max` `env` tokens in the result: first the valid ones, then those that ended
+    last.
     """
     values = {"ids": list(namespace_ids), "now_ms": now_ms, "environment_max": environment_max}
     return await tx.all(_TO_FEED, values)
@@ -199,14 +199,14 @@ class TokenCounts(NamedTuple):
 
 
 async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> TokenCounts:
-    """Returns the token counts of a namespace. `kind` is env, pub or dev."""
+    """Returns the numbers of tokens of one kind in a namespace. `kind` is `env`, `pub` or `dev`."""
     values = {"namespace_id": namespace_id, "kind": kind, "now_ms": now_ms}
     found = await tx.first(_COUNTS, values)
     return TokenCounts(0, 0) if found is None else TokenCounts(found.good, found.remembered)
 
 
 async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Revokes a namespace token. The first revocation time stays."""
+    """Revokes a namespace token. A repeated call does not change the recorded revocation time."""
     condition = and_(
         namespace_tokens.c.token_id == token_id, namespace_tokens.c.revoke_ms.is_(None)
     )
@@ -270,7 +270,9 @@ async def complete_device_link(
 async def trim_uncompleted_device_links(
     database: Database, kept: int, most: int | None = None
 ) -> int:
-    """Removes uncompleted links except the newest `kept` ones. Returns the number of removed links."""
+    """Removes uncompleted device links except the newest `kept` ones. Returns the number of removed
+    links.
+    """
     async with database.read() as tx:
         greatest = await tx.first(_GREATEST_LINK_NUMBER)
     if greatest is None or greatest.number is None:
@@ -281,7 +283,10 @@ async def trim_uncompleted_device_links(
 
 
 async def erase_device_link_secrets(database: Database, now_ms: int) -> int:
-    """Erases the token secrets of expired links. Returns the number of links. Raises OVERLOADED."""
+    """Erases the token secrets of expired device links. Returns the number of changed links.
+
+    Raises OVERLOADED.
+    """
 
     async def once() -> int:
         async with database.write() as tx:
@@ -294,5 +299,5 @@ async def erase_device_link_secrets(database: Database, now_ms: int) -> int:
 async def remove_device_links_before(
     database: Database, before_ms: int, most: int | None = None
 ) -> int:
-    """Removes links that expired before `before_ms`. Returns the number of removed links."""
+    """Removes device links that expired before `before_ms`. Returns the number of removed links."""
     return await delete_in_batches(database, _REMOVE_EXPIRED_LINKS, before_ms - 1, most)

@@ -115,7 +115,7 @@ _EXPIRED_BATCH_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file of an upload. `part_bytes` is set for a multipart upload."""
+    """File of a new upload. `part_bytes` is set only for a multipart upload."""
 
     path: str
     content_length: int
@@ -165,12 +165,17 @@ async def files_of(tx: Transaction, upload_id: str) -> Sequence[Record]:
 
 
 async def of_kind(tx: Transaction, game_id: str, kind: str) -> Sequence[Record]:
-    """Returns the game's uploads of one kind with the `path` of their single file, newest first."""
+    """Returns the game's uploads of one kind, newest first.
+
+    Each upload of such a kind has a single file, and its row includes the `path` of this file.
+    """
     return await tx.all(_OF_KIND, {"game_id": game_id, "kind": kind})
 
 
 async def complete(tx: Transaction, upload_id: str, kind: str, now_ms: int) -> bool:
-    """Completes an upload. Returns whether it existed, had this kind and was incomplete."""
+    """Marks an upload as complete. Returns False if it is unknown, of another kind or already
+    complete.
+    """
     statement = (
         update(uploads)
         .where(
@@ -193,9 +198,9 @@ async def abandon(tx: Transaction, upload_id: str) -> None:
 
 
 async def abandon_incomplete(tx: Transaction, upload_id: str) -> bool:
-    """Abandons the upload unless it is complete. An abandoned upload can no longer complete.
+    """Marks an incomplete upload as abandoned, so that it can no longer complete.
 
-    Returns whether the upload is abandoned.
+    Returns whether the upload is now abandoned. A complete upload stays complete.
     """
     condition = and_(
         uploads.c.upload_id == upload_id,
@@ -205,10 +210,9 @@ async def abandon_incomplete(tx: Transaction, upload_id: str) -> bool:
 
 
 async def abandoned(tx: Transaction, before_ms: int, after: str, limit: int) -> list[str]:
-    """Returns the IDs of abandoned uploads and of uploads older than `before_ms` that are not
-    complete.
+    """Returns the IDs of abandoned uploads, and of incomplete uploads created before `before_ms`.
 
-    The IDs are in order and start after `after`.
+    The IDs are sorted, and start after the ID `after`.
     """
     values = {"before_ms": before_ms, "after": after, "limit": limit}
     return [row.upload_id for row in await tx.all(_ABANDONED, values)]
@@ -244,12 +248,18 @@ async def add_site(
 
 
 async def sites_of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
-    """Returns the game's sites with `content_length` and `complete_ms`, newest first."""
+    """Returns the game's sites, newest first.
+
+    Each row includes the `content_length` and `complete_ms` of the site's upload.
+    """
     return await tx.all(_SITES_OF_GAME, {"game_id": game_id})
 
 
 async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:
-    """Returns whether the upload is complete, for each ID that is a site of the game."""
+    """Returns, for each ID of a site of the game, whether the site's upload is complete.
+
+    IDs that are not sites of the game are omitted.
+    """
     wanted = list(ids)
     if not wanted:
         return {}
@@ -258,8 +268,9 @@ async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -
 
 
 async def namespace_site(tx: Transaction, game: str, namespace: str) -> Record | None:
-    """Returns the namespace's IDs of version, site and group, and its auth type. The arguments are
-    name_ids.
+    """Returns the IDs of a namespace and of its version, site and group, and its CDN auth type.
+
+    The arguments are name_ids.
     """
     return await tx.first(_NAMESPACE_SITE, {"game": game, "namespace": namespace})
 

@@ -21,11 +21,11 @@ _LOCK: Final = 0x686F7374696E67
 
 
 async def migrate(database: Database, *, is_allowed: bool) -> bool:
-    """Migrates to `HEAD`. Returns whether the revision changed. Concurrent callers wait for the
-    first one.
+    """Migrates the database to the revision `HEAD` of this release. Returns whether the revision
+    changed.
 
-    Raises DatabaseUnusable if migration is not allowed, the database is newer, or a crash could
-    lose commits.
+    Concurrent callers wait for the first one. Raises DatabaseUnusable if migration is not allowed,
+    the database is newer, or a crash could lose commits.
     """
 
     def work(connection: Connection) -> bool:
