@@ -34,7 +34,10 @@ def parse_address(text: str) -> Address | None:
 
 
 def without_mapping(address: Address) -> Address:
-    """Returns the IPv4 address of an IPv4-mapped address, and any other address without its zone."""
+    """Returns an IPv4 address for an IPv4-mapped IPv6 address.
+
+    Other addresses are returned without their IPv6 zone.
+    """
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -44,13 +47,16 @@ def without_mapping(address: Address) -> Address:
 
 
 def packed_client(address: Address) -> bytes:
-    """Returns the key of a client: the 4 bytes of IPv4, or the /64 (8 bytes) of IPv6."""
+    """Returns the key by which a client is counted.
+
+    The key is the IPv4 address (4 bytes) or the /64 prefix of the IPv6 address (8 bytes).
+    """
     return address.packed[:8]
 
 
 class TrustedProxies:
     def __init__(self, networks: Iterable[str | Network]) -> None:
-        """Raises ValueError for an invalid CIDR."""
+        """`networks` are the trusted proxies. Raises ValueError for an invalid CIDR."""
         self._networks = tuple(ip_network(network) for network in networks)
 
     def __bool__(self) -> bool:
@@ -63,8 +69,8 @@ class TrustedProxies:
         """Returns the client's address: the rightmost forwarded address that is not a trusted
         proxy.
 
-        Entries left of an invalid entry are untrusted. The proxy right of the invalid entry is then
-        the client.
+        An invalid entry and all entries left of it are ignored. The proxy right of the invalid
+        entry is then the client.
         """
         if forwarded_for is None or not self.trusts(peer):
             return peer
@@ -89,7 +95,10 @@ def _forwarded(text: str) -> Address | None:
 
 
 def coordinates(text: str) -> tuple[float, float] | None:
-    """Parses the `lat,long` degrees of `x-coords`. Returns None for other text."""
+    """Parses latitude and longitude in degrees from the `x-coords` header.
+
+    Returns None for an invalid value.
+    """
     latitude_text, separator, longitude_text = text.partition(",")
     try:
         latitude, longitude = float(latitude_text), float(longitude_text)
@@ -110,9 +119,9 @@ class ProxyHeader:
 
 
 def read_proxy_header(data: bytes) -> ProxyHeader | None:
-    """Reads the header at the start of a connection. Returns None while bytes are missing.
+    """Reads the PROXY protocol header at the start of a connection.
 
-    Raises ValueError for an invalid header.
+    Returns None while bytes are missing. Raises ValueError for an invalid header.
     """
     if not data.startswith(PROXY_SIGNATURE[: len(data)]):
         raise ValueError("no PROXY protocol v2 header")

@@ -1,4 +1,4 @@
-"""Worker thread for large requests, so that they do not block the event loop."""
+"""Worker thread that processes large requests, so that they do not block the event loop."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class LargeBodyWorker:
         self._thread = ThreadPoolExecutor(1, "large request")
 
     async def run(self, tenant: bytes, work: Callable[[], T]) -> T:
-        """Runs `work` in the thread when it is the tenant's turn. Raises OVERLOADED if the queue is
-        full.
+        """Runs `work` in the worker thread. Different tenants that wait take turns.
+
+        Raises OVERLOADED if too many requests of the tenant wait.
         """
         loop = asyncio.get_running_loop()
         try:

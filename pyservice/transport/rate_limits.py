@@ -1,7 +1,4 @@
-"""Rate limits: the operations that count, their tenants, and the token buckets.
-
-All times are arguments.
-"""
+"""Rate limits: the limited operations, their tenants, and the token buckets."""
 
 from __future__ import annotations
 
@@ -43,11 +40,11 @@ ANONYMOUS_RATE: Final = Rate(per_second=0.2, burst=20)
 
 
 class Buckets:
-    """One token bucket for each key. The memory is bounded by the recently used keys.
+    """One token bucket for each key. The memory is bounded by the number of recently used keys.
 
-    A bucket is one number: the time at which it is full again. A full bucket needs no entry. Each
-    bucket is full after `burst / per_second` seconds without a request, so two generations of that
-    age hold all others. Beyond `max_keys` the generations change early.
+    A bucket is stored as the time at which it is full again, and a full bucket is not stored. Each
+    bucket is full after `burst / per_second` seconds without a request. Two generations of that age
+    therefore hold all other buckets. If `max_keys` is exceeded, the generations change early.
     """
 
     def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:
@@ -58,15 +55,16 @@ class Buckets:
         self.change(rate)
 
     def change(self, rate: Rate) -> None:
-        """Changes the rate. Used tokens stay used."""
+        """Changes the rate, but does not refill the buckets."""
         self._interval = 1.0 / rate.per_second if rate.per_second else 0.0
         self._refill = rate.burst * self._interval
         # A bucket that is full later than this has no whole token left.
         self._patience = self._refill - self._interval
 
     def take(self, key: bytes, now: float) -> float:
-        """Takes a token at `now` (monotonic seconds). Returns 0.0, or the seconds until the next
-        token.
+        """Takes one token from the bucket of `key`. `now` is in monotonic seconds.
+
+        Returns 0.0, or the seconds until the next token if the bucket is empty.
         """
         if not self._interval:
             return 0.0
@@ -102,9 +100,11 @@ class Gate:
         self._tokens = tokens
 
     def wait_s(self, address: bytes, token: bytes, now: float, *, is_back_end: bool) -> float:
-        """Takes a token. Returns 0.0, or the seconds to wait.
+        """Takes one token from the caller's bucket. Returns 0.0, or the seconds until the next
+        token.
 
-        A back end counts by its token, because it calls for many players.
+        A game's back end is limited by its access token instead of its address, because it calls
+        for many players.
         """
         if self._addresses is None or is_back_end:
             return self._tokens.take(token, now)
@@ -134,15 +134,16 @@ class Limits:
         self._control_addresses.change(control)
 
     def control_gate(self, slug: str) -> Gate:
-        """Returns the limit of a control plane operation: per token, or per address without a
-        token.
+        """Returns the rate limit of a control plane operation.
+
+        Back ends are limited by access token, and all other callers by address.
         """
         if slug in ANONYMOUS_CHANGES:
             return Gate(self._anonymous_addresses, self._control_tokens)
         return Gate(self._control_addresses, self._control_tokens)
 
     def gate(self, slug: str) -> Gate | None:
-        """Returns the limit of a data plane operation, or None if the operation has no limit."""
+        """Returns the rate limit of a data plane operation, or None if the operation has no limit."""
         if slug in CLIENT_OPERATIONS:
             return Gate(self._client_addresses, self._client_tokens)
         if slug in CONTROL_OPERATIONS:
@@ -151,7 +152,7 @@ class Limits:
 
 
 def check_rate_limit(gate: Gate, caller: Caller, meter: Meter) -> None:
-    """Takes a token for one call of the caller. Raises RATE_LIMITED."""
+    """Takes a rate limit token for one call of the caller. Raises RATE_LIMITED if none is left."""
     kind = caller.kind
     is_back_end = kind is TokenKind.ENVIRONMENT or kind is TokenKind.CLOUD
     wait_s = gate.wait_s(caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end)

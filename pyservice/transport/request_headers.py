@@ -38,7 +38,7 @@ _TRACEPARENT = re.compile(
 
 
 def check_idempotency_key(key: str | None) -> None:
-    """Raises HEADER_INVALID for an invalid key. None is valid."""
+    """Raises HEADER_INVALID for an invalid idempotency key. None means that there is no key."""
     if key is not None and _IDEMPOTENCY_KEY.fullmatch(key) is None:
         problem = field_problem(
             ("idempotency-key",), "invalid", "must be 1 to 255 visible ASCII characters"
@@ -67,7 +67,11 @@ def continued_trace_id(traceparent: str) -> str | None:
 
 
 def read_traceparent(traceparent: str | None) -> tuple[str, str | None]:
-    """Returns the ray id of a request, and its `traceparent` if the ray continues that trace."""
+    """Returns the ray ID of a request, which is its trace ID.
+
+    If `traceparent` is valid, the ray continues that trace, and `traceparent` is returned too.
+    Otherwise the ID is new.
+    """
     trace_id = continued_trace_id(traceparent) if traceparent else None
     return (new_ray_id(), None) if trace_id is None else (trace_id, traceparent)
 
@@ -77,7 +81,7 @@ def wait_text(wait: WaitForChange) -> str:
 
 
 def read_wait(text: str) -> WaitForChange:
-    """Parses the `INTERNAL_WAIT` header. Raises ValueError."""
+    """Parses the value of the header `INTERNAL_WAIT`, a wait for changes. Raises ValueError."""
     index, _, topics = text.partition(" ")
     run, _, sequence = index.partition(".")
     return WaitForChange(tuple(topics.split(",")), int(sequence), run)

@@ -38,9 +38,10 @@ Keys = tuple[None, bytes, str]
 
 
 class ConnectionBudget:
-    """Open connections with the packed client address.
+    """Limit on open connections, in total and for each packed client address.
 
-    A connection with client None has many clients and is not counted for any of them.
+    A connection with client None carries requests of many clients. It counts only towards the
+    total.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -59,8 +60,9 @@ class ConnectionBudget:
         return True
 
     def introduce(self, connection: Hashable, client: bytes) -> bool:
-        """Assigns a connection to one client, once the client is known. Returns False if the
-        client's limit is reached.
+        """Assigns a counted connection to its client, once the client is known.
+
+        Returns False if the client's limit is reached.
         """
         if not self._count(client):
             return False
@@ -103,8 +105,8 @@ class RequestPermits:
     def __init__(self, at_once: int, wait_ms: int = WAIT_MS) -> None:
         """Sets the limits: one token gets a quarter of the permits, and one address gets half.
 
-        A request without a token counts like a token. Twice as many requests may wait, for
-        `wait_ms` each.
+        Requests without a token from one address count like one token. Twice as many requests as
+        permits may wait, each for `wait_ms`.
         """
         self._limits = at_once, max(1, at_once // 2), max(1, at_once // 4)
         self._wait_s = wait_ms / 1000
@@ -118,7 +120,8 @@ class RequestPermits:
         return self.queue.waiting.get(None, 0)
 
     def permit(self, authorization: str | None, client: Address) -> RequestPermit:
-        """Returns a permit for the bearer of this header.
+        """Returns a permit for the token in the `authorization` header, or for the address without
+        a token.
 
         Entering the permit raises OVERLOADED if too many requests wait, or after the wait time.
         """
@@ -170,10 +173,10 @@ def _token(authorization: str | None) -> str | None:
 
 
 class BodyBudget:
-    """Bytes of request bodies that one server holds in memory."""
+    """Limit on the bytes of request bodies that one server holds in memory."""
 
     def __init__(self, total_bytes: int, largest_bytes: int, metrics: TransportMetrics) -> None:
-        """One address may always use `largest_bytes`."""
+        """Sets the limits. The share of one address is at least `largest_bytes`."""
         self._share_bytes = max(total_bytes // _BODY_SHARES, largest_bytes)
         self._total_bytes = max(total_bytes, self._share_bytes)
         self._metrics = metrics
@@ -187,7 +190,9 @@ class BodyBudget:
         return BodyReservation(self, source)
 
     def take(self, source: bytes, more_bytes: int, *, is_small: bool) -> None:
-        """Counts more bytes. If they exceed the budget, raises OVERLOADED and counts nothing."""
+        """Counts more bytes for an address. Raises OVERLOADED and counts nothing if a limit is
+        exceeded.
+        """
         held = self._held.get(source, 0) + more_bytes
         total, share = self._metrics.body_bytes + more_bytes, self._share_bytes
         reserve = share // 2 if is_small else 0
@@ -213,7 +218,10 @@ _ADDRESS_DETAIL: Final = (
 
 
 class BodyReservation:
-    """Bytes reserved for one body. Repeated calls of `give_back` do nothing."""
+    """Bytes of the budget that are reserved for one request body.
+
+    Repeated calls of `give_back` do nothing.
+    """
 
     __slots__ = ("_budget", "_size_bytes", "_source")
 
@@ -223,7 +231,7 @@ class BodyReservation:
         self._size_bytes = 0
 
     def grow_to(self, size_bytes: int) -> None:
-        """Grows the reservation. Raises OVERLOADED."""
+        """Increases the reservation to `size_bytes`. Raises OVERLOADED."""
         more_bytes = size_bytes - self._size_bytes
         if more_bytes > 0:
             self._budget.take(self._source, more_bytes, is_small=size_bytes <= SMALL_BYTES)

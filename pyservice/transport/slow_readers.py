@@ -40,14 +40,14 @@ class ReadProgress:
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:
-    """Returns the number of bytes that have not reached the kernel."""
+    """Returns the number of response bytes that the server has not yet passed to the kernel."""
     return transport.get_write_buffer_size()
 
 
 def _read_bytes(transport: asyncio.Transport) -> int:
-    """Returns the bytes that the client acknowledged.
+    """Returns the number of bytes that the client acknowledged.
 
-    Without TCP, returns a number that grows as the write buffer empties.
+    Without TCP information, returns a number that grows as the write buffer empties.
     """
     connection = transport.get_extra_info("socket")
     try:
