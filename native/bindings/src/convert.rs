@@ -16,7 +16,7 @@ pyo3::create_exception!(pyservice._native, OpenFailed, PyException, "The data di
 // The attributes are set on each exception: a class of the stable ABI can extend an exception only from Python 3.12 on.
 pyo3::create_exception!(pyservice._native, Refused, PyException, "The engine refused a command and changed nothing.");
 
-/// Returns the word of an end reason in error metadata and metric labels.
+/// Returns the name of an end reason for error metadata and metric labels.
 pub fn reason_word(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Exited => "exited",
@@ -179,7 +179,8 @@ impl From<core::Port> for Port {
     }
 }
 
-/// A lobby at the time of the call. Most callers read few of its properties, so each is converted when it is read.
+/// Snapshot of a lobby. Each property is converted when Python reads it, because most callers read only a few
+/// properties.
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Lobby {
     pub inner: core::LobbyView,
@@ -262,7 +263,7 @@ impl Lobby {
     }
 }
 
-/// Reserved slots, or a hold on a starting lobby.
+/// Result of find, create or join: reserved slots, or a hold on a starting lobby.
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Placed {
     #[pyo3(get)]
@@ -287,7 +288,7 @@ impl Placed {
         Placed { lobby: IdBytes(reservation.lobby), tokens: reservation.tokens, hold: 0, wait }
     }
 
-    /// Converts an admission. `lobby` is the starting lobby of a hold.
+    /// Converts an admission. `lobby` is the starting lobby if the admission is a hold.
     pub fn of(placed: core::Admission, lobby: Option<Id>, wait: u64) -> Placed {
         match placed {
             core::Admission::Reserved(reservation) => Placed::reserved(reservation, wait),
@@ -298,7 +299,7 @@ impl Placed {
     }
 }
 
-/// Reserved slots or an error after the end of a hold.
+/// Result of an ended hold: reserved slots if the lobby became ready, else the error.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Resolved {
     hold: u64,

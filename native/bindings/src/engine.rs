@@ -29,7 +29,7 @@ pub struct Engine {
     keys: RwLock<KeyRing>,
     hash: HashKey,
     shard_number: u16,
-    /// First generation of the counts. Lower generations belong to an earlier process.
+    /// Offset of the generations that `counts` returns. Lower generations belong to an earlier process.
     first_generation: u64,
     /// Result of the recovery, or `None` without a journal.
     recovered: Option<Recovered>,
@@ -518,7 +518,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Runs find or join. A hold is returned with its starting lobby.
+    /// Runs a command that reserves slots. If the command returns a hold, the result names the starting lobby.
     fn place(
         &self,
         channels: &[ChannelId],

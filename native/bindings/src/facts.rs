@@ -1,4 +1,4 @@
-//! Python classes of facts and counts. Converts service time to wall-clock time.
+//! Python classes of lobby facts. Converts service time to wall-clock time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -104,7 +104,7 @@ pub struct Facts {
     lost: u64,
 }
 
-/// Returns the durable facts after an LSN. The engine can have later facts.
+/// Returns the durable facts after an LSN. Omits facts that are not durable yet.
 pub fn read(py: Python<'_>, shard: &Shard, after: Lsn, limit: usize) -> PyResult<Facts> {
     let durable = shard.durable();
     let facts = shard.engine().read_facts(after, durable, limit);

@@ -41,7 +41,7 @@ fn take((what, path, mode, content): &Step) -> io::Result<()> {
     }
 }
 
-/// Converts an error to the `OSError` that Python raises for its number, with the path.
+/// Converts an I/O error to a Python `OSError` with the error number and the path.
 fn os_error(error: &io::Error, path: &Path) -> PyErr {
     match error.raw_os_error() {
         Some(number) => {

@@ -104,7 +104,7 @@ impl LobbyTemplate {
 }
 
 impl LobbyTemplate {
-    /// Calls `run` with the template as a core type and with a new lobby id.
+    /// Calls `run` with the template as a `core::LobbyTemplate`, which contains a new random lobby id.
     pub fn with<R>(
         &self,
         shard_number: u16,
@@ -142,7 +142,7 @@ impl LobbyTemplate {
     }
 }
 
-/// Template of the lobby that find or create may create.
+/// Permission of find or create to start a lobby, with the template of that lobby.
 #[derive(FromPyObject)]
 pub enum Creation {
     Possible(Py<LobbyTemplate>),
@@ -151,7 +151,7 @@ pub enum Creation {
 }
 
 impl Creation {
-    /// Calls `run` with the core type of this value.
+    /// Calls `run` with the value as a `core::CreationPolicy`. `None` becomes `Prevented`.
     pub fn with<R>(
         this: Option<&Creation>,
         shard_number: u16,
@@ -208,7 +208,7 @@ pub struct Route {
     port: Py<LeasedPort>,
 }
 
-/// Durable route changes.
+/// Durable changes of the routes that edge-guard serves.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Routes {
     version: u64,
@@ -217,7 +217,7 @@ pub struct Routes {
     removed: Vec<IdBytes>,
 }
 
-/// Lobbies of one namespace, version, mode and region.
+/// Counts and empty lobbies of one namespace, version, mode and region.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct SupplyGroup {
     namespace: IdBytes,

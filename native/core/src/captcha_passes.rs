@@ -1,4 +1,4 @@
-//! Captcha passes: time of a client address's last pass, and its number of requests since.
+//! Captcha passes: for each client address, the time of its last pass and the number of requests since then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +24,15 @@ pub(crate) struct CaptchaPasses {
 }
 
 impl CaptchaPasses {
-    /// Returns `(time of the last pass, requests since)`, or None if the pass is too old for any setting.
+    /// Returns `(time of the last pass, requests since)`, or None without a pass in the last 12 h.
     pub(crate) fn of(&self, source: Source, now: Ms) -> Option<(Ms, u32)> {
         let known = self.by_source.get(&source)?;
         let is_within_lifetime = now.saturating_sub(known.passed_at) < MAX_PASS_AGE_MS;
         is_within_lifetime.then_some((known.passed_at, known.requests_since))
     }
 
-    /// Only events drop expired passes, so that the stored state depends on events alone.
+    /// Records a pass and drops expired passes. Only events drop passes, so that the stored state depends on events
+    /// alone.
     pub(crate) fn record_pass(&mut self, source: Source, at: Ms) {
         while let Some((passed_at, old)) = self.by_time.first().copied() {
             let is_over = at.saturating_sub(passed_at) >= MAX_PASS_AGE_MS || self.by_time.len() >= MAX_ENTRIES;

@@ -29,7 +29,7 @@ impl<K: Copy + Ord> ChangeFeed<K> {
         self.record_at(self.sequence + 1, key);
     }
 
-    /// Records a change under a number that no other key has.
+    /// Records a change of a key under a sequence number that no other key has.
     pub(crate) fn record_at(&mut self, sequence: u64, key: K) {
         self.remove(key);
         self.by_key.insert(key, sequence);
@@ -44,15 +44,16 @@ impl<K: Copy + Ord> ChangeFeed<K> {
         }
     }
 
-    /// Removes a key. A reader may have missed its last change, so earlier readers get all keys.
+    /// Removes a key. A reader that has not seen the last change of this key gets all keys at its next read.
     pub(crate) fn forget(&mut self, key: K) {
         self.forgotten = self.forgotten.max(self.changed_at(key));
         self.remove(key);
     }
 
-    /// Returns the keys that changed after `after`, up to `until`.
+    /// Returns `(is complete, keys)`: the keys that changed after `after`, up to `until`.
     ///
-    /// The flag is set if these are all keys: `after` is 0, before a forgotten change, or a number of another feed.
+    /// If `is complete` is true, these are all keys, not only the changed ones. This happens if `after` is 0, is older
+    /// than a forgotten change, or is greater than the newest change of this feed.
     pub(crate) fn since(&self, after: u64, until: u64) -> (bool, impl Iterator<Item = K> + '_) {
         let is_complete = after == 0 || after > self.sequence || after < self.forgotten;
         let first = if is_complete { 0 } else { after + 1 };

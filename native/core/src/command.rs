@@ -6,7 +6,7 @@
 
 use crate::refusal::Refusal;
 
-/// Log sequence number: number of an event in the shard's journal, from 1. An answer with 0 needs no durable event.
+/// Log sequence number: number of an event in the shard's journal, from 1. 0 means "no event".
 pub type Lsn = u64;
 
 /// Service time in milliseconds, which never decreases.
@@ -16,7 +16,7 @@ pub type Ms = u64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Id(pub [u8; 16]);
 
-/// Keyed hash of a client address. 0 stands for a request without an address, which no source limit counts.
+/// Keyed hash of a client address. 0 means that the request has no address, so that no source limit applies.
 pub type Source = u64;
 
 /// Keyed hash of an event channel's secret.
@@ -116,7 +116,7 @@ pub struct Attach<'a> {
     pub player_token_ttl_ms: u64,
     /// 0 disables the heartbeat timeout.
     pub heartbeat_timeout_ms: u64,
-    /// Time after a connect in which no heartbeat list frees the slot.
+    /// Time after a player connects in which a heartbeat list without the player does not free the slot.
     pub heartbeat_grace_ms: u64,
     pub is_join_enabled: bool,
     pub ports: &'a [Port],
@@ -216,7 +216,7 @@ pub struct Connect<'a> {
 pub struct Disconnect<'a> {
     pub lobby: Id,
     pub player_token: &'a str,
-    /// Time for which a connected slot is kept, at most 600,000 ms.
+    /// Time for which the slot is kept after the player disconnects, at most 600,000 ms.
     pub hold_ms: Option<u64>,
     pub idempotency: Option<Idempotency>,
 }
@@ -238,7 +238,7 @@ pub struct LobbyView {
     /// Slot counts: `held, reserved, connected, kept`.
     pub players: [u32; 4],
     pub create_ts_ms: u64,
-    /// None for an attached lobby.
+    /// Details of a managed lobby; None for an attached lobby.
     pub own: Option<Box<ManagedLobbyView>>,
     pub publicity: Publicity,
     pub is_stopping: bool,
@@ -449,7 +449,7 @@ pub struct IdleLobbyGroup {
     pub empty: Vec<EmptyLobby>,
     /// Lobbies of the group that are not stopping.
     pub live: u32,
-    /// Managed lobbies that ended by start limit or silence since the previous read of changed groups.
+    /// Managed lobbies that ended as `StartTimeout` or `Silent` since the last `take_changed_idle_groups`.
     pub failed: u32,
 }
 

@@ -63,7 +63,7 @@ impl EventChannels {
         }
     }
 
-    /// Only events drop expired tokens, so that the stored state depends on events alone.
+    /// Drops expired tokens. Only events call this function, so that the stored state depends on events alone.
     pub(crate) fn drop_expired(&mut self, now: Ms) {
         while self.by_deadline.first().is_some_and(|(deadline, ..)| *deadline <= now) {
             self.remove_first();

@@ -1,7 +1,7 @@
 //! Index of findable lobbies by group and tag, fullest first.
 //!
-//! The lobbies of a group are ordered by `free slots << 48 | creation LSN`. The first
-//! lobby from `n << 48` on is the fullest with at least `n` free slots. The oldest of several is first.
+//! The lobbies of a group are ordered by `free slots << 48 | creation LSN`. The first lobby from `n << 48` on is the
+//! fullest with at least `n` free slots. Of equally full lobbies, the oldest is first.
 
 use std::collections::BTreeMap;
 

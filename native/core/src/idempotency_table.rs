@@ -140,7 +140,8 @@ struct Party {
     uses: Box<[u8]>,
 }
 
-/// Entries of a shard, in pages that never move. Small index tables keep the growth of one table short.
+/// Idempotency entries of a shard, in pages that never move. The index consists of many small tables, because the
+/// growth of one large table would delay a command for long.
 pub(crate) struct IdempotencyTable {
     pages: Vec<Box<[IdempotencyEntry]>>,
     used: u32,
@@ -248,7 +249,8 @@ impl IdempotencyTable {
         Some(number)
     }
 
-    /// Returns the time of the `ahead`-th queued entry, or of the last current entry before it.
+    /// Returns the time of the entry at position `ahead` of the queue, from 0. Returns the time of the nearest current
+    /// entry before it if that position is stale or does not exist.
     pub(crate) fn queued_at(&self, ahead: usize) -> Option<Ms> {
         let last = self.queue.len().checked_sub(1)?;
         self.queue.range(..=ahead.min(last)).rev().find_map(|(number, at_low)| {

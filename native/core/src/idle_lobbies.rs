@@ -24,7 +24,7 @@ pub(crate) const OCCUPIED: Ms = Ms::MAX;
 pub(crate) struct Group {
     pub(crate) starting: u32,
     pub(crate) live: u32,
-    /// Managed lobbies that ended by start limit or silence since the last read.
+    /// Managed lobbies that ended as `StartTimeout` or `Silent` since the last `take_changed_idle_groups`.
     pub(crate) failed: u32,
     pub(crate) empty: BTreeSet<(Ms, u32)>,
 }

@@ -40,8 +40,10 @@ impl Engine {
         self.accept_lobby_call(number)
     }
 
-    /// Returns for each slot whether the list names it. If tokens are invalid for this lobby: their indexes, and the LSN
-    /// that must be durable before the refusal is sent.
+    /// Returns for each slot of the lobby whether the list of player tokens names the slot.
+    ///
+    /// If tokens are invalid for this lobby, the error contains their indexes. The error also contains the LSN that
+    /// must be durable before the refusal is sent.
     fn read_player_list(&self, number: u32, id: Id, tokens: &[&str]) -> Result<Vec<bool>, (Box<[u32]>, Lsn)> {
         let Some(lobby) = self.lobbies.live(number) else { return Ok(Vec::new()) };
         let mut present = vec![false; lobby.slots.used as usize];
@@ -62,7 +64,9 @@ impl Engine {
         if invalid.is_empty() { Ok(present) } else { Err((invalid.into(), wait)) }
     }
 
-    /// Returns the slot of a live use, or None for an ended use. For an invalid token: the LSN that the refusal waits for.
+    /// Returns the slot of a player token, or None if the token's slot use has ended.
+    ///
+    /// For an invalid token, the error is the LSN that must be durable before the refusal is sent.
     fn read_listed_token(&self, lobby: &Lobby, id: Id, text: &str) -> Result<Option<usize>, Lsn> {
         let token = self.config.keys.verify_player(text).filter(|token| token.lobby == id).ok_or(0_u64)?;
         let at = lobby.slots.locate(token.slot).ok_or(lobby.lsn)?;

@@ -12,14 +12,15 @@ use crate::token::PlayerToken;
 
 pub(super) enum KeyLookup {
     Fresh,
-    /// The key was used with another request. The refusal waits for this LSN.
+    /// The key was used with another request. This LSN must be durable before the refusal is sent.
     Reused(Lsn),
     IdempotencyEntry(u32),
     Hold(HoldId),
 }
 
 impl Engine {
-    /// Returns the stored response of find, join or create, or the shared hold of the key. Returns None for an unknown key.
+    /// Returns the stored response of find, join or create. Returns the hold if an earlier request with this key still
+    /// waits, and None for an unknown key.
     ///
     /// Refusals: `IdempotencyKeyReused`, `LobbyStopped`.
     pub fn recall_admission(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Answer<Option<Admission>> {

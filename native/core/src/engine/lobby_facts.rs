@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// `players`: `reserved, connected, kept` slots just before the end.
+    /// Stores the fact that a lobby ended. `players` are its `reserved, connected, kept` slots just before the end.
     pub(super) fn push_ended_fact(
         &mut self,
         lsn: Lsn,

@@ -256,7 +256,8 @@ impl Engine {
         accept(true, self.lobbies.lsn(number))
     }
 
-    /// Returns false without journal credit (bytes that the journal can still accept).
+    /// Ends a lobby and fails its holds. Returns false without journal credit (bytes that the journal can still
+    /// accept).
     pub(super) fn end_lobby(
         &mut self,
         cx: &mut Context<'_>,

@@ -17,7 +17,7 @@ use crate::token::PlayerToken;
 const MAX_PARTY_SIZE: u32 = 64;
 
 enum RejoinOutcome {
-    /// Continue as a join without a token.
+    /// The slot use has ended or its player is connected: continue as a join without a rejoin token.
     No,
     /// The slot use is reserved or kept: reserve its slot again.
     Slot(u16),
@@ -300,7 +300,8 @@ impl Engine {
         }
     }
 
-    /// Closed lobbies allow a rejoin, because the player was in the lobby before.
+    /// Reserves the slot of a rejoin token again. Closed lobbies allow this, because the player was in the lobby
+    /// before.
     fn rejoin_slot(
         &mut self,
         cx: &mut Context<'_>,
