@@ -39,7 +39,8 @@ impl HashKey {
         hash_pair(&self.channel, secret, &[])
     }
 
-    /// Hashes `(caller, key)` and `(operation, message)`, with lengths, so that different pairs differ.
+    /// Hashes the pairs `(caller, key)` and `(operation, message)`. Each hash includes the length of the first part, so
+    /// that different pairs have different hashes.
     pub fn idempotency(&self, caller: &[u8], key: &[u8], operation: &str, message: &[u8]) -> Idempotency {
         Idempotency {
             key: hash_pair(&self.caller, caller, key),

@@ -12,7 +12,7 @@ use crate::timer_wheel::{NONE, TimerLinks};
 /// A silent lobby ends after this many heartbeat timeouts.
 const SILENT_TIMEOUTS_UNTIL_END: u64 = 3;
 
-/// Lobbies of one namespace, version, mode and region. The numbers are internal.
+/// Key of the lobbies of one namespace, version, mode and region. The `u32` fields are numbers of the engine, not ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct LobbyGroupKey {
     pub(crate) namespace: u32,
@@ -212,7 +212,8 @@ impl Lobby {
         self.heartbeat_timeout_ms == 0 || self.managed.is_some() && !self.is_ready || self.awaits_process_exit()
     }
 
-    /// No timeout ends a stopping lobby, because players may still be in its process.
+    /// Returns true for a managed lobby that is stopping. No timeout ends it, because players may still be in its
+    /// process.
     fn awaits_process_exit(&self) -> bool {
         self.managed.is_some() && self.is_stopping
     }

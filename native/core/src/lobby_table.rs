@@ -178,7 +178,8 @@ impl LobbyTable {
         }
     }
 
-    /// Returns the end time of the `ahead`-th tombstone (from 0) with an end after `after`, or of the last tombstone.
+    /// Returns the end time of one of the tombstones that ended after `after`, in order of their end. Chooses position
+    /// `ahead`, from 0, or the last tombstone if there are fewer.
     pub(crate) fn ended_at(&self, after: Ms, ahead: usize) -> Option<Ms> {
         self.ended.range((after + 1, 0)..).take(ahead + 1).last().map(|(at, _)| *at)
     }
@@ -204,7 +205,7 @@ impl TimerNodes for LobbyTable {
     }
 }
 
-/// Leaves out the first 16 bits of the id, because all lobbies of a shard share them.
+/// Hashes a lobby id without its first 16 bits, because all lobbies of a shard share them.
 fn id_hash(seed: &TableSeed, id: Id) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = id.0;
     let [_, _, i, j, k, l, m, n, o, p, ..] = id.0;

@@ -63,7 +63,7 @@ impl NameInterner {
         &self.symbols[number as usize].bytes
     }
 
-    /// Returns the name of a mode or region. Tags are not text.
+    /// Returns the name of a mode or region. Use `bytes` for a tag, because an encoded tag is not text.
     pub(crate) fn text(&self, number: u32) -> &str {
         core::str::from_utf8(self.bytes(number)).unwrap_or_default()
     }

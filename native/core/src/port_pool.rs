@@ -46,8 +46,10 @@ impl PortPool {
         }
     }
 
-    /// Returns true if a lease of `more` ports must be refused, so that other namespaces keep a share of the ports:
-    /// the namespace has at least 64 quarantined ports, and fewer ports than these would remain free.
+    /// Returns true if a lease of `more` ports must be refused, so that other namespaces keep a share of the ports.
+    ///
+    /// This happens if the namespace has `n` quarantined ports, `n` is at least 64, and the lease would leave fewer
+    /// than `n` free ports.
     pub(crate) fn exceeds_fair_share(&self, namespace: Id, more: usize) -> bool {
         let count = self.quarantined_by_namespace.get(&namespace).copied().unwrap_or(0);
         count >= FAIR_SHARE_THRESHOLD && self.free.len() < count + more

@@ -47,7 +47,7 @@ pub(crate) enum SlotUseStatus {
     NeverIssued,
     Live(SlotState),
     Ended(SlotUseEnd),
-    /// At least 32 later uses of the slot have ended.
+    /// The end of the use is no longer stored, because at least 32 later uses of the slot have ended.
     Forgotten,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Slot {
     /// 2 bits per use: the end of generation `g` is at `g % 32`.
     pub(crate) history: u64,
     pub(crate) source: Source,
-    /// Deadline of a reserved or kept slot; start of a connection.
+    /// Deadline of a reserved or kept slot; connect time of a connected slot.
     pub(crate) time: Ms,
     pub(crate) links: TimerLinks,
     /// Number of the current use, or of the last use of a free slot. 0 before the first use.

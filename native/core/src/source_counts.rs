@@ -14,7 +14,7 @@ struct Count {
 
 const PARTS: usize = 64;
 
-/// Counts in many small tables, so that growing one table does not delay a command for long.
+/// Slot counts in many small tables, because the growth of one large table would delay a command for long.
 pub(crate) struct SourceSlotCounts {
     parts: Vec<HashTable<Count>>,
 }

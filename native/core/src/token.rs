@@ -9,16 +9,17 @@ use crate::command::Id;
 const VERSION: u8 = 1;
 const MAC_LEN: usize = 16;
 
-/// Lengths in bytes: `version 1, key id 2, lobby 16, slot 3, generation 4`.
+/// Sum of the field lengths in bytes: `version 1, key id 2, lobby 16, slot 3, generation 4`.
 const PLAYER_BODY: usize = 26;
-/// Lengths in bytes: `version 1, key id 2, lobby 16`.
+/// Sum of the field lengths in bytes: `version 1, key id 2, lobby 16`.
 const LOBBY_BODY: usize = 19;
-/// Lengths in bytes: `version 1, key id 2, namespace 16, token id 16`.
+/// Sum of the field lengths in bytes: `version 1, key id 2, namespace 16, token id 16`.
 const PUBLIC_BODY: usize = 35;
 
-/// Lengths in bytes: `version 1, key id 2, namespace 16, token id 16, expiry 8`.
+/// Sum of the field lengths in bytes: `version 1, key id 2, namespace 16, token id 16, expiry 8`.
 const DEVELOPMENT_BODY: usize = 43;
-/// Lengths in bytes: `version 1, key id 2, hour 4, nonce 16`. The MAC key depends on the development token.
+/// Sum of the field lengths in bytes: `version 1, key id 2, hour 4, nonce 16`. The MAC key depends on the development
+/// token.
 const MOCK_BODY: usize = 23;
 const DEVELOPMENT_PREFIX: &str = "dev_";
 

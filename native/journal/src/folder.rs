@@ -39,7 +39,7 @@ impl Folder {
         self.path.join(format!("image-{lsn:020}.img"))
     }
 
-    /// Returns the path of a file during its write. The next start removes such a file.
+    /// Returns the temporary path of a file that is being written. The next start removes such a file.
     pub fn unfinished(&self, purpose: &str) -> PathBuf {
         self.path.join(format!("{purpose}{UNFINISHED}"))
     }

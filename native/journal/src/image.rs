@@ -22,7 +22,7 @@ const CHUNK: usize = 1024 * 1024;
 pub(crate) struct Covered {
     pub lsn: Lsn,
     pub sequence: u64,
-    /// Number of the last segment. The log continues at the start of the next segment.
+    /// Number of the last segment that the image covers. The log continues at the start of the next segment.
     pub segment: u64,
     pub epoch: u64,
     pub clock: ClockRecord,

@@ -83,7 +83,8 @@ impl Shared {
     }
 }
 
-/// Locks a mutex, also after a panic. No change of the protected values can panic halfway.
+/// Locks a mutex, even if a thread panicked while it held the lock. No panic can leave the protected values half
+/// changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -257,7 +258,8 @@ impl Journal {
         self.core.prepare_segment()
     }
 
-    /// Ends the threads, then writes the pending batches as far as the segments reach. Blocks until the threads end.
+    /// Ends the threads, then writes the pending batches that fit into the prepared segments. Blocks until both are
+    /// done.
     ///
     /// Do not submit events after this call. A second call does nothing.
     pub fn shutdown(&self) {

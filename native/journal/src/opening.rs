@@ -24,7 +24,8 @@ pub struct Recovered {
     pub image_lsn: Lsn,
     pub batches: u64,
     pub events: u64,
-    /// Known bytes of a batch that a crash cut short. The events of that batch were never acknowledged.
+    /// Length of the last batch if a crash cut it short, as far as the file shows it; else 0. Its events were never
+    /// acknowledged.
     pub torn_bytes: u64,
     pub epoch: u64,
     pub service_ms: u64,

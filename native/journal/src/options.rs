@@ -72,7 +72,7 @@ pub trait State {
 
     fn write_image(&self, out: &mut dyn io::Write) -> io::Result<()>;
 
-    /// Returns the unknown event kind if that was the reason why [`State::apply`] failed.
+    /// Returns the event kind that the last [`State::apply`] did not know, or None if it had no such error.
     fn unknown_kind(&self) -> Option<u8> {
         None
     }

@@ -10,10 +10,10 @@ use crate::Lsn;
 use crate::batch::{HEADER, SECTOR, framed};
 use crate::segment::{HEADER_SPACE, Segment, payload_of};
 
-/// Bytes that can still be submitted, framing included.
+/// Bytes that can still be submitted, including batch headers and padding.
 ///
-/// One submission of at most `total` and `largest` bytes fits. A submission of at most `total - reserve` bytes leaves a
-/// segment for events that free slots. The values are valid for one submission within a second.
+/// A submission fits if it has at most `total` and at most `largest` bytes. With at most `total - reserve` bytes, it
+/// also leaves a segment for events that free slots. The values are valid for one submission within a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credit {
     pub total: u64,

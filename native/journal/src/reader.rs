@@ -90,7 +90,8 @@ impl SegmentReader {
         Ok(None)
     }
 
-    /// Returns the known bytes of the damaged batch at the current offset.
+    /// Returns the length of the damaged batch at the current offset, or 0 if there is none. If only the start of the
+    /// header is readable, returns the length of one sector.
     pub fn torn_bytes(&mut self) -> Result<u64, OpenError> {
         if self.offset + SECTOR > self.header.bytes {
             return Ok(0);

@@ -142,7 +142,8 @@ impl<'a> Replay<'a> {
 
     /// Applies the valid batches at the start of a segment, and returns the position after them.
     ///
-    /// `hole` is the end of the previous segment. A gap before the first batch is reported for that position.
+    /// `hole` is the end of the log in the previous segment. If the first batch does not continue the log, the error
+    /// names that position.
     pub fn apply_whole_batches(
         &mut self,
         reader: &mut SegmentReader,
@@ -169,7 +170,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Fails if the first batch of a segment does not continue the log, which ended at `hole`.
+    /// Fails if the first batch of a segment does not continue the log. The error names `hole`, the position where the
+    /// log ended.
     pub fn check_begins_after(&self, number: u64, hole: Place) -> Result<(), OpenError> {
         let mut reader = self.open(number)?;
         match reader.next()? {

@@ -23,7 +23,7 @@ const CLOSED_SEGMENTS_UNTIL_COMPACTION: usize = 4;
 const MAX_FREE_SEGMENTS: usize = 6;
 const RETRY: Duration = Duration::from_secs(1);
 const ZEROS: usize = 1024 * 1024;
-/// Zero bytes between two syncs of a new file, so that the syncs of batches do not wait long.
+/// Zero bytes that are written to a new file between two syncs. A larger value would delay the syncs of batches.
 const ZEROS_PER_SYNC: u64 = 8 * 1024 * 1024;
 
 pub(crate) struct SegmentPool {
