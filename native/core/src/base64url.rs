@@ -4,7 +4,7 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 const INVALID: u32 = 1 << 31;
 
-/// Value of each character, shifted for its position in a group of four.
+/// 6-bit value of each character, shifted to its bits in a group of four characters. Indexed by position and character.
 const PLACED: [[u32; 256]; 4] = {
     let mut placed = [[INVALID; 256]; 4];
     let mut value = 0;

@@ -89,7 +89,8 @@ impl LobbyAttendance {
         self.connections = self.connections.saturating_add(1);
     }
 
-    /// Adds the connected time of a player who left. Adds nothing if `at` is 0, because the time of leaving is unknown.
+    /// Adds the time from `since` to `at` to the connected time. Adds nothing if `at` is 0, which means an unknown
+    /// time.
     #[inline]
     pub(crate) fn player_left(&mut self, since: Ms, at: Ms) {
         self.player_ms = self.player_ms.saturating_add(at.saturating_sub(since));

@@ -24,7 +24,7 @@ pub struct Compacted {
     pub image_bytes: u64,
 }
 
-/// Writes a new durable image of the newest image and all closed segments after it.
+/// Writes a new durable image, which combines the newest image with all closed segments after it.
 ///
 /// The state must be empty. Does not touch the current segment. Returns [`OpenError::Locked`] if another compaction of
 /// the folder is running.

@@ -98,7 +98,7 @@ pub struct Engine {
     seed: TableSeed,
     time: ServiceTime,
     last_lsn: Lsn,
-    /// LSN of the last event that dropped old records. An answer "unknown lobby" waits for this LSN.
+    /// LSN of the last event that dropped old records. It must be durable before an answer "unknown lobby" is sent.
     forgotten_lsn: Lsn,
     is_live: bool,
 
