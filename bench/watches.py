@@ -1,4 +1,4 @@
-"""Blocked long polls over HTTP: memory for each one, and response time of a change for one watcher and for all.
+"""Blocked long polls over HTTP: memory of each, and response time of a change for one watcher and for all.
 
 Load: the service on one core, the watchers on the other. A response must be a 200 with a newer index. Watches that time
 out are repeated. Changes for one watcher have five rounds, each with a new service, because caches of an earlier round

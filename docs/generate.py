@@ -75,8 +75,8 @@ def error_page() -> str:
     parts += [
         "## Words in `errors`",
         "",
-        "The `path` of a problem has the field names as sent, map keys and list indexes as strings,",
-        'and then one of these words, such as `["tags", "map", "too-long"]`.',
+        "The `path` of a problem has the field names as sent, and map keys and list indexes as strings.",
+        'Its last element is one of these words, as in `["tags", "map", "too-long"]`.',
         "",
         "| word | the field |",
         "|---|---|",

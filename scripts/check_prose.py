@@ -3,8 +3,10 @@
 
 Reads comments, docstrings and Markdown, and prints every place that breaks a rule:
 
-- a banned word (BANNED), or an opening word that hides the subject (OPENING),
-- a sentence of more than LONGEST_SENTENCE words,
+- a banned word (BANNED);
+- an opening word that hides the subject (OPENING);
+- a sentence of more than LONGEST_SENTENCE words;
+- a first sentence of a docstring of more than LONGEST_SUMMARY words;
 - a reference to a document that is not in this repository.
 
 `check_prose.py [PATH ...]` checks these files, or every tracked file.

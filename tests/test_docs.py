@@ -487,8 +487,9 @@ def test_generated_pages_are_current() -> None:
 
 
 def test_codes_on_pages_are_in_the_table() -> None:
-    """Every span in capitals with an underscore is an error code, a variable, a reason of a failed
-    lobby, or in the list of names of the system.
+    """Every span in capitals with an underscore is a known name.
+
+    Known are error codes, variables, reasons of a failed lobby, and listed names of the system.
     """
     slug = re.compile(r"`([A-Z][A-Z\d]*(?:_[A-Z\d]+)+)`")
     variable = re.compile(r"(HOSTING|PYSERVICE|PORT)_\w+|(CLOUD|PUBLIC|ENV)_TOKEN")

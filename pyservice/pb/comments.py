@@ -601,7 +601,7 @@ COMMENTS: Final[dict[str, str]] = {
     "hosting.v1.LobbyRecord": "A lobby, running or ended.",
     "hosting.v1.LobbyRecord.connected_count": "Connected players, now or at the end.",
     "hosting.v1.LobbyRecord.create_ts": "Time of creation, RFC 3339.",
-    "hosting.v1.LobbyRecord.failure": "Reason of a failure: START_TIMEOUT (not ready in time), SILENT (no call for too long), EXITED (the process exited before ready, or with an error), TIER_UNKNOWN (the operator removed the tier), UNKNOWN, or a reason of a server: EXEC_FAILED, OUT_OF_MEMORY, BUILD_UNUSABLE, CAPACITY_EXHAUSTED, PORTS_UNAVAILABLE, LOST.",
+    "hosting.v1.LobbyRecord.failure": "Reason of a failure. START_TIMEOUT: not ready in time. SILENT: no call for too long. EXITED: the process exited before ready, or with an error. TIER_UNKNOWN: the operator removed the tier. Others are UNKNOWN and the reasons of a server: EXEC_FAILED, OUT_OF_MEMORY, BUILD_UNUSABLE, CAPACITY_EXHAUSTED, PORTS_UNAVAILABLE, LOST.",
     "hosting.v1.LobbyRecord.is_closed": "Whether the lobby server closed the lobby.",
     "hosting.v1.LobbyRecord.is_draining": "Whether the lobby will end, because the namespace runs another version or the lobby is stopping.",
     "hosting.v1.LobbyRecord.lobby_group_name_id": "Name of the game mode.",

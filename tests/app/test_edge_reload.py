@@ -1,5 +1,6 @@
-"""SIGHUP for edge-guard: it loads new certificates, limits and times, keeps the old ones after an
-error, and keeps connected players.
+"""SIGHUP for edge-guard: reload of certificates, limits and times.
+
+After an error the old ones stay. Connected players stay in any case.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The control plane reads the player counts before its server opens, so that its first responses
-include players from before a restart.
+"""Player counts that the control plane reads before its server opens.
+
+Its first responses include players from before a restart.
 """
 
 from __future__ import annotations

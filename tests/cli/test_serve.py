@@ -47,8 +47,9 @@ def _mounted(disk: SmallDisk) -> Iterator[int]:
 
 @pytest.fixture
 def small(make_service: MakeService, tmp_path: Path) -> Iterator[tuple[Service, Path]]:
-    """Service after its first run, with data directory and ready file on a full disk, and a file
-    to remove to free space.
+    """Service after its first run, with data directory and ready file on a full disk.
+
+    The file beside it is removed to free space.
     """
     disk = small_disk(tmp_path, 12)
     with _mounted(disk) as holder:

@@ -1,7 +1,7 @@
 """The public interface as a list of lines, and the stored list of an earlier release.
 
-A line names one thing that clients or operators depend on: an error code with its statuses, an rpc, a route, a message
-field, an enum value, a metric, a setting with its default, or a command.
+A line names one thing that clients or operators depend on: an error code with its statuses, an
+rpc, a route, a field, an enum value, a metric, a setting or a command.
 """
 
 from __future__ import annotations

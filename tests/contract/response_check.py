@@ -81,8 +81,8 @@ class ResponseChecker:
 
 
 def is_failure(slug: str, status: int) -> bool:
-    """Returns true for a status of 500 or above, except 503, 504 and the status of a code that the
-    operation declares.
+    """Returns whether the status is an undeclared one of 500 or above. 503 and 504 are never
+    failures.
 
     INTERNAL always counts as a failure.
     """

@@ -31,8 +31,9 @@ def _code_and_test(item: tuple[tuple[str, Shown], set[str]]) -> tuple[str, str]:
 
 
 async def test_shared_tests_cover_only_unreachable_codes() -> None:
-    """One test may cover several operations only for errors of the data plane, INTERNAL, and
-    STORAGE_FULL of operations that write nothing.
+    """One test may cover several operations only for three kinds of errors.
+
+    They are errors of the data plane, INTERNAL, and STORAGE_FULL of operations that write nothing.
     """
     slugs_by_code: defaultdict[str, set[str]] = defaultdict(set)
     for (code, one), slugs in sorted(shown_for_all().items(), key=_code_and_test):

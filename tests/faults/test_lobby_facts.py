@@ -1,5 +1,6 @@
-"""Facts for the control plane on a stalled disk and across kills: no fact is sent before it is
-durable, and a reader stores each fact once.
+"""Facts for the control plane on a stalled disk and across kills.
+
+No fact is sent before it is durable, and a reader stores each fact once.
 """
 
 from __future__ import annotations

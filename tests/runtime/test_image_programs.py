@@ -48,7 +48,7 @@ def test_image_configuration_gives_command_and_user(tmp_path: Path) -> None:
 
 
 def test_user_file_is_not_read_outside_of_the_image(tmp_path: Path) -> None:
-    """In the image, the user file is a link to a file outside of the image or to a missing file."""
+    """The image's user file is a link to a file outside of the image or to a missing file."""
     host = tmp_path / "build"
     base = layer(link("etc", "/../../../../etc"), link("passwd", "/etc/passwd"))
     with pytest.raises(BadManifest, match="no user 'root'"):

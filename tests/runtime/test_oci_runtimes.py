@@ -1,5 +1,6 @@
-"""Detection of a working OCI runtime, and its handling of a bundle: as root and not, on disk and
-in memory.
+"""Detection of a working OCI runtime, and its handling of a bundle.
+
+The tests run as root and not, on disk and in memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Builds that a node cannot unpack now: the node retries until the run's deadline, and a run
-without its build ends with a reason.
+"""Retries of builds that a node cannot unpack at the moment.
+
+The node retries until the run's deadline. A run without its build ends with a reason.
 """
 
 from __future__ import annotations

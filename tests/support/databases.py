@@ -1,5 +1,4 @@
-"""Real databases for tests: a SQLite file, or a database of its own on the PostgreSQL server of
-this test run.
+"""Real databases for tests: a SQLite file, or a database on the PostgreSQL server of this run.
 
 A test that stops or stalls a PostgreSQL server uses a server of its own.
 """

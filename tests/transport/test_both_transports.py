@@ -164,8 +164,9 @@ async def test_trusted_proxy_sets_the_client_coordinates(
 
 @pytest.fixture
 async def slow_api(kind: str, service: SmallService, metrics: RequestMetrics) -> AsyncIterator[Api]:
-    """Server that allows two requests at once and then one in a thousand seconds, for each address
-    that the trusted proxy forwards.
+    """Server that allows two requests at once and then one in a thousand seconds.
+
+    The limit is counted for each address that the trusted proxy forwards.
     """
     limits = Limits(Rate(0.001, 2), Rate(0.001, 3))
     async with open_api(kind, service, TRUSTING, metrics, limits) as opened:

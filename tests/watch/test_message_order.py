@@ -15,8 +15,8 @@ CALL = Call("ray", b"\x7f\0\0\1")
 
 
 class Request(WaitingRequest):
-    """Request in one of four states: parked by the plane, on its way to the server, held by the
-    server, or woken.
+    """Request in one of four states: parked, on its way to the server, held by the server, or
+    woken.
     """
 
     def __init__(self, topic: str, index: str, plane: Topics, seen: int) -> None:

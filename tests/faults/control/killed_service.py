@@ -46,8 +46,7 @@ Rows = dict[str, frozenset[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a plane is killed: before, after or in the middle of a call on a file of the data
-    directory.
+    """Where a plane is killed: before, after or during a call on a file of the data directory.
 
     Without a call, the plane is killed `delay_ms` after the request.
     """
