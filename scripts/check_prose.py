@@ -34,7 +34,9 @@ CODE_SPAN = re.compile(r"`[^`]*`")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 PART_END = re.compile(r"(?<=[.!?:;])\s+")
 SKIPPED = re.compile(r"(^|/)pb/|\.lock$|^LICENSE$")
-LONGEST_SENTENCE = 40
+# The rule is 25 words. Signs such as `=` and `→` count here as words.
+LONGEST_SENTENCE = 30
+LONGEST_SUMMARY = 20
 LONGEST_SUBJECT = 72
 
 COMMENT_MARKS = {
@@ -100,6 +102,18 @@ def markdown_texts(source: str) -> Iterator[Text]:
     yield from paragraphs(prose)
 
 
+def long_summaries(path: Path) -> Iterator[Text]:
+    """Yields the docstrings with a first sentence of more than LONGEST_SUMMARY words."""
+    if path.suffix not in (".py", ".pyi"):
+        return
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            summary = SENTENCE_END.split(CODE_SPAN.sub("x", text))[0]
+            if len(summary.split()) > LONGEST_SUMMARY:
+                yield getattr(node, "lineno", 1), f"the first sentence is long: {summary[:60]!r}"
+
+
 def texts(path: Path) -> Iterator[Text]:
     if path.suffix in (".py", ".pyi"):
         yield from python_texts(path.read_text())
@@ -128,7 +142,7 @@ def subject_problems(subject: str) -> Iterator[str]:
         yield f"{len(subject)} characters; the limit is {LONGEST_SUBJECT}"
     if ";" in subject:
         yield "several topics"
-    if not re.match(r"[\w/.-]+: [a-z]", subject):
+    if not re.match(r"[\w/.-]+(, [\w/.-]+)*: [a-z]", subject):
         yield "the form is `area: imperative sentence`"
     if found := BANNED.search(subject):
         yield f"name the subject instead of {found[0]!r}"
@@ -148,12 +162,16 @@ def main() -> int:
         subject = Path(options.commit).read_text(encoding="utf-8").splitlines()[0]
         found = [f"commit subject: {problem}" for problem in subject_problems(subject)]
     else:
+        names = options.paths or tracked_files()
+        paths = [Path(name) for name in names if not SKIPPED.search(name) and Path(name).is_file()]
         found = [
-            f"{name}:{line}: {problem}"
-            for name in options.paths or tracked_files()
-            if not SKIPPED.search(name) and Path(name).is_file()
-            for line, text in texts(Path(name))
+            f"{path}:{line}: {problem}"
+            for path in paths
+            for line, text in texts(path)
             for problem in problems(text)
+        ]
+        found += [
+            f"{path}:{line}: {problem}" for path in paths for line, problem in long_summaries(path)
         ]
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
