@@ -56,11 +56,10 @@ async def _picture(objects: Objects, run: RunStep, file: Record, key: str) -> st
     content = b"".join([block async for block in objects.read(key)])
     picture = await run(lambda: check_image(content))
     if picture is None:
-        require_valid([field_problem(["path"], "invalid", "is not a whole png or jpeg picture")])
+        require_valid([field_problem(["path"], "invalid", "is not a complete PNG or JPEG picture")])
     elif picture.kind != kind_of_name(file.path):
-        require_valid(
-            [field_problem(["path"], "invalid", f"does not say {picture.kind}, as the file is")]
-        )
+        reason = f"must have an extension of {picture.kind}, the format of the file"
+        require_valid([field_problem(["path"], "invalid", reason)])
     assert picture is not None
     return picture.kind
 
@@ -83,7 +82,7 @@ async def _build(objects: Objects, form: BuildForm, file: Record, key: str) -> b
     digest, bad = bytes.fromhex(report.sha256), report.problem
     problems: list[FieldProblem] = []
     if file.sha256 is not None and file.sha256 != digest:
-        reason = f"is not that of what was uploaded, which is {digest.hex()}"
+        reason = f"is not the SHA-256 of the uploaded file, which is {digest.hex()}"
         problems.append(field_problem(["image_file", "sha256"], "invalid", reason))
     if bad is not None:
         # The entry is not in the path: some clients split paths at dots, and an entry may have any
@@ -111,7 +110,7 @@ def path_problems(path: str, *location: str) -> Iterator[FieldProblem]:
         yield field_problem(location, "too-long", f"must have at most {FILE_PATH_MAX_BYTES} bytes")
     elif not is_file_path(path):
         reason = (
-            "must be relative, without . or .. or nothing between slashes, and without backslashes"
+            "must be relative, without empty, . or .. segments, backslashes or control characters"
         )
         yield field_problem(location, "invalid", reason)
 
