@@ -95,7 +95,7 @@ def read_archive(
         collections.deque(content, maxlen=0)
         source.skip_padding(size)
     if not has_entries and zero_blocks < 2:
-        raise _broken("is not a tar with something in it")
+        raise _broken("is not a tar: it has no entries and no end marker")
     source.skip_rest()
     rules.finish()
 
@@ -115,11 +115,11 @@ class _Source:
 
     def meta(self, size: int) -> bytes:
         if size > _META_MAX_BYTES:
-            raise _broken("has a name or attributes that are too long")
+            raise _broken(f"has an extended header that is longer than {_META_MAX_BYTES} bytes")
         padded = size + _padding(size)
         content = self._whole(self._exactly(padded), padded)
         if any(content[size:]):
-            raise _broken("has a name or attributes that go on behind their end")
+            raise _broken("has an extended header with data after its end")
         return content[:size]
 
     def refuse_announced(self, size: int) -> None:
@@ -155,7 +155,7 @@ class _Source:
     @staticmethod
     def _whole(content: bytes, size: int) -> bytes:
         if len(content) < size:
-            raise _broken("is cut off: its last entry is not whole")
+            raise _broken("is truncated: its last entry is incomplete")
         return content
 
 
@@ -173,12 +173,12 @@ def _read_meta(
     else:
         records = dict(_pax(content))
         if any(name.startswith("GNU.sparse") for name in records):
-            raise _broken("has a sparse file, which cannot be unpacked")
+            raise _broken("has a sparse file: create the archive without sparse files")
         if kind == _PAX:
             names = (_OF_ENTRY | _OWNERS) & records.keys()
             _add(of_next, {name: records[name] for name in names})
         elif not _OF_ENTRY.isdisjoint(records):
-            raise _broken("gives all entries one path or size")
+            raise _broken("has a global header that sets the path or size of all entries")
         else:
             of_all |= {name: records[name] for name in _OWNERS & records.keys()}
 
@@ -186,7 +186,7 @@ def _read_meta(
 def _add(attributes: dict[str, bytes], more: dict[str, bytes]) -> None:
     if not _OF_ENTRY.isdisjoint(attributes.keys() & more.keys()):
         # Readers disagree on the value that counts.
-        raise _broken("gives an entry two paths or sizes")
+        raise _broken("has an entry with two paths or two sizes")
     attributes |= more
 
 
@@ -204,7 +204,7 @@ def _number(field: bytes) -> int:
     if not text:
         return 0
     if text.strip(b"01234567"):
-        raise _broken("is not a tar: a header has no number where one belongs")
+        raise _broken("is not a tar: a numeric header field is not a number")
     return int(text, 8)
 
 
@@ -216,7 +216,7 @@ def _owner(attribute: bytes | None, field: bytes) -> int:
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 18:
-        raise _broken("has attributes with a number out of range")
+        raise _broken("has an extended header with an invalid number")
     return int(text)
 
 
@@ -241,6 +241,6 @@ def _pax(content: bytes) -> Iterator[tuple[str, bytes]]:
         record = content[at + len(digits) + 1 : at + length]
         name, separator, value = record.partition(b"=")
         if length <= len(digits) or not separator or not record.endswith(b"\n"):
-            raise _broken("has attributes that are no attributes")
+            raise _broken("has a malformed extended header")
         yield name.decode("utf-8", "replace"), value[:-1]
         at += length

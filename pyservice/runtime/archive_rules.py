@@ -64,28 +64,30 @@ class FolderRules:
         if kind in DEVICES:
             raise BadArchive(shown, "not-allowed", "is a device or a pipe")
         if kind not in FILES and kind not in (HARD_LINK, SYMBOLIC_LINK, FOLDER):
-            raise BadArchive(shown, "not-allowed", "is neither file, folder nor link")
+            reason = "has an unsupported type: use files, folders and links"
+            raise BadArchive(shown, "not-allowed", reason)
         path = self._inside(shown, name)
         if path in self._links:
-            raise BadArchive(shown, "not-unique", "stands where a link is")
+            raise BadArchive(shown, "not-unique", "has the same path as a symbolic link")
         if not path and kind != FOLDER:
-            raise BadArchive(shown, "invalid", "has no name")
+            raise BadArchive(shown, "invalid", "has an empty path")
         if kind == HARD_LINK and self._inside(shown, link) in self._links:
-            raise BadArchive(shown, "not-allowed", "is another name of a link")
+            raise BadArchive(shown, "not-allowed", "is a hard link to a symbolic link")
         if kind == SYMBOLIC_LINK:
             _refuse_link(shown, link)
             if link.startswith(b"/") or not link:
-                raise BadArchive(shown, "not-allowed", "is a link out of the archive")
+                reason = "is a symbolic link with an absolute or empty target"
+                raise BadArchive(shown, "not-allowed", reason)
             self._links[path] = tuple(link.split(b"/"))
 
     def _inside(self, shown: str, name: bytes) -> tuple[bytes, ...]:
         if name.startswith(b"/"):
-            raise BadArchive(shown, "not-allowed", "has no relative path")
+            raise BadArchive(shown, "not-allowed", "has an absolute path")
         words = tuple(path_parts(name))
         _refuse_path(shown, words)
         for length in range(1, len(words)):
             if words[:length] in self._links:
-                raise BadArchive(shown, "not-allowed", "is behind a link")
+                raise BadArchive(shown, "not-allowed", "has a symbolic link as a parent folder")
         return words
 
     def finish(self) -> None:
@@ -97,7 +99,7 @@ class FolderRules:
                 word = left.pop()
                 steps += 1
                 if steps > STEPS_MAX:
-                    raise BadArchive("", "too-many", "has too many links through links")
+                    raise BadArchive("", "too-many", "has too many nested symbolic links")
                 if word in (b"", b"."):
                     continue
                 if word != b"..":
@@ -111,7 +113,8 @@ class FolderRules:
                     place.pop()
                 else:
                     shown = b"/".join(path).decode("utf-8", "replace")[:256]
-                    raise BadArchive(shown, "not-allowed", "is a link out of the archive")
+                    reason = "is a symbolic link that points outside the archive"
+                    raise BadArchive(shown, "not-allowed", reason)
 
 
 class RootRules:
@@ -124,14 +127,15 @@ class RootRules:
         shown = _display_name(name)
         kinds = (HARD_LINK, SYMBOLIC_LINK, FOLDER)
         if kind not in FILES and kind not in kinds and kind not in DEVICES:
-            raise BadArchive(shown, "not-allowed", "is neither file, folder, link nor device")
+            reason = "has an unsupported type: use files, folders, links and devices"
+            raise BadArchive(shown, "not-allowed", reason)
         _refuse_path(shown, path_parts(name))
         if kind == HARD_LINK:
             _refuse_path(shown, path_parts(link))
         elif kind == SYMBOLIC_LINK:
             _refuse_link(shown, link)
         if kind in (HARD_LINK, SYMBOLIC_LINK) and not link:
-            raise BadArchive(shown, "not-allowed", "is a link to nothing")
+            raise BadArchive(shown, "not-allowed", "is a link without a target")
 
     def finish(self) -> None:
         pass
@@ -145,7 +149,8 @@ def _refuse_path(shown: str, words: Collection[bytes]) -> None:
     if b".." in words:
         raise BadArchive(shown, "not-allowed", "has .. in its path")
     if len(words) > DEPTH_MAX:
-        raise BadArchive(shown, "not-allowed", "is too deep in folders")
+        reason = f"has more than {DEPTH_MAX} segments in its path"
+        raise BadArchive(shown, "not-allowed", reason)
     # Without this check, the error would only occur at the start of a run.
     lengths = [len(word) for word in words]
     if max(lengths, default=0) > NAME_MAX_BYTES:
@@ -160,10 +165,10 @@ def _refuse_path(shown: str, words: Collection[bytes]) -> None:
 
 def _refuse_link(shown: str, link: bytes) -> None:
     if len(link) > LINK_MAX_BYTES:
-        reason = f"leads to a path that is longer than {LINK_MAX_BYTES} bytes"
+        reason = f"has a link target that is longer than {LINK_MAX_BYTES} bytes"
         raise BadArchive(shown, "too-long", reason)
     if b"\0" in link:
-        raise BadArchive(shown, "invalid", "leads to a path with a NUL")
+        raise BadArchive(shown, "invalid", "has a NUL in its link target")
 
 
 def _display_name(name: bytes) -> str:
@@ -200,19 +205,19 @@ class SizeAllowance:
         if self.max_bytes == UNPACKED_MAX_BYTES:
             return (
                 f"unpacks to at least {bytes_so_far} bytes, and no build may unpack to more than {self.max_bytes}: "
-                "leave out what the server does not need"
+                "leave out files that the server does not need"
             )
         return (
             f"unpacks to at least {bytes_so_far} bytes, and {self._packed_bytes} bytes may unpack to at most "
-            f"{self.max_bytes} ({RATIO_MAX} times as much, or {FREE_BYTES}): leave out what the server does not need, "
-            "have it write what is empty when it starts, or upload it with less compression"
+            f"{self.max_bytes} ({RATIO_MAX} times as much, or {FREE_BYTES}): leave out files that the server does not "
+            "need, let the server create large empty files when it starts, or upload it with less compression"
         )
 
 
 def too_many() -> BadArchive:
     reason = (
-        f"must have at most {ENTRIES_MAX} files, folders and links, layers of an image together: leave out what the "
-        "server does not need, or put many small files into one"
+        f"must have at most {ENTRIES_MAX} files, folders and links, all layers of an image together: leave out files "
+        "that the server does not need, or pack many small files into one"
     )
     return BadArchive("", "too-many", reason)
 

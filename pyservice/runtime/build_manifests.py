@@ -72,14 +72,14 @@ def read_server_json(content: bytes | None) -> BuildProgram:
 def _problems(fields: Mapping[str, Any]) -> Iterator[str]:
     for name in fields:
         if name not in ("command", "env", "workdir"):
-            yield f"{name!r} is not known: it may have command, env and workdir"
+            yield f"{name!r} is not known: the known fields are command, env and workdir"
     command, env, workdir = fields.get("command"), fields.get("env", {}), fields.get("workdir", ".")
     if not (_are_texts(command) and command and command[0]):
         yield "command must be a list of strings that begins with a program"
     if not isinstance(env, dict) or not all(
         _VARIABLE.fullmatch(name) and _is_text(value) for name, value in env.items()
     ):
-        yield "env must be an object of strings, by name of a variable"
+        yield "env must be an object that maps names of variables to strings"
     if not _is_text(workdir) or workdir.startswith("/") or ".." in workdir.split("/"):
         yield "workdir must be a path inside the archive"
 
@@ -128,7 +128,7 @@ def read_image(read: Read, names: Collection[str], tag: str | None) -> BuildCont
         raise BadManifest(f"must have at most {LAYERS_MAX} layers")
     for layer in layers:
         if layer not in names:
-            raise BadManifest(f"lacks the layer {layer!r} that it names")
+            raise BadManifest(f"lacks the layer {layer!r}, which its manifest names")
     return BuildContents(_of_config(_object(config, _content(read, config)), config), layers)
 
 
@@ -200,7 +200,7 @@ def _chosen(named: Sequence[tuple[Any, Any]], tag: str | None, path: str) -> Any
         raise BadManifest(f"{path} has no image for linux/{_architecture()}")
     names = ", ".join(known[:8]) or "no names"
     if fitting:
-        raise BadManifest(f"{path} has several images: image_tag has to name one ({names})")
+        raise BadManifest(f"{path} has several images ({names}): set image_tag to select one")
     raise BadManifest(f"{path} has no image {tag!r}, it has {names}")
 
 
@@ -288,7 +288,7 @@ def _json(path: str, content: bytes | None, max_bytes: int = MAX_BYTES) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise BadManifest(f"{path} is no JSON: {error}") from None
+        raise BadManifest(f"{path} is not valid JSON: {error}") from None
 
 
 def _is_text(value: object) -> bool:

@@ -165,7 +165,8 @@ class _Manifests:
         for number, piece in enumerate(content):
             if self._name is None and number == 0 and piece.startswith((b"{", b"[")):
                 if len(self._files) >= _SMALL_FILES_MAX:
-                    raise BadArchive("", "too-many", "has too many files that say what is in it")
+                    reason = f"has more than {_SMALL_FILES_MAX} files that begin like JSON"
+                    raise BadArchive("", "too-many", reason)
                 self._files[path] = bytearray()
             copy = self._files.get(path)
             if copy is not None:
@@ -199,7 +200,7 @@ class DiskReserve:
 
     def refuse_without(self) -> None:
         if self._is_short():
-            raise OSError(errno.ENOSPC, "the disk came down to its reserve of space or inodes")
+            raise OSError(errno.ENOSPC, "the disk reached its reserve of space or inodes")
 
 
 class _Folder:
@@ -217,7 +218,7 @@ class _Folder:
         self._reserve.written(DISK_BLOCK_BYTES)
         if os.path.lexists(path):
             if os.path.isdir(path):
-                raise BadArchive(entry.name, "not-unique", "is a folder and a file")
+                raise BadArchive(entry.name, "not-unique", "is both a folder and a file")
             os.unlink(path)
         if entry.kind == SYMBOLIC_LINK:
             os.symlink(entry.link, path)
@@ -230,15 +231,16 @@ class _Folder:
         linked = self._path(entry.link)
         # Any other folder is missing or is a link. Nothing is written through links.
         if os.path.dirname(linked) not in self._folders or not os.path.lexists(linked):
-            raise BadArchive(entry.name, "not-found", "is another name of what is not there yet")
+            reason = "is a hard link to a missing file: put the file before the link"
+            raise BadArchive(entry.name, "not-found", reason)
         if linked in self._folders:
-            raise BadArchive(entry.name, "not-allowed", "is another name of a folder")
+            raise BadArchive(entry.name, "not-allowed", "is a hard link to a folder")
         os.link(linked, path, follow_symlinks=False)
 
     def _path(self, name: str) -> str:
         words = path_words(name)
         if name.startswith("/") or ".." in words:
-            raise BadArchive(name, "not-allowed", "leads out of the archive")
+            raise BadArchive(name, "not-allowed", "points outside the archive")
         return "/".join([self._root, *words])
 
     def _create_folder(self, path: str) -> None:
@@ -250,7 +252,8 @@ class _Folder:
             os.mkdir(path, 0o755)
         except FileExistsError:
             name = path.removeprefix(f"{self._root}/")
-            raise BadArchive(name, "not-unique", "stands where a folder has to be") from None
+            reason = "is a file or link, but other entries need a folder of this path"
+            raise BadArchive(name, "not-unique", reason) from None
         self._folders.add(path)
 
     def _write(self, entry: ArchiveEntry, path: str) -> None:
@@ -273,7 +276,7 @@ class _BundleRoot:
             return
         link = _inside_rootfs(entry.link) if entry.kind == HARD_LINK else entry.link
         if link is None:
-            raise BadArchive(name, "not-allowed", f"is another name of what is not in {_ROOTFS}")
+            raise BadArchive(name, "not-allowed", f"is a hard link to a file outside {_ROOTFS}")
         self._root.add(dataclasses.replace(entry, name=name, link=link), whiteouts=False)
 
 
@@ -416,7 +419,7 @@ def main() -> int:
         if is_disk_full(error) or error.errno in _FAULTS:
             print(error.strerror, file=sys.stderr)
             return NO_SPACE_STATUS if is_disk_full(error) else FAULT_STATUS
-        problem = BadArchive("", "invalid", error.strerror or "it cannot be unpacked here")
+        problem = BadArchive("", "invalid", error.strerror or "cannot be unpacked on this machine")
     found = problem and (problem.entry, problem.word, problem.reason)
     print(json.dumps({"sha256": digest, "problem": found}))
     return 0

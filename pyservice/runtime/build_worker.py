@@ -96,7 +96,7 @@ async def _run(
     if process.returncode == FAULT_STATUS:
         raise OSError(reason)
     if process.returncode != 0:
-        raise WorkerFailed(f"the worker ended with {process.returncode}: {reason}")
+        raise WorkerFailed(f"the build worker ended with {process.returncode}: {reason}")
     found = json.loads(output)
     return BuildReport(found["sha256"], found["problem"] and BadArchive(*found["problem"]))
 

@@ -56,10 +56,10 @@ class ControlGroups:
         problems = []
         if self.memory is None:
             problems.append(
-                "memory is watched twice a second, not limited: no control group can be made"
+                "memory is watched twice a second, not limited: no control group can be created"
             )
         if self.cpu is None:
-            problems.append("processors are shared by nice values: no control group can be made")
+            problems.append("processors are shared by nice values: no control group can be created")
         return problems
 
     def membership(self, run_id: str) -> Membership:

@@ -40,11 +40,11 @@ def decompressed(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
             try:
                 yield from frame.pieces(block)
             except error:
-                reason = f"is not {compression}, though its compression says so"
+                reason = f"cannot be decompressed as {compression}"
                 raise BadArchive("", "invalid", reason) from None
             block = frame.rest
     if not is_begun or not frame.is_ended:
-        raise BadArchive("", "invalid", f"is cut off: its {compression} has no end")
+        raise BadArchive("", "invalid", f"is truncated: its {compression} stream has no end")
 
 
 def decompressed_layer(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -33,7 +33,8 @@ _TRIAL_UID: Final = 1_999_999
 _TRIAL_PROGRAM: Final = ContainerProgram((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
 _PROGRAMS: Final = ("/usr", "/bin", "/lib", "/lib64")
 _SIGNALS: Final = (
-    "game servers can signal all processes of this user, the service's too: that takes Linux 6.12"
+    "game servers can signal all processes of this user, the service's too: "
+    "Linux 6.12 or later prevents it"
 )
 _SIGNALLED_STATUS: Final = 3
 _TRAVERSE_MODE: Final = 0o011
@@ -112,7 +113,8 @@ async def choose_container_runtime(
     for runtime in there:
         place = mount_point_outside(folder, runtime)
         if place is None:
-            return None, "there is no folder to mount over that has neither it nor the data"
+            problem = "no folder can be a mount point: each contains the OCI runtime or the data"
+            return None, problem
         for scratch in SCRATCHES:
             containers = ContainerRuntime(runtime, scratch, place)
             trial = RunFolder(folder / f".trial-{runtime.name}-{scratch}")
@@ -184,9 +186,9 @@ def _run_trial(trial: RunFolder, keeper: Path, more: Callable[[], str | None]) -
             time.sleep(_POLL_INTERVAL_S)
         state = trial.state()
         if state is None or state.status != "ended":
-            return "the trial did not end"
+            return "the trial program did not end"
         if state.exit_code != 0:
-            return more() or state.message or f"the trial ended with {state.exit_code}"
+            return more() or state.message or f"the trial program exited with {state.exit_code}"
     except (KeeperFailed, OSError) as error:
         return str(error)
     finally:

@@ -72,7 +72,7 @@ class KeeperLauncher:
                     await answer
             except TimeoutError:
                 await self._end()
-                raise KeeperFailed("another service starts game servers in this folder") from None
+                raise KeeperFailed("another service uses this run folder: stop it first") from None
 
     def _begin(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -94,7 +94,7 @@ class KeeperLauncher:
             with contextlib.suppress(LauncherEnded):
                 await self.open()
                 if self._requests is None:
-                    raise LauncherEnded("the keeper launcher ended at its start")
+                    raise LauncherEnded("the keeper launcher ended during its start")
                 answer = self._answer(folder)
                 self._requests.write(os.fsencode(folder) + b"\0")
                 # Cancellation of the caller does not withdraw the request.
@@ -118,7 +118,9 @@ class KeeperLauncher:
         async with self._opening:
             if self._asked.get(asked) is answer:
                 assert self._process is not None
-                _log.warning("keeper launcher does not answer", pid=self._process.pid)
+                _log.warning(
+                    "keeper launcher does not respond and is killed", pid=self._process.pid
+                )
                 await self._end()
 
     async def close(self) -> None:

@@ -86,7 +86,7 @@ def expand_references(words: Iterable[str], variables: Mapping[str, str]) -> lis
         count = _bytes(name) + 1 + _bytes(value)
         if count > WORD_BYTES_MAX:
             raise _too_long(
-                f"The variable {_shown(name)}", "put what it holds into a file of the build"
+                f"The variable {_shown(name)}", "put its value into a file of the build"
             )
         together = _plus(together, count)
     done = []
@@ -107,8 +107,8 @@ def _filled(word: str, variables: Mapping[str, str], place: int) -> str:
         if count > WORD_BYTES_MAX:
             what = f"Argument {place}" if place else "The program's name"
             raise _too_long(
-                f"{what}, with its variables filled in,",
-                "let the program read the variables itself, or put this into a file of the build",
+                f"{what}, with its variables expanded,",
+                "let the program read the variables itself, or put the text into a file of the build",
             )
         parts.append(part)
 
@@ -125,15 +125,15 @@ def _plus(together: int, count: int) -> int:
     together += count + _EACH_BYTES
     if together > ALL_BYTES_MAX:
         raise EnvironmentTooLong(
-            f"All arguments and variables together are longer than {ALL_BYTES_MAX} bytes, and Linux takes no more: "
-            "put what is long into a file of the build."
+            f"All arguments and variables together are longer than {ALL_BYTES_MAX} bytes, the maximum of Linux: "
+            "put long values into a file of the build."
         )
     return together
 
 
 def _too_long(what: str, remedy: str) -> EnvironmentTooLong:
     return EnvironmentTooLong(
-        f"{what} is longer than {WORD_BYTES_MAX} bytes, and Linux takes no more: {remedy}."
+        f"{what} is longer than {WORD_BYTES_MAX} bytes, the maximum of Linux: {remedy}."
     )
 
 

@@ -124,12 +124,13 @@ class RootFilesystem:
             words = target.split("/")
             self._steps += len(words)
             if links > _LINKS_MAX or self._steps > STEPS_MAX:
-                raise BadArchive(shown, "not-allowed", "is behind too many links")
+                raise BadArchive(shown, "not-allowed", "has too many symbolic links in its path")
             if target.startswith("/"):
                 at = []
             left += reversed(words)
         if len(at) >= DEPTH_MAX:
-            raise BadArchive(shown, "not-allowed", "is too deep in folders")
+            reason = f"has more than {DEPTH_MAX} segments in its path"
+            raise BadArchive(shown, "not-allowed", reason)
         return "/".join([self._root, *at])
 
     def _make_above(self, folder: str) -> None:
@@ -155,7 +156,8 @@ class RootFilesystem:
         *above, name = _words(entry.link) or [""]
         target = f"{self._follow(above, entry.name)}/{name}"
         if not name or not os.path.lexists(target) or stat.S_ISDIR(os.lstat(target).st_mode):
-            raise BadArchive(entry.name, "invalid", "is another name of a file that there is not")
+            reason = "is a hard link to a folder or a missing file"
+            raise BadArchive(entry.name, "invalid", reason)
         if os.path.lexists(place) and os.path.samestat(os.lstat(target), os.lstat(place)):
             return
         self._clear(place)
@@ -177,7 +179,7 @@ class RootFilesystem:
         elif not name.startswith(_OF_WHITEOUTS):
             gone = name.removeprefix(_WHITEOUT)
             if gone in ("", ".", ".."):
-                raise BadArchive(name, "invalid", "takes away nothing that has a name")
+                raise BadArchive(name, "invalid", "is a whiteout without a valid file name")
             self._take_below(f"{folder}/{gone}")
 
     def _take_below(self, place: str) -> None:

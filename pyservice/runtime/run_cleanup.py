@@ -67,7 +67,7 @@ def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
 
 def kill_keeper(folder: RunFolder) -> None:
     for pid in folder.holders():
-        _log.warning("keeper does not end its program", id=folder.path.name, pid=pid)
+        _log.warning("keeper does not end its program and is killed", id=folder.path.name, pid=pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -191,7 +191,7 @@ async def end_unowned_run(found: StoredRun, groups: ControlGroups, in_thread: In
             return await _try_end_unowned_run(found, groups, in_thread)
         except OSError as error:
             if not is_logged:
-                _log.warning("tried again", id=found.id, error=str(error))
+                _log.warning("end of an unowned run is retried", id=found.id, error=str(error))
             is_logged = True
         await asyncio.sleep(_RETRY_INTERVAL_S)
 
@@ -265,9 +265,10 @@ class RunRetention:
             if gone < len(portion):
                 break
         if early and not self._is_logged:
+            reason = "free space or inodes are short" if is_short else "too many ended runs exist"
             _log.warning(
                 "logs of ended game servers are removed before their 7 days",
-                reason="free space or inodes are short" if is_short else "there are too many",
+                reason=reason,
                 count=early,
                 kept=count - removed,
             )

@@ -83,7 +83,7 @@ class KeeperSpec:
         records += [(name, str(path)) for name, path in optional if path is not None]
         records.append((_NOTE, self.note))
         if any("\0" in value for _, value in records):
-            raise ValueError("a NUL in what is to be run")
+            raise ValueError("the command, a variable or a path contains a NUL")
         return b"".join(f"{name}={value}".encode() + b"\0" for name, value in records)
 
 

@@ -211,7 +211,7 @@ def _command_in_container(spec: KeeperSpec, inside: ContainerProgram, root: Path
     path = spec.env.get("PATH", containers.PATH)
     found = find_program(root, program, inside.workdir, path)
     if found is None:
-        raise CannotRun(f"{program} is no program of the build, and there is none in {path}")
+        raise CannotRun(f"{program} is neither a program of the build nor a program in {path}")
     return [found, *args]
 
 

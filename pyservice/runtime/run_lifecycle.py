@@ -111,8 +111,8 @@ BUILD_TIMEOUT_S: Final = 1_800.0
 START_TIMEOUT_S: Final = 60.0
 
 START_TIMED_OUT: Final = (
-    "it did not begin in time, and what was starting it was ended: this node waited too long for "
-    "a file that it opens or runs"
+    "the game server did not start in time, and its start was cancelled: this node waited too long "
+    "for a file that the game server opens or runs"
 )
 _POLL_INTERVAL_S: Final = 2.0
 _RETRY_DELAYS_S: Final = (0.1, 0.2, 0.5, 1.0)
@@ -208,7 +208,7 @@ class RunLifecycle:
         if self._end is not None:
             return self._ended
         sentence = (
-            f"an unforeseen error happened while it was {self.state}: the service's log has it"
+            f"an unexpected error happened while the run was {self.state}: see the service's log"
         )
         return self._over(RunEnd("lost", message=sentence))
 
@@ -269,7 +269,8 @@ class RunLifecycle:
         except BuildUnusable as error:
             return self._over(RunEnd("build_unusable", message=str(error)))
         except TimeoutError:
-            return self._over(RunEnd("build_unusable", message="the build did not come in time"))
+            sentence = "the build could not be fetched and unpacked in time"
+            return self._over(RunEnd("build_unusable", message=sentence))
         self._build = build
         return self._placing
 
@@ -287,11 +288,11 @@ class RunLifecycle:
                 self._note,
             )
         except NoFreePort:
-            return self._over(RunEnd("no_ports", message="no port of this node is free for it"))
+            return self._over(RunEnd("no_ports", message="no port of this node is free"))
         except CannotRun as error:
             return self._over(RunEnd("exec_failed", message=str(error)))
         except OSError as error:
-            sentence = f"this node could not lay it out: {error.strerror or type(error).__name__}"
+            sentence = f"this node could not create the run folder: {error.strerror or type(error).__name__}"
             return self._over(RunEnd("exec_failed", message=sentence))
         return self._starting
 
@@ -435,7 +436,7 @@ class RunLifecycle:
 
     def _reason(self, error: Exception) -> str:
         if isinstance(error, OSError):
-            return f"this node could not start it: {error.strerror or type(error).__name__}"
+            return f"this node could not start the game server: {error.strerror or type(error).__name__}"
         return self._context.builds.without_paths(str(error))
 
     async def _next_change(self, timeout_s: float) -> None:
@@ -447,7 +448,7 @@ class RunLifecycle:
         self.changed.clear()
 
     def _note(self, error: Exception) -> None:
-        _log.warning("tried again", id=self.id, state=self.state, error=str(error))
+        _log.warning("run step is retried", id=self.id, state=self.state, error=str(error))
 
     async def _again(
         self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]

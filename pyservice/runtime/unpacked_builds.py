@@ -146,7 +146,7 @@ class UnpackedBuilds:
             if not limit.expired():
                 raise
             raise BuildUnusable(
-                f"it was not unpacked within {UNPACKING_TIMEOUT_S / 60:.0f} min"
+                f"the build was not unpacked within {UNPACKING_TIMEOUT_S / 60:.0f} min"
             ) from None
         _log.info("build unpacked", build_id=build_id)
 
@@ -194,7 +194,9 @@ class UnpackedBuilds:
                 f"{problem.entry!r} {problem.reason}" if problem.entry else problem.reason
             )
         if source.sha256 is not None and sha256 != source.sha256:
-            raise BuildUnusable("what is stored is not what was uploaded: its SHA-256 differs")
+            raise BuildUnusable(
+                "the stored file is damaged, because its SHA-256 differs: upload it as a new build"
+            )
 
     def without_paths(self, message: str) -> str:
         return re.sub(rf"{re.escape(str(self._folder))}/[^/]+/root/", "", message)
@@ -217,7 +219,7 @@ class UnpackedBuilds:
             try:
                 found = _set_aside(self._folder / build_id)
             except OSError as error:
-                _log.warning("build not removed", build_id=build_id, error=str(error))
+                _log.warning("build could not be removed", build_id=build_id, error=str(error))
             else:
                 await asyncio.to_thread(remove_tree, found)
 

@@ -113,7 +113,7 @@ BAD: Final[dict[str, tuple[str, bytes, str, str]]] = {
     "image that is none": ("docker_image", NO_TAR, "invalid", "not a tar"),
     "image of several": ("docker_image", SEVERAL, "invalid", "several images"),
     "bundle that leaves its root": ("oci_bundle", ESCAPING, "not-allowed", ".."),
-    "bundle that is cut off": ("oci_bundle", BUNDLE[:1_200], "invalid", "cut off"),
+    "truncated bundle": ("oci_bundle", BUNDLE[:1_200], "invalid", "truncated"),
 }
 
 

@@ -106,26 +106,32 @@ def of(*entries: tuple[str, bytes, str], files: dict[str, bytes] | None = None) 
 
 BAD: Final = {
     "a path above": (of(files={"../x": b"x"}), r"'../x' has \.\. in its path"),
-    "an absolute path": (of(files={"/x": b"x"}), "'/x' has no relative path"),
-    "a link out": (of(("a/b", LINK, "../../x")), "'a/b' is a link out of the archive"),
-    "an absolute link": (of(("a", LINK, "/etc/passwd")), "'a' is a link out of the archive"),
+    "an absolute path": (of(files={"/x": b"x"}), "'/x' has an absolute path"),
+    "a link out": (of(("a/b", LINK, "../../x")), "'a/b' is a symbolic link that points outside"),
+    "an absolute link": (of(("a", LINK, "/etc/passwd")), "'a' is a symbolic link with an absolute"),
     "a hard link out": (of(("a", HARD, "../x")), r"'a' has \.\. in its path"),
     "a hard link through a link": (
         of(("up", LINK, "."), ("a", HARD, "up/server.json")),
-        "'a' is behind a link",
+        "'a' has a symbolic link as a parent folder",
     ),
     "a hard link to a folder": (
         of(("b", FOLDER, ""), ("a", HARD, "b")),
-        "'a' is another name of a folder",
+        "'a' is a hard link to a folder",
     ),
-    "a hard link to nothing": (of(("a", HARD, "b")), "'a' is another name of what is not there"),
-    "a file through a link": (of(("up", LINK, "."), ("up/a", FOLDER, "")), "is behind a link"),
-    "a file in place of a link": (of(("a", LINK, "b"), ("a", FOLDER, "")), "where a link is"),
+    "a hard link to nothing": (of(("a", HARD, "b")), "'a' is a hard link to a missing file"),
+    "a file through a link": (
+        of(("up", LINK, "."), ("up/a", FOLDER, "")),
+        "has a symbolic link as",
+    ),
+    "a file in place of a link": (
+        of(("a", LINK, "b"), ("a", FOLDER, "")),
+        "path as a symbolic link",
+    ),
     "a device": (of(("a", tarfile.CHRTYPE, "")), "'a' is a device or a pipe"),
     "a pipe": (of(("a", tarfile.FIFOTYPE, "")), "'a' is a device or a pipe"),
     "a sparse file": (sparse(), "has a sparse file"),
-    "a file for a folder": (of(files={"a": b"", "a/b": b""}), "stands where a folder has to be"),
-    "a folder and a file": (of(files={"a/b": b"", "a": b""}), "'a' is a folder and a file"),
+    "a file for a folder": (of(files={"a": b"", "a/b": b""}), "is a file or link, but other"),
+    "a folder and a file": (of(files={"a/b": b"", "a": b""}), "'a' is both a folder and a file"),
     "no archive": (b"no tar " * 1000, "is not a tar"),
     "an empty one": (bytes(10_240), "has no server.json at its root"),
 }
@@ -160,9 +166,9 @@ async def test_rejected_build_leaves_nothing(folder: Path, name: str) -> None:
 def test_truncated_or_mislabelled_archive_is_rejected(tmp_path: Path, compression: str) -> None:
     content = packed(whole(), compression)
     bad = {
-        f"is cut off: its {compression} has no end": content[: len(content) // 2],
-        f"is not {compression}, though its compression says so": whole(),
-        "is cut off: its last entry is not whole": packed(whole()[:4_000], compression),
+        f"is truncated: its {compression} stream has no end": content[: len(content) // 2],
+        f"cannot be decompressed as {compression}": whole(),
+        "is truncated: its last entry is incomplete": packed(whole()[:4_000], compression),
     }
     for number, (reason, archive) in enumerate(bad.items()):
         (tmp_path / f"{number}").mkdir()
@@ -198,9 +204,9 @@ WRONG: Final = {
     "a link": (LINK, ["has no server.json at its root"]),
     "a folder": (FOLDER, ["has no server.json at its root"]),
     "a long one": (b" " * 70_000, ["is longer than 65536 bytes"]),
-    "no JSON": (b"{", ["is no JSON"]),
-    "no text": (b"\xff", ["is no JSON"]),
-    "a deep one": (b"[" * 60_000, ["is no JSON"]),
+    "no JSON": (b"{", ["is not valid JSON"]),
+    "no text": (b"\xff", ["is not valid JSON"]),
+    "a deep one": (b"[" * 60_000, ["is not valid JSON"]),
     "a list": (b"[]", ["must be an object"]),
     "no command": (b"{}", ["command must be"]),
     "an empty command": (b'{"command": []}', ["command must be"]),

@@ -133,5 +133,5 @@ def test_system_errors_do_not_reveal_the_path(tmp_path: Path) -> None:
     problem = ["", "invalid", "File name too long"]
     assert (ended.returncode, json.loads(ended.stdout)["problem"]) == (0, problem)
     full = run_worker(tmp_path, "archive", tar(), reserve_bytes=1 << 60)
-    message = b"the disk came down to its reserve of space or inodes\n"
+    message = b"the disk reached its reserve of space or inodes\n"
     assert (full.returncode, full.stderr) == (28, message)

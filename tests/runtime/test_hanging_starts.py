@@ -200,7 +200,9 @@ async def test_build_that_arrives_too_late_is_reported(
     await host.anew()
     order = host.want(build_id="0192f000-0000-7000-8000-0000000000f2")
     end = await host.reports.end(order.id)
-    assert end == RunEnd("build_unusable", message="the build did not come in time")
+    assert end == RunEnd(
+        "build_unusable", message="the build could not be fetched and unpacked in time"
+    )
     await until(lambda: order.id not in host.supervisor.runs)
     assert host.reports.of(order.id) == ["over"]
     assert host.supervisor.capacity.free == CAPACITY
@@ -215,7 +217,7 @@ async def test_unexpected_error_is_reported_without_its_text(host: RuntimeHost) 
     end = await host.reports.end(host.want().id)
     assert end == RunEnd(
         "lost",
-        message="an unforeseen error happened while it was starting: the service's log has it",
+        message="an unexpected error happened while the run was starting: see the service's log",
     )
 
 

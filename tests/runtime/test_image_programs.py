@@ -117,7 +117,7 @@ def test_image_layout_selects_the_machine_platform(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (tar({"layer.tar": b"x"}), "neither manifest.json"),
-        (tar({"manifest.json": b"{"}), "no JSON"),
+        (tar({"manifest.json": b"{"}), "not valid JSON"),
         (tar({"manifest.json": b"[]"}), "list of images"),
         (tar({"manifest.json": b'[{"Config": "c", "Layers": []}]'}), "has no c"),
         (tar({"manifest.json": b'[{"Config": 1, "Layers": []}]'}), "Config and Layers"),

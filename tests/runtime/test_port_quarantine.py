@@ -82,9 +82,7 @@ async def test_port_is_quarantined_after_its_run_and_then_reused(
     await ended(host, order)
     for passed_s in (0.0, PORT_QUARANTINE_S - 1):
         clock.now_s += passed_s
-        assert await refused(host) == RunEnd(
-            "no_ports", message="no port of this node is free for it"
-        )
+        assert await refused(host) == RunEnd("no_ports", message="no port of this node is free")
     clock.now_s += 1
     again = await host.running(ports=GAME)
     assert await number_of(host, again) == number

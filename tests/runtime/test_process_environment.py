@@ -92,7 +92,7 @@ def test_argument_may_have_the_kernel_maximum() -> None:
         (
             ["run", "$(A)" * 256],
             {"A": "a" * 55_000},
-            "Argument 1, with its variables filled in, is",
+            "Argument 1, with its variables expanded, is",
         ),
         (["run", "a" * (WORD_BYTES_MAX + 1)], {}, "Argument 1, with"),
         (["run", "é" * (WORD_BYTES_MAX // 2 + 1)], {}, "Argument 1, with"),

@@ -90,7 +90,7 @@ async def test_port_of_a_foreign_program_is_skipped(
     fitting = [want(limited_node, kind, everywhere) for _ in range(FREE)]
     assert {await bound(limited_node, order) for order in fitting} == foreigner.free
     late = await limited_node.reports.end(want(limited_node, kind, everywhere).id)
-    assert late == RunEnd("no_ports", message="no port of this node is free for it")
+    assert late == RunEnd("no_ports", message="no port of this node is free")
     number = foreigner.let_go()
     assert await bound(limited_node, want(limited_node, kind, everywhere)) == number
     assert (

@@ -74,7 +74,7 @@ async def test_unprepared_run_ends_after_a_minute_without_revealing_paths(
     servers.unlink()
     (host.folder / "elsewhere").rename(servers)
     assert (end.reason, end.exit_code) == ("exec_failed", None)
-    assert end.message == "this node could not lay it out: Not a directory"
+    assert end.message == "this node could not create the run folder: Not a directory"
 
 
 def _remove_owner(folder: RunFolder) -> None:

@@ -28,7 +28,9 @@ from tests.runtime.node import RuntimeHost, build_of, disk_of, open_host, until
 
 pytestmark = pytest.mark.anyio
 
-LATE: Final = RunEnd("build_unusable", message="the build did not come in time")
+LATE: Final = RunEnd(
+    "build_unusable", message="the build could not be fetched and unpacked in time"
+)
 INODES: Final = 20
 
 
