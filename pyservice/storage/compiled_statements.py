@@ -101,7 +101,7 @@ class CompiledStatement:
         if values is None:
             values = _NONE
         elif not isinstance(values, Mapping):
-            raise TypeError("of several values there are no rows to give")
+            raise TypeError("a statement with several sets of values returns no rows")
         return [argument.of(values) for argument in self.arguments]
 
     def argument_value_lists(self, several: Sequence[Mapping[str, Any]]) -> list[ArgumentValues]:
@@ -164,7 +164,7 @@ class StatementCache:
         )
         unbound = compiled.post_compile_params | compiled.literal_execute_params
         if unbound:
-            raise TypeError(f"not arguments but text: {unbound}")
+            raise TypeError(f"values in the statement text instead of arguments: {unbound}")
         if shape is not None:
             self._by_shape[shape] = compiled
             if len(self._by_shape) > _KEPT:

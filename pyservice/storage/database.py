@@ -92,7 +92,7 @@ class CommitCallbacks:
             try:
                 call()
             except Exception:  # noqa: BLE001 — the other callbacks must run
-                _log.exception("what follows a change failed")
+                _log.exception("commit callback failed")
 
 
 class Database(Protocol):
@@ -144,10 +144,10 @@ def open_database(url: str | None, folder: Path) -> Database:
     try:
         parsed = make_url(url)
     except SQLAlchemyError:
-        raise DatabaseUnusable("database_url is no URL, such as postgresql://host/name") from None
+        raise DatabaseUnusable("database_url is not a URL such as postgresql://host/name") from None
     if parsed.get_backend_name() != "postgresql":
         raise DatabaseUnusable(
-            f"database_url names {parsed.get_backend_name()}: postgresql it is, or nothing"
+            f"database_url names {parsed.get_backend_name()}: set a postgresql URL, or none for SQLite"
         )
     from pyservice.storage.postgres import PostgresDatabase
 

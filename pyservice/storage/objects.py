@@ -215,7 +215,7 @@ class Objects:
         """Raises UPLOAD_TOO_LARGE if one PUT cannot send so many bytes."""
         if content_length > self._blobs.largest_put_bytes:
             raise ServiceError(
-                "UPLOAD_TOO_LARGE", "Ask for multipart_upload: one PUT cannot have this length."
+                "UPLOAD_TOO_LARGE", "Set multipart_upload: one PUT cannot have this length."
             )
 
     async def presign_put(
@@ -380,7 +380,7 @@ class Objects:
 
 def _check(key: str) -> None:
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key!r} is no key of an object")
+        raise ValueError(f"{key!r} is not an object key")
 
 
 def is_key(text: str) -> bool:
@@ -396,7 +396,7 @@ def _kept(upload: PendingObject, part: Part) -> str:
 def _incomplete(missing: int, total: int) -> ServiceError:
     return ServiceError(
         "UPLOAD_INCOMPLETE",
-        f"{missing} of {total} prepared parts are not there in their length: "
+        f"{missing} of {total} prepared parts are missing or have the wrong length: "
         "upload them, then complete again.",
     )
 

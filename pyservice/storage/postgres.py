@@ -331,7 +331,7 @@ class PostgresDatabase:
         for name in ("fsync", "synchronous_commit"):
             if connection.exec_driver_sql(f"SHOW {name}").scalar() != "on":
                 raise DatabaseUnusable(
-                    f"the PostgreSQL server has {name} off, a crash would lose what was answered: "
+                    f"the PostgreSQL server has {name} off, a crash would lose confirmed changes: "
                     f"set {name} = on in its configuration"
                 )
 
@@ -353,7 +353,7 @@ class _PostgresTransaction(CommitCallbacks):
             self.run_commit_callbacks()
         if said != "COMMIT":
             # PostgreSQL answers a COMMIT with ROLLBACK after a failed statement.
-            raise RuntimeError(f"a statement had failed, nothing was committed: {said}")
+            raise RuntimeError(f"a statement failed, so nothing was committed: {said}")
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
         compiled = self._statements.compiled(statement, values)

@@ -226,7 +226,9 @@ class SqliteConnections:
         # SQLite would keep writing to a removed or replaced file, and the data would be lost.
         if self._file is not None and self._file != _identity(self._path):
             _log.error(
-                "database file gone", path=str(self._path), remedy="stop, put it back, start"
+                "database file missing or replaced",
+                path=str(self._path),
+                remedy="stop the service, restore the file, start the service",
             )
             raise database_unavailable()
         with translate_database_errors:
@@ -316,7 +318,7 @@ class CommitGroup:
 
     def _require_open(self) -> None:
         if self.is_lost:
-            raise TransactionRolledBack("the transaction was taken back")
+            raise TransactionRolledBack("the transaction was rolled back")
 
     async def finish(self, committer: Executor) -> bool:
         """Commits in a thread, because the commit waits for the disk. Returns whether it succeeded."""
@@ -445,7 +447,7 @@ class SqliteDatabase:
         }
         if found != {"journal_mode": "wal", "synchronous": 2}:
             raise DatabaseUnusable(
-                f"{self._path}: this file system does not let SQLite keep its log ({found}): "
+                f"{self._path}: this file system does not support the write-ahead log of SQLite ({found}): "
                 "move data_dir to a local disk, or set database_url"
             )
 
@@ -498,7 +500,7 @@ class _SqliteTransaction(CommitCallbacks):
         later statement would commit in a transaction of its own.
         """
         if self._is_begun and not self._given.in_transaction:
-            raise TransactionRolledBack("the transaction was taken back")
+            raise TransactionRolledBack("the transaction was rolled back")
         return self._given
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:

@@ -92,5 +92,5 @@ def upgrade(connection: Connection, current: str | None, target: str) -> None:
     except CommandError as error:
         raise DatabaseUnusable(
             f"the database is at revision {current}, which this version does not know "
-            f"({error}): run the version that made it, or a newer one"
+            f"({error}): run the version that created it, or a newer one"
         ) from None
