@@ -203,7 +203,7 @@ class BuildOperations:
         reason = self.kinds.refusal_reason(kind)
         if reason is not None:
             kinds = ", ".join(self.kinds.kinds()) or "none"
-            reason_text = f"must be one that is run here ({kinds}): {reason}"
+            reason_text = f"must be a kind that this service runs ({kinds}): {reason}"
             yield field_problem(["kind"], "not-allowed", reason_text)
         if compression not in COMPRESSIONS:
             known = ", ".join(COMPRESSIONS)

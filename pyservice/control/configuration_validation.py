@@ -155,7 +155,7 @@ def _captcha(
             yield Finding(
                 (*path, name),
                 "not-allowed",
-                f"cannot be asked: the operator of this service has not set captcha.{name}_url",
+                f"cannot be used: the operator of this service has not set captcha.{name}_url",
             )
         for key in ("secret_key", "site_key"):
             if not getattr(getattr(captcha, name), key):
@@ -354,7 +354,7 @@ def findings_in_verification(
         yield from findings_in_header_value(headers[name], (*path, name), HEADER_VALUE_MAX_BYTES)
         known = name.lower()
         if known in seen and not is_header_of_requests(known):
-            yield Finding((*path, name), "not-unique", "is there more than once, in other letters")
+            yield Finding((*path, name), "not-unique", "occurs more than once, in different case")
         seen.add(known)
 
 
@@ -371,7 +371,7 @@ def _url(url: str, path: Path, context: ValidationContext) -> Iterator[Finding]:
     address = known_address(host)
     is_allowed = AllowedDestinations(tuple(context.verification_allowed_networks))
     if address is not None and not is_allowed(address):
-        yield Finding(path, "not-allowed", f"must have a public host, which {host} is not")
+        yield Finding(path, "not-allowed", f"must have a public host; {host} is not public")
 
 
 def _host_of(url: str) -> str | None:
@@ -416,7 +416,7 @@ def findings_in_site(
     for index, route in enumerate(routes[:ROUTES_MAX]):
         yield from _route(route, (*path, str(index)))
         if route.glob in globs:
-            yield Finding((*path, str(index), "glob"), "not-unique", "is there more than once")
+            yield Finding((*path, str(index), "glob"), "not-unique", "occurs more than once")
         globs.add(route.glob)
 
 
@@ -464,7 +464,7 @@ def findings_in_header_value(value: str, path: Path, limit_bytes: int) -> Iterat
         yield Finding(path, "too-long", f"must have at most {limit_bytes} bytes")
     elif not _HEADER_VALUE.fullmatch(value):
         yield Finding(
-            path, "invalid", "must be visible ASCII, with spaces and tabs inside of it only"
+            path, "invalid", "must be visible ASCII, with spaces and tabs only between characters"
         )
 
 

@@ -63,7 +63,7 @@ class DatabaseHealthCheck:
             problem = await self._problem(
                 self._write,
                 lambda: database.finished_writes,
-                "is read and takes no changes: see the log",
+                "accepts reads but no changes: see the log",
             )
             self._next_write_s = loop.time() + self._write_s
         self._report(problem)
@@ -89,7 +89,7 @@ class DatabaseHealthCheck:
             case ServiceError(code="OVERLOADED"):
                 return ""
             case ServiceError(code="STORAGE_FULL"):
-                return "its disk is full: it is read and takes no changes"
+                return "its disk is full: it accepts reads but no changes"
         return otherwise
 
     async def _read(self) -> None:

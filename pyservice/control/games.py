@@ -246,4 +246,4 @@ async def _free_name_id(tx: Transaction, display_name: str, attempt: int) -> str
     for candidate in names:
         if candidate not in taken:
             return candidate
-    raise Conflict(f"no name drawn for {name} is free")
+    raise Conflict(f"no free name found for {name}")

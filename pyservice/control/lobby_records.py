@@ -301,7 +301,7 @@ class LobbyRecordOperations:
     ) -> pb.ListLobbyRecordsResponse:
         before_ms = None
         if request.HasField("before_create_ts"):
-            text, reason = request.before_create_ts, "must be a time that exists"
+            text, reason = request.before_create_ts, "must be a valid time"
             before_ms = query_milliseconds(text, "before_create_ts", reason)
         kept_since_ms = self.clock_ms() - LOBBY_RETENTION_MS
         async with self.database.read() as tx:

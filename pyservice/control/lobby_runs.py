@@ -93,7 +93,7 @@ class LobbyRuns:
         self._reporting: dict[str, asyncio.Task[None]] = {}
         self.job = RetryingJob(
             "lobbies",
-            "lobbies not followed",
+            "lobbies not synchronized",
             DataPlaneUnavailable,
             ReportUndelivered,
             pauses_s=_RETRIES_S,

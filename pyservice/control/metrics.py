@@ -22,25 +22,27 @@ def render_metrics(
     is_database_up: bool,
 ) -> bytes:
     lines = [
-        *_gauge("feed_waiting", "Namespaces that the data plane does not hold yet.", feed.waiting),
-        *_gauge("feed_lag_seconds", "How long the oldest of them has waited.", feed.lag_s),
+        *_gauge("feed_waiting", "Namespaces that the data plane has not stored yet.", feed.waiting),
+        *_gauge("feed_lag_seconds", "Age of the oldest waiting namespace.", feed.lag_s),
         *_gauge(
             "feed_refused", "Namespaces that the data plane refuses.", len(feed.refused_reasons())
         ),
-        *_gauge("feed_orphans", "Namespaces held without a record.", feed.orphans),
+        *_gauge("feed_orphans", "Namespaces of the data plane without a record.", feed.orphans),
         *_gauge("feed_connected", "Whether the data plane answers.", int(feed.is_connected)),
-        *_counter("feed_acknowledged", "Configurations that it took.", feed.acknowledged),
-        *_counter("feed_refusals", "Configurations that it refused.", feed.refusals),
+        *_counter(
+            "feed_acknowledged", "Configurations that the data plane stored.", feed.acknowledged
+        ),
+        *_counter("feed_refusals", "Configurations that the data plane refused.", feed.refusals),
         *_counter("watch_changes", "Changes reported to long polls.", changes),
         *_counter("object_puts", "Stored uploads.", objects.puts),
-        *_counter("object_put_bytes", "Bytes of these.", objects.put_bytes),
-        *_counter("object_gets", "Objects that were read.", objects.gets),
-        *_counter("object_get_bytes", "Bytes of these.", objects.get_bytes),
+        *_counter("object_put_bytes", "Bytes of stored uploads.", objects.put_bytes),
+        *_counter("object_gets", "Read objects.", objects.gets),
+        *_counter("object_get_bytes", "Bytes of read objects.", objects.get_bytes),
         *_counter("object_failures", "Uploads and reads that failed.", objects.failures, "code"),
-        *_counter("cdn_answers", "Answers of the CDN's listener.", cdn_answers, "status_class"),
-        *_counter("cdn_bytes", "Bytes of these.", cdn_bytes),
+        *_counter("cdn_answers", "Responses of the CDN.", cdn_answers, "status_class"),
+        *_counter("cdn_bytes", "Bytes of the responses of the CDN.", cdn_bytes),
         *_gauge(
-            "database_up", "Whether the database reads and takes changes.", int(is_database_up)
+            "database_up", "Whether the database accepts reads and changes.", int(is_database_up)
         ),
         *_counter(
             "unforeseen_errors", "Unexpected errors of background jobs.", unexpected_errors, "work"

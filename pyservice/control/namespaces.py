@@ -279,7 +279,9 @@ async def _problems(
     problems = list(display_name_problems(request.display_name, "display_name"))
     found = list(name_id_problems(request.name_id, NAMESPACE_NAME_MAX, "name_id"))
     if not found and await namespaces.find(tx, game_id, request.name_id) is not None:
-        found = [field_problem(["name_id"], "not-unique", "is taken by another of the game")]
+        found = [
+            field_problem(["name_id"], "not-unique", "is taken by another namespace of the game")
+        ]
     return problems + found
 
 

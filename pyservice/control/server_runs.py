@@ -69,7 +69,7 @@ class ServerRuns:
         self._comparison_due = asyncio.Event()
         self.job = RetryingJob(
             "servers",
-            "servers not compared",
+            "servers not synchronized",
             DataPlaneUnavailable,
             ReportUndelivered,
             _ServersFailed,

@@ -360,6 +360,8 @@ def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterat
             reason = f"must be {host_ports[0]} to {host_ports[-1]} with routing.host"
             yield field_problem([*path, "internal_port"], "not-allowed", reason)
         elif (key := (port.protocol == "udp", port.internal_port)) in seen:
-            yield field_problem([*path, "internal_port"], "not-unique", "is another port's number")
+            yield field_problem(
+                [*path, "internal_port"], "not-unique", "is the number of another port"
+            )
         else:
             seen.add(key)

@@ -520,7 +520,7 @@ class UndeliveredSecrets:
             async with asyncio.timeout(_REVOKE_TIMEOUT_S):
                 await self.job.retry_until_done(remove, token_ids=token_ids)
         except (TimeoutError, asyncio.CancelledError) as error:
-            _log.warning("an undelivered token was not revoked", token_ids=token_ids)
+            _log.warning("undelivered token not revoked", token_ids=token_ids)
             if isinstance(error, asyncio.CancelledError):
                 raise
 

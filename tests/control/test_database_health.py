@@ -116,7 +116,7 @@ async def test_locked_database_takes_no_changes(local: Database, tmp_path: Path)
     path = tmp_path / "records.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert await check(watch) == "is read and takes no changes: see the log"
+        assert await check(watch) == "accepts reads but no changes: see the log"
         other.rollback()
     assert await is_well(watch)
 
@@ -248,9 +248,9 @@ async def test_failing_disk_is_reported_until_it_works(faulty_service: KilledSer
     await asyncio.to_thread(faulty_service.start)
     await page_has(faulty_service, "ok")
     for error, problem in (
-        (errno.EIO, "is read and takes no changes: see the log"),
-        (errno.EROFS, "is read and takes no changes: see the log"),
-        (errno.ENOSPC, "its disk is full: it is read and takes no changes"),
+        (errno.EIO, "accepts reads but no changes: see the log"),
+        (errno.EROFS, "accepts reads but no changes: see the log"),
+        (errno.ENOSPC, "its disk is full: it accepts reads but no changes"),
     ):
         rule = faulty_service.shim.fail("pwrite", LOG, error=error)
         await page_has(faulty_service, f"{problem}; players are served")

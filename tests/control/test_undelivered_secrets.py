@@ -43,11 +43,11 @@ NOT_YET: Final = "an undelivered token is not revoked yet"
 LOCK: Final = {
     "sqlite": (
         "CREATE TRIGGER busy_{table} BEFORE DELETE ON {table} "
-        "BEGIN SELECT RAISE(ABORT, 'somebody else was faster'); END",
+        "BEGIN SELECT RAISE(ABORT, 'another transaction was faster'); END",
     ),
     "postgresql": (
         "CREATE OR REPLACE FUNCTION busy() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$BEGIN RAISE EXCEPTION 'somebody else was faster' USING ERRCODE = '40001'; END$$",
+        "$$BEGIN RAISE EXCEPTION 'another transaction was faster' USING ERRCODE = '40001'; END$$",
         "CREATE TRIGGER busy_{table} BEFORE DELETE ON {table} EXECUTE FUNCTION busy()",
     ),
 }
@@ -331,4 +331,4 @@ async def test_token_kept_by_a_lost_database_is_logged(
     await token_scenario.restore_database()
     [token_id] = await token_scenario.token_ids()
     log = " ".join("".join(capsys.readouterr()).split())
-    assert f"an undelivered token was not revoked token_ids=['{token_id}']" in log
+    assert f"undelivered token not revoked token_ids=['{token_id}']" in log
