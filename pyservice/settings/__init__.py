@@ -41,8 +41,8 @@ def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
     if settings.domains.job is not None and not edge.is_fronted and not has_both:
         yield (
             ["domains", "job"],
-            "needs edge-guard at ports 80 and 443: set edge.http and edge.https to them or to sockets that are handed "
-            "over (fd:3), or edge.is_fronted when another proxy has them and leads to edge-guard",
+            "needs edge-guard at ports 80 and 443: set edge.http and edge.https to them or to inherited sockets "
+            "(fd:3), or set edge.is_fronted if another proxy has these ports and forwards to edge-guard",
         )
     if isinstance(edge.https, InheritedSocket) and edge.https == edge.http:
         yield ["edge", "https"], f"{edge.https} is edge.http: hand over another socket"
@@ -66,7 +66,7 @@ def _may_be_at(where: ListenAddress | InheritedSocket | None, port: int) -> bool
 
 ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 SEPARATE_HOST_HINT: Final = (
-    "a host of its own outside of that domain, as files.example.com is beside cdn.example.com"
+    "a separate host outside that domain, such as files.example.com beside cdn.example.com"
 )
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -107,8 +107,8 @@ def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list
         if service.is_below(domain):
             yield (
                 list(service.location),
-                f"{service.url.hostname} is at or below domains.cdn ({domain}), where hosts are sites of games: "
-                "give it a host outside of that domain, or the sites another domain",
+                f"{service.url.hostname} is at or below domains.cdn ({domain}), where each host is the site of a game: "
+                "give it a host outside that domain, or set domains.cdn to another domain",
             )
     for store in stores:
         if store.is_below(domain):
@@ -123,8 +123,8 @@ def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list
             if store.origin == service.origin and (store.is_given or service.is_given):
                 yield (
                     list(store.location),
-                    f"{store.url.geturl()} is of the same origin as {'.'.join(service.location)} "
-                    f"({service.url.geturl()}), where a site could do what its visitors may: "
+                    f"{store.url.geturl()} has the same origin as {'.'.join(service.location)} "
+                    f"({service.url.geturl()}), where a site could act for its visitors: "
                     f"give {what} another host or port",
                 )
 
@@ -270,7 +270,7 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
             continue
         taken = next((other for other, held in listeners if _overlap(held, address)), None)
         if taken is not None:
-            yield [name], f"{address} is where {taken} listens"
+            yield [name], f"{address} is also the address of {taken}"
         listeners.append((name, address))
     sockets = [settings.admin_socket, settings.control_http_socket]
     if "domains" not in wrong and "cdn_url" not in wrong and settings.cdn_hosts:
@@ -294,7 +294,7 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
 def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
     for name in ("public_url", "cdn_url", "hub_url"):
         if "?" in (getattr(settings, name) or ""):
-            yield [name], "must not have a query: paths are put behind it"
+            yield [name], "must not have a query: paths are appended to it"
     domain = settings.domains.cdn
     if domain is None or settings.cdn_url is not None or settings.feed_file is not None:
         return
@@ -304,8 +304,8 @@ def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[
     if host in ANY_HOST or _is_of_this_machine(host):
         yield (
             ["cdn_url"],
-            f"must be set beside domains.cdn ({domain}): addresses to upload to, and of pictures, would be those of "
-            f"{settings.cdn}, which only this machine reaches; set it to where your proxy passes on to that listener: "
+            f"must be set beside domains.cdn ({domain}): URLs of uploads and pictures would have the address "
+            f"{settings.cdn}, which only this machine reaches; set it to a URL that your proxy forwards to it: "
             f"{SEPARATE_HOST_HINT}",
         )
 

@@ -54,7 +54,9 @@ def _edge_listen(value: object) -> object:
     if match is None:
         return _listen_address(value)
     if int(match[1]) < _FIRST_INHERITED:
-        raise ValueError(f"must be fd:{_FIRST_INHERITED} or more: below are input, output and log")
+        raise ValueError(
+            f"must be fd:{_FIRST_INHERITED} or more: lower numbers are input, output and log"
+        )
     return InheritedSocket(int(match[1]))
 
 
@@ -149,7 +151,7 @@ def distinct_regions(regions: tuple[Region, ...]) -> tuple[Region, ...]:
     names = [region.name_id for region in regions]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"name_id {name} is there more than once")
+            raise ValueError(f"name_id {name} occurs more than once")
     return regions
 
 

@@ -56,7 +56,7 @@ def test_every_settings_problem_is_printed(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("--set", "nonsense"), "must be NAME=VALUE"),
-        (("--cdn", "127.0.0.1:8080"), "cdn: 127.0.0.1:8080 is where http listens"),
+        (("--cdn", "127.0.0.1:8080"), "cdn: 127.0.0.1:8080 is also the address of http"),
         (("--cdn", "nowhere"), "cdn: must be host:port"),
     ],
 )

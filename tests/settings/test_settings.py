@@ -175,7 +175,7 @@ def test_values_at_their_limits_are_accepted(flags: dict[str, object]) -> None:
 def test_api_host_is_outside_of_the_site_domain(flags: dict[str, object], name: str) -> None:
     [problem] = _problems({**SITES_OF_EXAMPLE, **flags})
     assert problem.name == name
-    assert "give it a host outside of that domain" in problem.message
+    assert "give it a host outside that domain" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def test_game_cannot_have_the_name_of_the_file_host(flags: dict[str, object], na
     [problem] = _problems({**given, "domains": SITES})
     assert problem.name == name
     assert "a game of that name would share its origin" in problem.message
-    assert "a host of its own outside of that domain" in problem.message
-    assert "as files.example.com is beside cdn.example.com" in problem.message
+    assert "a separate host outside that domain" in problem.message
+    assert "such as files.example.com beside cdn.example.com" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_default_cdn_url_with_a_site_domain_is_rejected(cdn: str) -> None:
     assert (problem.name, problem.source) == ("cdn_url", "default")
     assert "domains.cdn" in problem.message
     assert "only this machine reaches" in problem.message
-    assert "as files.example.com is beside cdn.example.com" in problem.message
+    assert "such as files.example.com beside cdn.example.com" in problem.message
 
 
 def test_invalid_cdn_address_causes_no_second_problem() -> None:
@@ -278,7 +278,7 @@ def test_invalid_cdn_address_causes_no_second_problem() -> None:
 def test_url_prefix_has_no_query(name: str, url: str) -> None:
     [problem] = _problems({name: url})
     assert problem.name == name
-    assert "paths are put behind it" in problem.message
+    assert "paths are appended to it" in problem.message
 
 
 def test_invalid_setting_neither_hides_nor_causes_a_conflict() -> None:
