@@ -105,7 +105,7 @@ def compile_decoder(
 def _too_many_of(group: list[str], value: dict[str, Any]) -> list[Finding]:
     present = [name for name, item in value.items() if name in group and item is not None]
     return [
-        Finding((name,), "not-allowed", f"must not be there together with {present[0]}")
+        Finding((name,), "not-allowed", f"must not be set together with {present[0]}")
         for name in present[1:]
     ]
 
@@ -149,7 +149,7 @@ def _message_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecode
 
 def _message_reader(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecoder:
     if field.message_type is None:
-        raise TypeError(f"{field.full_name} is no message")
+        raise TypeError(f"{field.full_name} is not a message")
     return compile_decoder(field.message_type, ignores_unknown=ignores_unknown)
 
 

@@ -113,7 +113,7 @@ def map_value(field: FieldDescriptor) -> FieldDescriptor:
 
 def _entry_of(field: FieldDescriptor) -> Descriptor:
     if field.message_type is None:
-        raise TypeError(f"{field.full_name} is no map")
+        raise TypeError(f"{field.full_name} is not a map")
     return field.message_type
 
 
@@ -186,14 +186,14 @@ def _read_stream(descriptor: MethodDescriptor, methods: Mapping[str, Method]) ->
     service, _, name = descriptor.full_name.rpartition(".")
     repeated = methods.get(f"{service}.Get{name.removeprefix('Stream')}")
     if repeated is None:
-        raise ValueError(f"{descriptor.full_name}: nothing that it repeats")
+        raise ValueError(f"{descriptor.full_name}: no Get{name.removeprefix('Stream')} to poll")
     request, response = descriptor_of(repeated.request), descriptor_of(repeated.response)
     is_watched = "watch_index" in request.fields_by_name and "watch" in response.fields_by_name
     is_same = _wire_form(request) == _wire_form(descriptor.input_type) and (
         _wire_form(response) == _wire_form(descriptor.output_type)
     )
     if descriptor.client_streaming or not is_watched or not is_same:
-        raise ValueError(f"{descriptor.full_name}: not what {repeated.name} asks and answers")
+        raise ValueError(f"{descriptor.full_name}: must match {repeated.name}, a long poll")
     return Stream(name, repeated.name, repeated.request, repeated.response)
 
 

@@ -118,7 +118,7 @@ def _compile_cel(descriptor: Descriptor) -> list[MessageCheck]:
 def _compile_twin(descriptor: Descriptor, rule: Any) -> MessageCheck:
     holds = CEL_EQUIVALENTS.get((descriptor.full_name, rule.id))
     if holds is None:
-        raise UnsupportedRule(f"{descriptor.full_name}: {rule.id} has no twin in Python")
+        raise UnsupportedRule(f"{descriptor.full_name}: {rule.id} has no implementation in Python")
     *location, word = rule.id.split(".")
     finding = (Finding(tuple(location), word, rule.message),)
     return lambda message: () if holds(message) else finding

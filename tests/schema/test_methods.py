@@ -167,8 +167,8 @@ def _stream_file(name: str, method: str, kind: str) -> FileDescriptor:
 @pytest.mark.parametrize(
     ("name", "method", "kind", "problem"),
     [
-        ("lonely", "StreamOthers", "same", "nothing that it repeats"),
-        ("unlike", "StreamThings", "other", "not what tests.unlike.Odd.GetThings asks"),
+        ("lonely", "StreamOthers", "same", "no GetOthers to poll"),
+        ("unlike", "StreamThings", "other", "must match tests.unlike.Odd.GetThings, a long poll"),
     ],
 )
 def test_stream_without_a_watched_method_is_rejected_by_name(
@@ -185,7 +185,7 @@ def test_map_differs_from_a_list_of_messages() -> None:
     assert is_map(fields["ports"])
     assert map_key(fields["ports"]).name == "key"
     assert not is_map(listed["lobbies"])
-    with pytest.raises(TypeError, match="is no map"):
+    with pytest.raises(TypeError, match="is not a map"):
         map_key(fields["game_mode"])
 
 

@@ -405,5 +405,5 @@ def test_rule_without_a_compiled_form_fails_the_start() -> None:
             compile_rules(_message_with(rule))
     with pytest.raises(UnsupportedRule, match="without presence"):
         compile_rules(_message_with("min_len", presence=False))
-    with pytest.raises(UnsupportedRule, match="has no twin"):
+    with pytest.raises(UnsupportedRule, match="has no implementation"):
         compile_rules(descriptor_of(configuration_pb2.IdleLobbies))
