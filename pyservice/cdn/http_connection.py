@@ -272,7 +272,7 @@ class CdnConnection(HttpToolsProtocol):
             error = refusal
         except Exception:
             # The cause is the disk or memory, not the client.
-            log.exception("an upload could not begin", ray_id=trace.ray_id)
+            log.exception("upload not started", ray_id=trace.ray_id)
             error = ServiceError("INTERNAL")
         self._refuse(error, trace)
         if self._uploads is not None:
@@ -341,7 +341,9 @@ class CdnConnection(HttpToolsProtocol):
             self._is_overrun = True
         elif not self._is_deaf:
             self._end_with(
-                error_page(400, {RAY_ID: self._trace().ray_id}, says="this is not HTTP/1.1")
+                error_page(
+                    400, {RAY_ID: self._trace().ray_id}, says="the request is not valid HTTP/1.1"
+                )
             )
 
     def _trace(self) -> Trace:

@@ -32,13 +32,13 @@ CDN_METRIC_LABEL: Final = "cdn"
 _PIECE_BYTES: Final = 256 << 10
 _WITHOUT_BODY: Final = (204, 304)
 _SAYS: Final = {
-    400: "this path cannot be asked for",
-    401: "a user and a password are needed here",
-    404: "there is nothing here",
-    405: "only GET and HEAD are possible here",
-    416: "the file has no such range",
-    429: "too many wrong passwords came from your address",
-    503: "too many at once, try again in a few seconds",
+    400: "the path is not valid",
+    401: "send a user name and a password",
+    404: "no file has this address",
+    405: "use GET or HEAD",
+    416: "the range is outside the file",
+    429: "too many wrong passwords from your address, try again later",
+    503: "too many requests at once, try again in a few seconds",
 }
 
 

@@ -133,8 +133,8 @@ SPARE_BLOCKS: Final = 32
 17 MiB.
 """
 
-_SLOW: Final = "The body came too slowly: send it without a pause, in parts when it is large."
-_REPLACED: Final = "A newer PUT of the same URL took the place of this one."
+_SLOW: Final = "The body arrived too slowly: send it without a pause, in parts when it is large."
+_REPLACED: Final = "A newer PUT of the same URL replaced this one."
 
 log = get_logger("pyservice.cdn")
 
@@ -437,7 +437,7 @@ class Reception(asyncio.BufferedProtocol):
             counts.failed(error.code)
             answer = error_response(error, trace.ray_id)
         except Exception:
-            log.exception("an upload could not be stored", ray_id=trace.ray_id)
+            log.exception("upload not stored", ray_id=trace.ray_id)
             counts.failed("INTERNAL")
             answer = error_response(ServiceError("INTERNAL"), trace.ray_id)
         else:

@@ -30,8 +30,8 @@ OVERLOADED."""
 ANSWER_TIMEOUT_MS: Final = 60_000
 
 _REPEAT: Final = (
-    "It is not known whether the request was carried out: repeat it. With the same Idempotency-Key"
-    " that is safe, nothing is done twice."
+    "The request may have been carried out. Repeat it with the same Idempotency-Key: it is then"
+    " carried out at most once."
 )
 
 log = get_logger("pyservice.edge")
@@ -141,7 +141,7 @@ class ForwardedExchange:
         except ServiceError as error:
             return sender.refuse(error)
         except Exception:
-            log.exception("forwarder on failed", operation=endpoint.slug, ray_id=sender.ray_id)
+            log.exception("forwarding failed", operation=endpoint.slug, ray_id=sender.ray_id)
             return sender.refuse(ServiceError("INTERNAL"))
         if park is None:
             return sender.answer(reply)

@@ -139,7 +139,7 @@ def _put_texts(value: dict[str, Any], raw: _RawMembers, text: bytes) -> None:
 
 def _bare_body(field: FieldDescriptor) -> _Read:
     if not form_of(field).raw_json:
-        raise TypeError(f"{field.full_name}: only raw JSON is a body of its own")
+        raise TypeError(f"{field.full_name}: only a field of raw JSON can be the whole body")
     name = field.name
 
     def read(message: Message, body: bytes) -> Findings:
@@ -171,7 +171,7 @@ def _compile_query(method: Method) -> _Read:
             elif name not in readers:
                 found.append(Finding((name,), "unknown-parameter", "is not a known parameter"))
             elif name in seen:
-                found.append(Finding((name,), "not-unique", "must be there once"))
+                found.append(Finding((name,), "not-unique", "must occur only once"))
             else:
                 seen.add(name)
                 if text is None:
@@ -248,6 +248,6 @@ def encoder(method: Method) -> Encode:
 
 def _bare_answer(field: FieldDescriptor) -> Encode:
     if not form_of(field).raw_json:
-        raise TypeError(f"{field.full_name}: only raw JSON is an answer of its own")
+        raise TypeError(f"{field.full_name}: only a field of raw JSON can be the whole response")
     name = field.name
     return lambda message: getattr(message, name) or b"null"

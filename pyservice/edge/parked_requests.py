@@ -163,13 +163,13 @@ class _Portion:
         for number, reply in self._replies.feed(data):
             group = self.unanswered.pop(number, None)
             if group is None:
-                raise ValueError(f"an answer to request {number} of {len(self.groups)}")
+                raise ValueError(f"unexpected reply number {number} to {len(self.groups)} requests")
             yield group, self.asking[number], reply
 
     def end(self) -> None:
         self._replies.end()
         if not self.is_begun:
-            raise ValueError(f"no answers to {len(self.groups)} requests")
+            raise ValueError(f"no replies to {len(self.groups)} requests")
 
 
 Work = Callable[[ParkedRequest], None]
@@ -307,7 +307,7 @@ class ParkedRequests:
                     work(parked)
             except Exception:
                 # Other work waits behind this loop.
-                log.exception("a parked request is not answered", ray_id=parked.sender.ray_id)
+                log.exception("response to a parked request failed", ray_id=parked.sender.ray_id)
         if self._unwritten:
             asyncio.get_running_loop().call_soon(self._write_some)
         elif self._woken:

@@ -110,7 +110,7 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(f"what came is no answer: {error}")
+            self._fail(f"not a valid HTTP response: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail("the connection was closed before an answer")

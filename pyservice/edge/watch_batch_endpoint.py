@@ -65,7 +65,7 @@ class WatchBatchEndpoint:
         except ServiceError as error:
             failure = error
         except ValueError:
-            log.exception("woken requests not read")
+            log.exception("watch batch not read")
             failure = ServiceError("INTERNAL")
         return self.refused(failure)
 
@@ -169,7 +169,7 @@ class WatchBatchExchange:
         except ServiceError as error:
             failure = error
         except Exception:
-            log.exception("woken request failed", ray_id=ray_id)
+            log.exception("request of a watch batch failed", ray_id=ray_id)
             failure = ServiceError("INTERNAL")
         endpoint.count(meter, failure.code, trace)
         return problem(failure, ray_id)

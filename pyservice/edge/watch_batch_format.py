@@ -57,7 +57,7 @@ def read_asked(body: bytes) -> list[BatchedRequest]:
     try:
         return [_asked_of(*row) for row in orjson.loads(body)]
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"not a message of woken requests: {error}") from None
+        raise ValueError(f"not a valid watch batch: {error}") from None
 
 
 def _asked_of(
@@ -113,7 +113,7 @@ class BatchReplyReader:
         while rest:
             lengths = _LENGTHS.match(rest)
             if lengths is None and len(rest) >= _LENGTHS_MAX:
-                raise ValueError("not answers to woken requests: no lengths")
+                raise ValueError("not a valid watch batch reply: no lengths")
             begin = lengths.end() if lengths else 0
             end = begin + int(lengths[1]) + int(lengths[2]) if lengths else len(rest) + 1
             self._wanted_bytes = end
@@ -129,7 +129,7 @@ class BatchReplyReader:
 
     def end(self) -> None:
         if self._pieces:
-            raise ValueError("answers to woken requests that are cut off")
+            raise ValueError("truncated watch batch reply")
 
 
 def _read_part(part: bytes, told_bytes: int) -> list[tuple[int, Reply]]:
@@ -145,7 +145,7 @@ def _read_part(part: bytes, told_bytes: int) -> list[tuple[int, Reply]]:
             for number, status, kind, fields, at in rows
         ]
     except (TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"not answers to woken requests: {error}") from None
+        raise ValueError(f"not a valid watch batch reply: {error}") from None
 
 
 def _reply_of(status: int, kind: str, fields: list[list[str]], body: bytes) -> Reply:

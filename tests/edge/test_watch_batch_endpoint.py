@@ -71,7 +71,7 @@ class HangingControl(SmallControl):
     async def authorize(self, call: Call) -> Caller:
         self.calls.append(call)
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("this event is never set")
 
 
 async def test_player_request_is_served_between_batches(servers: Servers) -> None:

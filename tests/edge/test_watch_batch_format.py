@@ -61,7 +61,7 @@ def test_part_is_available_when_it_is_complete() -> None:
     )
     replies = watch_batch_format.BatchReplyReader()
     assert [number for number, _ in replies.feed(first + second[:-1])] == [0]
-    with pytest.raises(ValueError, match="cut off"):
+    with pytest.raises(ValueError, match="truncated"):
         replies.end()
     assert [number for number, _ in replies.feed(second[-1:])] == [1]
     replies.end()
