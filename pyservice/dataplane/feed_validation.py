@@ -96,7 +96,7 @@ def _url_problem(url: str, is_allowed: Callable[[Address], bool]) -> str | None:
     if address is None:
         host = host.lower()
         if not is_absolute_name(host):
-            return "has a host that is no host name and no IP address"
+            return "has a host that is neither a host name nor an IP address"
         if is_number(host):
             return "has an IP address that is not in its usual form, such as 192.0.2.1"
         address = known_address(host)
@@ -115,7 +115,7 @@ def _header_problems(headers: Mapping[str, str], path: tuple[str, ...]) -> Itera
     for name, value in sorted(headers.items()):
         known = name.lower()
         if not is_header_name(name) or len(name) > HEADER_NAME_MAX:
-            yield (*path, name), "is no name of an HTTP header"
+            yield (*path, name), "must be the name of an HTTP header"
         elif is_header_of_connection(name) or is_header_of_requests(name):
             yield (*path, name), "is a header that the service sets itself"
         elif known in seen:
@@ -203,7 +203,7 @@ def _versions(
     running = _versions_held(configuration.namespace_id, held)
     ids = [version.version_id for version in configuration.versions]
     if configuration.current_version_id not in ids:
-        yield ("current_version_id",), "names no version of this configuration"
+        yield ("current_version_id",), "must be the id of a version in this configuration"
     for index, version in enumerate(configuration.versions):
         path = ("versions", str(index))
         if ids.index(version.version_id) != index:

@@ -135,7 +135,7 @@ def _require_region(regions: RegionCatalog, region: str) -> None:
     if region not in regions:
         raise ServiceError(
             "MATCHMAKER_REGION_NOT_FOUND",
-            f"There is no region {region}; GET /matchmaker/regions lists them.",
+            f"Region {region} does not exist; GET /matchmaker/regions lists the regions.",
         )
 
 

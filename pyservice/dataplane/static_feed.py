@@ -353,7 +353,7 @@ class StaticFeed:
                 for problem in problems:
                     _log.error("static feed refused", problem=problem)
         if met and met != self._blocked_by:
-            _log.warning("static feed waits", code=met, waiting=len(self._pending))
+            _log.warning("static feed delayed", code=met, waiting=len(self._pending))
         self._blocked_by = met
 
     async def _send(self, message: Message) -> list[str]:

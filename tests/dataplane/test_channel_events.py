@@ -88,7 +88,7 @@ async def test_live_events_long_poll(scene: MatchmakerScene, readers: Readers) -
     await scene.attach("tagged")
     await scene.find("tagged", party_size=2, event_channels=[OLE])
     assert isinstance(await readers.ask(MINA, empty.watch.index), WaitForChange), (
-        "it belongs to another secret"
+        "the event belongs to another secret"
     )
     await scene.find("tagged", party_size=2, event_channels=[MINA])
     changes = await readers.topics.changes_after(parked.run, parked.sequence, 0)

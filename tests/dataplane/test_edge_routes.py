@@ -147,7 +147,7 @@ async def test_ready_waits_until_ports_forward_to_the_process(connected: Runtime
             elsewhere = outcome(web, "LISTENING")
             elsewhere.backend_port = game.backend_port
             await scene.follow(outcome(game, "LISTENING"), elsewhere)
-            assert await is_pending(serving), "one of two leads there"
+            assert await is_pending(serving), "one of two routes has this backend"
             assert not ready.done()
             await scene.follow(outcome(web, "LISTENING"))
             await asyncio.wait_for(ready, PATIENCE_S)
@@ -232,7 +232,7 @@ async def test_exhausted_ports_create_no_lobby(engine: Engine) -> None:
     assert (await scene.wanted()).lobbies == []
     async with asking(scene.find("streams")):
         [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        assert wanted.spec.game_mode == "streams", "there are ports of the other family"
+        assert wanted.spec.game_mode == "streams", "ports of the other family are left"
 
 
 def datagrams(number: int) -> runtime_pb2.LeaseRequest:

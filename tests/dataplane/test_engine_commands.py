@@ -140,7 +140,7 @@ async def test_batch_waiters_wake_or_time_out(scene: Scene) -> None:
 async def test_ended_hold_resolves_all_waiters(scene: Scene) -> None:
     tasks = [scene.hold(7), scene.hold(7), scene.hold(8)]
     await _turns()
-    scene.journal.advance(1, Ended(7, "placed"), Ended(9, "nobody waits"))
+    scene.journal.advance(1, Ended(7, "placed"), Ended(9, "without a waiter"))
     received = await asyncio.wait_for(asyncio.gather(*tasks[:2]), PATIENCE_S)
     assert [one.outcome for one in received] == ["placed", "placed"]
     assert not tasks[2].done()

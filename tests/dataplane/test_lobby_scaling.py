@@ -154,7 +154,9 @@ def test_old_backoff_entries_are_dropped() -> None:
     for number in range(1_000):
         pauses.record((b"namespace", b"%d" % number, "mode", "local"))
         now[0] += 1
-    assert len(pauses._crashes) == 62, "one second of pause, a minute to be well, and this one"
+    assert len(pauses._crashes) == 62, (
+        "a pause of one second, a minute without failures, and this lobby"
+    )
     now[0] += 62
     pauses.record(KEY)
     assert len(pauses._crashes) == 1
@@ -371,7 +373,9 @@ async def test_find_with_max_players_below_party_size_is_refused(engine: Engine)
         await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
         await asyncio.wait_for(finding, PATIENCE_S)
     fits = await asyncio.wait_for(scene.find("squad", max_players=2, party_size=4), PATIENCE_S)
-    assert fits.lobby.lobby_id == lobby.lobby_id, "what it chose is of lobbies that are made for it"
+    assert fits.lobby.lobby_id == lobby.lobby_id, (
+        "only a lobby created for this request has the chosen values"
+    )
 
 
 EMPTY_GRACE_MS = 1_500

@@ -110,7 +110,7 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
     assert [lobby.lobby_id for lobby in listed.lobbies] == [wanted.lobby_id]
     async with asking(scene.create()):
         [other] = (await scene.wanted(wait_ms=5_000)).lobbies
-        assert other.lobby_id != wanted.lobby_id, "never one that is there"
+        assert other.lobby_id != wanted.lobby_id, "an existing lobby is never used"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ async def test_closed_loading_lobby_gets_its_grace_period(engine: Engine) -> Non
     for is_closed in (True, False):
         closing = pb.SetLobbyClosedRequest(is_closed=is_closed)
         await scene.fleet.set_closed(closing, scene.server(first.lobby_id))
-        assert await scene.scale() == [], "it is not stopped, and no other is started"
+        assert await scene.scale() == [], "the lobby is not stopped, and no other is started"
     assert (await scene.find()).lobby.lobby_id == first.lobby_id
 
 
@@ -240,7 +240,7 @@ async def test_old_lobbies_stop_when_empty_after_a_switch(connected: RuntimeScen
     )
     namespace = scene.client().namespace_id
     scene.lobby_scaler.namespace_changed(namespace)
-    assert await scene.scale() == [], "it has a player"
+    assert await scene.scale() == [], "the lobby has a player"
     await scene.disconnected(wanted.lobby_id, found.player.token)
     [stopping] = await scene.scale()
     assert (stopping.lobby_id, stopping.is_stopping) == (wanted.lobby_id, True)
@@ -258,7 +258,7 @@ async def test_waiting_find_gets_its_lobby_after_a_switch(connected: RuntimeScen
             scene.feed(versions=[version(version_id=name)], current_version_id=name)
         scene.run, scene.sequence = "", 0
         [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        assert dict(wanted.spec.env) == {"MAP": "sea"}, "with what it was made for"
+        assert dict(wanted.spec.env) == {"MAP": "sea"}, "with the values of its creation"
         assert scene.runtime._resources_of(raw_id(wanted.lobby_id)) == (1000, 2048)
         await scene.serve()
         await scene.ready(wanted.lobby_id)

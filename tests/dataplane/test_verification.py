@@ -345,7 +345,7 @@ async def test_disabled_create_is_not_verified(
     assert nowhere.code == "MATCHMAKER_REGION_NOT_FOUND"
     async with asking(runtime_scene.create("private")) as creating:
         await made_lobby(runtime_scene, creating)
-    assert game.seen == [], "nor about modes that do not ask"
+    assert game.seen == [], "no request for a mode without verification"
 
 
 async def test_repeated_create_is_not_verified_again(
