@@ -57,9 +57,9 @@ def credential_kinds(method: Method) -> frozenset[CredentialKind]:
 _TOKENS: Final = {
     CredentialKind.PUBLIC: "A token of the game clients of one namespace.",
     CredentialKind.ENVIRONMENT: "A token of a back end of one namespace.",
-    CredentialKind.DEVELOPMENT: "A token of a developer's machine: answers are mock answers.",
+    CredentialKind.DEVELOPMENT: "A token of a developer's machine: responses are mock data.",
     CredentialKind.LOBBY: "The token of one lobby server.",
-    CredentialKind.CLOUD: "A token of a developer or of CI, whose scope covers what the path names.",
+    CredentialKind.CLOUD: "A token of a developer or of CI. Its scope must cover the resource in the path.",
 }
 
 
@@ -76,13 +76,13 @@ def security_schemes() -> dict[str, Any]:
     found[CredentialKind.CHANNEL.value] = {
         "type": "http",
         "scheme": "bearer",
-        "description": "The secret of an event channel, 22 to 64 characters that its holder chose.",
+        "description": "The secret of an event channel, 22 to 64 characters chosen by the client.",
     }
     found[CredentialKind.ORIGIN.value] = {
         "type": "apiKey",
         "in": "header",
         "name": "Origin",
-        "description": "A page of a domain of the namespace needs no token; its browser sends this.",
+        "description": "A page of a domain of the namespace needs no token; the browser sends this header.",
     }
     return found
 
@@ -261,8 +261,8 @@ def _value(method: Method, name: str, fill: FillPlaceholder) -> str:
         return fill(name)
     except KeyError:
         raise LookupError(
-            f"the example of {method.name} has the placeholder {{{name}}}, which nobody fills: "
-            "give it a value in proto/examples/samples.toml"
+            f"the example of {method.name} has the placeholder {{{name}}}, which has no value: "
+            "set it in proto/examples/samples.toml"
         ) from None
 
 
@@ -329,7 +329,7 @@ def gaps(methods: Iterable[Method]) -> list[str]:
         kinds = credential_kinds(method)
         if not kinds:
             found.append(
-                f"{method.name} does not say who may call it: add credentials to its (operation)"
+                f"{method.name} has no accepted credentials: add credentials to its (operation)"
             )
         if method.name not in COMMENTS:
             found.append(f"{method.name} has no comment: it is the operation's description")
@@ -341,7 +341,7 @@ def gaps(methods: Iterable[Method]) -> list[str]:
         if (example.token or "none") not in {kind.value for kind in kinds}:
             found.append(
                 f"the example of {method.name} shows {example.token or 'no token'}, "
-                "which is none of its credentials"
+                "which the operation does not accept"
             )
     return found
 
@@ -502,12 +502,12 @@ _HEADERS: Final[dict[str, Any]] = {
         "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
     },
     "RetryAfter": {
-        "description": "Seconds after which it is worth trying again.",
+        "description": "Seconds to wait before the next attempt.",
         "required": True,
         "schema": {"type": "integer", "minimum": 0},
     },
     "WwwAuthenticate": {
-        "description": "How to show who calls.",
+        "description": "The authentication scheme to use.",
         "required": True,
         "schema": {"const": "Bearer"},
     },
@@ -516,7 +516,7 @@ _PARAMETERS: Final[dict[str, Any]] = {
     "IdempotencyKey": {
         "name": "Idempotency-Key",
         "in": "header",
-        "description": "The same request with the same key is done once and answered alike.",
+        "description": "A request is carried out once for each key. A repeated request gets the same response.",
         "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
     }
 }
