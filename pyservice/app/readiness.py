@@ -127,17 +127,15 @@ class Readiness:
 
 
 _HELP: Final = {
-    "hosting_storage_free_bytes": "Free space where the data directory is.",
-    "hosting_storage_reserve_bytes": "Free space below which /readyz says so "
+    "hosting_storage_free_bytes": "Free space in the file system of the data directory.",
+    "hosting_storage_reserve_bytes": "Free space below which /readyz reports a problem "
     "(storage_reserve_bytes).",
     "hosting_open_files": "Files and connections that the data plane has open.",
-    "hosting_open_files_max": "How many it may have open (RLIMIT_NOFILE).",
+    "hosting_open_files_max": "Limit of open files and connections of the data plane (RLIMIT_NOFILE).",
     "hosting_event_loop_lag_seconds": "Worst delay of the event loop in the last ten seconds.",
-    "hosting_journal_stalled_seconds": "For how long nothing became durable although something "
-    "waits for it.",
-    "hosting_compactions_total": "Images written since the start.",
-    "hosting_compaction_failures_total": "Compactions that failed since the start; each is tried "
-    "again.",
+    "hosting_journal_stalled_seconds": "Time without a durable event although events are pending.",
+    "hosting_compactions_total": "Journal images written since the start.",
+    "hosting_compaction_failures_total": "Failed compactions since the start. Each is retried.",
     "hosting_watches_held": "Requests that wait for a change.",
 }
 

@@ -139,7 +139,9 @@ class _Families(Collector):
         doors = (self._metrics.http, self._metrics.grpc)
         yield from _request_families(doors)
         yield from _feed_families(self._metrics.feed)
-        yield InfoMetricFamily("hosting_build", "What is running.", value=self._build)
+        yield InfoMetricFamily(
+            "hosting_build", "Version of the running service.", value=self._build
+        )
 
 
 class _RayFamilies(Collector):
@@ -149,11 +151,11 @@ class _RayFamilies(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
-            f"{self._prefix}_rays", "Requests whose ray was kept.", value=self._metrics.kept
+            f"{self._prefix}_rays", "Requests with a stored ray.", value=self._metrics.kept
         )
         yield CounterMetricFamily(
             f"{self._prefix}_rays_dropped",
-            "Requests whose ray was to be kept, and for which there was no room.",
+            "Requests without their ray, because the buffer of rays was full.",
             value=self._metrics.dropped,
         )
 
@@ -161,25 +163,25 @@ class _RayFamilies(Collector):
 def _request_families(doors: Sequence[TransportMetrics]) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "hosting_requests",
-        "Requests answered, by operation, code of the error table or OK, and door.",
+        "Requests by operation, code (an error code or OK) and door (the transport).",
         labels=("operation", "code", "door"),
     )
     durations = HistogramMetricFamily(
         "hosting_request_duration_seconds",
-        "Time from the whole request to its answer, waiting for durability included.",
+        "Time from the complete request to its response, including the wait for durability.",
         labels=("operation", "door"),
     )
     limited = CounterMetricFamily(
         "hosting_requests_rate_limited",
-        "Requests refused because their caller came too often.",
+        "Requests that a rate limit refused.",
         labels=("operation", "door"),
     )
     in_flight = GaugeMetricFamily(
-        "hosting_requests_in_flight", "Requests being answered now.", labels=("door",)
+        "hosting_requests_in_flight", "Requests in progress.", labels=("door",)
     )
     bodies = GaugeMetricFamily(
         "hosting_request_bodies_bytes",
-        "Bodies of requests that are held: those that are not whole, and large ones until their answer.",
+        "Request bodies in memory: incomplete ones, and large ones until their response.",
         labels=("door",),
     )
     for door in doors:
@@ -206,11 +208,11 @@ def _feed_families(feed: FeedMetrics) -> Iterator[Metric]:
         messages.add_metric((outcome,), count)
     yield messages
     yield GaugeMetricFamily(
-        "hosting_feed_namespaces", "Namespaces whose configuration is held.", value=feed.namespaces
+        "hosting_feed_namespaces", "Namespaces with a stored configuration.", value=feed.namespaces
     )
     yield GaugeMetricFamily(
         "hosting_feed_last_applied_timestamp_seconds",
-        "Unix time at which the last configuration was taken, 0 before the first.",
+        "Unix time of the last stored configuration, 0 before the first.",
         value=feed.last_applied_ts_s,
     )
 
