@@ -388,7 +388,7 @@ async def run_until_changed(
 ) -> Message:
     """Waits and runs an operation again, until the operation returns a response."""
     if waiters is None:
-        raise RuntimeError("the operation waits, and nobody was given to wake it")
+        raise RuntimeError("the operation waits, but it was run without long polls")
     task = WaitingTask()
     while True:
         caller.call.long_poll_expired = await waiters.wait(task, parked)
