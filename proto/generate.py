@@ -269,7 +269,7 @@ def main() -> int:
             for line in found:
                 print(line, file=sys.stderr)
             if found:
-                print("mend: make generate", file=sys.stderr)
+                print("run: make generate", file=sys.stderr)
                 status = 1
         elif not options.lint:
             install(generate(work))
