@@ -229,7 +229,7 @@ def _body(connection: socket.socket, question: Question) -> bytes:
     while not needed_bytes or len(came) < needed_bytes:
         piece = connection.recv(65_536)
         if not piece:
-            raise WrongAnswer(f"the answer ends after {came[:400]!r}")
+            raise WrongAnswer(f"the response ends after {came[:400]!r}")
         came += piece
         needed_bytes = needed_bytes or _length(came)
     head, _, body = came.partition(_HEAD_END)

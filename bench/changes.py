@@ -134,9 +134,9 @@ class _World:
         held = self.service.held()
         for namespace_id, version_ids in zip(self.namespaces, wanted, strict=True):
             if held[namespace_id] != version_ids[-1]:
-                raise WrongAnswer("the data plane does not hold what it has acknowledged")
+                raise WrongAnswer("the data plane lacks an acknowledged configuration")
         if self._history_count() - before != len(questions):
-            raise WrongAnswer("the history has not every version that was set")
+            raise WrongAnswer("the history lacks a version")
         return asked.run
 
     def _new_versions(self, count: int) -> list[list[str]]:
@@ -170,7 +170,7 @@ class _World:
 
         missing = set(ids) - self.service.with_records(found)
         if missing or len(set(ids)) != len(ids):
-            raise WrongAnswer(f"{len(missing)} answered changes are not in the records")
+            raise WrongAnswer(f"{len(missing)} confirmed changes are not in the records")
 
     def _history_count(self) -> int:
         async def count(tx: Transaction) -> int:

@@ -153,7 +153,7 @@ def stream(bench: Bench) -> tuple[Runs, list[Figure]]:
             "of its core",
         ),
         Figure(
-            "the same by CPU time a GB, which tells more where the load has no core to spare",
+            "the same by CPU time a GB, the better measure if the load has no spare core",
             other_cpu / cpu,
             "of HAProxy with splice",
             note=f"{cpu:.0f} ms against {other_cpu:.0f} ms",
@@ -306,7 +306,7 @@ def _held(guard: Guard, count: int, tls: ssl.SSLContext | None) -> Run:
             held.append(_upgraded(guard.ports["game"], tls))
         there = guard.figure('connections{kind="websocket"}')
         if there != count:
-            raise WrongAnswer(f"{count} WebSockets were opened, {there:.0f} are there")
+            raise WrongAnswer(f"{count} WebSockets were opened, {there:.0f} exist")
         after = guard.memory_kib() * 1024
         for one in random.Random(count).sample(held, ASKED_OF_IDLE):
             one.sendall(b"\x82\x82\0\0\0\0ok")

@@ -91,7 +91,7 @@ def _look_page(paged: Paged, newest: int, answer: Any) -> None:
     # Ignores the first version of the namespace, which is newer than all inserted rows.
     times = [one for one in times if one < rfc3339(FIRST_MS + 10 * LONG)]
     if len(rows) != paged.page or times != wanted[: len(times)] or len(times) < len(rows) - 1:
-        raise WrongAnswer(f"{paged.slug}: another page was asked for: {times[:1]} {wanted[:1]}")
+        raise WrongAnswer(f"{paged.slug}: unexpected page: {times[:1]} {wanted[:1]}")
 
 
 def _whole(service: Service, whole: Whole, counts: Sequence[int]) -> dict[str, Callable[[], Run]]:
@@ -117,7 +117,7 @@ def _look_whole(whole: Whole, count: int, answer: Any) -> None:
     if not count <= len(rows) <= count + 2:
         raise WrongAnswer(f"{whole.slug}: {len(rows)} rows of {count}")
     if len({json.dumps(row) for row in rows}) != len(rows):
-        raise WrongAnswer(f"{whole.slug}: a row is there twice")
+        raise WrongAnswer(f"{whole.slug}: a row occurs twice")
 
 
 def _window(service: Service, question: Question, count: int, look: Callable[[Any], None]) -> Run:

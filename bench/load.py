@@ -52,7 +52,7 @@ class Tokens:
     def check_spent(self) -> None:
         connected = self.players.connected(self.players.namespaces[0])
         if connected != self.count:
-            raise WrongAnswer(f"{self.count} players were let in, {connected} are connected")
+            raise WrongAnswer(f"{self.count} players were admitted, {connected} are connected")
 
     def end(self) -> None:
         self.players.detach(self.lobbies)

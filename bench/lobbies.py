@@ -151,7 +151,7 @@ async def _play(service: Service, token: str) -> Run:
             welcome = json.loads(await player.recv())
         connected_ms = (time.perf_counter() - began) * 1000
         if "id" not in welcome:
-            raise WrongAnswer(f"the game said {welcome}")
+            raise WrongAnswer(f"unexpected first message of the game: {welcome}")
     finally:
         hosting.close()
     _end(service, [found["lobby"]["lobby_id"]])
@@ -210,7 +210,7 @@ def _many(service: Service, token: str) -> Run:
     ready_s = time.perf_counter() - began
     ids = [json.loads(answer)["lobby"]["lobby_id"] for answer in answers]
     if len(set(ids)) != MANY:
-        raise WrongAnswer("a create gave a lobby that another one had")
+        raise WrongAnswer("two creates returned the same lobby")
     ours_mb = (_ours_mb(service) - before) / MANY
     keeper_mb = max(_pss_mb(pid) for pid in _keepers(service))
     _end(service, ids)
@@ -269,7 +269,7 @@ def _end(service: Service, lobby_ids: Sequence[str]) -> None:
     end_s = time.monotonic() + TIMEOUT_S
     while list(_keepers(service)):
         if time.monotonic() > end_s:
-            raise WrongAnswer("lobbies that were ended go on")
+            raise WrongAnswer("removed lobbies still run")
         time.sleep(0.02)
 
 

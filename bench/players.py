@@ -107,7 +107,7 @@ class Players:
         for (number, size), answer in zip(asked, self.service.call_all(questions), strict=True):
             players = answer.get("players") or [answer["player"]]
             if len(players) != size:
-                raise WrongAnswer(f"{len(players)} places for a party of {size}")
+                raise WrongAnswer(f"{len(players)} slots for a party of {size}")
             tokens[number] += [str(player["token"]) for player in players]
         return tokens
 

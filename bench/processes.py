@@ -43,7 +43,7 @@ def memory_kib(pid: int, name: str = "VmRSS") -> int:
     """Returns the resident memory. `VmHWM` is the maximum since the start or since `begin_peak`."""
     match = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
     if match is None:
-        raise WrongAnswer(f"the system does not tell {name}")
+        raise WrongAnswer(f"the system does not report {name}")
     return int(match[1])
 
 

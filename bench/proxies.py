@@ -115,7 +115,7 @@ class Guard:
         for line in self.ask("/metrics").splitlines():
             if line.startswith(f"hosting_edge_{name} "):
                 return float(line.rpartition(" ")[2])
-        raise WrongAnswer(f"edge-guard tells no {name}")
+        raise WrongAnswer(f"edge-guard reports no {name}")
 
     def memory_kib(self) -> int:
         return memory_kib(self.pid)

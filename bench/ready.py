@@ -46,7 +46,7 @@ def _start(folder: Path, games_before: int) -> Run:
         ready_s, cpu_s = time.perf_counter() - began_s, service.cpu_s()
         games = service.call("get_games")["games"]
         answered_s = time.perf_counter() - began_s
-        assert len(games) == games_before, f"{len(games)} games are there, {games_before} were made"
+        assert len(games) == games_before, f"{len(games)} games exist, {games_before} were created"
         for number in range(0 if games else GAMES):
             service.version(service.game(f"game-{number}"))
     return {"ready_s": ready_s, "answered_s": answered_s, "cpu_s": cpu_s}

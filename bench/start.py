@@ -86,7 +86,7 @@ async def _play(folder: Path, process: subprocess.Popen[bytes], began_s: float) 
         async with connect(socket_address(found), compression=None, proxy=None) as connection:
             welcome = json.loads(await connection.recv())
             if "id" not in welcome:
-                raise WrongAnswer(f"the game said {welcome}")
+                raise WrongAnswer(f"unexpected first message of the game: {welcome}")
     return {"ready_s": ready_s, "found_s": found_s, "welcomed_s": time.monotonic() - began_s}
 
 

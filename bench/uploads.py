@@ -174,12 +174,12 @@ class _Uploads:
         (kept,) = self._files()
         with kept.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != self._content.sha256:
-                raise WrongAnswer("what was kept is not what was sent")
+                raise WrongAnswer("the stored file differs from the sent file")
 
     def _wait_gone(self) -> None:
         """Waits until the removed build is deleted, so that the deletion does not slow the next run."""
         end_s = time.monotonic() + _GONE_S
         while self._files():
             if time.monotonic() > end_s:
-                raise WrongAnswer("a build that was deleted is still on the disk")
+                raise WrongAnswer("a deleted build is still on the disk")
             time.sleep(0.01)

@@ -91,7 +91,7 @@ def _look(service: Service, game_id: str, configs: Configs, chance: random.Rando
     for version_id in chance.sample(list(configs), LOOKED_AT):
         answer = service.call("get_version", {"game_id": game_id, "version_id": version_id})
         if answer["version"]["config"] != configs[version_id]:
-            raise WrongAnswer(f"version {version_id} was given back otherwise than it was stored")
+            raise WrongAnswer(f"version {version_id} differs from the stored one")
 
 
 def _measured(service: Service, questions: Sequence[Question]) -> Run:

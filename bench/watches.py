@@ -134,9 +134,7 @@ def _one(service: Service) -> Run:
             latencies_s.append(answered_s - began_s)
         answered = sum(watcher.changed.done() for watcher in watchers)
         if answered != len(latencies_s):
-            raise WrongAnswer(
-                f"{answered} watches were answered, {len(latencies_s)} were concerned"
-            )
+            raise WrongAnswer(f"{answered} watches were answered instead of {len(latencies_s)}")
         _end(watchers)
         latencies_s.sort()
         return {
@@ -175,7 +173,7 @@ def _all(service: Service, token_count: int) -> list[Run]:
             answers = await asyncio.gather(*(watcher.changed for watcher in watchers))
         for _, body in (answers[0], answers[-1]):
             if name not in {game["name_id"] for game in json.loads(body)["games"]}:
-                raise WrongAnswer("a watch was answered with what was there before")
+                raise WrongAnswer("a watch was answered with an old state")
         _end(watchers)
         times_s = sorted(answered_s - began_s for answered_s, _ in answers)
         return {"blocked_s": blocked_s, "first_s": times_s[0], "last_s": times_s[-1]}

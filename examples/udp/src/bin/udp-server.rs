@@ -61,7 +61,7 @@ fn play(socket: &UdpSocket, mut seats: Seats, api: Api, stop: &AtomicBool) -> Re
             _ if stop.load(Ordering::Relaxed) => break Ok("asked to stop"),
             Ok(News::Decided(token, decision)) => seats.decided(token, decision, now),
             Ok(News::Over(why)) => break why,
-            Err(TryRecvError::Disconnected) => break Err("nobody calls the service any more".to_owned()),
+            Err(TryRecvError::Disconnected) => break Err("the connection to the service ended".to_owned()),
             Err(TryRecvError::Empty) => {}
         }
         if now >= next_step {
