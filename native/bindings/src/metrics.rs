@@ -48,24 +48,14 @@ pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id,
         "Commands after which free + held + reserved + connected + kept was not the capacity.",
         violations,
     );
-    page.single(
-        "hosting_find_candidates_total",
-        "counter",
-        "Lobbies that find looked at: its work, independent of how many lobbies there are.",
-        find_work,
-    );
+    page.single("hosting_find_candidates_total", "counter", "Lobbies that find examined.", find_work);
     page.single(
         "hosting_facts_waiting",
         "gauge",
-        "Facts of lobbies that the control plane has not acknowledged.",
+        "Facts about lobbies that the control plane has not acknowledged.",
         facts_waiting,
     );
-    page.single(
-        "hosting_facts_lost",
-        "gauge",
-        "Facts that were dropped unread since the control plane read last; more than 0 while it is away for too long.",
-        facts_lost,
-    );
+    page.single("hosting_facts_lost", "gauge", "Facts dropped since the last read of the control plane.", facts_lost);
     page.ports(&ports);
     if let Some(journal) = shard.journal() {
         page.journal(&journal.stats());
@@ -137,7 +127,7 @@ impl Page {
         self.states(
             "hosting_player_tokens_total",
             "counter",
-            "Player tokens issued, and what came of calls that showed one.",
+            "Player tokens issued, and outcomes of calls with one.",
             "outcome",
             &TOKEN_OUTCOMES,
             counts.iter().map(|(label, count)| (label, &count.tokens)),
@@ -145,7 +135,7 @@ impl Page {
         self.states(
             "hosting_slot_ends_total",
             "counter",
-            "Uses of slots that ended.",
+            "Ended slot uses.",
             "cause",
             &END_CAUSES,
             counts.iter().map(|(label, count)| (label, &count.ends)),
@@ -153,7 +143,7 @@ impl Page {
         self.states(
             "hosting_lobby_ends_total",
             "counter",
-            "Lobbies that ended.",
+            "Ended lobbies.",
             "cause",
             &LOBBY_ENDS.map(reason_word),
             counts.iter().map(|(label, count)| (label, &count.lobby_ends)),
@@ -206,16 +196,31 @@ impl Page {
             "Events that are not durable.",
             stats.last_lsn.saturating_sub(stats.durable_lsn),
         );
-        self.single("hosting_journal_credit_bytes", "gauge", "Journal that may be taken.", stats.credit.total);
-        self.single("hosting_journal_reserve_bytes", "gauge", "Credit kept from new places.", stats.credit.reserve);
-        self.family("hosting_journal_segments", "gauge", "Segment files by what they wait for.");
+        self.single(
+            "hosting_journal_credit_bytes",
+            "gauge",
+            "Bytes of the journal that can still be written.",
+            stats.credit.total,
+        );
+        self.single(
+            "hosting_journal_reserve_bytes",
+            "gauge",
+            "Credit reserved for existing slots.",
+            stats.credit.reserve,
+        );
+        self.family("hosting_journal_segments", "gauge", "Journal files by state.");
         for (state, count) in
             [("ready", stats.segments_ready), ("free", stats.segments_free), ("closed", stats.segments_closed)]
         {
             let _ = writeln!(self.0, "hosting_journal_segments{{state=\"{state}\"}} {count}");
         }
         let stalled = u8::from(stats.is_stalled);
-        self.single("hosting_journal_stalled", "gauge", "1 while there is no room for a segment or image.", stalled);
+        self.single(
+            "hosting_journal_stalled",
+            "gauge",
+            "1 while the disk has no space for a segment or image.",
+            stalled,
+        );
         self.single("hosting_journal_epoch", "gauge", "Number of this opening of the journal.", stats.epoch);
         let failed = u8::from(matches!(stats.last_compaction, Some(LastCompaction::Failed { .. })));
         self.single("hosting_journal_compaction_failed", "gauge", "1 when the last compaction failed.", failed);
@@ -231,7 +236,7 @@ impl Page {
         self.single(
             "hosting_journal_recovery_torn_bytes",
             "gauge",
-            "Bytes of a batch that was not whole, cut off by this start.",
+            "Bytes of an incomplete batch that this start cut off.",
             recovered.torn_bytes,
         );
         self.single(

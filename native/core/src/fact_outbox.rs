@@ -187,10 +187,10 @@ mod tests {
         (1..=MAX_STORED_FACTS as u64 + more).for_each(|lsn| outbox.push(fact(lsn)));
         let read = outbox.read(0, Lsn::MAX, 3);
         assert_eq!((lsns(&read), read.oldest, read.lost), (vec![8, 9, 10], 8, 7));
-        assert_eq!(outbox.read(6, Lsn::MAX, 1).lost, 7, "at most: who has read some of them lost fewer");
-        assert_eq!(outbox.read(7, Lsn::MAX, 1).lost, 0, "who has read them lost none");
-        assert!(!outbox.has_up_to(6), "nothing of that is there");
-        assert!(outbox.has_up_to(7), "the gap is");
+        assert_eq!(outbox.read(6, Lsn::MAX, 1).lost, 7, "an upper bound: a reader of some lost fewer");
+        assert_eq!(outbox.read(7, Lsn::MAX, 1).lost, 0, "a reader of all of them lost none");
+        assert!(!outbox.has_up_to(6), "facts before the gap are lost");
+        assert!(outbox.has_up_to(7), "the gap is included");
         outbox.acknowledge(8);
         let read = outbox.read(0, Lsn::MAX, 1);
         assert_eq!((lsns(&read), read.lost), (vec![9], 0));

@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(take_and_give_back(&mut pool, another), 75, "half of that");
         assert_eq!(pool.counts(0), [75, 0, 225]);
         (30_225..30_300).for_each(|number| {
-            assert!(!pool.exceeds_fair_share(modest, 1), "who has none that rest may have all");
+            assert!(!pool.exceeds_fair_share(modest, 1), "a namespace without quarantined ports may take all");
             pool.take(number);
         });
         pool.release_quarantined(60_000);

@@ -191,7 +191,7 @@ mod tests {
         let mut settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
         settings.connections_per_address = 1;
         limits.change(&settings);
-        assert_eq!(route.load(SeqCst), 2, "both go on");
+        assert_eq!(route.load(SeqCst), 2, "both continue");
         assert_eq!(limits.admit(Some(here), Some(&route)).unwrap_err(), ConnectionRefusal::Address);
         settings.connections_per_address = 3;
         limits.change(&settings);

@@ -193,7 +193,7 @@ impl MetricsPage {
         self.by::<RequestProblem>("http_problems_total", "Requests answered by edge-guard", "reason", all, |c| {
             &c.problems
         });
-        self.sum("accept_pauses_total", "counter", "Times that accepting paused without descriptors", all, |c| {
+        self.sum("accept_pauses_total", "counter", "Pauses in accepting, because no descriptor was free", all, |c| {
             &c.accept_pauses
         });
     }
@@ -203,7 +203,7 @@ impl MetricsPage {
         self.by::<Direction>("datagram_bytes_total", "Bytes of forwarded datagrams", "way", all, |c| &c.datagram_bytes);
         self.by::<DatagramDrop>("datagrams_dropped_total", "Datagrams dropped", "reason", all, |c| &c.dropped);
         self.sum("datagram_sessions", "gauge", "UDP sessions", all, |c| &c.sessions);
-        self.sum("datagram_sessions_total", "counter", "UDP sessions begun", all, |c| &c.sessions_begun);
+        self.sum("datagram_sessions_total", "counter", "Created UDP sessions", all, |c| &c.sessions_begun);
         self.by::<SessionEnd>("datagram_sessions_ended_total", "UDP sessions ended", "reason", all, |c| {
             &c.sessions_ended
         });

@@ -162,7 +162,7 @@ mod tests {
         let key = RouteKey { owner: "a".to_owned(), port_name: "game".to_owned() };
         source.report(RouteOutcome::Listening(key, 26_000, None));
         let next_call = source.next_call((0, 0), true);
-        assert!(source.send(&next_call).await.is_err(), "there is no server");
+        assert!(source.send(&next_call).await.is_err(), "no server listens");
         source.failed();
         let again = source.next_call((0, 0), true);
         assert_eq!(again.request.outcomes, next_call.request.outcomes);
@@ -182,7 +182,7 @@ mod tests {
         (0..1_000).for_each(|_| source.failed());
         let next_call = source.next_call((0, 0), true);
         let begun = Instant::now();
-        assert!(source.send(&next_call).await.is_err(), "there is no server");
+        assert!(source.send(&next_call).await.is_err(), "no server listens");
         let waited = begun.elapsed();
         assert!(waited <= Duration::from_millis(250), "{waited:?} without a question");
         assert!(waited >= Duration::from_millis(200), "{waited:?}: questions do not wait for each other");

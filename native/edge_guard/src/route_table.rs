@@ -222,7 +222,7 @@ impl RouteTable {
 
     fn serve(&mut self, route: &Route, live: &Arc<LiveRoute>) -> Result<ServedBy, ServeError> {
         if route.is_tls && self.shared.certificates.is_empty() {
-            return Err(ServeError::of_route("there is no certificate"));
+            return Err(ServeError::of_route("no certificate is configured"));
         }
         if route.port == 0 { self.serve_host(route, live) } else { self.serve_port(route, live) }
     }
@@ -232,7 +232,7 @@ impl RouteTable {
         let has_listener = if is_tls { self.host_listeners.1 } else { self.host_listeners.0 };
         if !has_listener {
             let name = if is_tls { "https" } else { "http" };
-            return Err(ServeError::of_route(format!("there is no listener for {name}")));
+            return Err(ServeError::of_route(format!("no listener for {name}")));
         }
         let mut hosts = self.shared.hosts.write().unwrap_or_else(PoisonError::into_inner);
         if hosts.has(is_tls, &route.host) {

@@ -139,7 +139,7 @@ fn listen_on(listen: &Listen) -> std::io::Result<TcpListener> {
             // SAFETY: the descriptor stays open during the query.
             let given = unsafe { BorrowedFd::borrow_raw(*number) };
             if !SockRef::from(&given).is_listener()? {
-                return Err(std::io::Error::other("it is no listening socket"));
+                return Err(std::io::Error::other("not a listening socket"));
             }
             // SAFETY: the setting passes ownership, and no other descriptor has an occupied number.
             let socket = TcpListener::from(unsafe { OwnedFd::from_raw_fd(*number) });

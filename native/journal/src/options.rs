@@ -60,7 +60,7 @@ impl Options {
 
 /// Prints the reason and aborts the process, so that no response and no further write follows.
 pub(crate) fn abort_process(reason: &str) -> ! {
-    eprintln!("journal: {reason}; ending at once, nothing of it was answered");
+    eprintln!("journal: {reason}; aborting. No pending operation was confirmed");
     std::process::abort()
 }
 

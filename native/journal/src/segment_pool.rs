@@ -246,7 +246,7 @@ impl Core {
         let _one_at_a_time = lock(&self.recycling);
         let listing = self.folder.list()?;
         let Some(&newest) = listing.images.last() else {
-            return Err(OpenError::Image { path: self.folder.image(0), reason: "there is none".to_owned() });
+            return Err(OpenError::Image { path: self.folder.image(0), reason: "no image found".to_owned() });
         };
         let (covered, image_bytes) = image::read_covered(&self.folder, &self.options, newest)?;
         let durable = self.durable.load(std::sync::atomic::Ordering::Acquire);

@@ -153,7 +153,7 @@ fn number<T: std::str::FromStr>(key: &[u8], value: &OsStr) -> Result<T, String> 
     value
         .to_str()
         .and_then(|text| text.parse().ok())
-        .ok_or_else(|| format!("spec: {} is no number that fits: {value:?}", String::from_utf8_lossy(key)))
+        .ok_or_else(|| format!("spec: {} is not a number in range: {value:?}", String::from_utf8_lossy(key)))
 }
 
 fn isolation(value: &OsStr) -> Result<Isolation, String> {

@@ -27,7 +27,7 @@ fn complete_set_removes_missing_owners() {
     let mut set = two();
     let change = set.take(&complete(5, &[route("a", "game", 1)]));
     assert_eq!(change.removed, ["b"]);
-    assert_eq!(change.put, [], "what is as it was is not touched");
+    assert_eq!(change.put, [], "an unchanged route is not touched");
     assert_eq!(held(&set), ["a"]);
 }
 
@@ -92,7 +92,7 @@ fn new_epoch_removes_nothing_before_its_complete_set() {
     let mut set = two();
     assert_eq!(set.take(&gone(6, 1, &["a"])).removed, [""; 0]);
     assert!(!set.is_complete(), "all of it has to be asked for");
-    assert_eq!(set.take(&gone(6, 2, &["a"])).removed, [""; 0], "a second change is no complete set either");
+    assert_eq!(set.take(&gone(6, 2, &["a"])).removed, [""; 0], "a second change is not a complete set either");
     set.take(&complete(6, &[]));
     assert_eq!(held(&set), ["a", "b"]);
     assert_eq!(set.take(&gone(6, 11, &["a"])).removed, ["a"], "an unknown owner may be removed");
