@@ -85,7 +85,7 @@ fn mock_token_belongs_to_one_development_token() {
     assert_eq!(w.run(|e, cx| e.consume_mock_token(cx, OTHER_NAMESPACE, TOKEN, &token)).result, Err(PlayerTokenInvalid));
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenInvalid), "no real lobby takes it");
     let real = w.join(lobby).unwrap();
-    assert_eq!(consume(&mut w, &real), Err(PlayerTokenInvalid), "and a real one is no mock");
+    assert_eq!(consume(&mut w, &real), Err(PlayerTokenInvalid), "a real player is not a mock");
     assert_eq!(consume(&mut w, &token), Ok(()));
 }
 

@@ -45,7 +45,7 @@ fn every_answer_about_a_lobby_waits_for_that_lobbys_last_event() {
     assert_eq!((connected.result, connected.wait), (Ok(()), 6));
     w.join(other).unwrap();
     let repeated = w.connect_with(lobby, &token, None);
-    assert_eq!((repeated.result, repeated.wait), (Err(PlayerTokenConsumed), 6), "a refusal tells something too");
+    assert_eq!((repeated.result, repeated.wait), (Err(PlayerTokenConsumed), 6), "a refusal waits for durability too");
     let ready = w.run(|e, cx| e.ready(cx, lobby));
     assert_eq!((ready.result, ready.wait), (Ok(()), 6));
     let state = w.run(|e, cx| e.state(cx, &[NAMESPACE], lobby, None));
@@ -130,7 +130,7 @@ fn reserve_serves_existing_slots() {
     assert_eq!(w.disconnect(lobby, &tokens[0], None), Ok(()));
     assert_eq!(w.close(lobby, true), Ok(()));
     w.pass(TTL_MS);
-    assert_eq!(w.players(lobby), [0; 4], "expiry goes on");
+    assert_eq!(w.players(lobby), [0; 4], "expiry continues");
     assert_eq!(w.detach(lobby), Ok(true));
 }
 

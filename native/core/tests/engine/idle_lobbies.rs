@@ -58,7 +58,7 @@ fn longest_empty_lobby_comes_first() {
     let token = w.join(first).unwrap();
     w.disconnect(first, &token, None).unwrap();
     let empty: Vec<Id> = changed_group(&mut w).2.iter().map(|one| one.0).collect();
-    assert_eq!((empty.len(), empty.last()), (3, Some(&first)), "it was used between two looks");
+    assert_eq!((empty.len(), empty.last()), (3, Some(&first)), "the lobby was used between two reads");
     assert!(empty.contains(&second) && empty.contains(&third));
 }
 

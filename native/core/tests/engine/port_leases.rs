@@ -37,7 +37,7 @@ fn returned(w: &mut TestEngine, owner: Id) -> bool {
 fn number(port: &LeasedPort) -> u16 {
     match port.exposure {
         PortExposure::Number(number) => number,
-        other => panic!("{other:?} is no number"),
+        other => panic!("{other:?} is not a number"),
     }
 }
 
@@ -149,7 +149,7 @@ fn routes_since_returns_durable_changes_only() {
     };
     place(&mut w);
     place(&mut w);
-    assert_eq!(w.written, 0, "the same again is no event");
+    assert_eq!(w.written, 0, "an unchanged value adds no event");
     lease(&mut w, OTHER_SERVER, &[numbered("game", Protocol::Udp)]).unwrap();
     let next = w.engine.routes_since(first.version, Lsn::MAX);
     assert!(!next.is_complete);

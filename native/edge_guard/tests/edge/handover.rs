@@ -70,14 +70,14 @@ fn sessions_continue_during_a_takeover() {
     streams.iter_mut().for_each(|stream| echo(stream, "after"));
     echo(&mut socket, "after");
     let after: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
-    assert_eq!(sessions, after, "a UDP session was begun anew");
+    assert_eq!(sessions, after, "a new UDP session was created");
     assert_eq!(guard.figure("datagram_sessions"), 100);
     echo(&mut connect(stream), "new");
     // The newer process is another instance, so it reports every route.
     guard.source.forget_outcomes();
     guard.source.put(&[route("d", "tcp", free_port(), Some(tcp_echo()))]);
     guard.source.wait_for("d", OutcomeKind::Listening);
-    assert!(older.has_ended().is_none(), "connections go on in the older process");
+    assert!(older.has_ended().is_none(), "connections continue in the older process");
     drop((streams, socket));
     older.assert_it_ends();
 }
@@ -206,7 +206,7 @@ fn failed_takeover_leaves_everything_to_the_older_process() {
         guard.wait_until_ready();
         assert_eq!(guard.listener("http"), listener);
         assert_eq!(get(&mut connect(listener.port()), "nobody", "/").status(), 404);
-        assert_eq!(ask_datagram(&speaker, "who"), session, "a UDP session was begun anew");
+        assert_eq!(ask_datagram(&speaker, "who"), session, "a new UDP session was created");
         echo(player, "as before");
         echo(&mut connect(stream), "new");
         let pid = std::fs::read_to_string(guard.folder().join("LOCK")).unwrap();
@@ -289,6 +289,6 @@ fn takeover_of_more_sessions_than_free_descriptors_succeeds() {
     let mut older = replace(&mut guard);
     assert_eq!(guard.figure("datagram_sessions"), 300);
     let after: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
-    assert_eq!(sessions, after, "a UDP session was begun anew");
+    assert_eq!(sessions, after, "a new UDP session was created");
     older.assert_it_ends();
 }

@@ -209,7 +209,7 @@ fn slow_head_is_cut_off_and_slow_backend_is_not() {
     let mut loris = connect(port);
     loris.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n").unwrap();
     loris.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    wait_for("whoever drips is cut off", || match loris.read(&mut [0; 1]) {
+    wait_for("the slow client is disconnected", || match loris.read(&mut [0; 1]) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             let _ = loris.write_all(b"x-a: b\r\n");
             None
@@ -321,7 +321,7 @@ fn early_response_does_not_block_other_requests() {
     assert_eq!(ask(&mut slow, begun).status(), 200);
     let mut other = connect(port);
     other.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-    assert_eq!(get(&mut other, "a", "/").status(), 200, "it waits for the body of somebody else");
+    assert_eq!(get(&mut other, "a", "/").status(), 200, "the request waited for the body of another one");
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn stalled_reader_is_cut_off_and_slow_reader_is_not() {
     assert!(guard.memory() < memory + 8 * 1024 * 1024, "{} grew to {}: answers wait here", memory, guard.memory());
     while came < WHOLE {
         let read = slow.read(&mut buffer).unwrap();
-        assert!(read > 0, "whoever reads was cut off after {came} bytes");
+        assert!(read > 0, "the reading client was disconnected after {came} bytes");
         came += read;
     }
 }

@@ -89,10 +89,10 @@ fn sighup_applies_limits_and_timeouts_without_closing_connections() {
     guard.wait_for_figure("datagram_sessions_max", |most| most == 77);
     assert_eq!(guard.status()["datagram_sessions_max"], 77);
     let mut late = connect(bytes);
-    echo(&mut late, "there is room now");
+    echo(&mut late, "below the limit again");
     assert_eq!(ask_datagram(&speakers[2], "for me, too"), "for me, too");
-    assert!(is_closed(&mut late), "who came later has the time of then");
-    held.iter_mut().for_each(|player| echo(player, "whoever was in has the time of before"));
+    assert!(is_closed(&mut late), "a later connection has the new timeout");
+    held.iter_mut().for_each(|player| echo(player, "an earlier connection keeps its timeout"));
     guard.wait_for_figure("datagram_sessions_ended_total{reason=\"idle\"}", |ended| ended == 3);
 
     limits["connections_per_address"] = json!(1);
@@ -101,7 +101,7 @@ fn sighup_applies_limits_and_timeouts_without_closing_connections() {
     guard.signal(libc::SIGHUP);
     guard.wait_for_figure("datagram_sessions_max", |most| most == 78);
     assert!(is_closed(&mut connect(bytes)));
-    held.iter_mut().for_each(|player| echo(player, "nobody is put out"));
+    held.iter_mut().for_each(|player| echo(player, "no connection is closed"));
 
     limits["connections_per_address"] = json!(0);
     limits["datagram_sessions"] = json!(79);

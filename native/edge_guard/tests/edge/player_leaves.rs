@@ -132,7 +132,7 @@ fn connection_limit_is_released_when_a_player_leaves() {
     for _ in 0..5 {
         let mut player = connect(port);
         player.write_all(REQUESTS[0].as_bytes()).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request), "the place is taken by somebody who left");
+        assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request), "a disconnected player still takes the place");
         drop(player);
         expect_gone(&told, "the only one");
         guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
@@ -199,6 +199,6 @@ fn backend_sees_one_cancelled_http2_request() {
         let told = told.await.unwrap();
         answer.abort();
         tokio::task::spawn_blocking(move || expect_gone(&told, "over HTTP/2")).await.unwrap();
-        assert_eq!(sender.send_request(ask("/quick")).await.unwrap().status(), 200, "the others go on");
+        assert_eq!(sender.send_request(ask("/quick")).await.unwrap().status(), 200, "the other streams continue");
     });
 }

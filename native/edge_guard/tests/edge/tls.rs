@@ -151,7 +151,7 @@ fn certificate_is_selected_by_server_name() {
     assert!(get(&mut game, host, "/").text().contains("x-forwarded-proto=https"));
     let mut api = secure(&trusting(second.path(), &[]), "api.example", port).unwrap();
     assert_eq!(get(&mut api, "api.example", "/").status(), 200);
-    secure(&trusting(second.path(), &[]), "stranger.example", port).expect_err("nobody has this name");
+    secure(&trusting(second.path(), &[]), "stranger.example", port).expect_err("no certificate has this name");
     guard.wait_for_figure("connections_refused_total{reason=\"handshake\"}", |refused| refused == 1);
 }
 
@@ -168,7 +168,7 @@ fn sighup_reloads_certificates_and_keeps_old_ones_on_error() {
     guard.signal(libc::SIGHUP);
     let new_authority = trusting(renewed.path(), &[]);
     wait_for("the new certificate is shown", || secure(&new_authority, "localhost", port).ok());
-    echo(&mut player, "whoever was there stays");
+    echo(&mut player, "an earlier connection stays");
     std::fs::write(renewed.path().join("server.pem"), "nothing").unwrap();
     guard.signal(libc::SIGHUP);
     guard.wait_for_figure("failures_total{of=\"certificates\"}", |failures| failures == 1);

@@ -312,7 +312,7 @@ fn unanswered_session_sends_nothing_to_the_player() {
     wait_for("all of it arrives", || (heard.load(SeqCst) == 5_000).then_some(()));
     assert_eq!(guard.figure("datagram_bytes_total{way=\"out\"}"), 0);
     player.set_nonblocking(true).unwrap();
-    assert!(player.recv(&mut [0; 8]).is_err(), "something came out of nowhere");
+    assert!(player.recv(&mut [0; 8]).is_err(), "an unexpected datagram arrived");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn old_datagrams_never_reach_the_next_lobby_of_a_port() {
     new.send(b"of the second lobby").unwrap();
     let mut buffer = [0; 64];
     let (length, of_new) = second.recv_from(&mut buffer).unwrap();
-    assert_eq!(&buffer[..length], b"of the second lobby", "it came first, so nothing old was kept anywhere");
+    assert_eq!(&buffer[..length], b"of the second lobby", "the new datagram arrived first, so no old one was stored");
     assert_ne!(of_new, session);
     // The process of the first lobby still sends to its player.
     first.send_to(b"late", session).unwrap();

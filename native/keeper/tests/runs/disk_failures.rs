@@ -93,7 +93,7 @@ fn full_disk_never_blocks_the_program_and_lost_lines_are_counted() {
     wait_until(|| wrote.exists(), "it writes as if there was no disk");
     let keeper = run.number("keeper_pid");
     wait_until(|| crate::run_fixture::descendants(keeper).is_empty(), "it ends");
-    assert_eq!(run.state()["status"], "running", "an end that is not recorded is no end");
+    assert_eq!(run.state()["status"], "running", "the run ended, but its end is not recorded");
     free_ballast(&ballast);
     let state = run.wait_ended();
     assert_eq!((state["exit_code"].as_str(), state["reason"].as_str()), ("0", "exited"));

@@ -210,7 +210,7 @@ fn assert_isolated(mode: Mode, mut begin: impl FnMut(Run) -> Run) {
     let state = run.wait_ended();
     assert_eq!(run.log(), ["o over"], "{mode:?}: {state:?}");
     assert_eq!(fs::read(key.path().join("secret")).expect("still there"), b"secret");
-    assert!(datagram.recv(&mut [0]).is_err(), "{mode:?}: it was heard");
+    assert!(datagram.recv(&mut [0]).is_err(), "{mode:?}: the message was received");
     other.send_command("stop 0");
     other.wait_ended();
 }

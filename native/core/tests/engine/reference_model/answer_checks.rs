@@ -33,7 +33,7 @@ pub fn check_answer(model: &Model, command: &Command, decision: &Decision, calle
         has_overdue && busy.contains(refusal)
     };
     if is_blocked && changes {
-        return ensure(is_full || is_stale(&called.reply), || "expected STORAGE_FULL: there is no credit".to_owned());
+        return ensure(is_full || is_stale(&called.reply), || "expected STORAGE_FULL: no credit is left".to_owned());
     }
     let is_unsaid = matches!(command, Command::Heartbeat { .. }) && credit.total <= credit.reserve;
     let is_plenty = credit.total >= 1_000_000 && !command.leaves_the_reserve() && !is_unsaid;

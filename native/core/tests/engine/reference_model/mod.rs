@@ -54,7 +54,7 @@ fn shortest_failure(seed: u64, steps: &[Step]) -> String {
 }
 
 fn number_from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
 /// Panics of the engine become part of the transcript.
