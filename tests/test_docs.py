@@ -371,7 +371,9 @@ def test_metrics_tables_match_the_metrics_pages(start_run: StartRun) -> None:
         live_of_edge = families_of(admin.get("http://edge-guard/metrics").text)
     run.stop()
     of_edge = {name for name in live if name.startswith("hosting_edge_")}
-    assert of_edge == {"hosting_edge_up", *live_of_edge}, "the service's page has them as well"
+    assert of_edge == {"hosting_edge_up", *live_of_edge}, (
+        "the page of the service also has the families"
+    )
     shown = families_shown("metrics")
     for name, (kind, labels) in live.items():
         if labels is None and name in shown:

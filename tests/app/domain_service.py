@@ -143,7 +143,7 @@ class Outside(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        assert url.port is None, f"{url} is not at a port that everybody knows"
+        assert url.port is None, f"{url} is not at port 80 or 443"
         if (url.scheme, url.host) not in self._ways:
             way = httpx.AsyncHTTPTransport(verify=self._domain.trust, local_address=self._address)
             self._ways[url.scheme, url.host] = way

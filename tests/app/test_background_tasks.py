@@ -38,7 +38,7 @@ if "--role=control" in sys.orig_argv:
 '''
 
 
-GOES_ON = '''"""The feeder of a control plane that is started here does not end when it is told to."""
+GOES_ON = '''"""The feeder of a control plane that is started here ignores its cancellation."""
 import asyncio, sys
 
 if "--role=control" in sys.orig_argv:
@@ -156,7 +156,7 @@ async def test_task_cancelled_by_another_counts_as_failed() -> None:
 
 async def test_task_cancelled_by_its_owner_does_not_count_as_failed() -> None:
     """All tasks of a process are cancelled when its start fails."""
-    tasks = BackgroundTasks(lambda: pytest.fail("nobody died"))
+    tasks = BackgroundTasks(lambda: pytest.fail("no task failed"))
 
     async def goes_on() -> None:
         await asyncio.Event().wait()
@@ -198,7 +198,7 @@ async def test_stop_awaits_finishing_tasks_while_others_run() -> None:
 
 
 async def test_failure_of_a_finishing_task_is_no_task_failure() -> None:
-    tasks = BackgroundTasks(lambda: pytest.fail("nobody died"))
+    tasks = BackgroundTasks(lambda: pytest.fail("no task failed"))
 
     async def fails() -> None:
         raise OSError

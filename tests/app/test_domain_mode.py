@@ -158,7 +158,7 @@ async def test_rate_limit_counts_the_client_address(domain: Domain) -> None:
     async with at_api(domain, "127.0.0.20") as again:
         lied = {"x-forwarded-for": "198.51.100.1"}
         answer = await again.request("POST", "/cloud/devices/links", b"{}", headers=lied)
-        assert answer.status_code == 429, "another address is not had by saying so"
+        assert answer.status_code == 429, "a header does not change the address"
 
 
 async def test_client_behind_a_front_proxy_counts_by_its_own_address(domain: Domain) -> None:
@@ -174,7 +174,7 @@ async def test_client_behind_a_front_proxy_counts_by_its_own_address(domain: Dom
         assert codes == [200] * LINKS + [429]
         assert await asked("203.0.113.6") == 200
         assert await asked("203.0.113.5, 203.0.113.7") == 200
-        assert await asked("203.0.113.7, 203.0.113.5") == 429, "who is left of another is hearsay"
+        assert await asked("203.0.113.7, 203.0.113.5") == 429, "only the last address is trusted"
 
 
 async def test_player_limit_counts_the_client_address(domain: Domain, game: Game) -> None:
@@ -228,7 +228,9 @@ async def test_sighup_loads_a_new_certificate_without_disconnects(
         assert await talks(player, "before")
         before = await asyncio.to_thread(served_certificate, domain)
         domain.make_certificate()
-        assert await asyncio.to_thread(served_certificate, domain) == before, "nobody asked for it"
+        assert await asyncio.to_thread(served_certificate, domain) == before, (
+            "no reload was requested"
+        )
         assert domain.process is not None
         domain.process.send_signal(signal.SIGHUP)
 

@@ -183,7 +183,7 @@ def test_changed_settings_replace_edge_guard_without_disconnects(held: EdgeGuard
         assert json.loads((held.data_dir / "edge" / "config.json").read_text())["workers"] == 1
         player.sendall(b"two")
         assert player.recv(100) == b"two"
-        assert is_reached(address), "new ones reach it as well"
+        assert is_reached(address), "new connections reach the process as well"
 
 
 def test_unreadable_routes_do_not_prevent_the_start(held: EdgeGuardService) -> None:
@@ -221,7 +221,7 @@ def nice_values(pid: int) -> set[int]:
 @pytest.mark.parametrize("nice", [-4, 7])
 def test_every_thread_has_the_configured_nice_value(held: EdgeGuardService, nice: int) -> None:
     if nice < 0 and os.geteuid() != 0:
-        pytest.skip("only root goes before others")
+        pytest.skip("only root can raise a priority")
     if nice != EdgeSettings().nice:
         held.settings["edge"] = {"nice": nice}
     held.start()
@@ -277,14 +277,14 @@ async def test_only_the_lock_holder_counts_as_edge_guard(
     assert guard.pid == 0
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert guard.pid == 0, "it is ours, and not of whom the file tells"
+        assert guard.pid == 0, "the file does not name the process that holds the lock"
         await guard.end(asyncio.Event())
         assert other_process.poll() is None
         # The lock belongs to the open file, so a child process inherits it, as at a handover.
         holder = subprocess.Popen(["sleep", "1000"], pass_fds=[lock.fileno()])
     try:
         path.write_text(f"{holder.pid}\n7\n")
-        assert guard.pid == holder.pid, "what is behind the first line is of the one before"
+        assert guard.pid == holder.pid, "the lines after the first are of the earlier process"
         reaper = asyncio.create_task(asyncio.to_thread(holder.wait))
         await guard.end(asyncio.Event())
         assert await reaper == -signal.SIGTERM

@@ -125,7 +125,7 @@ def test_added_certificate_is_loaded_and_survives_a_restart(operated: Operated) 
     operated.reload_edge_guard()
     until(lambda: operated.is_known("two.example"))
     assert operated.is_known("one.example")
-    assert operated.edge_pid() == pid, "it was not replaced"
+    assert operated.edge_pid() == pid, "edge-guard was not replaced"
     os.kill(pid, signal.SIGKILL)
     until(lambda: operated.edge_pid() not in (0, pid) and operated.is_known("two.example"))
     assert operated.is_known("one.example")
@@ -136,7 +136,7 @@ def test_new_limits_apply_without_a_restart_or_disconnects(operated: Operated) -
     address = with_server(operated)
     pid = operated.edge_pid()
     with connected_player(address) as first, connected_player(address) as second:
-        assert not is_reached(address), "two are in"
+        assert not is_reached(address), "two players are connected"
         operated.write(connections_per_address=3, stream_idle_ms=3_600_000)
         operated.reload_edge_guard()
         assert operated.config()["limits"]["connections_per_address"] == 3
@@ -144,7 +144,7 @@ def test_new_limits_apply_without_a_restart_or_disconnects(operated: Operated) -
         until(lambda: is_reached(address))
         assert all_respond(first, second)
         operated.kill()
-        assert all_respond(first, second), "edge-guard goes on by itself"
+        assert all_respond(first, second), "edge-guard runs without the service"
         operated.start()
         until(lambda: operated.events("edge-guard found"))
         assert operated.edge_pid() == pid

@@ -153,7 +153,7 @@ def test_inherited_socket_keeps_clients_over_a_restart(named: EdgeGuardService) 
         assert status_at(given) == 401
         pid = named.edge_pid()
         os.kill(pid, signal.SIGKILL)
-        assert status_at(given) == 401, "who comes meanwhile waits for the next one"
+        assert status_at(given) == 401, "a connection made meanwhile waits for the next process"
         assert named.edge_pid() not in (0, pid)
         assert identity(given) in of_sockets(named.edge_pid())
         for role in ("data", "control"):

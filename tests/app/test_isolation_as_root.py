@@ -39,7 +39,7 @@ def python() -> str:
             found = path.resolve(strict=True)
             if all(one.stat().st_mode & 0o001 for one in (found, *found.parents)):
                 return str(path)
-    pytest.skip("Python is where only root is let in")
+    pytest.skip("Python is in a directory that only root can read")
 
 
 class PrivateService(FullService):
@@ -86,7 +86,7 @@ async def test_game_server_runs_and_reads_no_foreign_files(
     program = process_of(full_service, other["id"])
     assert os.stat(f"/proc/{program}/task/{program}").st_uid >= USERS_FROM or isolation != "user"
     await reaches_nothing(back, goals_of_root(full_service), python())
-    assert await reached(other), "nobody noticed"
+    assert await reached(other), "the other server still runs"
     open_to_pass = {
         full_service.data_dir,
         full_service.data_dir / "servers",
@@ -131,7 +131,7 @@ async def test_only_run_and_build_folders_are_open_to_other_users() -> None:
                 f"servers/{made['id']}",
             }
             for name in ("", "servers", "builds", f"servers/{made['id']}"):
-                assert not (root / name).stat().st_mode & 0o004, "nobody looks around there"
+                assert not (root / name).stat().st_mode & 0o004, "other users cannot list it"
 
 
 def is_for_others(root: Path, path: Path) -> bool:

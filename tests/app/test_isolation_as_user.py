@@ -107,7 +107,7 @@ async def test_game_server_of_the_same_user_reaches_no_service_files(
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
     await reaches_nothing(back, goals, "python3")
-    assert await reached(other), "nobody noticed"
+    assert await reached(other), "the other server still runs"
 
 
 async def reaches_nothing(back: Servers, goals: Any, python: str) -> None:

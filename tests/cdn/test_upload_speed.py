@@ -21,7 +21,7 @@ def ends_after(
             return None
         if not pace.is_kept(now_s, missing):
             return now_s
-    raise AssertionError("it neither came nor was given up")
+    raise AssertionError("the upload neither finished nor failed")
 
 
 def test_largest_build_at_minimum_speed_ends_before_its_url() -> None:

@@ -52,7 +52,7 @@ def error_cases(slug: str, rows: dict[str, Row]) -> None:
 
 
 def elsewhere(slug: str, code: str, test: str, reason: str) -> None:
-    assert (slug, code) not in ELSEWHERE, f"{slug}: {code} is shown by two tests"
+    assert (slug, code) not in ELSEWHERE, f"{slug}: two tests produce {code}"
     ELSEWHERE[slug, code] = Elsewhere(reason, test)
 
 

@@ -95,7 +95,7 @@ async def test_server_of_every_compression_runs_and_stops(
     server_id = (await back.reached(build_id))["id"]
     await back.good("destroy_server", server_id=server_id)
     over = await back.until(server_id, "destroyed")
-    assert over["exit_code"] == 128 + 15, "SIGTERM reached it, though it has no handler"
+    assert over["exit_code"] == 128 + 15, "SIGTERM reached the process, though it has no handler"
     assert "failure" not in over
     first = (await back.lines(server_id))["lines"][0]
     assert first == ("begins --usual" if kind == "docker_image" else "begins ")
@@ -200,7 +200,7 @@ async def test_container_does_not_see_the_host(
     assert visible["see", "/home"] == ["game"]
     assert visible["see", "/root"] == []
     processes = [name for name in visible["see", "/proc"] if name.isdigit()]
-    assert len(processes) == 1, "only itself, not its keeper"
+    assert len(processes) == 1, "the program sees itself only, not its keeper"
     assert visible["read", str(keys)] == ["NotFound"]
     assert visible["see", str(full_service.data_dir)] == ["NotFound"]
     assert visible["read", "/proc/1/cmdline"] == ["NotFound"]
@@ -298,7 +298,7 @@ async def test_container_survives_a_kill_of_both_planes(
     inside = container_of(full_service, record["id"])
     for name in ("LOCK", "control/LOCK"):
         os.kill(int((full_service.data_dir / name).read_text().split()[0]), signal.SIGKILL)
-    assert await echoed(record) == b"hello", "it needs no plane"
+    assert await echoed(record) == b"hello", "the container needs no plane"
 
     async def back_again() -> bool:
         try:

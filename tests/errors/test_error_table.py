@@ -144,5 +144,5 @@ def test_problem_omits_absent_fields() -> None:
 
 
 def test_error_text_names_the_code() -> None:
-    error = ServiceError("BODY_INVALID", "Mend.", errors=[field_problem(["a", "0"], "invalid")])
-    assert str(error) == "BODY_INVALID: Mend.; a.0.invalid"
+    error = ServiceError("BODY_INVALID", "Fix it.", errors=[field_problem(["a", "0"], "invalid")])
+    assert str(error) == "BODY_INVALID: Fix it.; a.0.invalid"

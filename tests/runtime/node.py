@@ -56,7 +56,7 @@ class RunReports:
     async def _receive(self, what: str, run_id: str, about: Any) -> None:
         self.tries.append(what)
         if what in self.rejected:
-            raise ReportUndelivered("nobody is there")
+            raise ReportUndelivered("no control plane")
         if what in self.blocked:
             await asyncio.Event().wait()
         self.received.append((what, run_id, about))

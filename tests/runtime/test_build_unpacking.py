@@ -243,7 +243,7 @@ async def test_concurrent_requests_unpack_a_build_once(folder: Path) -> None:
     found = await asyncio.gather(*others)
     assert all(one is found[0] for one in found)
     assert await builds.unpacked(GAME, BUILD) is found[0]
-    assert store.asked == [f"{GAME}/{BUILD}"], "and who went away took nothing with him"
+    assert store.asked == [f"{GAME}/{BUILD}"], "the cancelled request did not stop the unpacking"
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
 

@@ -136,8 +136,8 @@ async def test_stop_works_while_the_keeper_launcher_is_suspended(host: RuntimeHo
     await until(lambda: not host.of(order).path.exists())
     os.kill(deaf, signal.SIGCONT)
     await host.running()
-    assert launcher_of(host) == deaf, "it had only to catch up"
-    assert not host.of(order).path.exists(), "and began nothing that nobody wants"
+    assert launcher_of(host) == deaf, "the launcher was not restarted"
+    assert not host.of(order).path.exists(), "the launcher started no ended run"
 
 
 @pytest.mark.full

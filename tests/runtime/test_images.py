@@ -41,7 +41,7 @@ def test_later_layers_override_earlier_ones(tmp_path: Path) -> None:
         "new/deep": "/",
         "new/deep/file": "3",
     }
-    assert not (tmp_path / "parts").exists(), "what it came in is not needed any more"
+    assert not (tmp_path / "parts").exists(), "the upload is not needed any more"
 
 
 def test_whiteouts_remove_only_entries_of_lower_layers(tmp_path: Path) -> None:

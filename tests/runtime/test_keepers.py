@@ -143,7 +143,7 @@ async def test_log_follower_is_notified_of_growth(host: RuntimeHost) -> None:
 
 async def test_hints_are_parsed_in_any_chunks(tmp_path: Path) -> None:
     path = tmp_path / "notices"
-    path.write_text("a file of somebody")
+    path.write_text("a file of another program")
     heard: list[str] = []
     notices = KeeperNotices(path, heard.append)
     notices.open()
@@ -178,7 +178,7 @@ async def test_program_can_only_access_its_build_and_its_own_folder(
     monkeypatch.setenv("OUTSIDE", "ours")
     isolation = await choose_isolation("auto", KEEPER_BINARY, host.folder, SYSTEM_PATHS)
     if isolation is None:
-        pytest.skip("nothing keeps programs apart here: needs root, user namespaces or Landlock")
+        pytest.skip("no isolation works here: needs root, user namespaces or Landlock")
     assert not [path.name for path in host.folder.iterdir() if path.name.startswith(".trial")]
     host.node = replace(host.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
     await host.anew()

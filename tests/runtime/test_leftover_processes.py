@@ -99,7 +99,7 @@ async def test_no_process_of_a_run_is_left_when_its_end_is_reported(
     os.kill(apart.keeper_of(order), signal.SIGKILL)
     await reported_lost(apart, order)
     assert not any(map(is_alive, below))
-    assert all(map(is_alive, [apart.pid_of(other), *others])), "another one's"
+    assert all(map(is_alive, [apart.pid_of(other), *others])), "the process of another run"
 
 
 async def test_new_service_ends_processes_of_runs_that_ended_meanwhile(apart: RuntimeHost) -> None:

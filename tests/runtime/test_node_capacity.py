@@ -16,7 +16,7 @@ def test_reservation_passes_to_the_run_at_its_start() -> None:
     capacity.claim("one", HALF)
     assert capacity.unclaimed == HALF
     capacity.give_back("one")
-    assert capacity.unclaimed == HALF, "it is the run's"
+    assert capacity.unclaimed == HALF, "the run owns the capacity"
     assert capacity.take(HALF)
     capacity.end(HALF, was_held=True)
     assert (capacity.unclaimed, capacity.free) == (NODE, NODE)
@@ -39,7 +39,7 @@ def test_reservation_over_the_free_amount_is_rejected() -> None:
     assert not capacity.reserve("three", Resources(0, 1))
     assert capacity.unclaimed == NOTHING
     capacity.claim("four", HALF)
-    assert not capacity.reserve("five", NOTHING), "somebody waits already"
+    assert not capacity.reserve("five", NOTHING), "another run waits already"
 
 
 def test_changes_of_the_unreserved_amount_are_reported() -> None:

@@ -59,7 +59,7 @@ async def test_oci_runtime_of_the_machine_is_found(tmp_path: Path) -> None:
     found, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
     assert found is not None, problem
     assert shutil.which(found.runtime.name, path=PATH) == str(found.runtime)
-    assert list(tmp_path.iterdir()) == [], "nothing is left of trying"
+    assert list(tmp_path.iterdir()) == [], "the trial left no files"
 
 
 async def test_missing_and_broken_runtimes_are_reported(tmp_path: Path) -> None:

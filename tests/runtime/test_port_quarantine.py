@@ -160,7 +160,7 @@ def test_folder_of_a_long_ended_run_is_not_read(tmp_path: Path) -> None:
 
     class Unread(StoredRun):
         def placed(self) -> None:
-            raise AssertionError("it was read")
+            raise AssertionError("the file was read")
 
     (tmp_path / "told").touch()
     then_s = time.time() - PORT_QUARANTINE_S - 1

@@ -13,7 +13,7 @@ from tests.runtime.test_hanging_starts import laid_out
 
 pytestmark = pytest.mark.anyio
 
-GONE = RunEnd("tier_unknown", message="no tier of that name is there any more")
+GONE = RunEnd("tier_unknown", message="the tier was removed")
 
 
 async def test_prepared_run_without_a_request_ends_with_a_reason(host: RuntimeHost) -> None:
@@ -22,7 +22,7 @@ async def test_prepared_run_without_a_request_ends_with_a_reason(host: RuntimeHo
     assert await host.reports.end(order.id) == GONE
     await until(lambda: order.id not in host.supervisor.runs)
     assert host.supervisor.capacity.free == host.capacity
-    assert not host.of(order).path.exists(), "nothing was started in it"
+    assert not host.of(order).path.exists(), "no process was started in the folder"
     assert not host.supervisor.abandon(order.id, GONE)
 
 

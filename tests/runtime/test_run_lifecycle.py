@@ -26,7 +26,7 @@ async def test_run_is_placed_started_stopped_and_reported_in_order(host: Runtime
     host.reports.blocked.add("placed")
     order = host.want("touch $HOME/here; echo $PORT_GAME; exec sleep 3600", ports=GAME)
     await until(lambda: "placed" in host.reports.tries)
-    assert not host.of(order).was_started(), "nothing runs before it is known where"
+    assert not host.of(order).was_started(), "no program runs before its ports are known"
     await host.anew()
     host.supervisor.ensure_running(order)
     await host.reports.wait_for(order.id, "running")
@@ -85,7 +85,7 @@ async def test_impossible_run_is_reported_with_a_sentence_and_no_process(host: R
         assert (end.exit_code, end.started_ms) == (None, None)
     await until(lambda: not host.supervisor.runs)
     begun = [order for order in wanted.values() if host.of(order).path.exists()]
-    assert begun == [wanted["not-in-it"]], "what no keeper began has no folder"
+    assert begun == [wanted["not-in-it"]], "a run without a keeper has no folder"
     assert host.supervisor.capacity.free == CAPACITY
 
 
@@ -102,7 +102,9 @@ async def test_repeated_request_starts_one_process(host: RuntimeHost) -> None:
     host.supervisor.ensure_running(order)
     await until(lambda: not host.supervisor.runs)
     host.supervisor.ensure_running(order)
-    assert not host.supervisor.runs, "who wants it has not heard of its end yet"
+    assert not host.supervisor.runs, (
+        "an ended run does not start again before its end is acknowledged"
+    )
     assert len(await host.lines(order, 1)) == 1
     assert host.reports.of(order.id).count("placed") == host.reports.of(order.id).count("over") == 1
 
@@ -223,7 +225,7 @@ async def test_service_crash_at_any_moment_of_a_stop(host: RuntimeHost, turns: i
         await host.drop()
     host.supervisor.ensure_running(host.order())
     going_on = [task for task in asyncio.all_tasks() if task.get_name().startswith("run ")]
-    assert going_on == [], "and nothing is begun"
+    assert going_on == [], "no program is started"
 
 
 async def _laid_out(host: RuntimeHost) -> tuple[str, dict[str, tuple[str, int]]]:
@@ -248,7 +250,7 @@ async def test_prepared_run_starts_after_a_restart_if_still_requested(host: Runt
 async def test_prepared_run_that_is_not_requested_never_starts(host: RuntimeHost) -> None:
     run_id, _ = await _laid_out(host)
     host.supervisor.stop_others("lobby", [])
-    assert host.supervisor.run_ids("server") == [run_id], "it is no lobby"
+    assert host.supervisor.run_ids("server") == [run_id], "the run is not a lobby"
     host.supervisor.stop_others("server", [])
     assert (await host.reports.end(run_id)).reason == "stopped"
     assert host.reports.of(run_id) == ["over"]

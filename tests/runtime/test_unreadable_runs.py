@@ -51,7 +51,7 @@ async def test_unreadable_run_is_ended_and_others_continue(host: RuntimeHost) ->
     other = await host.running()
     order = await unreadable(host)
     pid = host.pid_of(order)
-    assert not host.supervisor.is_known(order.id), "whoever has its record tells that it is lost"
+    assert not host.supervisor.is_known(order.id), "the owner of its record reports it as lost"
     await until(lambda: (host.of(order).path / "told").exists())
     assert not is_alive(pid)
     assert host.supervisor.runs.keys() == {other.id}

@@ -145,7 +145,7 @@ async def test_ended_lobbies_are_deleted_in_batches(
     await lobby_records.LobbyFactReader(
         database, UnusedDataPlane(), lambda: None, lambda: AFTER_MS
     )._prune()
-    assert len(begun) == 4, "three for them, one for what became of their processes"
+    assert len(begun) == 4, "three for the rows, one for the ends of their processes"
     # The last lobby ended in the first retained millisecond.
     left = await names_of(database, tables.lobbies.c.lobby_id)
     assert sorted(left) == sorted([f"{MANY:036}", "alive"])

@@ -42,7 +42,7 @@ def many_files(count: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if before[1] < wanted:
-        pytest.skip(f"a process may open {before[1]} files here: ulimit -n {wanted}")
+        pytest.skip(f"a process may open {before[1]} files here: set ulimit -n {wanted}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], wanted), before[1]))
     try:
         yield

@@ -28,7 +28,7 @@ def interpreter(folder: Path, keeper: Path | None = None) -> Sequence[str]:
     """
     if os.geteuid() != 0:
         if keeper is not None:
-            pytest.skip("only root puts another keeper in the place of ours")
+            pytest.skip("only root can replace the keeper of the service")
         return [sys.executable]
     os.chown(folder, USER, USER)
     mounts = list(_mounts(folder / "mounts"))
@@ -45,7 +45,7 @@ def interpreter(folder: Path, keeper: Path | None = None) -> Sequence[str]:
         check=False,
     )
     if tried.returncode:
-        pytest.skip(f"no ordinary user can be had here: {tried.stderr.strip()}")
+        pytest.skip(f"no unprivileged user works here: {tried.stderr.strip()}")
     return words
 
 

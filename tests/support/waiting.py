@@ -32,7 +32,7 @@ def within(limit_s: float) -> Iterator[None]:
 def until(condition: Callable[[], Found]) -> Found:
     end = time.monotonic() + PATIENCE_S
     while not (value := condition()):
-        assert time.monotonic() < end, "it did not happen"
+        assert time.monotonic() < end, "the condition was not met"
         time.sleep(POLL_S)
     return value
 

@@ -62,7 +62,9 @@ def test_request_waits_unless_one_of_its_topics_changed() -> None:
     assert topics.index_of("game/a") == index
     parked = WaitForChange(("game/a",), 2, topics.run)
     assert topics.wait_unless_changed(index, CALL, "game/a") == parked
-    assert topics.wait_unless_changed(index, LAST, "game/a") is None, "its deadline has passed"
+    assert topics.wait_unless_changed(index, LAST, "game/a") is None, (
+        "the deadline of the request has passed"
+    )
     assert topics.wait_unless_changed(either, CALL, "game/a", "group/b") is not None
     topics.bump("group/b")
     assert topics.wait_unless_changed(either, CALL, "game/a", "group/b") is None

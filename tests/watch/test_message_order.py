@@ -129,7 +129,7 @@ def _now(coroutine: Any) -> Any:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value
-    raise AssertionError("it waits")
+    raise AssertionError("the request waits")
 
 
 _TOPICS = st.sampled_from(["a", "b", "c"])
