@@ -84,7 +84,7 @@ impl Load {
                     let since = self.sent.get_mut(number as usize).and_then(Option::take);
                     match since.filter(|_| is_right) {
                         Some(since) => self.samples.push(self.window.sample(since)),
-                        None => return Err(wrong("a datagram was altered, came twice, or came to somebody else")),
+                        None => return Err(wrong("a datagram was altered, repeated or sent to another client")),
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),

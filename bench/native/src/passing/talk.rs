@@ -112,7 +112,7 @@ impl Talker {
             let (message, since) = self.waiting.pop_front().ok_or_else(|| wrong("an answer to nothing"))?;
             let answer: Vec<u8> = self.came.drain(..ANSWER.len() + TEXT).collect();
             if answer[..2] != ANSWER || answer[2..] != pattern(TEXT, message) {
-                return Err(wrong("an answer is not what was said"));
+                return Err(wrong("a response differs from its message"));
             }
             heard.push(since);
         }
