@@ -305,7 +305,7 @@ def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[
         yield (
             ["cdn_url"],
             f"must be set beside domains.cdn ({domain}): URLs of uploads and pictures would have the address "
-            f"{settings.cdn}, which only this machine reaches; set it to a URL that your proxy forwards to it: "
+            f"{settings.cdn}, which only this machine reaches; set it to a URL that your proxy forwards there: "
             f"{SEPARATE_HOST_HINT}",
         )
 

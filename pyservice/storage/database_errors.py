@@ -79,7 +79,7 @@ translate_database_errors: Final = _DatabaseErrorTranslation()
 def database_unavailable() -> ServiceError:
     return ServiceError(
         "CONTROL_PLANE_UNAVAILABLE",
-        "The database does not answer. Running games continue. Try the change again later.",
+        "The database does not answer. Running games continue. Try again later.",
     )
 
 
@@ -119,5 +119,5 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[Made]]) -> Made:
     try:
         return await attempt()
     except Conflict:
-        _log.exception("change conflicts with others; retries exhausted")
+        _log.exception("transaction conflict: retries exhausted")
         raise ServiceError("OVERLOADED") from None
