@@ -379,7 +379,9 @@ def development_problems(request: pb.CreateDevelopmentTokenRequest) -> Iterator[
             sentence = f"must be one of {', '.join(PROTOCOLS)}"
             yield field_problem([*path, "protocol"], "not-allowed", sentence)
         if port.HasField("port") and port.HasField("port_range"):
-            yield field_problem([*path, "port_range"], "not-allowed", "must not stand beside port")
+            yield field_problem(
+                [*path, "port_range"], "not-allowed", "must not be set together with port"
+            )
         if port.HasField("port_range") and port.port_range.min > port.port_range.max:
             yield field_problem([*path, "port_range", "max"], "too-low", "must be at least min")
 
