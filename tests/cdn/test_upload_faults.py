@@ -164,6 +164,6 @@ async def test_invalid_url_is_a_client_error_without_a_log_entry(
     wire = await connect(listener.url)
     await wire.send(f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     status, _, body = await wire.answer()
-    assert (status, b"not HTTP/1.1" in body) == (400, True)
+    assert (status, b"not valid HTTP/1.1" in body) == (400, True)
     assert await wire.is_closed()
     assert log_lines() == []
