@@ -68,7 +68,6 @@ class ObjectStorage:
         self._cdn = Cdn(
             sites,
             self.objects,
-            self._signer,
             settings.domains.cdn,
             settings.trusted_proxies,
             rays=rays,

@@ -37,7 +37,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED
 from pyservice.observability.rays import Rays, Trace
 from pyservice.storage.objects import Objects
-from pyservice.storage.signed_urls import PREFIX, UrlSigner
+from pyservice.storage.signed_urls import PREFIX
 from pyservice.transport.client_address import Network, TrustedProxies
 
 REVALIDATE: Final = "no-cache"
@@ -119,7 +119,6 @@ class Cdn:
         self,
         sites: SiteSource,
         objects: Objects,
-        signer: UrlSigner,
         domain: str | None,
         trusted_proxies: Iterable[str | Network] = (),
         credentials: SitePasswords | None = None,
@@ -132,7 +131,7 @@ class Cdn:
         self._compressor = GzipCache()
         self._credentials = credentials or SitePasswords()
         self._files = FileResponses(objects, self._compressor)
-        self._signed = SignedObjects(objects, signer, self._files)
+        self._signed = SignedObjects(objects, self._files)
         self.counts = CdnCounts()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from pyservice.cdn.responses import Response, error_response
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Trace
 from pyservice.storage.objects import Objects, is_key
-from pyservice.storage.signed_urls import InvalidSignature, UrlGrant, UrlSigner
+from pyservice.storage.signed_urls import InvalidSignature, UrlGrant
 
 CORS: Final = {
     "access-control-allow-origin": "*",
@@ -34,9 +34,8 @@ _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 class SignedObjects:
-    def __init__(self, objects: Objects, signer: UrlSigner, files: FileResponses) -> None:
+    def __init__(self, objects: Objects, files: FileResponses) -> None:
         self._objects = objects
-        self._signer = signer
         self._files = files
 
     async def answer(
@@ -58,7 +57,7 @@ class SignedObjects:
         self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], trace: Trace
     ) -> Response:
         try:
-            grant = self._signer.verify(method, path, query, time.time())
+            grant = self._objects.signer.verify(method, path, query, time.time())
         except InvalidSignature:
             raise ServiceError("UPLOAD_URL_INVALID") from None
         trace.upload_id = upload_of(grant)

@@ -202,7 +202,7 @@ class Objects:
 
     def __init__(self, blobs: BlobStore, signer: UrlSigner, base_url: str) -> None:
         self._blobs = blobs
-        self._signer = signer
+        self.signer = signer
         self._base_url = base_url.rstrip("/")
         self._manifests: dict[str, list[tuple[str, int]]] = {}
         self.counts = ObjectCounts()
@@ -243,7 +243,7 @@ class Objects:
         _check(key)
         expires_at_s = None if expires_s is None else int(time.time()) + expires_s
         grant = UrlGrant("GET", key, expires_at_s, filename=filename, content_type=content_type)
-        return self._base_url + self._signer.target(grant)
+        return self._base_url + self.signer.target(grant)
 
     async def complete(self, uploads: Sequence[PendingObject]) -> None:
         """Completes uploads: pending objects become kept if all their parts have the expected

@@ -77,7 +77,7 @@ async def running_listener(
     rays = Rays("cdn", per_second=10_000)
     uploads = UploadReceiver(blobs, signer, objects.counts, domain, rays)
     sites = GivenSites()
-    cdn = Cdn(sites, objects, signer, domain, trusted_proxies, credentials, rays)
+    cdn = Cdn(sites, objects, domain, trusted_proxies, credentials, rays)
     server = CdnServer(cdn, [bound], uploads, trusted_proxies)
     await server.start()
     try:

@@ -36,7 +36,7 @@ async def test_sites_and_signed_urls_are_served_from_the_bucket(tmp_path: Path) 
             signer = UrlSigner(KEY)
             objects = Objects(place.blobs, signer, url)
             site = Site({"a.bin": SiteFile("site/a", len(CONTENT), 0)})
-            cdn = Cdn(GivenSites({("arena", "prod"): site}), objects, signer, None)
+            cdn = Cdn(GivenSites({("arena", "prod"): site}), objects, None)
             serving = CdnServer(cdn, [listener], None)
             await serving.start()
             try:
