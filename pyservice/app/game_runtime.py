@@ -19,7 +19,6 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import containers
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.isolation_trials import (
     choose_container_runtime,
     choose_isolation,
@@ -135,7 +134,6 @@ class GameRuntime:
             node,
             self._capacity,
             {"lobby": self.lobbies, "server": self.servers},
-            is_disk_full=lambda: is_disk_short(folder, settings.storage_reserve_bytes),
             noticed=self.logs.grew,
         )
         await self._supervisor.recover()

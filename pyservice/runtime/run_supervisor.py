@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.observability.logging import get_logger
 from pyservice.runtime import run_cleanup
+from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.keeper_launcher import KeeperLauncher
 from pyservice.runtime.node_allocation import NodeCapacity, PlacementAllocator
 from pyservice.runtime.run_cleanup import RunRetention
@@ -138,7 +139,6 @@ class RunSupervisor:
         capacity: Resources,
         reporters: Mapping[OwnerKind, RunReporter],
         *,
-        is_disk_full: Callable[[], bool],
         noticed: Callable[[str], None],
     ) -> None:
         self.folder = folder
@@ -149,8 +149,8 @@ class RunSupervisor:
         self.placements = PlacementAllocator(has_users=node.has_users, numbers=node.process_ports)
         self.runs: dict[str, RunLifecycle] = {}
         self._reporters = reporters
-        self._is_disk_full = is_disk_full
-        self._ended = RunRetention(folder, is_disk_full)
+        self._is_disk_short = functools.partial(is_disk_short, folder, node.reserve_bytes)
+        self._ended = RunRetention(folder, self._is_disk_short)
         self._notify = noticed
         self._workers = BatchedThreads(_THREADS, "runtime")
         self._notices = KeeperNotices(node.notify, self._noticed)
@@ -369,7 +369,7 @@ class RunSupervisor:
         try:
             await self.builds.remove_unused(
                 lambda: {run.about.build_id for run in self.runs.values()},
-                is_full=self._is_disk_full(),
+                is_full=self._is_disk_short(),
             )
         except OSError as error:
             _log.warning("unused builds could not be removed", error=str(error))

@@ -99,7 +99,6 @@ class RuntimeHost:
         self.store.archives[SHELL] = build_of("sh", "-c")
         self.noticed: list[str] = []
         self.capacity = CAPACITY
-        self.is_disk_full = False
         self.node = NodeSettings(
             KEEPER_BINARY, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
         )
@@ -114,7 +113,6 @@ class RuntimeHost:
             self.node,
             self.capacity,
             {"server": self.reports, "lobby": self.reports},
-            is_disk_full=lambda: self.is_disk_full,
             noticed=self.noticed.append,
         )
         await self.supervisor.recover()

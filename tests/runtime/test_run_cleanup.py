@@ -88,7 +88,7 @@ async def test_full_disk_keeps_running_and_recent_runs(host: RuntimeHost) -> Non
     for order in (runs, unreported):
         for path in (host.of(order).path, *host.of(order).path.iterdir()):
             os.utime(path, (0, 0), follow_symlinks=False)
-    host.is_disk_full = True
+    host.node = replace(host.node, reserve_bytes=1 << 60)
     # A new supervisor removes expired logs at its start.
     await host.drop()
     await host.start()
