@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.full]
 SEED = 20_251_120
 
 
-def within(longest_s: float, chance: random.Random, end: EndProcess) -> EndProcess:
+def after_random_delay(longest_s: float, chance: random.Random, end: EndProcess) -> EndProcess:
     async def end_process(plane: Plane) -> None:
         await asyncio.sleep(chance.random() * longest_s)
         await end(plane)
@@ -34,7 +34,7 @@ def within(longest_s: float, chance: random.Random, end: EndProcess) -> EndProce
 async def test_random_kills_lose_no_answered_request(make_plane: MakePlane, kills: int) -> None:
     chance = random.Random(SEED)
     plane = make_plane()
-    endings = [within(1.5, chance, Plane.kill) for _ in range(kills)]
+    endings = [after_random_delay(1.5, chance, Plane.kill) for _ in range(kills)]
     world = await restart_under_load(
         plane, endings, seed=SEED, state_bytes=10_000 if kills > 10 else 0
     )
@@ -60,7 +60,7 @@ async def test_random_kills_lose_no_answered_request(make_plane: MakePlane, kill
 async def test_stop_under_load_is_clean_and_loses_nothing(make_plane: MakePlane) -> None:
     chance = random.Random(SEED)
     plane = make_plane()
-    endings = [within(1.0, chance, Plane.stop) for _ in range(2)]
+    endings = [after_random_delay(1.0, chance, Plane.stop) for _ in range(2)]
     world = await restart_under_load(plane, endings, seed=SEED)
     assert world.ledger.counts["restarts"] == 2
     await plane.stop()
@@ -91,7 +91,7 @@ def random_kills(chance: random.Random) -> list[EndProcess]:
             by_rule(lambda shim: shim.tear("seg-*", at=later(), keep=chance.randint(1, 5_000))),
         ]
     chance.shuffle(ways)
-    return [within(0.5, chance, way) for way in ways]
+    return [after_random_delay(0.5, chance, way) for way in ways]
 
 
 @pytest.mark.proof
