@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,7 +142,7 @@ async def main(folder: Path) -> None:
             assert isinstance(door, HttpDoor)
             maker = Maker(service, door)
             await maker.make()
-        facts = {**maker.facts, "folder": str(folder)}
+        facts = {**maker.facts, "folder": str(folder), "created_s": time.time()}
         (folder / "facts.json").write_text(json.dumps(facts, indent=2))
     finally:
         service.process.kill()
