@@ -1,14 +1,15 @@
 """The public interface as a list of lines, and the stored list of an earlier release.
 
 A line names one thing that clients or operators depend on: an error code with its statuses, an
-rpc, a route, a field, an enum value, a metric, a setting or a command.
+rpc, a route, a proto file, a message field, an enum value, a metric with its labels, a setting with
+its default, a command, or an option of a command.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,27 +21,29 @@ from pyservice.cli.commands import app
 from pyservice.pb.errors import TABLE
 from pyservice.schema.methods import METHODS
 from pyservice.settings.model import Settings
-from tests.support.doc_pages import commands, settings_rows
+from tests.support.doc_pages import commands, families_shown, settings_rows
 
 FOLDER: Final = Path(__file__).parent
 RELEASE: Final = "0.1.0"
 _PROSE: Final = frozenset({"description", "summary", "title", "version", "tags", "servers"})
 _EXAMPLES: Final = frozenset({"example", "examples"})
-_MAPS: Final = frozenset({"properties", "schemas", "paths", "responses"})
+MAPS: Final = frozenset({"properties", "schemas", "paths", "responses"})
 """Members of an OpenAPI document that map free names to objects."""
 
 
 def interface() -> set[str]:
-    """Returns every line except metrics, which only a running service knows."""
-    return {*_errors(), *_rpcs(), *_settings(), *_commands()}
+    return {*_errors(), *_rpcs(), *_metrics(), *_settings(), *_commands()}
 
 
 def stored_interface() -> set[str]:
     return set((FOLDER / f"interface-{RELEASE}.txt").read_text().splitlines())
 
 
-def metric_lines(families: Mapping[str, tuple[str, set[str] | None]]) -> set[str]:
-    return {f"metric {name} {kind}" for name, (kind, _labels) in families.items()}
+def subject(line: str) -> str:
+    """Returns the name in a line, as the changelog writes it."""
+    kind, _, rest = line.partition(" ")
+    words = {"command": None, "option": None, "route": 2}.get(kind, 1)
+    return " ".join(rest.split(" ")[:words])
 
 
 def stored_openapi() -> Any:
@@ -58,7 +61,7 @@ def without_prose(node: Any, *, is_map: bool = False) -> Any:
     if not isinstance(node, dict):
         return node
     return {
-        name: without_prose(value, is_map=not is_map and name in _MAPS)
+        name: without_prose(value, is_map=not is_map and name in MAPS)
         for name, value in node.items()
         if is_map or name not in _PROSE | _EXAMPLES
     }
@@ -83,6 +86,7 @@ def _message(message: Any, seen: set[str]) -> Iterator[str]:
     if message.full_name in seen:
         return
     seen.add(message.full_name)
+    yield f"file {message.file.name}"
     for field in message.fields:
         label = "repeated" if field.is_repeated else "single"
         kind = field.message_type or field.enum_type
@@ -112,5 +116,14 @@ def _settings() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    for command, _ in commands(get_command(app)):
+    for command, options in commands(get_command(app)):
         yield f"command {command}"
+        for option in options:
+            yield f"option {command} {option}"
+
+
+def _metrics() -> Iterator[str]:
+    """Yields the metrics of the reference page. `tests/test_docs.py` compares the page with a service."""
+    for table in ("metrics", "edge metrics"):
+        for name, (kind, labels) in families_shown(table).items():
+            yield " ".join(["metric", name, kind, *sorted(labels)])

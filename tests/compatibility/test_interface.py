@@ -2,77 +2,263 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tests.compatibility.interface_list import (
+    MAPS,
     current_openapi,
     interface,
-    metric_lines,
     stored_interface,
     stored_openapi,
+    subject,
 )
-from tests.support.doc_pages import families_of, metrics_of_all
-from tests.support.full_service import FullService, running
 
-CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
+CHANGELOG: Final = Path(__file__).parents[2] / "CHANGELOG.md"
+_RESTRICTING: Final = frozenset(
+    (
+        *("type", "enum", "const", "format", "pattern", "minLength", "maxLength"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"),
+        *("properties", "required", "minProperties", "maxProperties", "propertyNames"),
+        *("additionalProperties", "patternProperties", "dependentRequired"),
+        *("allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
+    )
+)
+"""Members that a request schema or a parameter cannot gain: they may refuse earlier requests."""
+_NEUTRAL: Final = {"additionalProperties": True, "required": False, "uniqueItems": False}
+_OF_REQUESTS: Final = ("parameters", "requestBody")
 
 
-def is_announced(line: str) -> bool:
-    """Whether the changelog names the subject of the line."""
-    return f"`{line.split()[1]}`" in CHANGELOG.read_text()
+def is_announced(line: str, changelog: str) -> bool:
+    """Returns whether the changelog names the subject of the line as not yet released."""
+    unreleased = changelog.partition("\n## Unreleased\n")[2].partition("\n## ")[0]
+    return f"`{subject(line)}`" in unreleased
 
 
-def incompatible(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """Yields the places where a client of the old document meets something else in the new one."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name, value in old.items():
-            if name in new:
-                yield from incompatible(value, new[name], f"{path}/{name}")
-            else:
-                yield f"{path}/{name} is gone"
-        if "required" in new and "required" not in old:
-            yield f"{path}/required is new"
-    elif isinstance(old, list) and isinstance(new, list):
+def resolved(document: Any, path: str) -> Any:
+    for name in path.split("/")[1:]:
+        document = document[name]
+    return document
+
+
+class OpenApiComparison:
+    def __init__(self, old: Any, new: Any) -> None:
+        self._old = old
+        self._new = new
+        self._request_components = self._components_of_requests()
+
+    def incompatible(self) -> Iterator[str]:
+        """Yields the places where a client of the old document meets something else in the new one."""
+        yield from self._differences(self._old, self._new, "", is_request=False)
+
+    def _components_of_requests(self) -> set[str]:
+        unread = [
+            operation.get(part)
+            for item in self._old["paths"].values()
+            for operation in item.values()
+            for part in _OF_REQUESTS
+        ]
+        found: set[str] = set()
+        while unread:
+            for path in re.findall(r'"\$ref": "#([^"]+)"', json.dumps(unread.pop())):
+                if path not in found:
+                    found.add(path)
+                    unread.append(resolved(self._old, path))
+        return found
+
+    def _differences(
+        self, old: Any, new: Any, path: str, *, is_request: bool, is_map: bool = False
+    ) -> Iterator[str]:
+        is_request = is_request or path in self._request_components
+        if isinstance(old, dict) and isinstance(new, dict):
+            for name, value in old.items():
+                if name in new:
+                    yield from self._differences(
+                        value,
+                        new[name],
+                        f"{path}/{name}",
+                        is_request=is_request or (name in _OF_REQUESTS and not is_map),
+                        is_map=not is_map and name in MAPS,
+                    )
+                else:
+                    yield f"{path}/{name} is gone"
+            if not is_map:
+                yield from self._new_restrictions(old, new, path, is_request=is_request)
+        elif isinstance(old, list) and isinstance(new, list):
+            yield from self._list_differences(old, new, path, is_request=is_request)
+        elif old != new:
+            yield f"{path} was {old!r} and is {new!r}"
+
+    def _new_restrictions(
+        self, old: Any, new: Any, path: str, *, is_request: bool
+    ) -> Iterator[str]:
+        for name in new.keys() - old.keys():
+            is_restriction = name in _RESTRICTING and new[name] != _NEUTRAL.get(name)
+            if (
+                (is_restriction and (is_request or name == "required"))
+                or name == "security"
+                or (name == "requestBody" and new[name].get("required", False))
+            ):
+                yield f"{path}/{name} is new"
+
+    def _list_differences(
+        self, old: list[Any], new: list[Any], path: str, *, is_request: bool
+    ) -> Iterator[str]:
         if path.endswith("/required") and old != new:
             yield f"{path} changed"
+        if path.endswith("/allOf") and is_request and len(new) > len(old):
+            yield f"{path} has another rule"
+        if path.endswith("/parameters"):
+            known = [(one["in"], one["name"]) for one in _parameters(self._old, old)]
+            for one in _parameters(self._new, new):
+                if one.get("required", False) and (one["in"], one["name"]) not in known:
+                    yield f"{path} requires {one['name']}"
         for number, one in enumerate(old):
-            if not any(not list(incompatible(one, other)) for other in new):
+            if not any(
+                not list(self._differences(one, other, f"{path}/{number}", is_request=is_request))
+                for other in new
+            ):
                 yield f"{path}/{number} is gone"
-    elif old != new:
-        yield f"{path} was {old!r} and is {new!r}"
 
 
-def test_errors_rpcs_settings_and_commands_change_only_as_the_changelog_says() -> None:
-    stored = {line for line in stored_interface() if not line.startswith("metric ")}
-    changed = sorted(stored ^ interface())
-    assert [line for line in changed if not is_announced(line)] == []
+def _parameters(document: Any, parameters: list[Any]) -> list[Any]:
+    return [resolved(document, one["$ref"][1:]) if "$ref" in one else one for one in parameters]
 
 
-@pytest.mark.full
-def test_metrics_change_only_as_the_changelog_says(tmp_path: Path) -> None:
-    stored = {line for line in stored_interface() if line.startswith("metric ")}
-    with running(FullService(tmp_path)) as service:
-        current = metric_lines(
-            families_of(metrics_of_all(f"http://{service.said['metrics']}/metrics"))
-        )
-    changed = sorted(stored ^ current)
-    assert [line for line in changed if not is_announced(line)] == []
+def test_interface_changes_only_as_the_changelog_says() -> None:
+    changelog = CHANGELOG.read_text()
+    changed = sorted(stored_interface() ^ interface())
+    assert [line for line in changed if not is_announced(line, changelog)] == []
 
 
 def test_client_of_stored_openapi_document_still_works() -> None:
-    assert list(incompatible(stored_openapi(), current_openapi())) == []
+    assert list(OpenApiComparison(stored_openapi(), current_openapi()).incompatible()) == []
+
+
+def test_interface_has_options_of_commands_and_labels_of_metrics() -> None:
+    lines = interface()
+    assert {"command pyservice serve", "option pyservice serve --data-dir"} <= lines
+    assert "metric hosting_requests_total counter code door operation" in lines
+    assert "file hosting/v1/matchmaker.proto" in lines
+
+
+@pytest.mark.parametrize(
+    ("line", "changelog", "expected"),
+    [
+        ("command pyservice token create", "- `pyservice token create` has another output.", True),
+        ("command pyservice token create", "- `pyservice` is faster.", False),
+        ("option pyservice serve --http", "- `pyservice serve --http` is new.", True),
+        ("option pyservice serve --http", "- `pyservice serve` has another output.", False),
+        ("route GET /health Health", "- `GET /health` is new.", True),
+        ("route GET /health Health", "- `GET` is faster.", False),
+        ("metric hosting_lobbies gauge state", "- `hosting_lobbies` has another label.", True),
+        ("metric hosting_lobbies gauge state", "- `hosting_lobbies_total` is new.", False),
+        ("error FORBIDDEN 403 7", "## 0.1.0\n\n- `FORBIDDEN` is new.", False),
+    ],
+)
+def test_change_is_announced_by_its_whole_name_before_its_release(
+    line: str, changelog: str, expected: bool
+) -> None:
+    text = f"# Changelog\n\n## Unreleased\n\n{changelog}\n\n## 0.0.1\n\n- First release.\n"
+    assert is_announced(line, text) == expected
+
+
+def document(schema: Any, *, parameters: Any = (), **operation: Any) -> Any:
+    """Returns an OpenAPI document with one operation, which has the schema as request and response."""
+
+    def content(name: str) -> Any:
+        return {
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+        }
+
+    post = {
+        "parameters": list(parameters),
+        "requestBody": content("Input"),
+        "responses": {"200": content("Output")},
+        **operation,
+    }
+    outer = {"type": "object", "properties": {"inner": {"$ref": "#/components/schemas/Inner"}}}
+    schemas = {"Input": outer, "Inner": schema, "Output": schema}
+    return {"paths": {"/a": {"post": post}}, "components": {"schemas": schemas}}
+
+
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}, "b": {"type": "integer"}, "pattern": {}},
+    "required": ["a"],
+}
+
+
+def changes(old: Any, new: Any) -> list[str]:
+    return list(OpenApiComparison(old, new).incompatible())
+
+
+def with_property(name: str, **members: Any) -> Any:
+    properties = SCHEMA["properties"]
+    return {**SCHEMA, "properties": {**properties, name: {**properties.get(name, {}), **members}}}
 
 
 def test_removed_and_newly_required_members_are_incompatible() -> None:
-    old: Any = {
-        "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},
-        "required": ["a"],
-    }
-    assert list(incompatible(old, {**old, "additional": 1})) == []
-    assert list(incompatible(old, {**old, "required": ["a", "b"]}))
-    assert list(incompatible(old, {**old, "properties": {"a": {"type": "string"}}}))
-    assert list(incompatible(old, {**old, "properties": {**old["properties"], "b": {}}}))
+    old = document(SCHEMA)
+    assert changes(old, document({**SCHEMA, "deprecated": True})) == []
+    assert changes(old, document({**SCHEMA, "additionalProperties": True})) == []
+    assert changes(old, document(with_property("format", type="string"))) == []
+    assert changes(old, document({**SCHEMA, "required": ["a", "b"]}))
+    assert changes(old, document({**SCHEMA, "properties": {"a": {"type": "string"}}}))
+    assert changes(old, document(with_property("b", type="number")))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        with_property("a", maxLength=10),
+        with_property("a", pattern="^a"),
+        with_property("a", enum=["a"]),
+        with_property("b", minimum=0),
+        with_property("pattern", allOf=[{"type": "string"}]),
+        {**SCHEMA, "additionalProperties": False},
+    ],
+)
+def test_new_restriction_of_a_request_schema_is_incompatible(schema: Any) -> None:
+    old, new = document(SCHEMA), document(schema)
+    # A restriction of a response is a promise to the client.
+    places = changes(old, new)
+    assert places
+    assert all(place.startswith("/components/schemas/Inner") for place in places)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"parameters": [{"name": "q", "in": "query", "required": True}]},
+        {"security": [{"cloud": []}]},
+        {"requestBody": {"content": {}, "required": True}},
+    ],
+)
+def test_new_requirement_of_an_operation_is_incompatible(more: Any) -> None:
+    old = document(SCHEMA)
+    del old["paths"]["/a"]["post"]["requestBody"]
+    new = json.loads(json.dumps(old))
+    assert changes(old, new) == []
+    new["paths"]["/a"]["post"] |= more
+    assert changes(old, new)
+
+
+def test_new_optional_parameter_is_compatible() -> None:
+    parameter = {"name": "q", "in": "query", "schema": {"type": "string"}}
+    assert changes(document(SCHEMA), document(SCHEMA, parameters=[parameter])) == []
+    required = {**parameter, "required": True}
+    assert changes(document(SCHEMA), document(SCHEMA, parameters=[required]))
+    old = document(SCHEMA, parameters=[parameter])
+    assert changes(old, document(SCHEMA, parameters=[required]))
+
+
+def test_another_rule_of_a_request_is_incompatible() -> None:
+    old, new = ({"allOf": [{"type": "string"}][:1] + more} for more in ([], [{"maxLength": 3}]))
+    assert changes(document(old), document(new))

@@ -64,7 +64,10 @@ async def test_attached_lobby_has_mode_settings(scene: MatchmakerScene) -> None:
 async def test_attach_path_accepts_ids_and_names(scene: MatchmakerScene) -> None:
     for game in ("arena", GAME_ID):
         for namespace in ("prod", NAMESPACE_ID):
-            await scene.attach(game_id=game, namespace_id=namespace)
+            made = await scene.attach(game_id=game, namespace_id=namespace)
+            lobby = scene.engine.lobby(scene.server(made.lobby_id).lobby_id)
+            assert lobby is not None
+            assert lobby.namespace == raw_id(NAMESPACE_ID)
 
 
 async def test_attach_outside_token_scope_is_not_found(scene: MatchmakerScene) -> None:

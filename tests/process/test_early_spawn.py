@@ -43,6 +43,9 @@ def test_command_may_be_sent_to_a_dead_child(tmp_path: Path) -> None:
     begun.process.kill()
     begun.process.wait()
     begun.send_flags(["--data-dir", "x" * 100_000])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(begun._flags)
+    assert os.read(begun.ready, 1) == b""
     os.close(begun.ready)
 
 

@@ -34,10 +34,12 @@ def problems_of(**edge: Any) -> dict[str, str]:
         {"is_fronted": True},
     ],
 )
-def test_lobby_names_need_ports_80_and_443(
+def test_lobby_names_accept_ports_80_and_443_or_a_front(
     where: dict[str, Any], certificate: dict[str, Any]
 ) -> None:
-    load({"domains": NAMES, "edge": {**where, "certificates": [certificate]}}, environ={})
+    found = load({"domains": NAMES, "edge": {**where, "certificates": [certificate]}}, environ={})
+    assert found.domains.job == NAMES["job"]
+    assert found.edge.is_fronted == where.get("is_fronted", False)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,10 @@ async def test_server_without_sync_is_rejected_with_a_remedy(
 async def test_url_may_have_an_sslmode(databases: Databases, tmp_path: Path, mode: str) -> None:
     database = open_database(f"{databases.url('postgresql')}&sslmode={mode}", tmp_path)
     await prepare(database)
+    async with database.write() as tx:
+        await count_up(tx)
+    async with database.read() as tx:
+        assert await both(tx) == (1, 0)
     await database.close()
 
 
