@@ -48,6 +48,8 @@ UNLIMITED: Final = {
         "anonymous": {"per_second": 0, "burst": 1},
     }
 }
+SMALL_JOURNAL: Final = {"journal": {"segment_bytes": 1 << 20}}
+"""The default segments take 192 MiB of disk for each data directory."""
 
 
 class Service:
@@ -73,7 +75,7 @@ class Service:
         self.feed_file = folder / "feed.json"
         self.ready_file = folder / "ready.json"
         self.environment_token = f"env_{secrets.token_urlsafe(32)}"
-        self.settings = {**UNLIMITED, **(settings or {})}
+        self.settings = {**UNLIMITED, **SMALL_JOURNAL, **(settings or {})}
         self.addresses: dict[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
         self.client = httpx.Client(timeout=30)
