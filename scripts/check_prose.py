@@ -3,7 +3,7 @@
 
 Reads comments, docstrings and Markdown, and prints every place that breaks a rule:
 
-- a banned word (BANNED);
+- a banned word (BANNED), also in a string literal outside of the tests;
 - an opening word that hides the subject (OPENING);
 - a sentence of more than LONGEST_SENTENCE words;
 - a first sentence of a docstring of more than LONGEST_SUMMARY words;
@@ -30,9 +30,10 @@ BANNED = re.compile(
 )
 OPENING = re.compile(r"^(what|those|the ones)\b\s+\w", re.I)
 OUTSIDE = re.compile(r"\bdecisions? \d+(\.\d+)?|\bdesign: |\bdesign section \d")
-CODE_SPAN = re.compile(r"`[^`]*`")
+CODE_SPAN = re.compile(r"`[^`]*`|\{[^{}]*\}")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 PART_END = re.compile(r"(?<=[.!?:;])\s+")
+RUST_LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 SKIPPED = re.compile(r"(^|/)pb/|\.lock$|^LICENSE$")
 # The rule is 25 words. Signs such as `=` and `→` count here as words.
 LONGEST_SENTENCE = 30
@@ -114,6 +115,19 @@ def long_summaries(path: Path) -> Iterator[Text]:
                 yield getattr(node, "lineno", 1), f"the first sentence is long: {summary[:60]!r}"
 
 
+def literals(path: Path) -> Iterator[Text]:
+    """Yields the string literals with several words: errors, log events and help texts."""
+    source = path.read_text() if path.suffix in (".py", ".rs") and "tests" not in path.parts else ""
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(source)):
+            match node:
+                case ast.Constant(value=str(text)) if " " in text:
+                    yield node.lineno, text
+    else:
+        for number, line in enumerate(source.splitlines(), 1):
+            yield from ((number, text) for text in RUST_LITERAL.findall(line) if " " in text)
+
+
 def texts(path: Path) -> Iterator[Text]:
     if path.suffix in (".py", ".pyi"):
         yield from python_texts(path.read_text())
@@ -123,10 +137,14 @@ def texts(path: Path) -> Iterator[Text]:
         yield from comment_texts(path.read_text(), mark)
 
 
+def banned_words(text: str) -> Iterator[str]:
+    for word in BANNED.findall(CODE_SPAN.sub("x", text)):
+        yield f"name the subject instead of {word!r}"
+
+
 def problems(text: str) -> Iterator[str]:
     plain = CODE_SPAN.sub("x", text)
-    for word in BANNED.findall(plain):
-        yield f"name the subject instead of {word!r}"
+    yield from banned_words(text)
     if found := OUTSIDE.search(text):
         yield f"{found[0]!r} refers to a document outside of the repository"
     for sentence in SENTENCE_END.split(plain):
@@ -172,6 +190,12 @@ def main() -> int:
         ]
         found += [
             f"{path}:{line}: {problem}" for path in paths for line, problem in long_summaries(path)
+        ]
+        found += [
+            f"{path}:{line}: {problem}"
+            for path in paths
+            for line, text in literals(path)
+            for problem in banned_words(text)
         ]
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0

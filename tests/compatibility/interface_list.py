@@ -1,8 +1,8 @@
 """The public interface as a list of lines, and the stored list of an earlier release.
 
-A line names one thing that clients or operators depend on: an error code with its statuses, an
-rpc, a route, a proto file, a message field, an enum value, a metric with its labels, a setting with
-its default, a command, or an option of a command.
+A line names one thing that clients or operators depend on. It is one of: an error code with its
+statuses, an rpc, a route, a proto file, a message field, an enum value. Or it is a metric with its
+labels, a setting with its default, a command, or an option of a command.
 """
 
 from __future__ import annotations
