@@ -22,7 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from tests import programs
 from tests.control.test_builds import Back
-from tests.support.full_service import UNLIMITED, Developer, FullService, HttpDoor
+from tests.support.full_service import UNLIMITED, Developer, FullService, HttpClient
 from tests.support.waiting import PATIENCE_S
 
 API: Final = "api.example.com"
@@ -156,7 +156,7 @@ class Outside(httpx.AsyncBaseTransport):
             await way.aclose()
 
 
-class Door(HttpDoor):
+class ApiClient(HttpClient):
     def __init__(self, outside: Outside) -> None:
         self._client = httpx.AsyncClient(
             transport=outside, base_url=f"https://{API}", timeout=PATIENCE_S
@@ -170,12 +170,12 @@ async def browser_at(domain: Domain, address: str) -> AsyncIterator[httpx.AsyncC
 
 
 @contextlib.asynccontextmanager
-async def at_api(domain: Domain, address: str) -> AsyncIterator[Door]:
-    door = Door(Outside(domain, address))
+async def at_api(domain: Domain, address: str) -> AsyncIterator[ApiClient]:
+    client = ApiClient(Outside(domain, address))
     try:
-        yield door
+        yield client
     finally:
-        await door.close()
+        await client.close()
 
 
 class Game:
@@ -234,7 +234,7 @@ class Game:
 
     async def found(self) -> Any:
         token = await self.developer.public_token(self.game_id)
-        answer = await self.developer.door.call("find", {"game_modes": ["duel"]}, token=token)
+        answer = await self.developer.client.call("find", {"game_modes": ["duel"]}, token=token)
         assert answer.code == "OK", answer
         return answer.body
 

@@ -22,7 +22,7 @@ class SupervisedService(Service):
     """Service with a supervisor and both planes. The data plane reads a feed file."""
 
     role: tuple[str, ...] = ()
-    doors: tuple[str, ...] = ("http", "grpc", "cdn", "metrics")
+    listeners: tuple[str, ...] = ("http", "grpc", "cdn", "metrics")
 
     def pid(self, role: str) -> int:
         return int((self.data_dir / LOCKS[role]).read_text().split()[0])

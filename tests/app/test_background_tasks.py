@@ -85,8 +85,8 @@ def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Br
 async def test_failed_control_plane_task_restarts_only_the_control_plane(
     full_service: BreakableService,
 ) -> None:
-    async with full_service.opened("http") as door:
-        developer = Developer(full_service, door)
+    async with full_service.open_client("http") as client:
+        developer = Developer(full_service, client)
         game_id = await developer.arena()
         token = await developer.public_token(game_id)
         version_id = await developer.version(game_id, name="2.0.0")
@@ -95,13 +95,13 @@ async def test_failed_control_plane_task_restarts_only_the_control_plane(
         place = {"game_id": game_id, "namespace_id": "prod"}
         ready = f"http://{full_service.said['metrics']}/readyz"
         end = time.monotonic() + PATIENCE_S
-        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as metrics_client:
             while True:
                 changed = await developer.call("set_version", **place, version_id=version_id)
-                answer = await client.get(ready)
+                answer = await metrics_client.get(ready)
                 # A busy machine makes the loop late.
                 assert answer.status_code == 200 or answer.text.startswith("loop: "), answer.text
-                assert (await door.call("list", {}, token=token)).code == "OK"
+                assert (await client.call("list", {}, token=token)).code == "OK"
                 if changed.code == "OK" and full_service.control_pid() != pid:
                     break
                 assert changed.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), changed

@@ -89,8 +89,8 @@ def test_occupied_port_is_reported(make_service: MakeService) -> None:
     service = make_service()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for door in ("http", "grpc", "metrics"):
-            service.addresses = {door: address}
+        for listener in ("http", "grpc", "metrics"):
+            service.addresses = {listener: address}
             assert service.spawn().wait(PATIENCE_S) == 1
             assert f"listen on {address}" in service.log()
             assert "died" not in service.log()

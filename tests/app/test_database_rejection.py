@@ -72,9 +72,9 @@ async def test_players_are_served_until_the_missing_database_is_back(
     name = name_of(full_service.database_url)
     databases.server.psql(f"CREATE DATABASE {name}")
     await asyncio.to_thread(full_service.start)
-    async with full_service.opened("http") as door:
+    async with full_service.open_client("http") as client:
         token = full_service.cloud_token
-        game_id = await Developer(full_service, door, token).arena()
+        game_id = await Developer(full_service, client, token).arena()
         assert full_service.stop() == 0
         databases.server.psql(f"ALTER DATABASE {name} RENAME TO {name}_away")
         await asyncio.to_thread(full_service.start)
@@ -83,7 +83,7 @@ async def test_players_are_served_until_the_missing_database_is_back(
         databases.server.psql(f"ALTER DATABASE {name}_away RENAME TO {name}")
 
         async def is_back() -> bool:
-            return (await door.call("get_game", {"game_id": game_id}, token=token)).code == "OK"
+            return (await client.call("get_game", {"game_id": game_id}, token=token)).code == "OK"
 
         await eventually(is_back)
     assert full_service.stop() == 0

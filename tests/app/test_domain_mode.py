@@ -46,8 +46,8 @@ def domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Domain]:
 
 @pytest.fixture
 async def developer(domain: Domain) -> AsyncIterator[Developer]:
-    async with at_api(domain, DEVELOPER) as door:
-        yield Developer(domain, door)
+    async with at_api(domain, DEVELOPER) as client:
+        yield Developer(domain, client)
 
 
 @pytest.fixture

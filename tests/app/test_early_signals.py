@@ -22,12 +22,12 @@ ENDING = [signal.SIGTERM, signal.SIGINT]
 
 class Alone(SupervisedService):
     role: Any = ("--role", "data")
-    doors: Any = ("http", "grpc", "metrics")
+    listeners: Any = ("http", "grpc", "metrics")
 
 
 class Control(SupervisedService):
     role: Any = ("--role", "control")
-    doors: Any = ("cdn",)
+    listeners: Any = ("cdn",)
 
 
 def blocked(pid: int) -> int:

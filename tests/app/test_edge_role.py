@@ -34,7 +34,7 @@ def role_of(tmp_path: Path) -> Iterator[RoleOf]:
         one.data_dir = tmp_path / "data"
         one.role = ("--role", role) if role != "all" else ()
         if role == "edge-guard":
-            one.doors = ()
+            one.listeners = ()
         return one
 
     yield make

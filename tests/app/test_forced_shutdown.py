@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.full]
 async def test_second_signal_kills_a_lobby_that_ignores_sigterm(tmp_path: Path) -> None:
     settings = {**programs.SETTINGS, "end_with_service": "true"}
     with running(FullService(tmp_path, runtime=settings)) as full_service:
-        async with full_service.opened("http") as door:
-            developer = Developer(full_service, door)
+        async with full_service.open_client("http") as client:
+            developer = Developer(full_service, client)
             game = Game(developer, await developer.game())
             await game.deploy(deaf={"docker": {"env": {"PLAY": "deaf"}}})
             assert (await game.find("deaf")).code == "OK"

@@ -85,13 +85,13 @@ async def runtime_status(full_service: FullService) -> tuple[str, set[str]]:
 
 @pytest.fixture
 async def back(full_service: FullService) -> AsyncIterator[Servers]:
-    door = full_service.door("http")
-    developer = Developer(full_service, door)
+    client = full_service.client("http")
+    developer = Developer(full_service, client)
     game_id = await developer.game()
     made = Servers(developer, game_id, await developer.service_token(game_id))
     await made.prepare_build()
     yield made
-    await door.close()
+    await client.close()
 
 
 async def test_game_server_of_the_same_user_reaches_no_service_files(

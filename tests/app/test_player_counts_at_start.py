@@ -52,11 +52,11 @@ async def test_server_opens_after_the_player_counts_are_known(
     signals.forced.set()
     assert await plane.recover(signals)
     known: list[int] = []
-    open_door = plane._http.start
+    start_http = plane._http.start
 
     async def note_and_open() -> None:
         known.append(plane._counts.players([NAMESPACE_ID]))
-        await open_door()
+        await start_http()
 
     monkeypatch.setattr(plane._http, "start", note_and_open)
     try:

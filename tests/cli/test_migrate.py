@@ -82,7 +82,7 @@ def test_start_without_migration_permission_rejects_an_older_database(
         full_service.start()
 
         async def create_game() -> None:
-            async with full_service.opened("http") as transport:
+            async with full_service.open_client("http") as transport:
                 await Developer(full_service, transport).game()
 
         asyncio.run(create_game())

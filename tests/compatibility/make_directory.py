@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tests import programs
 from tests.control.files import put
-from tests.support.full_service import Developer, FullService, HttpDoor
+from tests.support.full_service import Developer, FullService, HttpClient
 from tests.support.leftover_processes import end_leftovers
 from tests.support.waiting import eventually
 
@@ -30,9 +30,9 @@ TOKEN_TTL_MS: Final = 3_600_000
 class Maker:
     """Makes the content of the directory through the HTTP API."""
 
-    def __init__(self, service: FullService, door: HttpDoor) -> None:
-        self._door = door
-        self._owner = Developer(service, door)
+    def __init__(self, service: FullService, client: HttpClient) -> None:
+        self._client = client
+        self._owner = Developer(service, client)
         self.facts: dict[str, Any] = {"cloud_token": service.cloud_token}
 
     async def make(self) -> None:
@@ -78,7 +78,7 @@ class Maker:
         lobby_id = await eventually(lambda: self._lobby_id(game))
         line = await eventually(lambda: self._first_line(game, lobby_id))
         lobby_token = line.partition("token=")[2]
-        assert (await self._door.call("ready", {}, token=lobby_token)).code == "OK"
+        assert (await self._client.call("ready", {}, token=lobby_token)).code == "OK"
         player = await finding
         await self._connect(lobby_token, player, "socket-2")
         return {
@@ -109,13 +109,13 @@ class Maker:
 
     async def _find(self, mode: str) -> str:
         token = self.facts["public_token"]
-        found = await self._door.call("find", {"game_modes": [mode]}, token=token)
+        found = await self._client.call("find", {"game_modes": [mode]}, token=token)
         assert found.code == "OK", found
         return str(found.body["player"]["token"])
 
     async def _connect(self, lobby_token: str, player: str, key: str) -> None:
         fields = {"player_token": player}
-        done = await self._door.call("connected", fields, token=lobby_token, key=key)
+        done = await self._client.call("connected", fields, token=lobby_token, key=key)
         assert done.code == "OK", done
 
     async def _lobby_id(self, game: str) -> str | None:
@@ -130,7 +130,7 @@ class Maker:
         return str(lines[0]) if lines else None
 
     async def _get(self, path: str) -> Any:
-        return (await self._door.request("GET", path, token=self._owner.token)).json()
+        return (await self._client.request("GET", path, token=self._owner.token)).json()
 
 
 async def main(folder: Path) -> None:
@@ -138,9 +138,9 @@ async def main(folder: Path) -> None:
     service = FullService(folder, runtime=SETTINGS).start()
     assert service.process is not None
     try:
-        async with service.opened("http") as door:
-            assert isinstance(door, HttpDoor)
-            maker = Maker(service, door)
+        async with service.open_client("http") as client:
+            assert isinstance(client, HttpClient)
+            maker = Maker(service, client)
             await maker.make()
         facts = {**maker.facts, "folder": str(folder), "created_s": time.time()}
         (folder / "facts.json").write_text(json.dumps(facts, indent=2))

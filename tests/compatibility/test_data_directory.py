@@ -24,7 +24,7 @@ import pytest
 from tests.compatibility.interface_list import FOLDER, RELEASE
 from tests.faults.control.killed_service import KilledService
 from tests.faults.shim import compile_library
-from tests.support.full_service import Developer, FullService, HttpDoor, running
+from tests.support.full_service import Developer, FullService, HttpClient, running
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -88,38 +88,40 @@ def pid_of(service: FullService, run_id: str) -> int:
     return int(dict(line.split("=", 1) for line in last.splitlines())["pid"])
 
 
-async def code(door: HttpDoor, slug: str, token: str, key: str | None = None, **fields: Any) -> str:
-    return (await door.call(slug, fields, token=token, key=key)).code
+async def code(
+    client: HttpClient, slug: str, token: str, key: str | None = None, **fields: Any
+) -> str:
+    return (await client.call(slug, fields, token=token, key=key)).code
 
 
 async def test_players_lobbies_and_tokens_go_on(service: FullService, facts: Any) -> None:
-    async with service.opened("http") as door:
-        assert isinstance(door, HttpDoor)
+    async with service.open_client("http") as client:
+        assert isinstance(client, HttpClient)
         for lobby in (facts["attached"], facts["hosted"]):
             token, player = lobby["lobby_token"], lobby["connected_token"]
             # The same socket may repeat its call; another one is refused.
             assert (
-                await code(door, "connected", token, lobby["connected_key"], player_token=player)
+                await code(client, "connected", token, lobby["connected_key"], player_token=player)
                 == "OK"
             )
             assert (
-                await code(door, "connected", token, "other", player_token=player)
+                await code(client, "connected", token, "other", player_token=player)
                 == "PLAYER_TOKEN_CONSUMED"
             )
-            assert await code(door, "disconnected", token, player_token=player) == "OK"
+            assert await code(client, "disconnected", token, player_token=player) == "OK"
         lobby_token, reserved = (
             facts["attached"][name] for name in ("lobby_token", "reserved_token")
         )
-        first = await code(door, "connected", lobby_token, "one", player_token=reserved)
-        second = await code(door, "connected", lobby_token, "two", player_token=reserved)
+        first = await code(client, "connected", lobby_token, "one", player_token=reserved)
+        second = await code(client, "connected", lobby_token, "two", player_token=reserved)
         assert (first, second) == ("OK", "PLAYER_TOKEN_CONSUMED")
         for mode in ("attached", "hosted"):
-            found = await door.call("find", {"game_modes": [mode]}, token=facts["public_token"])
+            found = await client.call("find", {"game_modes": [mode]}, token=facts["public_token"])
             assert found.code == "OK", found
             assert found.body["lobby"]["lobby_id"] == facts[mode]["lobby_id"]
             player = found.body["player"]["token"]
             assert (
-                await code(door, "connected", facts[mode]["lobby_token"], player_token=player)
+                await code(client, "connected", facts[mode]["lobby_token"], player_token=player)
                 == "OK"
             )
 
@@ -127,8 +129,8 @@ async def test_players_lobbies_and_tokens_go_on(service: FullService, facts: Any
 async def test_running_game_servers_are_taken_over(service: FullService, facts: Any) -> None:
     runs = (facts["server_id"], facts["hosted"]["lobby_id"])
     pids = [pid_of(service, run) for run in runs]
-    async with service.opened("http") as door:
-        owner = Developer(service, door, facts["cloud_token"])
+    async with service.open_client("http") as client:
+        owner = Developer(service, client, facts["cloud_token"])
         page = await owner.good("list_servers", game_id=facts["game_id"], environment_id="prod")
         assert [(one["id"], one["status"]) for one in page["servers"]] == [
             (facts["server_id"], "running")
@@ -152,8 +154,8 @@ async def test_running_game_servers_are_taken_over(service: FullService, facts: 
 
 
 async def test_records_and_new_work_go_on(service: FullService, facts: Any) -> None:
-    async with service.opened("http") as door:
-        owner = Developer(service, door, facts["cloud_token"])
+    async with service.open_client("http") as client:
+        owner = Developer(service, client, facts["cloud_token"])
         game = await owner.good("get_game", game_id=facts["game_id"])
         assert game["game"]["name_id"] == "kept"
         version = await owner.version(facts["game_id"], name="2.0.0")

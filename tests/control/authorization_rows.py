@@ -108,7 +108,7 @@ async def _reserved(scenario: NamespaceScenario) -> Fields:
 
 async def _of_lobby(scenario: NamespaceScenario, slug: str, fields: Fields) -> Fields:
     """Calls an operation as the lobby, and returns the fields."""
-    answer = await scenario.door.call(slug, fields, token=scenario.lobby["lobby_token"])
+    answer = await scenario.client.call(slug, fields, token=scenario.lobby["lobby_token"])
     assert answer.code == OK, answer
     return fields
 
@@ -146,7 +146,7 @@ async def _attached(scenario: NamespaceScenario) -> Fields:
 
 
 async def _some_link(scenario: NamespaceScenario) -> Fields:
-    created = await scenario.door.call("prepare_device_link", {})
+    created = await scenario.client.call("prepare_device_link", {})
     assert created.code == OK, created
     return {"device_link_token": created.body["device_link_token"]}
 

@@ -16,28 +16,30 @@ from tests import programs
 from tests.control.namespace_scenario import NamespaceScenario, Records
 from tests.control.service_fixtures import service_fixture
 from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Developer, Door, FullService
+from tests.support.full_service import Developer, FullService, ServiceClient
 
 # The limit is so high that every request of a test has a ray.
 full_service = service_fixture("session", rays={"per_second": 10_000}, runtime=programs.SETTINGS)
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def client(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Door]:
-    async with full_service.opened(request.param) as door:
-        yield door
+async def client(
+    request: pytest.FixtureRequest, full_service: FullService
+) -> AsyncIterator[ServiceClient]:
+    async with full_service.open_client(request.param) as opened:
+        yield opened
 
 
 @pytest.fixture
-def developer(full_service: FullService, client: Door) -> Developer:
+def developer(full_service: FullService, client: ServiceClient) -> Developer:
     return Developer(full_service, client)
 
 
 @pytest.fixture
 async def owner(full_service: FullService) -> AsyncIterator[Developer]:
     """Returns the service owner over HTTP, for tests of what only HTTP shows."""
-    async with full_service.opened("http") as door:
-        yield Developer(full_service, door)
+    async with full_service.open_client("http") as client:
+        yield Developer(full_service, client)
 
 
 @contextlib.asynccontextmanager
@@ -57,8 +59,8 @@ async def records(full_service: FullService) -> AsyncIterator[Records]:
 
 @pytest.fixture(scope="session")
 async def scenario(full_service: FullService) -> AsyncIterator[NamespaceScenario]:
-    async with opened_records(full_service) as records, full_service.opened("http") as door:
-        created = NamespaceScenario(full_service, records, door)
+    async with opened_records(full_service) as records, full_service.open_client("http") as client:
+        created = NamespaceScenario(full_service, records, client)
         try:
             yield await created.build()
         finally:

@@ -40,7 +40,7 @@ class Hosted:
         """Starts a server that exits and a lobby that keeps running. Both have written a log line."""
         self.server_id = await self.server(play="exit:0", arguments=[self.server_line])
         token = await self._owner.public_token(self._game_id)
-        created = await self._owner.door.call("create", {"game_mode": "hosted"}, token=token)
+        created = await self._owner.client.call("create", {"game_mode": "hosted"}, token=token)
         assert created.code == "OK", created
         self.lobby_id = str(created.body["lobby"]["lobby_id"])
         await eventually(self._has_logs)

@@ -23,9 +23,9 @@ from tests.control.hosted_game import Hosted
 from tests.support.full_service import (
     ARENA_MODES,
     Developer,
-    Door,
     FullService,
-    HttpDoor,
+    HttpClient,
+    ServiceClient,
     eventually,
 )
 from tests.support.waiting import PATIENCE_S
@@ -158,10 +158,10 @@ def still(table: Table) -> Select[Any]:
 class NamespaceScenario:
     """Game with a namespace, a lobby, and callers with every kind of token."""
 
-    def __init__(self, full_service: FullService, records: Records, client: Door) -> None:
+    def __init__(self, full_service: FullService, records: Records, client: ServiceClient) -> None:
         self.full_service = full_service
         self.records = records
-        self.door = client
+        self.client = client
         self._scraper = httpx.AsyncClient(verify=False, timeout=PATIENCE_S)
         self.domain = f"{uuid4().hex}.example"
         self._hosted: dict[str, Hosted] = {}
@@ -169,7 +169,7 @@ class NamespaceScenario:
         self.lobby_state = ""
 
     async def build(self) -> NamespaceScenario:
-        records, client = self.records, self.door
+        records, client = self.records, self.client
         self.identity_id, (self.group_id, other_group_id) = await records.identity("Ours", "Second")
         other_identity_id, (other_identity_group_id,) = await records.identity("Theirs")
         await records.pay(self.group_id)
@@ -217,13 +217,13 @@ class NamespaceScenario:
             "game_mode": "arena",
             "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
         }
-        attached = await self.door.call("attach", fields, token=self.environment_token)
+        attached = await self.client.call("attach", fields, token=self.environment_token)
         assert attached.code == "OK", attached
         self.starting = attached.body
 
     async def _ray(self) -> str:
         ray_id = uuid4().hex
-        client = HttpDoor(self.full_service.said["http"])
+        client = HttpClient(self.full_service.said["http"])
         traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
         path = f"/cloud/games/{self.game_id}"
         answer = await client.request(
@@ -354,18 +354,20 @@ class NamespaceScenario:
     async def _channel(self) -> str:
         secret = uuid4().hex
         fields = {"lobby_id": self.lobby["lobby_id"], "party_size": 2, "event_channels": [secret]}
-        joined = await self.door.call("join", fields, token=self.public_token)
+        joined = await self.client.call("join", fields, token=self.public_token)
         assert joined.code == "OK", joined
         return secret
 
     async def player_token(self) -> str:
         fields = {"lobby_id": self.lobby["lobby_id"]}
-        joined = await self.door.call("join", fields, token=self.environment_token)
+        joined = await self.client.call("join", fields, token=self.environment_token)
         assert joined.code == "OK", joined
         return str(joined.body["player"]["token"])
 
     async def engine(self) -> Any:
-        listed = await self.door.call("list", {"include_state": True}, token=self.environment_token)
+        listed = await self.client.call(
+            "list", {"include_state": True}, token=self.environment_token
+        )
         assert listed.code == "OK", listed
         scrape = await self._scraper.get(f"http://{self.full_service.said['metrics']}/metrics")
         names = ("hosting_lobbies{", "hosting_slots{")

@@ -29,7 +29,7 @@ async def _group(owner: Developer, *words: str) -> str:
 
 
 def _with_token(owner: Developer, token: str) -> Developer:
-    return Developer(owner.full_service, owner.door, token)
+    return Developer(owner.full_service, owner.client, token)
 
 
 @pytest.mark.parametrize("words", ["identity list", "group list", "token create", "billing record"])
@@ -230,11 +230,11 @@ async def test_namespace_tokens_work_are_listed_and_revoked(developer: Developer
         words = ("token", "create", "--kind", kind, "--namespace", name)
         created = await json_output(data_dir, *words)
         assert created["token"].startswith(f"{prefix}_")
-        assert (await developer.door.call("regions", {}, token=created["token"])).code == "OK"
+        assert (await developer.client.call("regions", {}, token=created["token"])).code == "OK"
         listed = (await developer.good("list_namespace_tokens", **target))["tokens"]
         assert created["token_id"] in {one["token_id"] for one in listed}
         await developer.good("revoke_namespace_token", **target, token_id=created["token_id"])
-        answer = await developer.door.call("regions", {}, token=created["token"])
+        answer = await developer.client.call("regions", {}, token=created["token"])
         assert answer.code in ("TOKEN_REVOKED", "TOKEN_INVALID")
 
 
@@ -269,7 +269,7 @@ async def test_time_to_live_is_returned_and_listed(owner: Developer) -> None:
     for one in created[:3]:
         found = await _with_token(owner, one["token"]).good("inspect_token")
         assert found["expires_ts"] == one["expires_ts"]
-    assert (await owner.door.call("list", {}, token=created[3]["token"])).code == "OK"
+    assert (await owner.client.call("list", {}, token=created[3]["token"])).code == "OK"
 
 
 async def test_expired_token_is_refused_by_both_planes(developer: Developer) -> None:
@@ -289,7 +289,7 @@ async def test_expired_token_is_refused_by_both_planes(developer: Developer) -> 
 
     async def are_over() -> bool:
         called = [
-            developer.door.call(slug, fields, token=token) for token, slug, fields in expiring
+            developer.client.call(slug, fields, token=token) for token, slug, fields in expiring
         ]
         return {one.code for one in await asyncio.gather(*called)} == {"TOKEN_EXPIRED"}
 

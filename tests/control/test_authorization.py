@@ -12,7 +12,7 @@ from pyservice.schema.methods import METHODS, option
 from tests.control.authorization import OK, Row, expected, is_concerned, token_of
 from tests.control.authorization_rows import ROWS
 from tests.control.namespace_scenario import Bearer, NamespaceScenario
-from tests.support.full_service import BY_SLUG, Answer, Door
+from tests.support.full_service import BY_SLUG, Answer, ServiceClient
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ def test_proto_lists_the_accepted_credentials() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
 async def test_only_admitted_callers_have_an_effect(scenario: NamespaceScenario, row: Row) -> None:
-    await _assert_only_admitted_have_an_effect(scenario, scenario.door, row)
+    await _assert_only_admitted_have_an_effect(scenario, scenario.client, row)
 
 
 @pytest.mark.full
@@ -42,12 +42,12 @@ async def test_only_admitted_callers_have_an_effect(scenario: NamespaceScenario,
 async def test_only_admitted_callers_have_an_effect_over_grpc(
     scenario: NamespaceScenario, row: Row
 ) -> None:
-    async with scenario.full_service.opened("grpc") as client:
+    async with scenario.full_service.open_client("grpc") as client:
         await _assert_only_admitted_have_an_effect(scenario, client, row)
 
 
 async def _assert_only_admitted_have_an_effect(
-    scenario: NamespaceScenario, client: Door, row: Row
+    scenario: NamespaceScenario, client: ServiceClient, row: Row
 ) -> None:
     admitted = [bearer for bearer in scenario.bearers if expected(row, bearer) == OK]
     refused = [bearer for bearer in scenario.bearers if expected(row, bearer) != OK]
@@ -63,7 +63,7 @@ async def _assert_only_admitted_have_an_effect(
 
 
 async def _assert_without_effect(
-    scenario: NamespaceScenario, client: Door, row: Row, bearers: list[Bearer]
+    scenario: NamespaceScenario, client: ServiceClient, row: Row, bearers: list[Bearer]
 ) -> None:
     """Sends the calls of all bearers at once. Only a read is also called by admitted bearers."""
     fields = await row.fields(scenario)
@@ -77,7 +77,7 @@ async def _assert_without_effect(
 
 
 async def _assert_effect(
-    scenario: NamespaceScenario, client: Door, row: Row, bearer: Bearer
+    scenario: NamespaceScenario, client: ServiceClient, row: Row, bearer: Bearer
 ) -> None:
     fields = await row.fields(scenario)
     tables, engine = await _state(scenario, row)
@@ -98,7 +98,11 @@ def _assert_shown(scenario: NamespaceScenario, row: Row, bearer: Bearer, answer:
 
 
 async def _call(
-    scenario: NamespaceScenario, client: Door, row: Row, fields: dict[str, Any], bearer: Bearer
+    scenario: NamespaceScenario,
+    client: ServiceClient,
+    row: Row,
+    fields: dict[str, Any],
+    bearer: Bearer,
 ) -> Answer:
     token = token_of(scenario, row, bearer)
     return await client.call(row.slug, fields, token=token, origin=bearer.origin)

@@ -44,7 +44,7 @@ async def back(full_service: FullService) -> AsyncIterator[Back]:
 
 
 async def back_of(full_service: FullService) -> AsyncIterator[Back]:
-    async with full_service.opened("http") as client:
+    async with full_service.open_client("http") as client:
         developer = Developer(full_service, client)
         game_id = await developer.game()
         yield Back(developer, game_id, await developer.service_token(game_id))

@@ -25,7 +25,7 @@ class Back:
 
     async def call(self, slug: str, key: str | None = None, **fields: Any) -> Answer:
         target = {"game_id": self.game_id, "environment_id": "prod", **fields}
-        return await self.developer.door.call(slug, target, token=self.token, key=key)
+        return await self.developer.client.call(slug, target, token=self.token, key=key)
 
     async def good(self, slug: str, **fields: Any) -> Any:
         answer = await self.call(slug, **fields)

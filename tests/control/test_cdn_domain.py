@@ -61,9 +61,9 @@ async def lobby_of(developer: Developer, game_id: str, namespace: str) -> str:
     ports = {"game": {"address": "127.0.0.1", "port": 4000}}
     target: dict[str, Any] = {"game_id": game_id, "namespace_id": namespace}
     fields = {**target, "game_mode": "arena", "ports": ports}
-    attached = await developer.door.call("attach", fields, token=token)
+    attached = await developer.client.call("attach", fields, token=token)
     assert attached.code == "OK", attached
-    ready = await developer.door.call("ready", {}, token=attached.body["lobby_token"])
+    ready = await developer.client.call("ready", {}, token=attached.body["lobby_token"])
     assert ready.code == "OK", ready
     return str(attached.body["lobby_id"])
 
@@ -96,7 +96,9 @@ async def test_namespace_hosts_find_lobbies_without_a_token(
 
             await eventually(is_shown)
             for origin in (f"https://{host}", f"https://{host}:8443"):
-                found = await developer.door.call("find", {"game_modes": ["arena"]}, origin=origin)
+                found = await developer.client.call(
+                    "find", {"game_modes": ["arena"]}, origin=origin
+                )
                 assert found.code == "OK", (origin, found)
                 assert found.body["lobby"]["lobby_id"] == lobby_id, origin
 
@@ -114,7 +116,7 @@ async def test_unknown_hosts_get_no_site_and_no_access(
         for path in ("/", f"/{name}/prod/"):
             assert (await browser.get(path, headers={"host": host})).status_code == 404, host
         if host != f"{name}--staging.{DOMAIN}":
-            answer = await developer.door.call("list", {}, origin=f"https://{host}")
+            answer = await developer.client.call("list", {}, origin=f"https://{host}")
             assert answer.code == "TOKEN_MISSING", host
 
 
@@ -128,7 +130,7 @@ async def test_hosts_of_a_game_without_a_version_have_access(developer: Develope
     for host in (*hosts_of(name, "prod"), *hosts_of(name, "staging"), *hosts_of(name, "next")):
 
         async def is_let_in(host: str = host) -> bool:
-            answer = await developer.door.call("list", {}, origin=f"https://{host}")
+            answer = await developer.client.call("list", {}, origin=f"https://{host}")
             return answer.code == "OK"
 
         await eventually(is_let_in)

@@ -48,7 +48,7 @@ class RayViewer:
         return self
 
     async def perf(self, ray_id: str, token: str | None = None) -> list[Any]:
-        answer = await self._owner.door.call(
+        answer = await self._owner.client.call(
             "get_ray_perf", {"ray_id": ray_id}, token=token or self._owner.token
         )
         assert answer.code == "OK", answer

@@ -68,7 +68,7 @@ async def test_change_is_returned_by_each_token(
             await groups.add_member(tx, group_id, identity_id, now_ms())
         members.append(identity_id)
     *staying, leaving = members
-    me = Developer(full_service, owner.door, (await records.cloud_token(owner_id))[0])
+    me = Developer(full_service, owner.client, (await records.cloud_token(owner_id))[0])
     game_id = await me.game(developer_group_id=group_id)
     fields = {"game_id": game_id} if slug == "get_game" else {}
     index = (await me.good(slug, **fields))["watch"]["index"]

@@ -34,7 +34,7 @@ def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 @pytest.fixture
 async def back(full_service: FullService) -> AsyncIterator[ContainerServers]:
-    client = full_service.door("http")
+    client = full_service.client("http")
     developer = Developer(full_service, client)
     game_id = await developer.game()
     created = ContainerServers(developer, game_id, await developer.service_token(game_id))

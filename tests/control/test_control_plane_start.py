@@ -90,7 +90,7 @@ async def test_server_request_during_the_runtime_check_is_retryable(tmp_path: Pa
 async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
     """The public port is random and must be the same after a restart."""
     with running(FullService(tmp_path / "s")) as full_service:
-        async with full_service.opened("http") as client:
+        async with full_service.open_client("http") as client:
             developer = Developer(full_service, client)
             response = await developer.good("get_group", group_id=full_service.group_id)
             assert full_service.said["http"] in response["group"]["external"]["profile"]
@@ -110,7 +110,7 @@ async def test_links_are_right_before_the_first_feed(
     service = BreakableService(tmp_path / "s", SLOW)
     monkeypatch.setenv("PYTHONPATH", str(service.code))
     with running(service) as full_service:
-        async with full_service.opened("http") as client:
+        async with full_service.open_client("http") as client:
             response = await Developer(full_service, client).good(
                 "get_group", group_id=full_service.group_id
             )
@@ -122,7 +122,7 @@ async def test_lobbies_start_as_soon_as_it_is_ready(
 ) -> None:
     full_service = BreakableService(tmp_path / "s", LATE, runtime=programs.SETTINGS)
     with running(full_service):
-        async with full_service.opened("http") as client:
+        async with full_service.open_client("http") as client:
             developer = Developer(full_service, client)
             game = Game(developer, await developer.game())
             await game.deploy(duel={})

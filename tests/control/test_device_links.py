@@ -32,13 +32,13 @@ from pyservice.storage.tables import cloud_tokens, device_links, idempotent_answ
 from pyservice.watch import Topics
 from tests.control.namespace_scenario import Records
 from tests.control.response_shapes import ID, TEXT, WATCH, shape
-from tests.support.full_service import Developer, Door, FullService, eventually
+from tests.support.full_service import Developer, FullService, ServiceClient, eventually
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 
-async def _link(client: Door, key: str | None = None) -> dict[str, str]:
+async def _link(client: ServiceClient, key: str | None = None) -> dict[str, str]:
     answer = await client.call("prepare_device_link", {}, key=key)
     assert answer.code == "OK", answer
     body: dict[str, str] = answer.body
@@ -69,19 +69,19 @@ PREPARE = pb.PrepareDeviceLinkRequest()
 
 async def test_completed_link_gives_the_device_a_game_token(developer: Developer) -> None:
     game_id, other_id = await developer.game(), await developer.game()
-    link = await _link(developer.door)
+    link = await _link(developer.client)
     assert shape(link) == {"device_link_id": ID, "device_link_token": TEXT, "device_link_url": TEXT}
     token = link["device_link_token"]
     assert token.startswith("link_")
     assert len(token) <= 160
     assert link["device_link_url"].endswith(f"/devices/link#{token}")
-    before = await developer.door.call("get_device_link", {"device_link_token": token})
+    before = await developer.client.call("get_device_link", {"device_link_token": token})
     assert shape(before.body) == {"watch": WATCH}
     fields = {"device_link_token": token, "game_id": game_id}
     assert await developer.good("complete_device_link", **fields) == {}
-    after = await developer.door.call("get_device_link", {"device_link_token": token})
+    after = await developer.client.call("get_device_link", {"device_link_token": token})
     assert shape(after.body) == {"cloud_token": TEXT, "watch": WATCH}
-    device = Developer(developer.full_service, developer.door, after.body["cloud_token"])
+    device = Developer(developer.full_service, developer.client, after.body["cloud_token"])
     token_info = await device.good("inspect_token")
     assert token_info["game_id"] == game_id
     assert (await device.good("get_game", game_id=game_id))["game"]["game_id"] == game_id
@@ -90,17 +90,17 @@ async def test_completed_link_gives_the_device_a_game_token(developer: Developer
 
 async def test_device_waits_for_completion(developer: Developer) -> None:
     game_id = await developer.game()
-    token = (await _link(developer.door))["device_link_token"]
+    token = (await _link(developer.client))["device_link_token"]
     fields = {"device_link_token": token}
-    index = (await developer.door.call("get_device_link", fields)).body["watch"]["index"]
+    index = (await developer.client.call("get_device_link", fields)).body["watch"]["index"]
     waiting = asyncio.create_task(
-        developer.door.call("get_device_link", {**fields, "watch_index": index})
+        developer.client.call("get_device_link", {**fields, "watch_index": index})
     )
     done, _ = await asyncio.wait({waiting}, timeout=0.25)
     assert not done
     await developer.good("complete_device_link", **fields, game_id=game_id)
     first = await asyncio.wait_for(waiting, PATIENCE_S)
-    again = await developer.door.call("get_device_link", fields)
+    again = await developer.client.call("get_device_link", fields)
     assert first.body["cloud_token"] == again.body["cloud_token"]
     assert first.body["watch"]["index"] != index
 
@@ -109,7 +109,7 @@ async def test_only_a_repeated_completion_succeeds_twice(
     owner: Developer, records: Records
 ) -> None:
     game_id, other_id, key = await owner.game(), await owner.game(), uuid4().hex
-    created = [await _link(owner.door, key) for _ in range(2)]
+    created = [await _link(owner.client, key) for _ in range(2)]
     assert created[0] == created[1]
     token = created[0]["device_link_token"]
     complete = "complete_device_link"
@@ -117,7 +117,7 @@ async def test_only_a_repeated_completion_succeeds_twice(
         fields = {"device_link_token": token, "game_id": game_id}
         assert await owner.good(complete, key, **fields) == {}
     assert await owner.code(complete, **fields) == "DEVICE_LINK_USED"
-    other = (await _link(owner.door))["device_link_token"]
+    other = (await _link(owner.client))["device_link_token"]
     calls = [
         owner.call(complete, device_link_token=other, game_id=one) for one in (game_id, other_id)
     ]
@@ -132,10 +132,10 @@ async def test_tokens_are_not_stored_in_clear(
     owner: Developer, records: Records, full_service: FullService
 ) -> None:
     game_id = await owner.game()
-    token = (await _link(owner.door, uuid4().hex))["device_link_token"]
+    token = (await _link(owner.client, uuid4().hex))["device_link_token"]
     fields = {"device_link_token": token}
     await owner.good("complete_device_link", **fields, game_id=game_id)
-    secret = (await owner.door.call("get_device_link", fields)).body["cloud_token"]
+    secret = (await owner.client.call("get_device_link", fields)).body["cloud_token"]
     async with records.database.read() as tx:
         kept = await tx.first(select(cloud_tokens).where(cloud_tokens.c.game_id == game_id))
         stored = [str(await tx.all(select(table))) for table in metadata.sorted_tables]
@@ -149,7 +149,7 @@ async def test_tokens_are_not_stored_in_clear(
 @pytest.mark.parametrize("slug", ["get_device_link", "complete_device_link"])
 async def test_unsigned_token_is_invalid(owner: Developer, slug: str) -> None:
     game_id = await owner.game()
-    good = (await _link(owner.door))["device_link_token"]
+    good = (await _link(owner.client))["device_link_token"]
     middle = len(good) // 2
     tampered = good[:middle] + ("A" if good[middle] != "A" else "B") + good[middle + 1 :]
     for token in (tampered, good[:-4], good + "AAAA", "link_", "x", owner.token):
@@ -161,7 +161,7 @@ async def test_unsigned_token_is_invalid(owner: Developer, slug: str) -> None:
 
 async def test_forgotten_link_is_not_found(owner: Developer, records: Records) -> None:
     game_id = await owner.game()
-    link = await _link(owner.door)
+    link = await _link(owner.client)
     async with records.database.write() as tx:
         condition = device_links.c.device_link_id == link["device_link_id"]
         await tx.run(delete(device_links).where(condition))
@@ -270,10 +270,10 @@ async def test_token_cannot_be_derived_after_the_link_ended(
     owner: Developer, records: Records, full_service: FullService
 ) -> None:
     keys = DeviceLinkKeys(SigningKeyFile.load_or_create(full_service.data_dir / "control"))
-    game_id, link = await owner.game(), await _link(owner.door)
+    game_id, link = await owner.game(), await _link(owner.client)
     fields = {"device_link_token": link["device_link_token"]}
     await owner.good("complete_device_link", **fields, game_id=game_id)
-    token = (await owner.door.call("get_device_link", fields)).body["cloud_token"]
+    token = (await owner.client.call("get_device_link", fields)).body["cloud_token"]
     row = await row_of(records, link)
     for ended_ms in (row.expires_ms - 1, row.expires_ms):
         await operations_with(records.database, keys, partial(int, ended_ms)).delete_expired()
@@ -282,8 +282,8 @@ async def test_token_cannot_be_derived_after_the_link_ended(
         can = {keys.device_token(row.device_link_id, secret, row.key_number) for secret in kept}
         assert (token in can) is (ended_ms < row.expires_ms)
     assert row.token_secret is None
-    assert (await owner.door.call("get_device_link", fields)).code == "TOKEN_EXPIRED"
-    assert await Developer(full_service, owner.door, token).good("inspect_token")
+    assert (await owner.client.call("get_device_link", fields)).code == "TOKEN_EXPIRED"
+    assert await Developer(full_service, owner.client, token).good("inspect_token")
 
 
 def test_two_devices_of_one_key_share_nothing(keys: DeviceLinkKeys) -> None:

@@ -50,7 +50,7 @@ async def new_developer(owner: Developer, records: Records) -> tuple[Developer, 
     """Returns a developer with a new group, so that the group's lists are short."""
     identity_id, (group_id,) = await records.identity("Fresh")
     token, _ = await records.cloud_token(identity_id)
-    return Developer(owner.full_service, owner.door, token), group_id
+    return Developer(owner.full_service, owner.client, token), group_id
 
 
 async def test_new_game_has_two_namespaces_and_a_version(developer: Developer) -> None:
@@ -78,12 +78,12 @@ async def test_new_game_is_playable_from_the_first_token(developer: Developer) -
     game_id = await developer.arena()
     public_token = await developer.public_token(game_id)
     lobby = await developer.lobby(game_id, await developer.service_token(game_id))
-    found = await developer.door.call("find", {"game_modes": ["arena"]}, token=public_token)
+    found = await developer.client.call("find", {"game_modes": ["arena"]}, token=public_token)
     assert found.code == "OK", found
     assert found.body["lobby"]["lobby_id"] == lobby["lobby_id"]
     fields = {"player_token": found.body["player"]["token"]}
     for code in ("OK", "PLAYER_TOKEN_CONSUMED"):
-        answer = await developer.door.call("connected", fields, token=lobby["lobby_token"])
+        answer = await developer.client.call("connected", fields, token=lobby["lobby_token"])
         assert answer.code == code
 
 
@@ -105,7 +105,7 @@ async def test_list_has_the_games_and_groups_of_the_token(
     assert game["url"].endswith(f"/{game['name_id']}/prod/")
     assert game["developer"]["external"]["profile"].endswith(f"/groups/{group_id}")
     token = (await me.good("create_game_token", game_id=second))["token"]
-    of_one = await Developer(me.full_service, me.door, token).good("get_games")
+    of_one = await Developer(me.full_service, me.client, token).good("get_games")
     assert [one["game_id"] for one in of_one["games"]] == [second]
     assert [one["group_id"] for one in of_one["groups"]] == [group_id]
 

@@ -25,7 +25,7 @@ from tests.control.namespace_scenario import Records
 from tests.control.service_fixtures import each_database
 from tests.control.test_games import new_developer, unique
 from tests.support.databases import Databases
-from tests.support.full_service import STOP_TIMEOUT_S, Developer, FullService, HttpDoor, running
+from tests.support.full_service import STOP_TIMEOUT_S, Developer, FullService, HttpClient, running
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +68,7 @@ async def test_same_key_with_another_operation_is_refused(developer: Developer) 
 
 async def test_keys_are_shared_by_both_transports(full_service: FullService) -> None:
     key = new_key()
-    async with full_service.opened("http") as http, full_service.opened("grpc") as grpc:
+    async with full_service.open_client("http") as http, full_service.open_client("grpc") as grpc:
         first, second = Developer(full_service, http), Developer(full_service, grpc)
         fields = new_game(first)
         created = await first.good("create_game", key, **fields)
@@ -156,9 +156,9 @@ async def test_key_is_ignored_where_a_secret_is_returned(developer: Developer) -
 
 
 async def test_malformed_key_is_refused_by_both_transports(full_service: FullService) -> None:
-    for name in ("http", "grpc"):
-        async with full_service.opened(name) as door:
-            developer = Developer(full_service, door)
+    for transport in ("http", "grpc"):
+        async with full_service.open_client(transport) as client:
+            developer = Developer(full_service, client)
             fields = new_game(developer)
             for key in ("", "x" * 256, "a b"):
                 assert await developer.code("create_game", key, **fields) == "HEADER_INVALID"
@@ -169,10 +169,10 @@ async def test_malformed_key_is_refused_by_both_transports(full_service: FullSer
 
 @pytest.mark.parametrize("key", ["é", "a\tb"])
 async def test_key_of_other_bytes_is_refused(owner: Developer, key: str) -> None:
-    assert isinstance(owner.door, HttpDoor)
+    assert isinstance(owner.client, HttpClient)
     headers: Any = {"idempotency-key": key.encode()}
     content = json.dumps(new_game(owner)).encode()
-    answer = await owner.door.request(
+    answer = await owner.client.request(
         "POST", "/cloud/games", content, token=owner.token, headers=headers
     )
     assert (answer.status_code, answer.json()["code"]) == (400, "HEADER_INVALID")
@@ -227,8 +227,8 @@ async def test_responses_survive_a_restart_and_a_kill_but_not_a_lost_key(
     kind: str, tmp_path: Path, databases: Databases
 ) -> None:
     with running(FullService(tmp_path, databases.url(kind))) as service:
-        async with service.opened("http") as door:
-            developer = Developer(service, door)
+        async with service.open_client("http") as client:
+            developer = Developer(service, client)
             key, fields = new_key(), new_game(developer)
             created = await developer.good("create_game", key, **fields)
             for signal_number in (SIGTERM, SIGKILL):

@@ -74,7 +74,7 @@ class Game:
         return version_id
 
     async def find(self, mode: str, **fields: Any) -> Answer:
-        client = self.developer.door
+        client = self.developer.client
         return await client.call("find", {"game_modes": [mode], **fields}, token=self.public_token)
 
     async def found(self, mode: str, **fields: Any) -> Any:
@@ -232,7 +232,7 @@ async def test_environment_has_the_operator_variable_names(game: Game) -> None:
     lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
     variables = await game.variables(lobby_id)
     aliased = {name: value for name, value in variables.items() if name.startswith("THEIR_")}
-    client, token = game.developer.door, aliased.pop("THEIR_PASS")
+    client, token = game.developer.client, aliased.pop("THEIR_PASS")
     assert aliased == {"THEIR_LOBBY": lobby_id, "THEIR_PORT": variables["PORT_GAME"]}
     assert variables["HOSTING_REGION_ID"] == "local"
     assert (await client.call("heartbeat", {}, token=token)).code == "OK"
@@ -275,7 +275,7 @@ async def test_idle_lobbies_are_started_without_a_request(game: Game) -> None:
     await game.deploy(ready={"idle_lobbies": {"min": 1, "max": 1}})
 
     async def listed() -> Any:
-        client = game.developer.door
+        client = game.developer.client
         answer = await client.call("list", {}, token=game.public_token)
         return answer.body["lobbies"] if answer.code == "OK" else None
 

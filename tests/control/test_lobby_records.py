@@ -81,12 +81,12 @@ class Arena:
         return await eventually(record)
 
     async def send(self, slug: str, lobby: Any, **fields: Any) -> None:
-        answer = await self.developer.door.call(slug, fields, token=lobby["lobby_token"])
+        answer = await self.developer.client.call(slug, fields, token=lobby["lobby_token"])
         assert answer.code == "OK", answer
 
     async def player(self, lobby: Any) -> str:
         token = await self.developer.public_token(self.game_id)
-        answer = await self.developer.door.call(
+        answer = await self.developer.client.call(
             "join", {"lobby_id": lobby["lobby_id"]}, token=token
         )
         assert answer.code == "OK", answer
@@ -237,7 +237,7 @@ async def test_records_and_counts_are_right_after_a_kill(tmp_path: Path, folder:
     service = FullService(tmp_path / "s")
     lock = service.data_dir / folder
     with running(service):
-        async with service.opened("http") as client:
+        async with service.open_client("http") as client:
             developer = Developer(service, client)
             arena = Arena(developer, await developer.arena())
             for _ in range(2):

@@ -16,7 +16,14 @@ from tests.control.authorization import Row
 from tests.control.authorization_rows import ROWS
 from tests.control.namespace_scenario import NamespaceScenario
 from tests.support.databases import KINDS
-from tests.support.full_service import BY_SLUG, Answer, Developer, Door, FullService, HttpDoor
+from tests.support.full_service import (
+    BY_SLUG,
+    Answer,
+    Developer,
+    FullService,
+    HttpClient,
+    ServiceClient,
+)
 
 # Malformed requests do not reach the database, so one kind of database is enough.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("full_service", KINDS[:1], indirect=True)]
@@ -46,8 +53,8 @@ async def request_of(
     """Yields a good request of an operation. No test may change the records with it."""
     fields = await row.fields(scenario)
     before = await scenario.records.tables()
-    async with full_service.opened("http") as door:
-        yield Request(row.slug, fields, door, scenario.owner.token)
+    async with full_service.open_client("http") as client:
+        yield Request(row.slug, fields, client, scenario.owner.token)
     assert await scenario.records.tables() == before
 
 
@@ -55,7 +62,7 @@ async def request_of(
 class Request:
     slug: str
     fields: dict[str, Any]
-    door: Door
+    client: ServiceClient
     token: str
 
     @property
@@ -72,17 +79,17 @@ class Request:
         return {name: value for name, value in self.fields.items() if name not in in_path}
 
     async def call(self, **fields: Any) -> Answer:
-        return await self.door.call(self.slug, {**self.fields, **fields}, token=self.token)
+        return await self.client.call(self.slug, {**self.fields, **fields}, token=self.token)
 
     async def send(self, content: Any = None, query: str = "") -> tuple[int, str, list[str]]:
         """Returns the status, the code and the paths of the problems."""
-        assert isinstance(self.door, HttpDoor)
+        assert isinstance(self.client, HttpClient)
         path = self.method.template
         for name in self.method.path_fields:
             path = path.replace(f"{{{name}}}", self.fields[name])
         if content is not None and not isinstance(content, bytes):
             content = json.dumps(content).encode()
-        answer = await self.door.request(
+        answer = await self.client.request(
             self.method.http_method, path + query, content, token=self.token
         )
         body = answer.json()

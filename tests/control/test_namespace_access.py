@@ -46,7 +46,7 @@ async def target(developer: Developer) -> dict[str, str]:
 
 
 async def code_of_page(developer: Developer, origin: str) -> str:
-    return (await developer.door.call("list", {}, origin=origin)).code
+    return (await developer.client.call("list", {}, origin=origin)).code
 
 
 async def test_page_of_a_domain_needs_no_token(
@@ -59,7 +59,7 @@ async def test_page_of_a_domain_needs_no_token(
     assert shape(cdn["domains"]) == [DOMAIN]
     assert cdn["domains"][0]["domain"] == domain
     assert cdn["domains"][0]["verification_status"] == "active"
-    listed = await developer.door.call("list", {}, origin=f"https://{domain}:8443")
+    listed = await developer.client.call("list", {}, origin=f"https://{domain}:8443")
     assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["arena"]
     for origin in (f"https://www.{domain}", "null", f"https://{domain}.example.net"):
         assert await code_of_page(developer, origin) == "TOKEN_MISSING"
@@ -164,8 +164,8 @@ async def test_service_domains_are_reserved(tmp_path: Path) -> None:
     }
     service = FullService(tmp_path, domains=SERVICE_DOMAINS, **settings)
     with running(service):
-        async with service.opened("http") as door:
-            owner = Developer(service, door)
+        async with service.open_client("http") as client:
+            owner = Developer(service, client)
             target = {"game_id": await owner.game(), "namespace_id": "prod"}
             for own in SERVICE_DOMAINS.values():
                 for domain in (own, f"victim.{own}", f"A.b.{own.upper()}."):

@@ -128,7 +128,7 @@ async def test_objects_of_another_game_are_not_found(developer: Developer) -> No
 
 
 async def modes_of(developer: Developer, token: str) -> list[str]:
-    listed = await developer.door.call("list", {}, token=token)
+    listed = await developer.client.call("list", {}, token=token)
     assert listed.code == "OK", listed
     return [one["game_mode_id"] for one in listed.body["game_modes"]]
 
@@ -212,13 +212,13 @@ async def test_set_limits_apply_to_players(developer: Developer) -> None:
     assert limits.pop("lobby_count_max") == 1
     assert set(limits.values()) == {2}
     ports = {"game": {"address": "127.0.0.1", "port": 1}}
-    attached = await developer.door.call(
+    attached = await developer.client.call(
         "attach", {**target, "game_mode": "arena", "ports": ports}, token=env
     )
     assert attached.code == "MATCHMAKER_TOO_MANY_LOBBIES"
     token = await developer.public_token(game_id)
     codes = [
-        (await developer.door.call("join", {"lobby_id": lobby["lobby_id"]}, token=token)).code
+        (await developer.client.call("join", {"lobby_id": lobby["lobby_id"]}, token=token)).code
         for _ in range(3)
     ]
     assert codes == ["OK", "OK", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"]
@@ -271,5 +271,7 @@ async def test_lobby_keeps_its_join_rules_across_versions(developer: Developer) 
     for limit in (None, 100):
         if limit:
             await developer.good("set_mm_config", **target, lobby_count_max=limit, max_players=100)
-        joins = [await developer.door.call("join", {"lobby_id": n}, token=public) for n in lobbies]
+        joins = [
+            await developer.client.call("join", {"lobby_id": n}, token=public) for n in lobbies
+        ]
         assert [one.code for one in joins] == ["MATCHMAKER_VERIFICATION_UNAVAILABLE", "OK"] * 2

@@ -166,7 +166,7 @@ async def test_commands_list_and_remove_orphans(tmp_path: Path, databases: Datab
 
 async def use_commands(own_service: FullService, databases: Databases) -> None:
     data_dir = own_service.data_dir
-    async with own_service.opened("http") as other_client:
+    async with own_service.open_client("http") as other_client:
         game_id = await Developer(own_service, other_client).arena()
         assert await json_output(data_dir, "namespace", "orphans") == {"orphans": []}
     assert own_service.stop() == 0

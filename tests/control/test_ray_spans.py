@@ -43,7 +43,7 @@ async def traced(
 ) -> tuple[Answer, str]:
     ray_id = uuid4().hex
     traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
-    client, token = developer.door, token or developer.token
+    client, token = developer.client, token or developer.token
     return await client.call(slug, fields, token=token, traceparent=traceparent), ray_id
 
 
@@ -67,7 +67,7 @@ async def test_attach_ray_has_token_check_engine_and_journal(developer: Develope
     answer, ray_id = await traced(developer, "attach", token, **fields)
     assert answer.code == "OK", answer
     (one,) = await planes_of(developer, ray_id, 1)
-    client, handler = one.one(f"{developer.door.name} attach"), one.one("handler")
+    client, handler = one.one(f"{developer.client.name} attach"), one.one("handler")
     # The first check identifies the owner of the token. The second checks the access to the game.
     bearer, game = one.all("token check")
     engine, journal = one.one("engine"), one.one("journal wait")
@@ -133,7 +133,7 @@ async def test_ray_has_the_wait_for_the_data_plane(developer: Developer) -> None
     for slug, ray_id in rays.items():
         outer, inner = await planes_of(developer, ray_id, 2)
         assert (outer.plane, inner.plane) == ("data-plane", "control-plane")
-        assert inner.label == f"{developer.door.name} {slug}"
+        assert inner.label == f"{developer.client.name} {slug}"
         passed, handler = outer.one("control plane"), inner.one("handler")
         for wait in inner.all("feed wait"):
             assert passed.begin <= handler.begin <= wait.begin <= wait.end <= handler.end, slug

@@ -28,7 +28,7 @@ from tests.support.full_service import (
     Answer,
     Developer,
     FullService,
-    HttpDoor,
+    HttpClient,
     eventually,
     running,
 )
@@ -64,9 +64,9 @@ def me(owner: Developer) -> Developer:
 
 async def get(me: Developer, path: str, token: str | None = None) -> tuple[str, httpx.Response]:
     """Requests a path over HTTP, and returns the ray id and the response."""
-    assert isinstance(me.door, HttpDoor)
+    assert isinstance(me.client, HttpClient)
     ray_id, headers = fresh_trace()
-    answer = await me.door.request("GET", path, token=token or me.token, headers=headers)
+    answer = await me.client.request("GET", path, token=token or me.token, headers=headers)
     return ray_id, answer
 
 
@@ -93,7 +93,7 @@ async def gated_lobby(me: Developer, verifier: ThirdPartyServer) -> tuple[str, s
 
 
 async def perf(me: Developer, ray_id: str, token: str | None = None) -> list[Any]:
-    answer = await me.door.call("get_ray_perf", {"ray_id": ray_id}, token=token or me.token)
+    answer = await me.client.call("get_ray_perf", {"ray_id": ray_id}, token=token or me.token)
     assert answer.code == "OK", answer
     lists: list[Any] = answer.body["perf_lists"]
     return lists
@@ -128,7 +128,7 @@ async def test_slow_join_ray_has_every_span(
 ) -> None:
     _, lobby_id, player = await gated_lobby(me, verifier)
     before_ms = time.time() * 1000
-    answer = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
+    answer = await me.client.call("join", {"lobby_id": lobby_id}, token=player)
     after_ms = time.time() * 1000
     assert answer.code == "OK", answer
     ray_id = answer.headers["x-ray-id"]
@@ -207,10 +207,10 @@ async def test_lobby_server_ray_belongs_to_its_game(me: Developer) -> None:
     game_id = await me.arena()
     lobby = await me.lobby(game_id, await me.service_token(game_id))
     player = await me.public_token(game_id)
-    joined = await me.door.call("join", {"lobby_id": lobby["lobby_id"]}, token=player)
+    joined = await me.client.call("join", {"lobby_id": lobby["lobby_id"]}, token=player)
     ray_id, headers = fresh_trace()
-    client = me.door
-    assert isinstance(client, HttpDoor)
+    client = me.client
+    assert isinstance(client, HttpClient)
     content = json.dumps({"player_token": joined.body["player"]["token"]}).encode()
     path = "/matchmaker/players/connected"
     token = lobby["lobby_token"]
@@ -246,7 +246,7 @@ async def test_ray_needs_a_token_that_covers_its_request(
     game_id, lobby_id, player = await gated_lobby(me, verifier)
     of_game = (await me.good("create_game_token", game_id=game_id))["token"]
     of_other = (await me.good("create_game_token", game_id=await me.game()))["token"]
-    joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
+    joined = await me.client.call("join", {"lobby_id": lobby_id}, token=player)
     query_ray, _ = await get(me, f"/cloud/games/{game_id}")
     group_ray, _ = await get(me, "/cloud/games")
     for ray_id, count in ((joined.headers["x-ray-id"], 1), (query_ray, 2)):
@@ -262,8 +262,8 @@ async def test_reused_ray_id_shows_own_requests_only(me: Developer) -> None:
     of_game = (await me.good("create_game_token", game_id=game_id))["token"]
     of_other = (await me.good("create_game_token", game_id=other_id))["token"]
     ray_id, headers = fresh_trace()
-    client = me.door
-    assert isinstance(client, HttpDoor)
+    client = me.client
+    assert isinstance(client, HttpClient)
     await client.request("GET", f"/cloud/games/{game_id}", token=of_game, headers=headers)
     await client.request("GET", f"/cloud/games/{game_id}", token=of_other, headers=headers)
     everything = await whole(me, ray_id, 4)
@@ -285,7 +285,7 @@ async def test_rays_contain_no_secret(
     records: Records, me: Developer, verifier: ThirdPartyServer, collector: Collector
 ) -> None:
     _game_id, lobby_id, player = await gated_lobby(me, verifier)
-    joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
+    joined = await me.client.call("join", {"lobby_id": lobby_id}, token=player)
     ray_id = joined.headers["x-ray-id"]
     await whole(me, ray_id, 1)
     await exported(collector, ray_id, 1)

@@ -15,7 +15,7 @@ import pytest
 from tests import programs
 from tests.control.test_lobby_processes import TIER, Game, echoed
 from tests.control.test_servers import Servers, reached
-from tests.support.full_service import Developer, Door, FullService, eventually
+from tests.support.full_service import Developer, FullService, ServiceClient, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -29,7 +29,7 @@ OTHER_TIER_FIELDS = ("cpu", "disk", "bandwidth", "service_cores_numerator")
 class Operator:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "settings.toml"
-        self.clients: list[Door] = []
+        self.clients: list[ServiceClient] = []
         self.full_service = FullService(
             folder / "s", runtime=programs.SETTINGS, empty_lobby_grace_ms=200
         )
@@ -44,7 +44,7 @@ class Operator:
 
     async def start(self) -> None:
         await asyncio.to_thread(self.full_service.start, "--config", str(self.path))
-        self.clients.append(self.full_service.door("http"))
+        self.clients.append(self.full_service.client("http"))
 
     async def restart(self, *games: Game, regions: Sequence[str] = ()) -> None:
         await asyncio.to_thread(self.full_service.stop)
@@ -52,7 +52,7 @@ class Operator:
             self.write(regions=regions)
         await self.start()
         for game in games:
-            game.developer.door = self.clients[-1]
+            game.developer.client = self.clients[-1]
 
     async def hang_up(self) -> None:
         before = self._reloads()
@@ -107,7 +107,7 @@ with_tiers = started_with(tiers={"basic-1d8": 64, "small": 32})
 
 
 async def ids_of_listed(game: Game) -> set[str]:
-    answer = await game.developer.door.call("list", {}, token=game.public_token)
+    answer = await game.developer.client.call("list", {}, token=game.public_token)
     assert answer.code == "OK", answer
     return {one["lobby_id"] for one in answer.body["lobbies"]}
 
@@ -129,7 +129,7 @@ async def test_removed_region_gets_no_new_players(operator: Operator) -> None:
     found = await other.found("duel")
     assert found["lobby"]["lobby_id"] != everywhere
     assert found["lobby"]["region"] == region_of(KEPT_REGION, KEPT_REGION.title())
-    client, query = affected.developer.door, {"lobby_id": lobby_id}
+    client, query = affected.developer.client, {"lobby_id": lobby_id}
     joined = await client.call("join", query, token=affected.public_token)
     assert joined.code == "OK", joined
     assert joined.body["lobby"]["region"] == region_of(REMOVED_REGION, REMOVED_REGION)
@@ -215,7 +215,7 @@ async def test_removed_tier_ends_only_its_new_lobbies(operator: Operator, how: s
     await affected.developer.good("detach", game_id=affected.game_id, lobby_id=before)
     ended = await affected.over(before)
     assert "failure" not in ended, "a started lobby keeps its size"
-    client = affected.developer.door
+    client = affected.developer.client
     requests = (client.call("find", fields, token=affected.public_token) for _ in range(3))
     finding = asyncio.gather(*requests)
     await other.developer.good("detach", game_id=other.game_id, lobby_id=lobby_id)

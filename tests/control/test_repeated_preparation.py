@@ -98,7 +98,7 @@ async def test_replay_of_a_namespace_upload_has_valid_urls(developer: Developer)
     """The response has no upload id, so the id is stored beside it."""
     game_id, key = await developer.game(), str(uuid4())
     token = await developer.service_token(game_id)
-    back = Developer(developer.full_service, developer.door, token)
+    back = Developer(developer.full_service, developer.client, token)
     target = {"game_id": game_id, "environment_id": "prod"}
     fields: dict[str, Any] = {**target, "name": "x", "image_file": IMAGE}
     first = await back.good("prepare_build", key, **fields)
@@ -151,7 +151,10 @@ async def test_former_member_gets_no_replayed_urls_or_tokens(developer: Develope
     token = await output(data_dir, "token", "create", "--identity", person)
     member = ("--group", developer.full_service.group_id, "--identity", person)
     await output(data_dir, "group", "add-member", *member)
-    me, game_id = Developer(developer.full_service, developer.door, token), await developer.arena()
+    me, game_id = (
+        Developer(developer.full_service, developer.client, token),
+        await developer.arena(),
+    )
     requests: dict[str, dict[str, Any]] = {
         slug: {"game_id": game_id, **fields} for slug, (fields, _) in PREPARATIONS.items()
     }

@@ -23,8 +23,8 @@ from tests.support.full_service import (
     REPEATED_S,
     Answer,
     Developer,
-    Door,
     FullService,
+    ServiceClient,
     eventually,
     running,
 )
@@ -35,7 +35,7 @@ TCP = {"game": {"protocol": "tcp"}}
 
 
 @pytest.fixture
-async def back(full_service: FullService, client: Door) -> AsyncIterator[Servers]:
+async def back(full_service: FullService, client: ServiceClient) -> AsyncIterator[Servers]:
     async with back_end(full_service, client.name) as created:
         yield created
 
@@ -101,9 +101,9 @@ async def echoed(record: Any, words: bytes = b"hello") -> bytes:
 
 @contextlib.asynccontextmanager
 async def back_end(
-    full_service: FullService, door_name: str, *command: str
+    full_service: FullService, transport: str, *command: str
 ) -> AsyncIterator[Servers]:
-    client = full_service.door(door_name)
+    client = full_service.client(transport)
     try:
         developer = Developer(full_service, client)
         game_id = await developer.game()

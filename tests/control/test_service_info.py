@@ -12,7 +12,14 @@ from pyservice.control.resource_summaries import PublicUrls
 from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
 from tests.control.response_shapes import FLAG, NUMBER, TEXT, shape
-from tests.support.full_service import Developer, Door, FullService, HttpDoor, eventually, running
+from tests.support.full_service import (
+    Developer,
+    FullService,
+    HttpClient,
+    ServiceClient,
+    eventually,
+    running,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +35,7 @@ TIER = {"tier_name_id": TEXT, **dict.fromkeys(BASIC, NUMBER)}
 
 
 async def test_bootstrap_needs_no_token_and_has_the_contract_shape(
-    full_service: FullService, client: Door
+    full_service: FullService, client: ServiceClient
 ) -> None:
     answer = await client.call("bootstrap")
     assert answer.code == "OK"
@@ -46,9 +53,9 @@ async def test_bootstrap_needs_no_token_and_has_the_contract_shape(
 
 
 async def test_bootstrap_is_readable_from_any_origin(owner: Developer) -> None:
-    assert isinstance(owner.door, HttpDoor)
+    assert isinstance(owner.client, HttpClient)
     headers = {"origin": "https://somebody.example"}
-    answer = await owner.door.request("GET", "/cloud/bootstrap", headers=headers)
+    answer = await owner.client.request("GET", "/cloud/bootstrap", headers=headers)
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == "*"
 
@@ -79,7 +86,7 @@ def test_service_captcha_key_is_returned_where_set() -> None:
         CaptchaSettings(captcha_b_site_key="")
 
 
-async def test_tiers_need_no_token_and_are_largest_first(client: Door) -> None:
+async def test_tiers_need_no_token_and_are_largest_first(client: ServiceClient) -> None:
     answer = await client.call("region_tiers")
     assert shape(answer.body) == {"tiers": [TIER]}
     names = [one["tier_name_id"] for one in answer.body["tiers"]]
@@ -96,10 +103,10 @@ async def test_datacenters_are_the_regions(developer: Developer) -> None:
     fields = {"game_id": game_id, "environment_id": "prod"}
     expected = {"datacenters": [{"id": "local", "slug": "local", "name": "Local"}]}
     assert await developer.good("datacenters", **fields) == expected
-    answer = await developer.door.call("datacenters", fields, token=env)
+    answer = await developer.client.call("datacenters", fields, token=env)
     assert (answer.code, answer.body) == ("OK", expected)
     fields["environment_id"] = "staging"
-    sibling = await developer.door.call("datacenters", fields, token=env)
+    sibling = await developer.client.call("datacenters", fields, token=env)
     assert sibling.code == "NAMESPACE_NOT_FOUND"
 
 
@@ -117,7 +124,7 @@ async def test_settings_are_returned_and_sighup_reloads_tiers(tmp_path: Path) ->
     path.write_text(SMALL)
     words = ("--config", str(path), "--set", "captcha.captcha_b_site_key=a-key")
     with running(service, *words):
-        async with service.opened("http") as http, service.opened("grpc") as grpc:
+        async with service.open_client("http") as http, service.open_client("grpc") as grpc:
             for client in (http, grpc):
                 answer = await client.call("bootstrap")
                 assert answer.body["captcha"] == {"captcha_b": {"site_key": "a-key"}}

@@ -39,7 +39,7 @@ async def test_signatures_survive_rotation_and_restart(developer: Developer) -> 
     assert (await put(logo["presigned_request"], picture)).status_code == 200
     await developer.good("complete_logo", **target, upload_id=logo["upload_id"])
     shown = (await developer.good("get_game", **target))["game"]["logo_url"]
-    link = (await developer.door.call("prepare_device_link", {})).body["device_link_token"]
+    link = (await developer.client.call("prepare_device_link", {})).body["device_link_token"]
     key = uuid4().hex
     version = {**target, "display_name": "2.0.0", "config": {}}
     first = await developer.good("create_version", key, **version)
@@ -53,10 +53,10 @@ async def test_signatures_survive_rotation_and_restart(developer: Developer) -> 
             assert (await client.get(url)).content == picture
     assert (await put(build["image_presigned_request"], tar())).status_code == 200
     assert await developer.good("complete_device_link", device_link_token=link, **target) == {}
-    device = (await developer.door.call("get_device_link", {"device_link_token": link})).body
+    device = (await developer.client.call("get_device_link", {"device_link_token": link})).body
     assert full_service.stop() == 0
     full_service.start()
-    again = (await developer.door.call("get_device_link", {"device_link_token": link})).body
+    again = (await developer.client.call("get_device_link", {"device_link_token": link})).body
     assert again["cloud_token"] == device["cloud_token"]
     assert await developer.good("create_version", key, **version) == first
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:

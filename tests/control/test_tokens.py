@@ -36,11 +36,11 @@ async def make(developer: Developer, kind: str, game_id: str, **fields: Any) -> 
 
 
 async def code_in_data_plane(developer: Developer, token: str) -> str:
-    return (await developer.door.call("list", {}, token=token)).code
+    return (await developer.client.call("list", {}, token=token)).code
 
 
 async def works(developer: Developer, token: str) -> str:
-    return (await developer.door.call("inspect_token", {}, token=token)).code
+    return (await developer.client.call("inspect_token", {}, token=token)).code
 
 
 # Namespace tokens ---------------------------------------------------------------------------------
@@ -246,17 +246,17 @@ async def test_ports_of_older_clients_are_ignored(developer: Developer) -> None:
 async def test_inspect_returns_the_token_owner(developer: Developer, records: Records) -> None:
     identity_id, (group_id,) = await records.identity("Inspected")
     token, token_id = await records.cloud_token(identity_id)
-    me = Developer(developer.full_service, developer.door, token)
+    me = Developer(developer.full_service, developer.client, token)
     assert await me.good("inspect_token") == {"token_id": token_id, "identity_id": identity_id}
     game_id = await me.game(developer_group_id=group_id)
     created = await me.good("create_game_token", game_id=game_id)
     assert shape(created) == {"token": TEXT, "token_id": ID}
-    of_game = Developer(me.full_service, me.door, created["token"])
+    of_game = Developer(me.full_service, me.client, created["token"])
     ids = {"identity_id": identity_id, "group_id": group_id, "game_id": game_id}
     assert await of_game.good("inspect_token") == {"token_id": created["token_id"], **ids}
     in_an_hour = now_ms() // 1000 * 1000 + 3_600_000
     ending, _ = await records.cloud_token(identity_id, group_id, expires_ms=in_an_hour)
-    token_info = await Developer(me.full_service, me.door, ending).good("inspect_token")
+    token_info = await Developer(me.full_service, me.client, ending).good("inspect_token")
     assert datetime.fromisoformat(token_info["expires_ts"]).timestamp() * 1000 == in_an_hour
 
 
@@ -289,7 +289,7 @@ async def test_group_token_does_not_list_identity_tokens(
     whole, whole_id = await records.cloud_token(identity_id)
     token, token_id = await records.cloud_token(identity_id, group_id)
     _, sibling_id = await records.cloud_token(identity_id, other_id)
-    me = Developer(developer.full_service, developer.door, token)
+    me = Developer(developer.full_service, developer.client, token)
     listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
     assert [one["token_id"] for one in listed] == [token_id]
     for one in (whole_id, sibling_id, str(uuid4())):
@@ -302,7 +302,7 @@ async def test_group_token_does_not_list_identity_tokens(
 async def test_token_ends_at_its_expiry(developer: Developer, records: Records) -> None:
     identity_id, _ = await records.identity("Ending")
     token, _ = await records.cloud_token(identity_id, expires_ms=now_ms() + 1_500)
-    me = Developer(developer.full_service, developer.door, token)
+    me = Developer(developer.full_service, developer.client, token)
     assert await works(me, token) == "OK"
 
     async def is_over() -> bool:

@@ -14,7 +14,7 @@ from pyservice.storage.tables import games, idempotent_answers, metadata
 from tests.control.namespace_scenario import Records
 from tests.control.service_fixtures import service_fixture
 from tests.support.command_line import output
-from tests.support.full_service import Developer, Door, FullService, eventually
+from tests.support.full_service import Developer, FullService, ServiceClient, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(120)]
 
@@ -31,8 +31,8 @@ full_service = service_fixture("function", rays={"per_second": 10_000})
 
 
 class IssuedTokens:
-    def __init__(self, client: Door, developer: Developer) -> None:
-        self.door = client
+    def __init__(self, client: ServiceClient, developer: Developer) -> None:
+        self.client = client
         self.developer = developer
         self.tokens = [developer.token]
 
@@ -42,7 +42,7 @@ class IssuedTokens:
         return str(answer[name])
 
     async def send(self, slug: str, token: str, **fields: Any) -> Any:
-        answer = await self.door.call(slug, fields, token=token, key=uuid4().hex)
+        answer = await self.client.call(slug, fields, token=token, key=uuid4().hex)
         assert answer.code == "OK", (slug, answer)
         return answer.body
 
@@ -62,7 +62,7 @@ async def issue_all_tokens(full_service: FullService, issued: IssuedTokens) -> N
     await developer.good("complete_device_link", device_link_token=link, game_id=game_id)
     linked = (await developer.good("get_device_link", device_link_token=link))["cloud_token"]
     issued.tokens.append(linked)
-    assert (await issued.door.call("get_game", {"game_id": game_id}, token=linked)).code == "OK"
+    assert (await issued.client.call("get_game", {"game_id": game_id}, token=linked)).code == "OK"
 
     lobby = await developer.lobby(game_id, service)
     issued.tokens.append(lobby["lobby_token"])
@@ -75,7 +75,7 @@ async def issue_all_tokens(full_service: FullService, issued: IssuedTokens) -> N
         speaker = development if token is development else lobby["lobby_token"]
         await issued.send("connected", speaker, player_token=player)
     for token in issued.tokens:
-        await issued.door.call("get_game", {"game_id": token}, token=token)
+        await issued.client.call("get_game", {"game_id": token}, token=token)
     listed = (await developer.good("list_namespace_tokens", **target))["tokens"]
     for one in listed[:2]:
         await developer.good("revoke_namespace_token", **target, token_id=one["token_id"])
@@ -119,8 +119,8 @@ def traces(
 
 async def test_no_column_has_a_token(full_service: FullService, records: Records) -> None:
     tokens = []
-    for name in ("http", "grpc"):
-        async with full_service.opened(name) as client:
+    for transport in ("http", "grpc"):
+        async with full_service.open_client(transport) as client:
             issued = IssuedTokens(client, Developer(full_service, client))
             await issue_all_tokens(full_service, issued)
         tokens += issued.tokens

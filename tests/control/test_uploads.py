@@ -402,8 +402,8 @@ async def test_unsweepable_objects_do_not_block_removal(
 @pytest.mark.full
 async def test_url_key_is_private_and_files_survive_restarts(tmp_path: Path) -> None:
     with running(FullService(tmp_path)) as full_service:
-        async with full_service.opened("http") as door:
-            developer = Developer(full_service, door)
+        async with full_service.open_client("http") as client:
+            developer = Developer(full_service, client)
             fields: dict[str, Any] = {"game_id": await developer.game(), "display_name": "x"}
             image = {"path": "a.tar", "content_length": len(tar())}
             created = await developer.good("create_game_build", **fields, image_file=image)
@@ -416,8 +416,8 @@ async def test_url_key_is_private_and_files_survive_restarts(tmp_path: Path) -> 
         full_service.process.kill()
         full_service.process.wait()
         full_service.start()
-        async with full_service.opened("http") as door:
-            developer = Developer(full_service, door)
+        async with full_service.open_client("http") as client:
+            developer = Developer(full_service, client)
             await developer.good("complete_upload", upload_id=created["upload_id"])
             listed = await developer.good("list_game_builds", game_id=fields["game_id"])
             assert [build["complete"] for build in listed["builds"]] == [True]

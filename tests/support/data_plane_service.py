@@ -56,7 +56,7 @@ class Service:
     """Data directory, and between `start` and `stop` the process that serves it."""
 
     role: tuple[str, ...] = ("--role", "data")
-    doors: tuple[str, ...] = ("http", "grpc", "metrics")
+    listeners: tuple[str, ...] = ("http", "grpc", "metrics")
     command_prefix: tuple[str, ...] = ()
     passed: tuple[int, ...] = ()
 
@@ -95,7 +95,7 @@ class Service:
 
     def spawn(self, *words: str) -> subprocess.Popen[str]:
         """Starts the process and does not wait. A restart uses the same ports."""
-        flags = [f"--{name}={self.addresses.get(name, FREE_PORT)}" for name in self.doors]
+        flags = [f"--{name}={self.addresses.get(name, FREE_PORT)}" for name in self.listeners]
         self.ready_file.unlink(missing_ok=True)
         command = [
             *(*self.command_prefix, sys.executable, "-m", "pyservice", "serve", *self.role),
@@ -110,7 +110,7 @@ class Service:
 
     def start(self, *words: str) -> Service:
         ready = wait_ready_file(self.spawn(*words), self.ready_file, self.log)
-        self.addresses = {name: ready[name] for name in self.doors if ready.get(name)}
+        self.addresses = {name: ready[name] for name in self.listeners if ready.get(name)}
         return self
 
     def stop(self) -> int:

@@ -47,7 +47,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class HttpDoor:
+class HttpClient:
     name = "http"
 
     def __init__(self, address: str) -> None:
@@ -115,7 +115,7 @@ def _answer(answer: httpx.Response) -> Answer:
     return Answer(body["code"], body, problems, body["detail"], answer.headers)
 
 
-class GrpcDoor:
+class GrpcClient:
     name = "grpc"
 
     def __init__(self, address: str) -> None:
@@ -178,7 +178,7 @@ def _message(method: Method, fields: Mapping[str, Any]) -> Message:
     return message
 
 
-Door = HttpDoor | GrpcDoor
+ServiceClient = HttpClient | GrpcClient
 
 
 class FullService:
@@ -255,19 +255,21 @@ class FullService:
     def cloud_token(self) -> str:
         return Path(self.said["cloud_token_file"]).read_text().strip()
 
-    def door(self, name: str) -> Door:
-        return HttpDoor(self.said["http"]) if name == "http" else GrpcDoor(self.said["grpc"])
+    def client(self, transport: str) -> ServiceClient:
+        return (
+            HttpClient(self.said["http"]) if transport == "http" else GrpcClient(self.said["grpc"])
+        )
 
     @contextlib.asynccontextmanager
-    async def opened(self, name: str) -> AsyncIterator[Door]:
+    async def open_client(self, transport: str) -> AsyncIterator[ServiceClient]:
         """Opens a client and closes it after the test, so that a failed test leaves no open
         socket.
         """
-        door = self.door(name)
+        client = self.client(transport)
         try:
-            yield door
+            yield client
         finally:
-            await door.close()
+            await client.close()
 
 
 Started = TypeVar("Started", bound=FullService)
@@ -300,13 +302,15 @@ AGAIN: Final = (HARMLESS, "; try again")
 class Developer:
     """Client with a cloud token. Methods assert success and return the response body."""
 
-    def __init__(self, full_service: FullService, door: Door, token: str | None = None) -> None:
+    def __init__(
+        self, full_service: FullService, client: ServiceClient, token: str | None = None
+    ) -> None:
         self.full_service = full_service
-        self.door = door
+        self.client = client
         self.token = token or full_service.cloud_token
 
     async def call(self, slug: str, key: str | None = None, **fields: Any) -> Answer:
-        return await self.door.call(slug, fields, token=self.token, key=key)
+        return await self.client.call(slug, fields, token=self.token, key=key)
 
     async def good(self, slug: str, key: str | None = None, **fields: Any) -> Any:
         answer = await self._answered(slug, key, fields)
@@ -375,8 +379,8 @@ class Developer:
             "game_mode": mode,
             "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
         }
-        answer = await self.door.call("attach", fields, token=service_token)
+        answer = await self.client.call("attach", fields, token=service_token)
         assert answer.code == "OK", answer
-        ready = await self.door.call("ready", {}, token=answer.body["lobby_token"])
+        ready = await self.client.call("ready", {}, token=answer.body["lobby_token"])
         assert ready.code == "OK", ready
         return answer.body

@@ -18,7 +18,7 @@ from pyservice.rpc import InternalClient
 from tests.control.files import png, put, tar
 from tests.faults.control.killed_service import KilledService, StateReader
 from tests.faults.control.running_servers import RunningServers
-from tests.support.full_service import ARENA_MODES, Answer, Developer, Door, eventually
+from tests.support.full_service import ARENA_MODES, Answer, Developer, ServiceClient, eventually
 from tests.support.waiting import PATIENCE_S
 
 DOMAIN: Final = "play.example.com"
@@ -37,10 +37,10 @@ class Person:
 
 
 class GameFixture:
-    def __init__(self, full_service: KilledService, door: Door) -> None:
+    def __init__(self, full_service: KilledService, client: ServiceClient) -> None:
         self.full_service = full_service
-        self.door = door
-        self.developer = Developer(full_service, door)
+        self.client = client
+        self.developer = Developer(full_service, client)
         self.tokens: dict[str, str] = {}
         self.made: set[str] = set()
         self.version_names: dict[str, str] = {}
@@ -61,7 +61,7 @@ class GameFixture:
         self.game_id = await self.developer.game()
         self.servers = RunningServers(self.developer, self.game_id)
         self.state_reader = StateReader(
-            self.full_service, self.door, self.developer.token, self.game_id
+            self.full_service, self.client, self.developer.token, self.game_id
         )
         await self.new_site()
         await self.developer.good("complete_upload", upload_id=self.upload_id)
@@ -243,7 +243,7 @@ class GameFixture:
             await self._check_pictures(responses, browser)
             await self._check_site(responses, browser)
         if token := responses.get("get_device_link", {}).get("cloud_token"):
-            device = Developer(self.full_service, self.door, token)
+            device = Developer(self.full_service, self.client, token)
             assert (await device.good("inspect_token"))["game_id"] == self.game_id
 
     async def _check_domains(self, responses: Fields) -> None:
@@ -252,7 +252,7 @@ class GameFixture:
             is_let_in = cdn["enable_domain_public_auth"] and domain in {
                 one["domain"] for one in cdn["domains"]
             }
-            answer = await self.door.call("regions", {}, origin=f"https://{domain}")
+            answer = await self.client.call("regions", {}, origin=f"https://{domain}")
             assert (answer.code == "OK") == is_let_in, (answer, cdn)
 
     async def _check_tokens(self, responses: Fields) -> None:
@@ -262,7 +262,7 @@ class GameFixture:
         for token_id, token in self.tokens.items():
             record = listed[token_id]
             slug = "inspect_token" if token.startswith("cloud_") else "regions"
-            answer = await self.door.call(slug, {}, token=token)
+            answer = await self.client.call(slug, {}, token=token)
             assert (answer.code == "OK") == ("revoke_ts" not in record), (answer, record)
             if token_id == self.token_id:
                 await self._check_at_data_plane(token, "revoke_ts" in record)
@@ -271,7 +271,7 @@ class GameFixture:
         fields = {**self.game, "lobby_id": str(uuid4())}
 
         async def is_known() -> bool:
-            answer = await self.door.call("detach", fields, token=token)
+            answer = await self.client.call("detach", fields, token=token)
             good = "MATCHMAKER_LOBBY_NOT_FOUND"
             return answer.code == ("TOKEN_REVOKED" if is_revoked else good)
 
@@ -317,10 +317,10 @@ class GameFixture:
         members = {row[1] for row in responses["records"]["members"] if row[0] == group_id}
         for person in self.people:
             is_member = person.identity_id in members
-            answer = await self.door.call("get_group", self.group, token=person.token)
+            answer = await self.client.call("get_group", self.group, token=person.token)
             assert answer.code == ("OK" if is_member else "GROUP_NOT_FOUND")
             if person.of_group:
-                answer = await self.door.call("get_group", self.group, token=person.of_group)
+                answer = await self.client.call("get_group", self.group, token=person.of_group)
                 assert answer.code == ("OK" if is_member else "TOKEN_REVOKED")
 
     async def _check_pictures(self, responses: Fields, browser: httpx.AsyncClient) -> None:

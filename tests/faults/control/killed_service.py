@@ -29,7 +29,7 @@ from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.tables import metadata
 from tests.control.namespace_scenario import MOVING, still
 from tests.faults.shim import Rule, Shim
-from tests.support.full_service import Answer, Door, FullService
+from tests.support.full_service import Answer, FullService, ServiceClient
 from tests.support.waiting import PATIENCE_S
 
 _HELD: Final = "hosting.internal.v1.Feed.Held"
@@ -280,17 +280,19 @@ async def _reached(step: Step, is_there: Callable[[], bool], answer: object) -> 
 
 
 class StateReader:
-    def __init__(self, full_service: KilledService, door: Door, token: str, game_id: str) -> None:
+    def __init__(
+        self, full_service: KilledService, client: ServiceClient, token: str, game_id: str
+    ) -> None:
         self._house = full_service
-        self._door = door
+        self._client = client
         self._token = token
         self._game_id = game_id
-        self._client = InternalClient(full_service.data_dir / "admin.sock")
+        self._admin_client = InternalClient(full_service.data_dir / "admin.sock")
         self._control = InternalClient(control_socket(full_service.data_dir))
 
     async def close(self) -> None:
         await self._control.close()
-        await self._client.close()
+        await self._admin_client.close()
 
     @contextlib.asynccontextmanager
     async def _look(self) -> AsyncIterator[Transaction]:
@@ -307,9 +309,9 @@ class StateReader:
         while True:
             fields = {"game_id": self._game_id}
             with contextlib.suppress(httpx.TransportError, Unreachable):
-                await self._client.call(_HELD, feed_pb2.HeldRequest())
+                await self._admin_client.call(_HELD, feed_pb2.HeldRequest())
                 await self._control.call(_IDENTITIES, control_admin_pb2.ListIdentitiesRequest())
-                if (await self._door.call("get_game", fields, token=self._token)).code == "OK":
+                if (await self._client.call("get_game", fields, token=self._token)).code == "OK":
                     return
             assert time.monotonic() < end, self._house.log()
             await asyncio.sleep(0.005)
@@ -345,7 +347,7 @@ class StateReader:
             composer = FeedComposer(epoch, links)
             ids = await _all_namespaces(tx)
             desired = {one: await composer.compose(tx, one) for one in ids}
-        answer = await self._client.call(_HELD, feed_pb2.HeldRequest())
+        answer = await self._admin_client.call(_HELD, feed_pb2.HeldRequest())
         held = {one.namespace_id: one for one in answer.configurations}
         found: list[Any] = []
         for namespace_id, message in desired.items():

@@ -191,10 +191,10 @@ async def test_service_callers_see_no_lost_database_connections(
     full_service = FullService(tmp_path, proxy.url)
     try:
         await asyncio.to_thread(full_service.start)
-        async with full_service.opened("http") as door:
-            developer = Developer(full_service, door)
+        async with full_service.open_client("http") as client:
+            developer = Developer(full_service, client)
             game_id = await developer.game()
-            back = Developer(full_service, door, await developer.service_token(game_id))
+            back = Developer(full_service, client, await developer.service_token(game_id))
             [version] = (await developer.good("list_versions", game_id=game_id))["versions"]
             version_id = version["version_id"]
 

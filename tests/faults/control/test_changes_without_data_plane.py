@@ -17,8 +17,8 @@ from tests.control.authorization_rows import ROWS
 from tests.control.namespace_scenario import NamespaceScenario, Records
 from tests.faults.control.test_stored_changes import (
     CHANGES,
-    DOORS,
-    inner_door,
+    TRANSPORTS,
+    control_client,
     suspended_data_plane,
 )
 from tests.support.databases import KINDS, Databases
@@ -39,11 +39,11 @@ async def scenario(
     try:
         full_service.start()
         database = open_database(full_service.database_url, full_service.data_dir / "control")
-        door = full_service.door("http")
-        created = NamespaceScenario(full_service, Records(database), door)
+        client = full_service.client("http")
+        created = NamespaceScenario(full_service, Records(database), client)
         yield await created.build()
         await created.close()
-        await door.close()
+        await client.close()
         await database.close()
     finally:
         full_service.close()
@@ -64,11 +64,11 @@ async def waits_of(scenario: NamespaceScenario, ray_id: str) -> list[str]:
     return [span["label"] for span in one["spans"] if "wait" in span["label"]]
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_other_changes_do_not_wait_for_a_silent_data_plane(
-    scenario: NamespaceScenario, name: str
+    scenario: NamespaceScenario, transport: str
 ) -> None:
-    door = inner_door(scenario.full_service, name)
+    client = control_client(scenario.full_service, transport)
     unwaited = [row for slug, row in CHANGING.items() if slug not in CHANGES]
     requested = [(row, await row.fields(scenario)) for row in unwaited]
     returned, rays, idle = {}, {}, []
@@ -77,14 +77,14 @@ async def test_other_changes_do_not_wait_for_a_silent_data_plane(
             rays[row.slug] = ray_id = uuid4().hex
             trace = f"00-{ray_id}-{ray_id[:16]}-01"
             before = await scenario.records.tables()
-            answer = await door.call(
+            answer = await client.call(
                 row.slug, fields, token=scenario.owner.token, traceparent=trace
             )
             returned[row.slug] = answer.code
             after = await scenario.records.tables()
             if {one for one in before if before[one] != after[one]} != row.changes:
                 idle.append(row.slug)
-    await door.close()
+    await client.close()
     assert returned == dict.fromkeys(returned, OK)
     assert idle == []
     # A request without a token has no ray.

@@ -27,7 +27,7 @@ from tests.faults.control.killed_service import (
     kill_at_step,
 )
 from tests.support import command_line
-from tests.support.full_service import ARENA_MODES, Developer, Door
+from tests.support.full_service import ARENA_MODES, Developer, ServiceClient
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
@@ -56,16 +56,16 @@ ALL: Final = (
 
 
 class SignedTokens:
-    def __init__(self, full_service: KilledService, door: Door) -> None:
+    def __init__(self, full_service: KilledService, client: ServiceClient) -> None:
         self.full_service = full_service
-        self.door = door
-        self.developer = Developer(full_service, door)
+        self.client = client
+        self.developer = Developer(full_service, client)
         self.tokens: list[tuple[int, str]] = []
 
     async def prepare(self) -> SignedTokens:
         self.game_id = await self.developer.game()
         self.state_reader = StateReader(
-            self.full_service, self.door, self.developer.token, self.game_id
+            self.full_service, self.client, self.developer.token, self.game_id
         )
         mode = {**ARENA_MODES["arena"], "heartbeat_timeout": 3_600_000}
         config = {"matchmaker": {"game_modes": {"arena": mode}}}
@@ -94,7 +94,7 @@ class SignedTokens:
         return answer
 
     async def good(self, slug: str, fields: Any, token: str) -> Any:
-        answer = await self.door.call(slug, fields, token=token)
+        answer = await self.client.call(slug, fields, token=token)
         assert answer.code == "OK", (slug, answer)
         return answer.body
 
@@ -116,7 +116,7 @@ class SignedTokens:
     async def check(self, player_token: str) -> None:
         numbers = dict(self.ring().mac_keys)
         for number, token in self.tokens:
-            answer = await self.door.call("regions", {}, token=token)
+            answer = await self.client.call("regions", {}, token=token)
             assert answer.code == ("OK" if number in numbers else "TOKEN_INVALID"), number
         assert self.lobby_key in numbers
         for slug in ("connected", "disconnected"):
@@ -147,11 +147,11 @@ async def signed(tmp_path: Path, shim_library: Path) -> AsyncIterator[SignedToke
     full_service = KilledService(tmp_path / "s", shim_library, None, rays={"per_second": 0})
     try:
         await asyncio.to_thread(full_service.start)
-        door = full_service.door("http")
-        created = await SignedTokens(full_service, door).prepare()
+        client = full_service.client("http")
+        created = await SignedTokens(full_service, client).prepare()
         yield created
         await created.state_reader.close()
-        await door.close()
+        await client.close()
         assert await asyncio.to_thread(full_service.stop) == 0
     finally:
         full_service.close()

@@ -23,7 +23,7 @@ from tests.control.files import png, put
 from tests.faults.control.killed_service import LOG, KilledService
 from tests.faults.postgres_proxy import open_postgres_proxy
 from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Developer, Door, GrpcDoor, eventually
+from tests.support.full_service import Developer, GrpcClient, ServiceClient, eventually
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -71,15 +71,15 @@ class Watched:
 
 
 class CallerFixture:
-    def __init__(self, full_service: HeldCommitService, caller: Door) -> None:
+    def __init__(self, full_service: HeldCommitService, caller: ServiceClient) -> None:
         self.full_service = full_service
-        self.developer = Developer(full_service, full_service.door("http"))
+        self.developer = Developer(full_service, full_service.client("http"))
         self.caller = Developer(full_service, caller)
         self.admin = InternalClient(control_socket(full_service.data_dir))
 
     async def close(self) -> None:
-        for door in (self.developer.door, self.caller.door, self.admin):
-            await door.close()
+        for client in (self.developer.client, self.caller.client, self.admin):
+            await client.close()
 
     async def picture(self, kind: str) -> Watched:
         place = {"game_id": await self.developer.game()}
@@ -135,7 +135,7 @@ class CallerFixture:
             f"{_ADMIN}.CreateCloudToken",
             admin.CreateCloudTokenRequest(all_groups=True, identity_id=identity_id),
         )
-        them = Developer(self.full_service, self.developer.door, token.token)
+        them = Developer(self.full_service, self.developer.client, token.token)
         request = admin.AddMemberRequest(
             group_id=self.full_service.group_id, identity_id=identity_id
         )
@@ -174,14 +174,16 @@ class CallerFixture:
 async def fixture(
     request: pytest.FixtureRequest, full_service: HeldCommitService
 ) -> AsyncIterator[CallerFixture]:
-    created = CallerFixture(full_service, full_service.door(request.param))
+    created = CallerFixture(full_service, full_service.client(request.param))
     yield created
     await created.close()
 
 
 @pytest.fixture
 async def inside(full_service: HeldCommitService) -> AsyncIterator[CallerFixture]:
-    created = CallerFixture(full_service, GrpcDoor(f"unix:{control_socket(full_service.data_dir)}"))
+    created = CallerFixture(
+        full_service, GrpcClient(f"unix:{control_socket(full_service.data_dir)}")
+    )
     yield created
     await created.close()
 

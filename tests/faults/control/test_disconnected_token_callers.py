@@ -34,10 +34,10 @@ Ask = Callable[[], Awaitable[Any]]
 
 
 class TokenFixture:
-    def __init__(self, full_service: HeldCommitService, door: str) -> None:
+    def __init__(self, full_service: HeldCommitService, transport: str) -> None:
         self.full_service = full_service
-        self.developer = Developer(full_service, full_service.door("http"))
-        self.caller = Developer(full_service, full_service.door(door))
+        self.developer = Developer(full_service, full_service.client("http"))
+        self.caller = Developer(full_service, full_service.client(transport))
         self.admin = InternalClient(control_socket(full_service.data_dir))
 
     async def begin(self) -> None:
@@ -47,8 +47,8 @@ class TokenFixture:
         self.namespace_id = str(got["namespace"]["namespace_id"])
 
     async def close(self) -> None:
-        await self.developer.door.close()
-        await self.caller.door.close()
+        await self.developer.client.close()
+        await self.caller.client.close()
         await self.admin.close()
 
     def asks(self, kind: str, key: str | None = None) -> Ask:

@@ -59,8 +59,8 @@ async def test_killed_first_start_is_completed_by_the_next(
     try:
         await asyncio.to_thread(full_service.start)
         assert rule.hits == 1
-        async with full_service.opened("http") as door:
-            answer = await door.call("get_games", {}, token=full_service.cloud_token)
+        async with full_service.open_client("http") as client:
+            answer = await client.call("get_games", {}, token=full_service.cloud_token)
             assert answer.code == "OK", answer
             assert Path(full_service.said["cloud_token_file"]).stat().st_mode & 0o777 == 0o600
             assert [one["group_id"] for one in answer.body["groups"]] == [full_service.group_id]

@@ -15,7 +15,7 @@ import pytest
 
 from pyservice.control.timestamps import milliseconds
 from tests.faults.control.killed_service import KilledService
-from tests.support.full_service import Developer, Door, eventually
+from tests.support.full_service import Developer, ServiceClient, eventually
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -53,8 +53,10 @@ async def spans_of(developer: Developer, ray_id: str) -> dict[str, tuple[int, in
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def door(request: pytest.FixtureRequest, full_service: KilledService) -> AsyncIterator[Door]:
-    created = full_service.door(request.param)
+async def client(
+    request: pytest.FixtureRequest, full_service: KilledService
+) -> AsyncIterator[ServiceClient]:
+    created = full_service.client(request.param)
     try:
         yield created
     finally:
@@ -63,26 +65,26 @@ async def door(request: pytest.FixtureRequest, full_service: KilledService) -> A
 
 @pytest.mark.parametrize("slug", ["join", "connected"])
 async def test_journal_wait_span_lasts_as_long_as_the_disk_stall(
-    full_service: KilledService, door: Door, slug: str
+    full_service: KilledService, client: ServiceClient, slug: str
 ) -> None:
-    developer = Developer(full_service, door)
+    developer = Developer(full_service, client)
     game_id = await developer.arena()
     token = await developer.service_token(game_id)
     lobby = await developer.lobby(game_id, token)
     fields: dict[str, Any] = {"lobby_id": lobby["lobby_id"]}
     if slug == "connected":
-        joined = await door.call("join", fields, token=token)
+        joined = await client.call("join", fields, token=token)
         fields = {"player_token": joined.body["player"]["token"]}
     asking = lobby["lobby_token"] if slug == "connected" else token
     ray_id = uuid4().hex
     with full_service.shim.stalled("fdatasync", "journal/*") as rule:
         asked_ms = now_ms()
         trace = f"00-{ray_id}-{ray_id[:16]}-01"
-        call = asyncio.create_task(door.call(slug, fields, token=asking, traceparent=trace))
+        call = asyncio.create_task(client.call(slug, fields, token=asking, traceparent=trace))
         await asyncio.to_thread(until, lambda: rule.waiting)
         # One event loop serves both requests, so a response proves that the earlier request waits
         # for the disk.
-        assert (await door.call("regions", {}, token=token)).code == "OK"
+        assert (await client.call("regions", {}, token=token)).code == "OK"
         begun_ms = now_ms()
         await asyncio.sleep(STALLED_S)
         assert not call.done()

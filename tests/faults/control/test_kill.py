@@ -206,11 +206,11 @@ async def open_game_fixture(
     full_service = KilledService(folder, library, url, rays={"per_second": 0}, runtime=runtime)
     try:
         full_service.start()
-        door = full_service.door("http")
-        fixture = await GameFixture(full_service, door).prepare()
+        client = full_service.client("http")
+        fixture = await GameFixture(full_service, client).prepare()
         yield fixture
         await fixture.state_reader.close()
-        await door.close()
+        await client.close()
         assert full_service.stop() == 0
     finally:
         full_service.close()

@@ -41,13 +41,13 @@ class Playing:
         self.game_id = game_id
 
     async def connect(self) -> None:
-        developer, door = self.developer, self.developer.door
+        developer, client = self.developer, self.developer.client
         lobby = await developer.lobby(self.game_id, await developer.service_token(self.game_id))
         public = await developer.public_token(self.game_id)
-        joined = await door.call("join", {"lobby_id": lobby["lobby_id"]}, token=public)
+        joined = await client.call("join", {"lobby_id": lobby["lobby_id"]}, token=public)
         assert joined.code == "OK", joined
         fields = {"player_token": joined.body["player"]["token"]}
-        connected = await door.call("connected", fields, token=lobby["lobby_token"])
+        connected = await client.call("connected", fields, token=lobby["lobby_token"])
         assert connected.code == "OK", connected
 
     async def is_counted(self) -> None:
@@ -89,13 +89,13 @@ async def playing(tmp_path: Path) -> AsyncIterator[Playing]:
     full_service = FullService(tmp_path)
     try:
         await asyncio.to_thread(full_service.start)
-        door = full_service.door("http")
-        developer = Developer(full_service, door)
+        client = full_service.client("http")
+        developer = Developer(full_service, client)
         created = Playing(developer, await developer.arena())
         await created.connect()
         await created.is_counted()
         yield created
-        await door.close()
+        await client.close()
     finally:
         full_service.close()
 

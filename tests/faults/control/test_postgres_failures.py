@@ -43,8 +43,8 @@ def full_service(server: Server, tmp_path: Path) -> Iterator[FullService]:
 async def test_killed_postgres_loses_and_repeats_no_change(
     full_service: FullService, server: Server
 ) -> None:
-    async with full_service.opened("http") as door:
-        developer = Developer(full_service, door)
+    async with full_service.open_client("http") as client:
+        developer = Developer(full_service, client)
         game_ids = [await developer.game() for _ in range(4)]
         output: Counter[str] = Counter()
         created: dict[str, str] = {}
@@ -96,11 +96,11 @@ def on_disk() -> Iterator[ServerOnDisk]:
 
 async def plays(developer: Developer, lobby: Any, token: str) -> None:
     fields = {"lobby_id": lobby["lobby_id"]}
-    joined = await developer.door.call("join", fields, token=token)
+    joined = await developer.client.call("join", fields, token=token)
     assert joined.code == "OK", joined
     player = {"player_token": joined.body["player"]["token"]}
     for slug in ("connected", "disconnected"):
-        answer = await developer.door.call(slug, player, token=lobby["lobby_token"])
+        answer = await developer.client.call(slug, player, token=lobby["lobby_token"])
         assert answer.code == "OK", answer
 
 
@@ -110,8 +110,8 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
     full_service = FullService(tmp_path / "s", on_disk.url())
     try:
         full_service.start()
-        async with full_service.opened("http") as door:
-            developer = Developer(full_service, door)
+        async with full_service.open_client("http") as client:
+            developer = Developer(full_service, client)
             game_id = await developer.arena()
             token = await developer.public_token(game_id)
             lobby = await developer.lobby(game_id, await developer.service_token(game_id))

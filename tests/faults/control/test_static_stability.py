@@ -21,12 +21,12 @@ import pytest
 from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
-from tests.support.full_service import Developer, Door, FullService, eventually
+from tests.support.full_service import Developer, FullService, ServiceClient, eventually
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
-DOORS: Final = ("http", "grpc")
+TRANSPORTS: Final = ("http", "grpc")
 ORIGIN: Final = "https://play.example.com"
 CROWD: Final = {
     "matchmaker": {
@@ -47,8 +47,8 @@ class Played:
 
 
 async def built(full_service: FullService, origin: str = ORIGIN) -> Played:
-    async with full_service.opened("http") as door:
-        developer = Developer(full_service, door)
+    async with full_service.open_client("http") as client:
+        developer = Developer(full_service, client)
         game_id = await developer.game()
         place = {"game_id": game_id, "namespace_id": "prod"}
         version_id = await developer.version(game_id, CROWD)
@@ -61,40 +61,42 @@ async def built(full_service: FullService, origin: str = ORIGIN) -> Played:
     return Played(game_id, public_token, service_token, *ids)
 
 
-async def good(door: Door, slug: str, fields: Any, **who: Any) -> Any:
-    answer = await door.call(slug, fields, **who)
+async def good(client: ServiceClient, slug: str, fields: Any, **who: Any) -> Any:
+    answer = await client.call(slug, fields, **who)
     assert answer.code == "OK", (slug, who, answer)
     return answer.body
 
 
-async def play(door: Door, lobby_token: str, slug: str, fields: Any, **who: Any) -> None:
-    found = await good(door, slug, fields, **who)
+async def play(client: ServiceClient, lobby_token: str, slug: str, fields: Any, **who: Any) -> None:
+    found = await good(client, slug, fields, **who)
     player = {"player_token": found["player"]["token"]}
-    await good(door, "connected", player, token=lobby_token)
-    await good(door, "disconnected", player, token=lobby_token)
+    await good(client, "connected", player, token=lobby_token)
+    await good(client, "disconnected", player, token=lobby_token)
 
 
 async def all_players_play(full_service: FullService, played: Played, origin: str = ORIGIN) -> None:
-    for name in DOORS:
-        async with full_service.opened(name) as door:
+    for transport in TRANSPORTS:
+        async with full_service.open_client(transport) as client:
             find, join = {"game_modes": ["arena"]}, {"lobby_id": played.lobby_id}
             for who in ({"token": played.public_token}, {"origin": origin}):
-                await play(door, played.lobby_token, "find", find, **who)
-                await play(door, played.lobby_token, "join", join, **who)
-                await good(door, "list", {}, **who)
+                await play(client, played.lobby_token, "find", find, **who)
+                await play(client, played.lobby_token, "join", join, **who)
+                await good(client, "list", {}, **who)
             fields = {
                 "game_id": played.game_id,
                 "namespace_id": "prod",
                 "game_mode": "arena",
                 "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
             }
-            lobby = await good(door, "attach", fields, token=played.service_token)
-            await good(door, "ready", {}, token=lobby["lobby_token"])
+            lobby = await good(client, "attach", fields, token=played.service_token)
+            await good(client, "ready", {}, token=lobby["lobby_token"])
             join = {"lobby_id": lobby["lobby_id"]}
-            await play(door, lobby["lobby_token"], "join", join, token=played.public_token)
-            await good(door, "closed", {"is_closed": True}, token=lobby["lobby_token"])
-            assert (await door.call("find", find, origin="https://elsewhere.example")).code != "OK"
-            assert (await door.call("find", find, token="pub_nobody")).code != "OK"
+            await play(client, lobby["lobby_token"], "join", join, token=played.public_token)
+            await good(client, "closed", {"is_closed": True}, token=lobby["lobby_token"])
+            assert (
+                await client.call("find", find, origin="https://elsewhere.example")
+            ).code != "OK"
+            assert (await client.call("find", find, token="pub_nobody")).code != "OK"
 
 
 async def check_unavailable(full_service: FullService, played: Played) -> None:
@@ -184,13 +186,13 @@ async def test_new_database_does_not_affect_players_of_old_namespaces(
 
 async def codes(full_service: FullService, played: Played) -> set[str]:
     found = set()
-    for name in DOORS:
-        async with full_service.opened(name) as door:
+    for transport in TRANSPORTS:
+        async with full_service.open_client(transport) as client:
             place = {"game_id": played.game_id, "namespace_id": "prod"}
             limits = {"lobby_count_max": 7, "max_players": 64}
             for slug, fields in (("get_namespace", place), ("set_mm_config", {**place, **limits})):
-                answer = await door.call(slug, fields, token=full_service.cloud_token)
-                if answer.code == "CONTROL_PLANE_UNAVAILABLE" and name == "http":
+                answer = await client.call(slug, fields, token=full_service.cloud_token)
+                if answer.code == "CONTROL_PLANE_UNAVAILABLE" and transport == "http":
                     assert int(answer.headers["retry-after"]) > 0
                 found.add(answer.code)
     return found
@@ -231,14 +233,14 @@ class Crowd:
 
     async def live(self, each: int = 2) -> None:
         ways: list[tuple[str, str, Any, dict[str, str]]] = []
-        for door in DOORS:
+        for transport in TRANSPORTS:
             for who in ({"token": self._played.public_token}, {"origin": ORIGIN}):
-                ways.append((door, "find", {"game_modes": ["arena"]}, who))
-                ways.append((door, "join", {"lobby_id": self._played.lobby_id}, who))
+                ways.append((transport, "find", {"game_modes": ["arena"]}, who))
+                ways.append((transport, "join", {"lobby_id": self._played.lobby_id}, who))
         await asyncio.gather(*(self._connect_and_leave(*way) for way in ways * each))
 
     async def goes_on(self, games: int = 20) -> None:
-        ways = [f"{door} {slug}" for door in DOORS for slug in ("find", "join")]
+        ways = [f"{transport} {slug}" for transport in TRANSPORTS for slug in ("find", "join")]
         desired = {way: self.counts[way] + games for way in ways}
 
         async def is_so() -> bool:
@@ -250,16 +252,16 @@ class Crowd:
         self._is_over = True
 
     async def _connect_and_leave(
-        self, name: str, slug: str, fields: Any, who: dict[str, str]
+        self, transport: str, slug: str, fields: Any, who: dict[str, str]
     ) -> None:
-        async with self._house.opened(name) as door:
+        async with self._house.open_client(transport) as client:
             while not self._is_over:
                 try:
-                    await play(door, self._played.lobby_token, slug, fields, **who)
+                    await play(client, self._played.lobby_token, slug, fields, **who)
                 except (AssertionError, httpx.HTTPError) as error:
                     self.failures.append(error)
                     return
-                self.counts[f"{name} {slug}"] += 1
+                self.counts[f"{transport} {slug}"] += 1
                 await asyncio.sleep(0.01)
 
 
@@ -272,8 +274,8 @@ async def kill_control_plane(full_service: FullService) -> None:
     os.kill(pid, signal.SIGKILL)
 
     async def is_back() -> bool:
-        async with full_service.opened("http") as door:
-            answer = await door.call("get_games", {}, token=full_service.cloud_token)
+        async with full_service.open_client("http") as client:
+            answer = await client.call("get_games", {}, token=full_service.cloud_token)
         return control_pid(full_service) != pid and answer.code == "OK"
 
     await eventually(is_back, 30)

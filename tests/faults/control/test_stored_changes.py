@@ -23,10 +23,10 @@ from tests.support.full_service import (
     ARENA_MODES,
     HARMLESS,
     Developer,
-    Door,
     FullService,
-    GrpcDoor,
-    HttpDoor,
+    GrpcClient,
+    HttpClient,
+    ServiceClient,
 )
 from tests.support.unknown_namespace import CLAIMED
 from tests.support.unknown_namespace import full_service as full_service
@@ -34,13 +34,13 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
-DOORS: Final = ("http", "grpc")
+TRANSPORTS: Final = ("http", "grpc")
 WAITED_S: Final = 1.0
 """Time that the control plane waits for the data plane."""
 Fields = dict[str, Any]
 
 
-class InnerHttpDoor(HttpDoor):
+class UnixHttpClient(HttpClient):
     def __init__(self, path: Path) -> None:
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(path)),
@@ -49,18 +49,18 @@ class InnerHttpDoor(HttpDoor):
         )
 
 
-def inner_door(full_service: FullService, name: str) -> Door:
+def control_client(full_service: FullService, transport: str) -> ServiceClient:
     folder = full_service.data_dir / "control"
-    if name == "http":
-        return InnerHttpDoor(folder / "http.sock")
-    return GrpcDoor(f"unix:{folder / 'grpc.sock'}")
+    if transport == "http":
+        return UnixHttpClient(folder / "http.sock")
+    return GrpcClient(f"unix:{folder / 'grpc.sock'}")
 
 
 class ChangeFixture:
-    def __init__(self, full_service: FullService, name: str) -> None:
+    def __init__(self, full_service: FullService, transport: str) -> None:
         self.full_service = full_service
-        self.outer = full_service.door(name)
-        self.inner = inner_door(full_service, name)
+        self.outer = full_service.client(transport)
+        self.inner = control_client(full_service, transport)
         self.developer = Developer(full_service, self.outer)
         self.inside = Developer(full_service, self.inner)
 
@@ -216,7 +216,7 @@ def request(fixture: ChangeFixture, slug: str, fields: Fields) -> Fields:
     return {**fixture.place, **fields}
 
 
-@pytest.fixture(params=DOORS)
+@pytest.fixture(params=TRANSPORTS)
 async def fixture(
     request: pytest.FixtureRequest, full_service: FullService
 ) -> AsyncIterator[ChangeFixture]:

@@ -77,7 +77,7 @@ class FailingGame(Game):
         requested = {"game_id": self.game_id, "namespace_id": "prod"}
         with contextlib.suppress(httpx.TransportError, grpc.aio.AioRpcError):
             records = await self.developer.call("list_lobby_records", **requested)
-            listed = await self.developer.door.call("list", {}, token=self.public_token)
+            listed = await self.developer.client.call("list", {}, token=self.public_token)
             return records.code == listed.code == "OK"
         return False
 
@@ -186,13 +186,13 @@ class Bystander:
 
 @contextlib.asynccontextmanager
 async def failing_game(
-    full_service: FullService, *, door_name: str = "http", **modes: Any
+    full_service: FullService, *, transport: str = "http", **modes: Any
 ) -> AsyncIterator[FailingGame]:
-    door = full_service.door(door_name)
-    developer = Developer(full_service, door)
+    client = full_service.client(transport)
+    developer = Developer(full_service, client)
     try:
         game = FailingGame(developer, await developer.game())
         await game.begin(**modes)
         yield game
     finally:
-        await door.close()
+        await client.close()

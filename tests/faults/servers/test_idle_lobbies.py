@@ -40,10 +40,10 @@ def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 @pytest.fixture
 async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
-    door = full_service.door("http")
-    developer = Developer(full_service, door)
+    client = full_service.client("http")
+    developer = Developer(full_service, client)
     yield FailingGame(developer, await developer.game())
-    await door.close()
+    await client.close()
 
 
 def idle(least: int, most: int, **more: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def idle(least: int, most: int, **more: Any) -> dict[str, Any]:
 
 async def standing(game: FailingGame, count: int, *, without: str = "") -> set[str]:
     async def looked() -> list[set[str]]:
-        answer = await game.developer.door.call("list", {}, token=game.public_token)
+        answer = await game.developer.client.call("list", {}, token=game.public_token)
         if answer.code != "OK":
             return []
         ids = {one["lobby_id"] for one in answer.body["lobbies"]}
@@ -141,7 +141,7 @@ async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: Fail
             assert "failure" not in record
         await kill(game, "data", "control")
         requested = {"lobby_id": played}
-        joined = await game.developer.door.call("join", requested, token=game.public_token)
+        joined = await game.developer.client.call("join", requested, token=game.public_token)
         assert joined.code == "OK", "join by id works until the timeout"
         await game.deploy("3.0.0", duel=idle(0, 0))
         await only(game, {played}, live=True)

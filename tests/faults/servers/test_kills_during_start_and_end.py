@@ -91,8 +91,8 @@ class LobbyKills:
         fields = {"game_id": self.game.game_id, "lobby_id": lobby_id}
 
         async def ask() -> Answer | None:
-            door = self.game.developer.door
-            return await answer_of(door.call("detach", fields, token=self._service_token))
+            client = self.game.developer.client
+            return await answer_of(client.call("detach", fields, token=self._service_token))
 
         answer = await kill_at_step(self.full_service, step, ask)
         if answer is None:
@@ -112,7 +112,7 @@ class LobbyKills:
             # The plane may not have restarted yet.
             with contextlib.suppress(AssertionError, httpx.TransportError):
                 alive = set(await self.game.alive(PLAIN))
-                listed = await self.game.developer.door.call(
+                listed = await self.game.developer.client.call(
                     "list", {}, token=self.game.public_token
                 )
                 seen = {one["lobby_id"] for one in listed.body["lobbies"]}

@@ -164,7 +164,9 @@ async def test_out_of_memory_after_ready_ends_the_lobby(game: FailingGame) -> No
     assert await asyncio.to_thread(echoed, address) == b"hello"
     signal_run(game.developer.full_service, lobby_id, signal.SIGUSR1)
     await out_of_memory(game, lobby_id)
-    joined = await game.developer.door.call("join", {"lobby_id": lobby_id}, token=game.public_token)
+    joined = await game.developer.client.call(
+        "join", {"lobby_id": lobby_id}, token=game.public_token
+    )
     assert joined.code == "MATCHMAKER_LOBBY_STOPPED"
 
 
@@ -229,7 +231,7 @@ async def test_endless_output_is_not_blocked_and_stays_readable(
 async def test_server_cannot_read_keys_of_the_service(game: FailingGame) -> None:
     desired = secrets_of(game)
     fields = {"game_mode": "spies", "lobby_config": desired}
-    created = await game.developer.door.call("create", fields, token=game.public_token)
+    created = await game.developer.client.call("create", fields, token=game.public_token)
     assert created.code == "OK", created
 
     async def tried() -> Any:
@@ -246,7 +248,9 @@ async def test_server_that_ignores_sigterm_is_killed_after_the_timeout(game: Fai
     lobby_id = found["lobby"]["lobby_id"]
     address = address_of(found["ports"]["game"])
     await game.remove(lobby_id)
-    joined = await game.developer.door.call("join", {"lobby_id": lobby_id}, token=game.public_token)
+    joined = await game.developer.client.call(
+        "join", {"lobby_id": lobby_id}, token=game.public_token
+    )
     assert joined.code == "MATCHMAKER_LOBBY_DRAINING"
     assert await asyncio.to_thread(echoed, address) == b"hello", "the server responds until SIGKILL"
     record = await eventually(lambda: game.record(lobby_id))

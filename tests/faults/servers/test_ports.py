@@ -215,7 +215,7 @@ async def game(
 ) -> AsyncIterator[FailingGame]:
     port = {"protocol": "tcp", "proxy": "none", "port_range": span}
     mode = {"docker": {"network_mode": "host", "ports": {"game": port}}}
-    async with failing_game(full_service, door_name=request.param, ranges=mode) as game:
+    async with failing_game(full_service, transport=request.param, ranges=mode) as game:
         yield game
 
 
@@ -243,7 +243,7 @@ async def test_lobby_with_a_port_range_listens_in_it_directly(
         assert found["ports"] == {"game": desired}
         lobby_id = found["lobby"]["lobby_id"]
         fields = {"lobby_id": lobby_id}
-        joined = await game.developer.door.call("join", fields, token=game.public_token)
+        joined = await game.developer.client.call("join", fields, token=game.public_token)
         assert joined.code == "OK", joined
         assert joined.body["ports"] == {"game": desired}
         assert await said(game, lobby_id, "told") == {

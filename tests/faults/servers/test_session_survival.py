@@ -68,7 +68,7 @@ def enter(places: list[Any]) -> list[Player]:
 
 
 async def connected(game: FailingGame) -> int:
-    answer = await game.developer.door.call("statistics", {}, token=game.public_token)
+    answer = await game.developer.client.call("statistics", {}, token=game.public_token)
     return int(answer.body["player_count"]) if answer.code == "OK" else -1
 
 

@@ -48,7 +48,7 @@ async def wait_unlisted(game: FailingGame, lobby_id: str) -> None:
     signal_run(game.developer.full_service, lobby_id, signal.SIGSTOP)
 
     async def is_hidden() -> bool:
-        answer = await game.developer.door.call("list", {}, token=game.public_token)
+        answer = await game.developer.client.call("list", {}, token=game.public_token)
         return answer.code == "OK" and lobby_id not in {
             one["lobby_id"] for one in answer.body["lobbies"]
         }
@@ -92,7 +92,7 @@ async def test_find_during_suspension_uses_another_lobby(game: FailingGame) -> N
     signal_run(game.developer.full_service, first, signal.SIGCONT)
 
     async def is_seen() -> bool:
-        answer = await game.developer.door.call("list", {}, token=game.public_token)
+        answer = await game.developer.client.call("list", {}, token=game.public_token)
         return len(answer.body["lobbies"]) == 2
 
     await eventually(is_seen)
@@ -129,7 +129,9 @@ async def test_server_that_stays_suspended_ends_once_without_leftovers(game: Fai
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert await game.alive("beats") == []
     assert await asyncio.to_thread(echoed, address_of(found["ports"]["game"])) == b""
-    joined = await game.developer.door.call("join", {"lobby_id": lobby_id}, token=game.public_token)
+    joined = await game.developer.client.call(
+        "join", {"lobby_id": lobby_id}, token=game.public_token
+    )
     assert joined.code == "MATCHMAKER_LOBBY_STOPPED"
     assert await game.record(lobby_id) == record
     assert (await game.found("beats"))["lobby"]["lobby_id"] != lobby_id
