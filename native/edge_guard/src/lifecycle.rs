@@ -135,15 +135,15 @@ impl EdgeGuard {
 
     fn handover_offer(&self, sessions: Vec<MigratedSession>) -> std::io::Result<HandoverOffer> {
         let mut items: Vec<(SocketRole, SharedDescriptor)> = vec![(SocketRole::Lock, self.lock.descriptor())];
-        for (door, item) in self.listeners.iter().zip([SocketRole::Http, SocketRole::Https]) {
-            if let Some(door) = door {
-                items.push((item, door.socket()));
+        for (listener, item) in self.listeners.iter().zip([SocketRole::Http, SocketRole::Https]) {
+            if let Some(listener) = listener {
+                items.push((item, listener.socket()));
             }
         }
         let (listeners, datagrams) = self.control.table.sockets();
-        for door in listeners {
-            let port = door.address().map_or(0, |address| address.port());
-            items.push((SocketRole::Stream { port }, door.socket()));
+        for listener in listeners {
+            let port = listener.address().map_or(0, |address| address.port());
+            items.push((SocketRole::Stream { port }, listener.socket()));
         }
         let mut ports = HashMap::new();
         for (number, socket) in datagrams {

@@ -73,7 +73,7 @@ impl ProcessContext {
     }
 
     pub fn admin(&self, commands: UnboundedSender<AdminCommand>, listeners: &[Option<Listener>; 2]) -> AdminServer {
-        let at = |door: &Option<Listener>| -> Option<SocketAddr> { door.as_ref().and_then(Listener::address) };
+        let at = |listener: &Option<Listener>| -> Option<SocketAddr> { listener.as_ref().and_then(Listener::address) };
         AdminServer {
             status: self.status.clone(),
             commands,

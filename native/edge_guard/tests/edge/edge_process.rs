@@ -128,13 +128,13 @@ impl EdgeProcess {
     }
 
     /// Opens a persistent connection to the administration socket.
-    pub fn door(&self) -> Door {
+    pub fn connect_metrics(&self) -> MetricsConnection {
         let stream = UnixStream::connect(self.folder().join("admin.sock")).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
-        let mut door = Door(stream);
+        let mut connection = MetricsConnection(stream);
         // A response shows that the connection was accepted, and is not queued.
-        door.figure("routes_kept");
-        door
+        connection.figure("routes_kept");
+        connection
     }
 
     #[track_caller]
@@ -158,9 +158,9 @@ impl EdgeProcess {
     }
 }
 
-pub struct Door(UnixStream);
+pub struct MetricsConnection(UnixStream);
 
-impl Door {
+impl MetricsConnection {
     #[track_caller]
     pub fn figure(&mut self, name: &str) -> u64 {
         figure_in(&get(&mut self.0, "edge", "/metrics").text(), name)

@@ -131,12 +131,12 @@ fn exhausted_descriptors_only_delay_new_connections() {
     let mut inside = connect(port);
     echo(&mut inside, "before");
     // Opened before the descriptors run out.
-    let mut door = guard.door();
+    let mut metrics = guard.connect_metrics();
     // No further descriptor can be opened.
     limit_descriptors(guard.child.id(), Some(3));
     let begun = Instant::now();
     let mut late = connect(port);
-    wait_for("it was tried again and again", || (door.figure("accept_pauses_total") >= 4).then_some(()));
+    wait_for("it was tried again and again", || (metrics.figure("accept_pauses_total") >= 4).then_some(()));
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_millis(150), "4 tries in {waited:?}: a loop that does not pause");
     echo(&mut inside, "meanwhile");

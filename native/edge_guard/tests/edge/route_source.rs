@@ -54,14 +54,14 @@ impl RouteSource {
     fn serve(&mut self) {
         let _ = std::fs::remove_file(&self.socket);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let door = Door { held: self.held.clone(), changed: self.changed.clone() };
+        let service = RoutesService { held: self.held.clone(), changed: self.changed.clone() };
         let listener = {
             let _entered = runtime.enter();
             UnixListener::bind(&self.socket).unwrap()
         };
         runtime.spawn(
             tonic::transport::Server::builder()
-                .add_service(RoutesServer::new(door))
+                .add_service(RoutesServer::new(service))
                 .serve_with_incoming(UnixListenerStream::new(listener)),
         );
         self.runtime = Some(runtime);
@@ -165,12 +165,12 @@ impl Drop for RouteSource {
     }
 }
 
-struct Door {
+struct RoutesService {
     held: Arc<Mutex<Held>>,
     changed: Arc<Notify>,
 }
 
-impl Door {
+impl RoutesService {
     fn answer(&self, question: &FollowRequest) -> Option<FollowResponse> {
         let held = &mut *self.held.lock().unwrap();
         if held.next.is_some() {
@@ -199,7 +199,7 @@ impl Door {
 }
 
 #[tonic::async_trait]
-impl Routes for Door {
+impl Routes for RoutesService {
     async fn follow(&self, request: Request<FollowRequest>) -> Result<Response<FollowResponse>, Status> {
         let question = request.into_inner();
         {
