@@ -136,8 +136,8 @@ class _Families(Collector):
         self._build = build
 
     def collect(self) -> Iterator[Metric]:
-        doors = (self._metrics.http, self._metrics.grpc)
-        yield from _request_families(doors)
+        transports = (self._metrics.http, self._metrics.grpc)
+        yield from _request_families(transports)
         yield from _feed_families(self._metrics.feed)
         yield InfoMetricFamily(
             "hosting_build", "Version of the running service.", value=self._build
@@ -160,7 +160,7 @@ class _RayFamilies(Collector):
         )
 
 
-def _request_families(doors: Sequence[TransportMetrics]) -> Iterator[Metric]:
+def _request_families(transports: Sequence[TransportMetrics]) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "hosting_requests",
         "Requests by operation, code (an error code or OK) and door (the transport).",
@@ -184,17 +184,17 @@ def _request_families(doors: Sequence[TransportMetrics]) -> Iterator[Metric]:
         "Request bodies in memory: incomplete ones, and large ones until their response.",
         labels=("door",),
     )
-    for door in doors:
-        bodies.add_metric((door.name,), door.body_bytes)
-        in_flight.add_metric((door.name,), door.in_flight)
-        for meter in door.meters.values():
+    for transport in transports:
+        bodies.add_metric((transport.name,), transport.body_bytes)
+        in_flight.add_metric((transport.name,), transport.in_flight)
+        for meter in transport.meters.values():
             for code, count in meter.codes.items():
-                requests.add_metric((meter.operation, code, door.name), count)
-            limited.add_metric((meter.operation, door.name), meter.rate_limited)
+                requests.add_metric((meter.operation, code, transport.name), count)
+            limited.add_metric((meter.operation, transport.name), meter.rate_limited)
             if not any(meter.counts):
                 continue  # a histogram without observations is 17 lines without information
             buckets = list(zip(_DURATION_LABELS, accumulate(map(float, meter.counts)), strict=True))
-            durations.add_metric((meter.operation, door.name), buckets, meter.sum_s)
+            durations.add_metric((meter.operation, transport.name), buckets, meter.sum_s)
     return iter((requests, durations, limited, in_flight, bodies))
 
 
