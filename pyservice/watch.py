@@ -32,7 +32,7 @@ __all__ = [
 HOLD_MS: Final = 40_000
 _TOPICS_MAX: Final = 100_000
 _RECENT_MAX: Final = 65_536
-WOKEN_A_TURN: Final = 100
+WAKE_UPS_PER_TURN: Final = 100
 # Requests that expire within the same 400th of the hold time share one timer.
 _GRAINS: Final = 400
 # Separators of the header that lists topics.
@@ -119,8 +119,8 @@ class Topics:
                 listener(changes)
 
     def _forget(self) -> None:
-        forgotten = list(islice(self._changed, len(self._changed) - self._capacity // 2))
-        for topic in forgotten:
+        oldest = list(islice(self._changed, len(self._changed) - self._capacity // 2))
+        for topic in oldest:
             self._floor = self._changed.pop(topic)
 
     def index_of(self, *topics: str) -> str:
@@ -157,8 +157,8 @@ class Topics:
         return wait_for_change(*topics, sequence=self.sequence, run=self.run)
 
     def _last_change(self, topics: Iterable[str]) -> int:
-        changed, floor = self._changed, self._floor
-        return max(changed.get(topic, floor) for topic in topics)
+        last_changes, floor = self._changed, self._floor
+        return max(last_changes.get(topic, floor) for topic in topics)
 
     async def changes_after(self, run: str, sequence: int, wait_s: float) -> Changes:
         """Returns the changes after change number `sequence`. Waits up to `wait_s` seconds for the
@@ -190,12 +190,12 @@ class Topics:
 
 
 class WaitingRequest:
-    """A long poll that waits for a change. Each server implements `woken` in a subclass."""
+    """A long poll that waits for a change. Each server implements `resume` in a subclass."""
 
-    __slots__ = ("doubted_in", "sequence", "topics", "until")
+    __slots__ = ("sequence", "stale_in_run", "topics", "until")
 
     def __init__(self) -> None:
-        self.doubted_in = ""
+        self.stale_in_run = ""
         """The current run when this request was woken because it waits in another run. Empty:
         never.
         """
@@ -204,7 +204,7 @@ class WaitingRequest:
         self.until = 0.0
         """End of the hold time, in seconds of the loop's clock. 0: not held yet."""
 
-    def woken(self, *, is_over: bool) -> None:
+    def resume(self, *, is_over: bool) -> None:
         """Continues the request after a change, or with `is_over` after the maximum wait time.
 
         Must neither raise nor wait again.
@@ -223,7 +223,7 @@ class WaitingTask(WaitingRequest):
         super().__init__()
         self.future: asyncio.Future[bool] | None = None
 
-    def woken(self, *, is_over: bool) -> None:
+    def resume(self, *, is_over: bool) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_result(is_over)
 
@@ -243,7 +243,7 @@ class LongPolls:
     def __init__(self, hold_ms: int = HOLD_MS) -> None:
         self._hold_s = hold_ms / 1000
         self._grain_s = self._hold_s / _GRAINS
-        self._held: dict[WaitingRequest, int] = {}
+        self._requests: dict[WaitingRequest, int] = {}
         """Timer group of each held request."""
         self._by_grain: dict[int, dict[WaitingRequest, None]] = {}
         self._by_topic: dict[str, dict[WaitingRequest, None]] = {}
@@ -253,51 +253,51 @@ class LongPolls:
         self._recent: dict[str, int] = {}
         self._waking: dict[WaitingRequest, bool] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._wanted = asyncio.Event()
+        self._has_requests = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._requests)
 
-    def hold(self, parked: WaitingRequest, park: WaitForChange) -> None:
+    def hold(self, request: WaitingRequest, park: WaitForChange) -> None:
         """Stores a request until it wakes or is dropped. The request may wake before `hold`
         returns.
         """
         if park.run != self._run:
-            if parked.doubted_in != self._run:
-                parked.doubted_in = self._run
-                parked.woken(is_over=False)
+            if request.stale_in_run != self._run:
+                request.stale_in_run = self._run
+                request.resume(is_over=False)
                 return
             # Either this is the first run, or the service restarted and no response has named the
             # new run yet.
             self._restart(park.run, park.sequence)
-            self._wake(tuple(self._held))
-        elif not self._held and park.sequence > self._after:
+            self._wake(tuple(self._requests))
+        elif not self._requests and park.sequence > self._after:
             self._restart(park.run, park.sequence)
         if park.sequence < self._floor or self._has_changed(park):
-            parked.woken(is_over=False)
+            request.resume(is_over=False)
             return
         loop = asyncio.get_running_loop()
-        if not parked.until:
-            parked.until = loop.time() + self._hold_s
-        parked.topics, parked.sequence = park.topics, park.sequence
-        self._held[parked] = grain = ceil(parked.until / self._grain_s)
-        self._by_grain.setdefault(grain, {})[parked] = None
+        if not request.until:
+            request.until = loop.time() + self._hold_s
+        request.topics, request.sequence = park.topics, park.sequence
+        self._requests[request] = grain = ceil(request.until / self._grain_s)
+        self._by_grain.setdefault(grain, {})[request] = None
         for topic in park.topics:
-            self._by_topic.setdefault(topic, {})[parked] = None
-        self._wanted.set()
+            self._by_topic.setdefault(topic, {})[request] = None
+        self._has_requests.set()
         if self._timer is None or self._timer.when() > grain * self._grain_s:
             self._set_timer()
 
-    def drop(self, parked: WaitingRequest) -> None:
-        grain = self._held.pop(parked, None)
+    def drop(self, request: WaitingRequest) -> None:
+        grain = self._requests.pop(request, None)
         if grain is None:
             return
-        self._waking.pop(parked, None)
-        _take_out(self._by_grain, grain, parked)
-        for topic in parked.topics:
-            _take_out(self._by_topic, topic, parked)
-        if not self._held:
-            self._wanted.clear()
+        self._waking.pop(request, None)
+        _take_out(self._by_grain, grain, request)
+        for topic in request.topics:
+            _take_out(self._by_topic, topic, request)
+        if not self._requests:
+            self._has_requests.clear()
 
     async def wait(self, task: WaitingTask, park: WaitForChange) -> bool:
         """Waits for a change on behalf of the current task. Returns True if the maximum wait time
@@ -310,37 +310,37 @@ class LongPolls:
         finally:
             self.drop(task)
 
-    async def question(self) -> tuple[str, int]:
+    async def next_query(self) -> tuple[str, int]:
         """Waits until a request is stored. Returns the run and the change number for the next
         query.
         """
-        await self._wanted.wait()
+        await self._has_requests.wait()
         return self._run, self._after
 
-    def take(self, asked_run: str, changes: Changes) -> None:
+    def take(self, queried_run: str, changes: Changes) -> None:
         """Applies the response to a query for changes, and wakes the requests for the changed
         topics.
 
-        `asked_run` is the run that the query named.
+        `queried_run` is the run that the query named.
         """
-        if asked_run != self._run:
+        if queried_run != self._run:
             return  # the run changed during the query
         if changes.run != self._run or not changes.is_complete:
             self._restart(changes.run, changes.sequence)
-            self._wake(tuple(self._held))
+            self._wake(tuple(self._requests))
             return
-        woken: dict[WaitingRequest, None] = {}
+        changed: dict[WaitingRequest, None] = {}
         for topic, sequence in changes.topics:
             if sequence > self._floor:
                 self._recent[topic] = sequence
-            for parked in self._by_topic.get(topic, ()):
-                if parked.sequence < sequence:
-                    woken[parked] = None
+            for request in self._by_topic.get(topic, ()):
+                if request.sequence < sequence:
+                    changed[request] = None
         self._after = max(self._after, changes.sequence)
         if len(self._recent) > _RECENT_MAX:
             self._floor = self._after
             self._recent.clear()
-        self._wake(woken)
+        self._wake(changed)
 
     def _restart(self, run: str, sequence: int) -> None:
         self._run = run
@@ -351,18 +351,18 @@ class LongPolls:
         recent = self._recent
         return any(recent.get(topic, 0) > park.sequence for topic in park.topics)
 
-    def _wake(self, woken: Iterable[WaitingRequest], *, is_over: bool = False) -> None:
+    def _wake(self, requests: Iterable[WaitingRequest], *, is_over: bool = False) -> None:
         is_idle = not self._waking
-        for parked in woken:
-            self._waking.setdefault(parked, is_over)
+        for request in requests:
+            self._waking.setdefault(request, is_over)
         if is_idle and self._waking:
             self._wake_some()
 
     def _wake_some(self) -> None:
-        for parked, is_over in tuple(islice(self._waking.items(), WOKEN_A_TURN)):
-            if parked in self._waking:
-                self.drop(parked)
-                parked.woken(is_over=is_over)
+        for request, is_over in tuple(islice(self._waking.items(), WAKE_UPS_PER_TURN)):
+            if request in self._waking:
+                self.drop(request)
+                request.resume(is_over=is_over)
         if self._waking:
             asyncio.get_running_loop().call_soon(self._wake_some)
 
@@ -378,34 +378,36 @@ class LongPolls:
         # A timer may fire early by the resolution of the loop's clock.
         now = asyncio.get_running_loop().time() + 0.001
         due = [grain for grain in sorted(self._by_grain) if grain * self._grain_s <= now]
-        self._wake([parked for grain in due for parked in self._by_grain.pop(grain)], is_over=True)
+        self._wake(
+            [request for grain in due for request in self._by_grain.pop(grain)], is_over=True
+        )
         self._timer = None
         self._set_timer()
 
 
 async def run_until_changed(
-    run: Run, message: Message, caller: Caller, parked: WaitForChange, waiters: LongPolls | None
+    run: Run, message: Message, caller: Caller, wait: WaitForChange, waiters: LongPolls | None
 ) -> Message:
     """Waits and runs an operation again, until the operation returns a response."""
     if waiters is None:
         raise RuntimeError("the operation waits, but it was run without long polls")
     task = WaitingTask()
     while True:
-        caller.call.long_poll_expired = await waiters.wait(task, parked)
+        caller.call.long_poll_expired = await waiters.wait(task, wait)
         response = await run(message, caller)
         if not isinstance(response, WaitForChange):
             return response
-        parked = response
+        wait = response
 
 
 Key = TypeVar("Key")
 
 
 def _take_out(
-    table: dict[Key, dict[WaitingRequest, None]], key: Key, parked: WaitingRequest
+    table: dict[Key, dict[WaitingRequest, None]], key: Key, request: WaitingRequest
 ) -> None:
     entry = table.get(key)
     if entry is not None:
-        entry.pop(parked, None)
+        entry.pop(request, None)
         if not entry:
             del table[key]

@@ -173,18 +173,18 @@ class Authorizer:
     def _cloud(self, token: str, call: Call) -> Awaitable[Caller]:
         if self._cloud_tokens is None:
             raise _no_control_plane()
-        return self._asked(self._cloud_tokens, token, call)
+        return self._cloud_caller(self._cloud_tokens, token, call)
 
-    async def _asked(self, cloud_tokens: CloudTokens, token: str, call: Call) -> Caller:
+    async def _cloud_caller(self, cloud_tokens: CloudTokens, token: str, call: Call) -> Caller:
         scope = await cloud_tokens.scope(token)
         return Caller(TokenKind.CLOUD, b"", b"", UUID(scope.token_id).bytes, call, scope)
 
     def _public(self, token: str, call: Call) -> Caller:
-        signed = self._namespace_of_public_token(token)
+        claims = self._namespace_of_public_token(token)
         # A namespace outside of the stored configuration has no tokens.
-        if signed is None or not self._access.is_known(signed[0]):
+        if claims is None or not self._access.is_known(claims[0]):
             raise ServiceError("TOKEN_INVALID")
-        namespace_id, token_id = signed
+        namespace_id, token_id = claims
         if self._access.is_revoked(namespace_id, token_id):
             raise ServiceError("TOKEN_REVOKED")
         return Caller(TokenKind.PUBLIC, namespace_id, b"", namespace_id + call.address, call)
@@ -206,11 +206,11 @@ class Authorizer:
     def _development(self, token: str, call: Call) -> Caller:
         if self._development_tokens is None:
             raise ServiceError("TOKEN_INVALID", "This service has made no development tokens.")
-        signed = self._development_tokens.namespace_of_development_token(token)
+        claims = self._development_tokens.namespace_of_development_token(token)
         # A namespace outside of the stored configuration has no tokens.
-        if signed is None or not self._access.is_known(signed[0]):
+        if claims is None or not self._access.is_known(claims[0]):
             raise ServiceError("TOKEN_INVALID")
-        namespace_id, token_id, expires_ms = signed
+        namespace_id, token_id, expires_ms = claims
         if self._access.is_revoked(namespace_id, token_id):
             raise ServiceError("TOKEN_REVOKED")
         if expires_ms <= self._now_ms():

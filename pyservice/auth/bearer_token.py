@@ -25,7 +25,7 @@ def bearer_token(header: str | None) -> tuple[str, str]:
     return token, form[1]
 
 
-def forbidden(kind: str, accepted: str) -> ServiceError:
+def forbidden(kind: str, accepted_kinds: str) -> ServiceError:
     return ServiceError(
-        "FORBIDDEN", f"This operation takes {accepted} tokens, not a {kind}_ token."
+        "FORBIDDEN", f"This operation takes {accepted_kinds} tokens, not a {kind}_ token."
     )

@@ -78,10 +78,10 @@ def rotate(data_dir: Path) -> Keyring:
     number = max(number for number, _ in ring.mac_keys) + 1
     if number > _LAST_NUMBER:
         raise KeyringError(f"{data_dir / FILE} has used up the numbers of its keys")
-    added = (number, secrets.token_bytes(_KEY_BYTES))
-    rotated = replace(ring, mac_keys=(*ring.mac_keys, added), current_key=number)
-    _write(data_dir, rotated)
-    return rotated
+    new_key = (number, secrets.token_bytes(_KEY_BYTES))
+    new_ring = replace(ring, mac_keys=(*ring.mac_keys, new_key), current_key=number)
+    _write(data_dir, new_ring)
+    return new_ring
 
 
 def drop(data_dir: Path, numbers: Collection[int]) -> Keyring:
@@ -91,22 +91,22 @@ def drop(data_dir: Path, numbers: Collection[int]) -> Keyring:
     On an error no key is deleted.
     """
     ring = load(data_dir)
-    kept = tuple(
+    mac_keys = tuple(
         key for key in ring.mac_keys if key[0] == ring.current_key or key[0] not in numbers
     )
-    remaining = replace(ring, mac_keys=kept)
-    _write(data_dir, remaining)
-    return remaining
+    new_ring = replace(ring, mac_keys=mac_keys)
+    _write(data_dir, new_ring)
+    return new_ring
 
 
 def _parse(content: dict[str, object]) -> Keyring:
     if content["format"] != _FORMAT:
         raise ValueError
-    listed = content["mac_keys"]
+    texts = content["mac_keys"]
     current = content["current_key"]
-    if not isinstance(listed, dict) or not isinstance(current, int):
+    if not isinstance(texts, dict) or not isinstance(current, int):
         raise TypeError
-    mac_keys = tuple((int(number), _key(text)) for number, text in listed.items())
+    mac_keys = tuple((int(number), _key(text)) for number, text in texts.items())
     if current not in {number for number, _ in mac_keys}:
         raise ValueError
     return Keyring(mac_keys, current, _key(content["hash_key"]))

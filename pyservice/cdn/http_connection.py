@@ -181,7 +181,7 @@ class CdnConnection(HttpToolsProtocol):
             )
         elif now_s >= self._look_s:
             self._look_s = now_s + READ_TIMEOUT_S
-            if not self._reading.goes_on(now_s):
+            if not self._reading.has_advanced(now_s):
                 self.transport.abort()
 
     def data_received(self, data: bytes) -> None:

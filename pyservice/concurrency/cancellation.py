@@ -15,15 +15,15 @@ async def await_despite_cancel(work: Awaitable[Result]) -> Result:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError as error:
-        cancelled = error
+        cancellation = error
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError as error:
-            cancelled = error
+            cancellation = error
     if not task.cancelled():
         task.exception()
-    raise cancelled
+    raise cancellation
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:

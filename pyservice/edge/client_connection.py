@@ -13,10 +13,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pyservice.edge.http_application import HttpApplication, Open
-from pyservice.edge.http_messages import Answer, Request, part_to_bytes
+from pyservice.edge.http_application import HttpApplication, OpenExchange
+from pyservice.edge.http_messages import HttpResponse, Request, part_to_bytes
 from pyservice.edge.parked_requests import ParkedRequest
-from pyservice.edge.watch_batch_endpoint import WatchBatchExchange
+from pyservice.edge.woken_batch_endpoint import WokenBatchExchange
 from pyservice.errors import ServiceError
 from pyservice.transport import client_address
 from pyservice.transport.server_budgets import SMALL_BYTES, BodyReservation, ConnectionBudget
@@ -36,7 +36,7 @@ class ConnectionContext:
     config: Config
     state: ServerState
     loop: asyncio.AbstractEventLoop
-    places: ConnectionBudget
+    budget: ConnectionBudget
     on_close: Callable[[], None]
 
 
@@ -103,10 +103,10 @@ class ClientConnection(HttpToolsProtocol):
 
     app: HttpApplication
 
-    def __init__(self, serving: ConnectionContext) -> None:
-        super().__init__(serving.config, serving.state, {}, serving.loop)
-        self._on_close = serving.on_close
-        self._places = serving.places
+    def __init__(self, context: ConnectionContext) -> None:
+        super().__init__(context.config, context.state, {}, context.loop)
+        self._on_close = context.on_close
+        self._budget = context.budget
         self._receive_timeout_s = self.app.settings.receive_timeout_ms / 1000
         self._keep_alive_timeout_s = self.app.settings.keep_alive_timeout_ms / 1000
         self._peer: client_address.Address = client_address.LOCAL
@@ -116,12 +116,12 @@ class ClientConnection(HttpToolsProtocol):
         self._is_fronted = False
         self._proxy_bytes = b""
         self._is_write_paused = False
-        self._reading: ReadProgress | None = None
+        self._read_progress: ReadProgress | None = None
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stage = ConnectionStage.IDLE
         self._begins_within_chunk = False
-        self._waiting: deque[Request] = deque()
+        self._pipelined: deque[Request] = deque()
         self._rest = b""
         self._rest_begin = 0
         self._will_read_on = False
@@ -142,7 +142,7 @@ class ClientConnection(HttpToolsProtocol):
         if isinstance(peer, tuple):
             self._set_peer(client_address.parse_address(peer[0]))
         is_trusted = self._is_edge_guard or self.app.proxies.trusts(self._peer)
-        if not self._places.enter(self, None if is_trusted else self._source):
+        if not self._budget.enter(self, None if is_trusted else self._source):
             transport.abort()
             return
         self._awaits_proxy_header = self._is_edge_guard or (
@@ -159,7 +159,7 @@ class ClientConnection(HttpToolsProtocol):
             self._parked.abandon()
             self._parked = None
         self.connections.discard(self)
-        self._places.leave(self)
+        self._budget.leave(self)
         self._deadline = None
         if self._timer is not None:
             self._timer.cancel()
@@ -188,7 +188,7 @@ class ClientConnection(HttpToolsProtocol):
         self._awaits_proxy_header = False
         self._is_fronted = self._is_edge_guard and self.app.front_proxies.trusts(self._peer)
         is_trusted = self._is_fronted or self.app.proxies.trusts(self._peer)
-        if not is_trusted and not self._places.introduce(self, self._source):
+        if not is_trusted and not self._budget.introduce(self, self._source):
             self.transport.abort()
             return b""
         return rest
@@ -210,14 +210,14 @@ class ClientConnection(HttpToolsProtocol):
         left_s = self._deadline - self.loop.time()
         if left_s > 0:
             self._timer = self.loop.call_later(left_s, self._on_timer)
-        elif self._is_write_paused or (self._reading and unread_bytes(self.transport)):
+        elif self._is_write_paused or (self._read_progress and unread_bytes(self.transport)):
             self._check_reader()
         else:
             self._on_deadline()
 
     def _check_reader(self) -> None:
-        reading = self._reading
-        if reading is not None and reading.goes_on(self.loop.time()):
+        progress = self._read_progress
+        if progress is not None and progress.has_advanced(self.loop.time()):
             self._expect_within(self._receive_timeout_s)
         else:
             self.transport.abort()
@@ -239,12 +239,12 @@ class ClientConnection(HttpToolsProtocol):
 
     def _await_disconnect(self) -> None:
         is_closing = self.transport.is_closing()
-        self._reading = ReadProgress(self.transport, self.loop.time())
+        self._read_progress = ReadProgress(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s if is_closing else _LINGER_S)
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
-        self._reading = ReadProgress(self.transport, self.loop.time())
+        self._read_progress = ReadProgress(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s)
 
     # Reading in slices
@@ -272,13 +272,13 @@ class ClientConnection(HttpToolsProtocol):
 
     def _read_on(self) -> None:
         self._will_read_on = True
-        left = _TURN_BYTES
-        while self._rest and left > 0 and not self._waiting:
+        left_bytes = _TURN_BYTES
+        while self._rest and left_bytes > 0 and not self._pipelined:
             if self._stage == ConnectionStage.CLOSING or self.transport.is_closing():
                 self._drop_rest()
                 break
             piece = self._next_slice()
-            left -= len(piece)
+            left_bytes -= len(piece)
             self._receive(piece)
             if self._begins_within_chunk:
                 break
@@ -306,10 +306,10 @@ class ClientConnection(HttpToolsProtocol):
     def _pace(self) -> None:
         if self.transport.is_closing():
             return
-        if self._rest and not self._waiting and not self._will_read_on:
+        if self._rest and not self._pipelined and not self._will_read_on:
             self._will_read_on = True
             self.loop.call_soon(self._read_on)
-        has_backlog = bool(self._waiting or self._rest)
+        has_backlog = bool(self._pipelined or self._rest)
         if has_backlog == self._is_reading_paused:
             return
         self._is_reading_paused = has_backlog
@@ -339,12 +339,12 @@ class ClientConnection(HttpToolsProtocol):
 
     def _stop_receiving(self) -> None:
         self._stage = ConnectionStage.CLOSING
-        self._waiting.clear()
+        self._pipelined.clear()
         self._drop_rest()
         self._body_budget.end_all()
 
-    def _answer_waiting(self) -> None:
-        waiting = self._waiting
+    def _answer_pipelined(self) -> None:
+        waiting = self._pipelined
         while waiting and self._current is None and not self._is_write_paused:
             self._answer(waiting.popleft())
         if bool(waiting) != self._has_backlog:
@@ -363,14 +363,14 @@ class ClientConnection(HttpToolsProtocol):
     def _answer(self, request: Request) -> None:
         self._current = request
         exchange = self.app.open(request)
-        if isinstance(exchange, Answer):
+        if isinstance(exchange, HttpResponse):
             self._write(request, exchange)
-        elif isinstance(exchange, WatchBatchExchange):
+        elif isinstance(exchange, WokenBatchExchange):
             self._task = self.loop.create_task(self._run_in_parts(request, exchange))
         else:
             self._task = self.loop.create_task(self._run(request, exchange))
 
-    async def _run(self, request: Request, exchange: Open) -> None:
+    async def _run(self, request: Request, exchange: OpenExchange) -> None:
         try:
             answer = await exchange.finish()
         except asyncio.CancelledError:
@@ -382,13 +382,13 @@ class ClientConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             if isinstance(answer, ParkedRequest):
                 answer.abandon()
-        elif isinstance(answer, Answer):
+        elif isinstance(answer, HttpResponse):
             self._write(request, answer)
-            self._answer_waiting()
+            self._answer_pipelined()
         else:
             self._park(answer)
 
-    async def _run_in_parts(self, request: Request, exchange: WatchBatchExchange) -> None:
+    async def _run_in_parts(self, request: Request, exchange: WokenBatchExchange) -> None:
         is_begun = False
         try:
             async with aclosing(exchange.parts()) as parts:
@@ -406,38 +406,38 @@ class ClientConnection(HttpToolsProtocol):
                 self.transport.abort()
             else:
                 self._write(request, refusal)
-                self._answer_waiting()
+                self._answer_pipelined()
             return
         self._task = None
         if self.transport.is_closing():
             return
         self.transport.write(part_to_bytes(b"", is_first=not is_begun))
-        self._answered(request, keep_alive=request.keep_alive and not self._is_stopping)
-        self._answer_waiting()
+        self._after_response(request, keep_alive=request.keep_alive and not self._is_stopping)
+        self._answer_pipelined()
 
-    def _park(self, parked: ParkedRequest) -> None:
-        self._parked = parked
+    def _park(self, request: ParkedRequest) -> None:
+        self._parked = request
         if self._body_budget.answering and self._current is not None:
             self._body_budget.end(self._current)
-        parked.begin(self._on_parked_answer)
-        if self._is_stopping or self._waiting:
-            parked.answer_now()
+        request.begin(self._on_parked_answer)
+        if self._is_stopping or self._pipelined:
+            request.answer_now()
 
-    def _on_parked_answer(self, answer: Answer) -> None:
+    def _on_parked_answer(self, answer: HttpResponse) -> None:
         self._parked = None
         request = self._current
         if request is not None and not self.transport.is_closing():
             self._write(request, answer)
-            self._answer_waiting()
+            self._answer_pipelined()
 
-    def _write(self, request: Request, answer: Answer) -> None:
+    def _write(self, request: Request, answer: HttpResponse) -> None:
         keep_alive = request.keep_alive and not self._is_stopping
         self.transport.write(
             answer.to_bytes(keep_alive=keep_alive, with_body=request.method != b"HEAD")
         )
-        self._answered(request, keep_alive=keep_alive)
+        self._after_response(request, keep_alive=keep_alive)
 
-    def _answered(self, request: Request, *, keep_alive: bool) -> None:
+    def _after_response(self, request: Request, *, keep_alive: bool) -> None:
         self._current = None
         if self._body_budget.answering:
             self._body_budget.end(request)

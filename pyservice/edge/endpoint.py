@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from pyservice.calls import Caller, Operation, WaitForChange
 from pyservice.edge import forwarding_headers
 from pyservice.edge.http_json_codec import decoder, encoder
-from pyservice.edge.http_messages import JSON, Answer, Headers, Request, problem
+from pyservice.edge.http_messages import JSON, Headers, HttpResponse, Request, problem
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, Meter
@@ -20,7 +20,7 @@ from pyservice.observability.rays import Trace, current
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
 from pyservice.transport import TransportSettings, large_body_worker
-from pyservice.transport.rate_limits import Gate, check_rate_limit
+from pyservice.transport.rate_limits import AddressOrTokenLimit, check_rate_limit
 from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
@@ -39,7 +39,7 @@ class Endpoint:
         self,
         operation: Operation,
         meter: Meter,
-        gate: Gate | None,
+        rate_limit: AddressOrTokenLimit | None,
         settings: TransportSettings,
         long_polls: LongPolls | None,
     ) -> None:
@@ -50,7 +50,7 @@ class Endpoint:
         self.encode = encoder(method)
         self.method = method
         self.meter = meter
-        self.gate = gate
+        self.rate_limit = rate_limit
         self.slug = method.slug
         self.takes_body = bool(method.body_field)
         self.takes_key = method.http_method not in _SAFE_METHODS
@@ -59,11 +59,11 @@ class Endpoint:
         self.is_internal = settings.is_internal
         self.long_polls = long_polls
 
-    def checked(self, request: Request, caller: Caller, parameters: dict[str, str]) -> Message:
+    def check(self, request: Request, caller: Caller, parameters: dict[str, str]) -> Message:
         self._admit(request, caller)
         return self._read(request, parameters)
 
-    async def checked_apart(
+    async def check_in_worker(
         self, request: Request, caller: Caller, parameters: dict[str, str]
     ) -> Message:
         self._admit(request, caller)
@@ -74,10 +74,10 @@ class Endpoint:
         )
 
     def _admit(self, request: Request, caller: Caller) -> None:
-        if self.gate is not None and not (
+        if self.rate_limit is not None and not (
             self.is_internal and forwarding_headers.HELD in request.headers
         ):
-            check_rate_limit(self.gate, caller, self.meter)
+            check_rate_limit(self.rate_limit, caller, self.meter)
         if self.takes_body:
             media_type = request.headers.get(b"content-type", JSON)
             if media_type != JSON and media_type.partition(b";")[0].strip().lower() != JSON:
@@ -116,7 +116,7 @@ class RequestExchange:
         self._headers = headers
         self._trace = trace
 
-    async def finish(self) -> Answer:
+    async def finish(self) -> HttpResponse:
         endpoint, trace = self._endpoint, self._trace
         trace.message = self._message
         current.set(trace)
@@ -125,7 +125,7 @@ class RequestExchange:
             response = await endpoint.run(self._message, self._caller)
             if isinstance(response, WaitForChange):
                 if endpoint.is_internal:
-                    return self._parked(response)
+                    return self._park_response(response)
                 trace.is_held = True
                 response = await run_until_changed(
                     endpoint.run, self._message, self._caller, response, endpoint.long_polls
@@ -137,13 +137,13 @@ class RequestExchange:
             log.exception("operation failed", operation=endpoint.slug, ray_id=self._ray_id)
             return self.refuse(ServiceError("INTERNAL"))
         self._count(endpoint.meter, OK, self._trace)
-        return Answer(200, body, self._ray_id, JSON, self._headers)
+        return HttpResponse(200, body, self._ray_id, JSON, self._headers)
 
-    def _parked(self, park: WaitForChange) -> Answer:
+    def _park_response(self, park: WaitForChange) -> HttpResponse:
         self._count(self._endpoint.meter, OK, self._trace)
-        return Answer(200, b"", self._ray_id, JSON, [forwarding_headers.park_field(park)])
+        return HttpResponse(200, b"", self._ray_id, JSON, [forwarding_headers.park_field(park)])
 
-    def refuse(self, error: ServiceError) -> Answer:
+    def refuse(self, error: ServiceError) -> HttpResponse:
         self._count(self._endpoint.meter, error.code, self._trace)
         return problem(error, self._ray_id, self._headers)
 
@@ -157,33 +157,33 @@ class UnknownCaller:
     The check is slow because another process verifies the token, or because the body is large.
     """
 
-    __slots__ = ("_asking", "_count", "_endpoint", "_headers", "_request", "_trace")
+    __slots__ = ("_caller", "_count", "_endpoint", "_headers", "_request", "_trace")
 
     def __init__(
         self,
         count: Count,
         endpoint: Endpoint,
         request: Request,
-        asking: Caller | Awaitable[Caller],
+        caller: Caller | Awaitable[Caller],
         headers: Headers | None,
         trace: Trace,
     ) -> None:
         self._count = count
         self._endpoint = endpoint
         self._request = request
-        self._asking = asking
+        self._caller = caller
         self._headers = headers
         self._trace = trace
 
-    async def finish(self) -> Answer:
+    async def finish(self) -> HttpResponse:
         endpoint, request, trace = self._endpoint, self._request, self._trace
         current.set(trace)
         try:
-            asking = self._asking
-            caller = asking if isinstance(asking, Caller) else await asking
+            pending = self._caller
+            caller = pending if isinstance(pending, Caller) else await pending
             trace.caller = caller
             trace.authorized = perf_counter()
-            message = await endpoint.checked_apart(request, caller, request.found[1])
+            message = await endpoint.check_in_worker(request, caller, request.match[1])
         except ServiceError as error:
             return self.refuse(error)
         except Exception:
@@ -192,7 +192,7 @@ class UnknownCaller:
         exchange = RequestExchange(self._count, endpoint, message, caller, self._headers, trace)
         return await exchange.finish()
 
-    def refuse(self, error: ServiceError) -> Answer:
+    def refuse(self, error: ServiceError) -> HttpResponse:
         self._count(self._endpoint.meter, error.code, self._trace)
         return problem(error, self._trace.ray_id, self._headers)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from pyservice.edge import forwarding_headers
 from pyservice.edge.forwarding_headers import RequestKey
-from pyservice.edge.http_messages import Answer, Request
+from pyservice.edge.http_messages import HttpResponse, Request
 from pyservice.edge.parked_requests import ParkedRequest, ParkedRequests, ParkedSender
 from pyservice.edge.unix_http_client import NoResponse, Reply, Take, UnixHttpClient
 from pyservice.errors import ServiceError
@@ -69,12 +69,12 @@ class HttpForwarder:
         self._shares = RequestPermits(at_once, wait_ms)
         self._is_away = False
         self.rays = rays or Rays("edge", queued_max=0)
-        self.held = ParkedRequests(self._ask, long_polls, self.rays)
+        self.parked = ParkedRequests(self._ask, long_polls, self.rays)
 
     async def ask_first(
-        self, head: bytes, body: bytes, wish: RequestKey, client: Address, *, is_safe: bool
+        self, head: bytes, body: bytes, request_key: RequestKey, client: Address, *, is_safe: bool
     ) -> Reply:
-        header = wish.authorization
+        header = request_key.authorization
         async with self._shares.permit(header.decode("latin-1") if header else None, client):
             return await self._ask(head, body, is_safe=is_safe)
 
@@ -97,7 +97,7 @@ class HttpForwarder:
         return reply
 
     async def close(self) -> None:
-        await self.held.close()
+        await self.parked.close()
         self._upstream.close()
 
 
@@ -118,22 +118,28 @@ class ForwardedExchange:
         self._request = request
         self._sender = sender
 
-    async def finish(self) -> Answer | ParkedRequest:
+    async def finish(self) -> HttpResponse | ParkedRequest:
         request, endpoint, sender = self._request, self._endpoint, self._sender
         fields = request.headers
         target = b"%b?%b" % (request.path, request.query) if request.query else request.path
-        wish = RequestKey(request.method, target, fields.get(forwarding_headers.AUTHORIZATION))
+        request_key = RequestKey(
+            request.method, target, fields.get(forwarding_headers.AUTHORIZATION)
+        )
         body = request.body if endpoint.takes_body else b""
         length_bytes = len(body) if endpoint.takes_body else None
         trace = self._forwarder.rays.pass_on(sender.trace)
         head = forwarding_headers.head(
-            wish, sender.client, trace, forwarding_headers.passed(fields), length_bytes
+            request_key,
+            sender.client,
+            trace,
+            forwarding_headers.passed_headers(fields),
+            length_bytes,
         )
         began = perf_counter()
         try:
             try:
                 reply = await self._forwarder.ask_first(
-                    head, body, wish, sender.client, is_safe=endpoint.is_safe
+                    head, body, request_key, sender.client, is_safe=endpoint.is_safe
                 )
             finally:
                 sender.trace.note("control plane", began)
@@ -146,11 +152,11 @@ class ForwardedExchange:
         if park is None:
             return sender.answer(reply)
             # A parked request may wait for long, so drop the parts that it does not need.
-        request.headers, request.body, request.found = {}, b"", None
+        request.headers, request.body, request.match = {}, b"", None
         request.path = request.query = b""
-        return ParkedRequest(self._forwarder.held, sender, wish, park)
+        return ParkedRequest(self._forwarder.parked, sender, request_key, park)
 
-    def refuse(self, error: ServiceError) -> Answer:
+    def refuse(self, error: ServiceError) -> HttpResponse:
         return self._sender.refuse(error)
 
     def abandon(self) -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from pyservice.calls import WaitForChange
-from pyservice.edge.http_messages import PROBLEM, Answer, Headers
+from pyservice.edge.http_messages import PROBLEM, Headers, HttpResponse
 from pyservice.edge.unix_http_client import Reply
 from pyservice.observability.metrics import OK
 from pyservice.pb.errors import TABLE
@@ -41,13 +41,13 @@ class RequestKey(NamedTuple):
     authorization: bytes | None
 
 
-def fields_of(wish: RequestKey) -> Headers:
-    return [] if wish.authorization is None else [(AUTHORIZATION, wish.authorization)]
+def fields_of(request_key: RequestKey) -> Headers:
+    return [] if request_key.authorization is None else [(AUTHORIZATION, request_key.authorization)]
 
 
-def passed(fields: dict[bytes, bytes]) -> Headers:
-    named = fields.get(b"connection", b"").lower()
-    own_hop = {name.strip() for name in named.split(b",")} if named else ()
+def passed_headers(fields: dict[bytes, bytes]) -> Headers:
+    connection = fields.get(b"connection", b"").lower()
+    own_hop = {name.strip() for name in connection.split(b",")} if connection else ()
     return [
         field
         for field in fields.items()
@@ -58,11 +58,21 @@ def passed(fields: dict[bytes, bytes]) -> Headers:
 
 
 def head(
-    wish: RequestKey, client: Address, traceparent: str, fields: Headers, length_bytes: int | None
+    request_key: RequestKey,
+    client: Address,
+    traceparent: str,
+    fields: Headers,
+    length_bytes: int | None,
 ) -> bytes:
     lines = [
         b"%b %b HTTP/1.1\r\nhost: control\r\n%b: %b\r\ntraceparent: %b\r\n"
-        % (wish.method, wish.target, CLIENT, str(client).encode(), traceparent.encode())
+        % (
+            request_key.method,
+            request_key.target,
+            CLIENT,
+            str(client).encode(),
+            traceparent.encode(),
+        )
     ]
     lines += [b"%b: %b\r\n" % field for field in fields]
     if length_bytes is not None:
@@ -96,13 +106,13 @@ def code_of(reply: Reply) -> str:
 
 
 def answer_of(
-    reply: Reply, ray_id: str, headers: Headers | None, asked: str | None = None
-) -> Answer:
+    reply: Reply, ray_id: str, headers: Headers | None, sent_ray_id: str | None = None
+) -> HttpResponse:
     fields, body = reply.fields, reply.body
     content_type = fields.get(b"content-type", b"")
-    if asked is not None and asked != ray_id and content_type == PROBLEM:
-        body = body.replace(asked.encode(), ray_id.encode())
+    if sent_ray_id is not None and sent_ray_id != ray_id and content_type == PROBLEM:
+        body = body.replace(sent_ray_id.encode(), ray_id.encode())
     others = [field for field in fields.items() if field[0] not in _NOT_ANSWERED]
     if headers:
         others += headers
-    return Answer(reply.status, body, ray_id, content_type, others or None)
+    return HttpResponse(reply.status, body, ray_id, content_type, others or None)

@@ -17,13 +17,13 @@ from urllib.parse import unquote
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Call, Caller, Operation
-from pyservice.edge import forwarding_headers, watch_batch_format
+from pyservice.edge import forwarding_headers, woken_batch_format
 from pyservice.edge.endpoint import Endpoint, RequestExchange, UnknownCaller
 from pyservice.edge.forwarding import ForwardedEndpoint, ForwardedExchange, HttpForwarder
-from pyservice.edge.http_messages import Answer, Headers, Request, problem
+from pyservice.edge.http_messages import Headers, HttpResponse, Request, problem
 from pyservice.edge.parked_requests import ParkedRequest, ParkedSender
 from pyservice.edge.static_document import StaticDocument
-from pyservice.edge.watch_batch_endpoint import WatchBatchEndpoint, WatchBatchExchange
+from pyservice.edge.woken_batch_endpoint import WokenBatchEndpoint, WokenBatchExchange
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import OK, UNROUTED, Meter, RequestMetrics
@@ -72,12 +72,12 @@ class Cors:
             return [(b"access-control-allow-origin", origin), _EXPOSED, _VARY]
         return [_VARY]
 
-    def preflight(self, headers: Headers, methods: Iterable[str], ray_id: str) -> Answer:
+    def preflight(self, headers: Headers, methods: Iterable[str], ray_id: str) -> HttpResponse:
         fields = list(headers)
         if len(headers) > 1:
             allowed = (b"access-control-allow-methods", ", ".join(methods).encode())
             fields += [allowed, _REQUEST_HEADERS, _MAX_AGE]
-        return Answer(204, b"", ray_id, b"", fields)
+        return HttpResponse(204, b"", ray_id, b"", fields)
 
 
 class ClientAddresses:
@@ -94,12 +94,12 @@ class ClientAddresses:
         fields, peer = request.headers, request.peer
         if self._is_internal:
             return forwarding_headers.client_of(fields) or peer, None
-        said = fields.get(b"x-forwarded-for", b"").decode("latin-1")
+        forwarded_for = fields.get(b"x-forwarded-for", b"").decode("latin-1")
         if request.is_fronted:
             # One address, because edge-guard replaces the header.
-            client = client_address.parse_address(said) or peer
+            client = client_address.parse_address(forwarded_for) or peer
         else:
-            client = self._proxies.client(peer, said or None)
+            client = self._proxies.client(peer, forwarded_for or None)
         if not self._proxies.trusts(peer):
             return client, None
         return client, client_address.coordinates(fields.get(b"x-coords", b"").decode("latin-1"))
@@ -143,7 +143,7 @@ class Routes:
     """
 
     def __init__(self, methods: Iterable[Method]) -> None:
-        self._fixed: dict[str, dict[str, Method]] = {}
+        self._by_path: dict[str, dict[str, Method]] = {}
         self._root = _Node()
         for method in methods:
             table = self._table_of(method)
@@ -153,14 +153,14 @@ class Routes:
 
     def _table_of(self, method: Method) -> dict[str, Method]:
         if not method.path_fields:
-            return self._fixed.setdefault(method.template, {})
+            return self._by_path.setdefault(method.template, {})
         node = self._root
         for segment in method.template.split("/"):
             node = node.below(segment)
         return node.tables.setdefault(tuple(method.path_fields), {})
 
     def match(self, http_method: str, path: str) -> tuple[Method, dict[str, str]]:
-        method = self._fixed.get(path, _NO_METHODS).get(http_method)
+        method = self._by_path.get(path, _NO_METHODS).get(http_method)
         if method is not None:
             return method, _NO_PARAMETERS
         tables = self._tables(path)
@@ -174,41 +174,43 @@ class Routes:
                 return table[http_method], parameters
         if not tables:
             raise ServiceError("NOT_FOUND")
-        raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": ", ".join(self.allowed(path))})
+        raise ServiceError(
+            "METHOD_NOT_ALLOWED", headers={"allow": ", ".join(self.allowed_methods(path))}
+        )
 
-    def allowed(self, path: str) -> tuple[str, ...]:
+    def allowed_methods(self, path: str) -> tuple[str, ...]:
         return tuple(sorted({verb for table, _ in self._tables(path) for verb in table}))
 
     def _tables(self, path: str) -> Tables:
-        found: Tables = []
-        if path in self._fixed:
-            found.append((self._fixed[path], _NO_PARAMETERS))
-        _collect(self._root, path.split("/"), 0, (), found)
-        return found
+        tables: Tables = []
+        if path in self._by_path:
+            tables.append((self._by_path[path], _NO_PARAMETERS))
+        _collect(self._root, path.split("/"), 0, (), tables)
+        return tables
 
 
-def decoded(path: bytes) -> str:
+def decode_path(path: bytes) -> str:
     text = path.decode("latin-1")
     return unquote(_ENCODED_SLASH.sub(_SLASH, text)) if "%" in text else text
 
 
 def _collect(
-    node: _Node, segments: list[str], at: int, given: tuple[str, ...], found: Tables
+    node: _Node, segments: list[str], at: int, values: tuple[str, ...], tables: Tables
 ) -> None:
     for number in range(at, len(segments)):
         segment = segments[number]
         fixed, parameter = node.fixed.get(segment), node.parameter
         if parameter is not None and segment:
             if fixed is not None:
-                _collect(fixed, segments, number + 1, given, found)
-            given += (segment,)
+                _collect(fixed, segments, number + 1, values, tables)
+            values += (segment,)
             node = parameter
         elif fixed is not None:
             node = fixed
         else:
             return
     for names, table in node.tables.items():
-        found.append((table, dict(zip(names, given, strict=True))))
+        tables.append((table, dict(zip(names, values, strict=True))))
 
 
 Scope = MutableMapping[str, Any]
@@ -219,10 +221,10 @@ Send = Callable[[Message], Awaitable[None]]
 _METHOD_NAMES: Final = {name.encode(): name for name in ("GET", "PUT", "POST", "DELETE", "PATCH")}
 _LENGTH_DIGITS: Final = 20
 
-Open = RequestExchange | UnknownCaller | ForwardedExchange | WatchBatchExchange
+OpenExchange = RequestExchange | UnknownCaller | ForwardedExchange | WokenBatchExchange
 """A request that is not answered yet. Call `finish`, `refuse` or `abandon` once."""
 
-Found = tuple[Endpoint | ForwardedEndpoint | WatchBatchEndpoint, dict[str, str]]
+Match = tuple[Endpoint | ForwardedEndpoint | WokenBatchEndpoint, dict[str, str]]
 
 log = get_logger("pyservice.edge")
 
@@ -267,13 +269,17 @@ class HttpApplication:
         }
         for name, operation in operations.items():
             slug = METHODS[name].slug
-            gate = limits.control_gate(slug) if settings.is_internal else limits.gate(slug)
+            rate_limit = (
+                limits.control_plane_limit(slug)
+                if settings.is_internal
+                else limits.data_plane_limit(slug)
+            )
             self._endpoints[name] = Endpoint(
-                operation, self._meter_of(name), gate, settings, long_polls
+                operation, self._meter_of(name), rate_limit, settings, long_polls
             )
             # Batches of woken long polls come from the public server.
         self._woken = (
-            WatchBatchEndpoint(self._own, self._count, self._metrics, self._unrouted)
+            WokenBatchEndpoint(self._own, self._count, self._metrics, self._unrouted)
             if settings.is_internal
             else None
         )
@@ -315,7 +321,7 @@ class HttpApplication:
             source = client_address.packed_client(self._clients.of(request)[0])
         return self.bodies.reserve(source)
 
-    def open(self, request: Request) -> Answer | Open:
+    def open(self, request: Request) -> HttpResponse | OpenExchange:
         started = perf_counter()
         self._metrics.in_flight += 1
         fields = request.headers
@@ -324,8 +330,8 @@ class HttpApplication:
             ray_id = request_headers.new_ray_id()
             trace = Trace(ray_id, started)
         else:
-            ray_id, given = request_headers.read_traceparent(traceparent.decode("latin-1"))
-            trace = Trace(ray_id, started, given)
+            ray_id, parent_span = request_headers.read_traceparent(traceparent.decode("latin-1"))
+            trace = Trace(ray_id, started, parent_span)
         meter = self._unrouted
         headers: Headers | None = None
         try:
@@ -334,7 +340,7 @@ class HttpApplication:
                 self.count(meter, OK, trace)
                 return answer
             if b"origin" in fields:
-                path = decoded(request.path)
+                path = decode_path(request.path)
                 headers = self._cors.headers(path, fields[b"origin"])
                 if request.method == b"OPTIONS" and b"access-control-request-method" in fields:
                     answer = self._cors.preflight(headers, self._methods_of(path), ray_id)
@@ -344,7 +350,7 @@ class HttpApplication:
                 raise request.failure
             endpoint, parameters = self._find(request)
             meter = endpoint.meter
-            if isinstance(endpoint, WatchBatchEndpoint):
+            if isinstance(endpoint, WokenBatchEndpoint):
                 return endpoint.open(request)
             if not isinstance(endpoint, Endpoint):
                 return self._pass(request, endpoint, headers, trace)
@@ -354,7 +360,7 @@ class HttpApplication:
                 return UnknownCaller(self._count, endpoint, request, caller, headers, trace)
             trace.caller = caller
             trace.authorized = perf_counter()
-            message = endpoint.checked(request, caller, parameters)
+            message = endpoint.check(request, caller, parameters)
             return RequestExchange(self._count, endpoint, message, caller, headers, trace)
         except ServiceError as error:
             failure = error
@@ -380,18 +386,18 @@ class HttpApplication:
         sender = ParkedSender(client, trace, headers, self._count, endpoint.meter)
         return ForwardedExchange(self._forwarder, endpoint, request, sender)
 
-    def _find(self, request: Request) -> Found:
-        known: Found | None = request.found
-        if known is not None:
-            return known
-        if self._woken is not None and request.path == watch_batch_format.PATH:
-            request.found = known = self._woken, {}
-            return known
-        path = decoded(request.path)
+    def _find(self, request: Request) -> Match:
+        match: Match | None = request.match
+        if match is not None:
+            return match
+        if self._woken is not None and request.path == woken_batch_format.PATH:
+            request.match = match = self._woken, {}
+            return match
+        path = decode_path(request.path)
         method = _METHOD_NAMES.get(request.method) or request.method.decode("latin-1")
-        found, parameters = self._routes.match(method, path)
-        request.found = known = (self._endpoints[found.name], parameters)
-        return known
+        operation, parameters = self._routes.match(method, path)
+        request.match = match = (self._endpoints[operation.name], parameters)
+        return match
 
     def _own(self, request: Request) -> tuple[Endpoint, dict[str, str]]:
         endpoint, parameters = self._find(request)
@@ -400,7 +406,7 @@ class HttpApplication:
         return endpoint, parameters
 
     def _methods_of(self, path: str) -> tuple[str, ...]:
-        methods = self._routes.allowed(path)
+        methods = self._routes.allowed_methods(path)
         if not methods:
             raise ServiceError("NOT_FOUND")
         return methods
@@ -443,8 +449,8 @@ class HttpApplication:
             if request.failure is None and not await self._receive(request, reservation, receive):
                 return
             exchange = self.open(request)
-            if isinstance(exchange, Answer):
-                answer: Answer | None = exchange
+            if isinstance(exchange, HttpResponse):
+                answer: HttpResponse | None = exchange
             else:
                 answer = await _finish_watched(exchange, receive, reservation)
         finally:
@@ -460,11 +466,11 @@ class HttpApplication:
         peer = client_address.parse_address(client[0]) if client else None
         hosts = sum(name == b"host" for name, _ in scope["headers"])
         if hosts > 1 or (not hosts and scope["http_version"] == "1.1"):
-            refused = Request(b"", b"", fields, peer or client_address.LOCAL)
-            refused.failure = ServiceError(
+            request = Request(b"", b"", fields, peer or client_address.LOCAL)
+            request.failure = ServiceError(
                 "HEADER_INVALID", TWO_HOSTS_DETAIL if hosts else NO_HOST_DETAIL
             )
-            return refused
+            return request
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
@@ -502,45 +508,45 @@ def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
 
 
 async def _finish_watched(
-    exchange: Open, receive: Receive, reservation: BodyReservation
-) -> Answer | None:
-    finishing = asyncio.ensure_future(exchange.finish())
-    leaving = asyncio.ensure_future(_disconnected(receive))
-    waiting: set[asyncio.Future[Any]] = {finishing, leaving}
+    exchange: OpenExchange, receive: Receive, reservation: BodyReservation
+) -> HttpResponse | None:
+    response = asyncio.ensure_future(exchange.finish())
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
+    futures: set[asyncio.Future[Any]] = {response, disconnect}
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not finishing.done():
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        if not response.done():
             exchange.abandon()
             return None
-        outcome = finishing.result()
-        if isinstance(outcome, Answer):
+        outcome = response.result()
+        if isinstance(outcome, HttpResponse):
             return outcome
         # A parked request is sent again without its body.
         reservation.give_back()
-        return await _park(outcome, leaving)
+        return await _park(outcome, disconnect)
     finally:
-        for task in (finishing, leaving):
+        for task in (response, disconnect):
             task.cancel()
-        await asyncio.gather(finishing, leaving, return_exceptions=True)
+        await asyncio.gather(response, disconnect, return_exceptions=True)
 
 
-async def _park(parked: ParkedRequest, leaving: asyncio.Future[None]) -> Answer | None:
-    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    parked.begin(answered.set_result)
-    waiting: set[asyncio.Future[Any]] = {answered, leaving}
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    if answered.done():
-        return answered.result()
-    parked.abandon()
+async def _park(request: ParkedRequest, disconnect: asyncio.Future[None]) -> HttpResponse | None:
+    response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+    request.begin(response.set_result)
+    futures: set[asyncio.Future[Any]] = {response, disconnect}
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    if response.done():
+        return response.result()
+    request.abandon()
     return None
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _send(answer: Answer, send: Send, *, with_body: bool) -> None:
+async def _send(answer: HttpResponse, send: Send, *, with_body: bool) -> None:
     await send(
         {"type": "http.response.start", "status": answer.status, "headers": answer.header_list()}
     )

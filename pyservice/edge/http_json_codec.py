@@ -77,8 +77,8 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
                 return read(message, body)
         try:
             value = json_text.parse(body)
-        except json_text.JsonTextError as refused:
-            return [Finding((), refused.word, refused.reason)]
+        except json_text.JsonTextError as error:
+            return [Finding((), error.word, error.reason)]
         if raw and _has_raw(value, raw):
             _put_texts(value, raw, body)
         return read_object(message, value)
@@ -96,11 +96,11 @@ class _RawMembers(dict[str, "_RawMembers | None"]):
 
 
 def _raw_members(descriptor: Descriptor, *, ignores_unknown: bool) -> _RawMembers:
-    found = _RawMembers()
-    found.most = sys.maxsize if ignores_unknown else len(descriptor.fields) + MAX_PROBLEMS
+    members = _RawMembers()
+    members.most = sys.maxsize if ignores_unknown else len(descriptor.fields) + MAX_PROBLEMS
     for field in descriptor.fields:
         if form_of(field).raw_json:
-            found[field.name] = None
+            members[field.name] = None
             continue
         kind = map_value(field) if is_map(field) else field
         below = (
@@ -111,8 +111,8 @@ def _raw_members(descriptor: Descriptor, *, ignores_unknown: bool) -> _RawMember
         if below and field.is_repeated:
             raise TypeError(f"{field.full_name}: raw JSON in a list or a map cannot be read")
         if below:
-            found[field.name] = below
-    return found
+            members[field.name] = below
+    return members
 
 
 def _has_raw(value: Any, raw: _RawMembers | None) -> bool:
@@ -162,23 +162,23 @@ def _compile_query(method: Method) -> _Read:
     converters = {field.name: _from_text(field) for field in fields}
 
     def read(message: Message, query: bytes) -> Findings:
-        found: list[Finding] = []
-        seen: set[str] = set()
+        findings: list[Finding] = []
+        names: set[str] = set()
         for raw_name, raw_text in _parameters(query):
-            name, text = _decoded(raw_name), _decoded(raw_text)
+            name, text = _decode_text(raw_name), _decode_text(raw_text)
             if name is None:
-                found.append(Finding((_as_sent(raw_name),), "invalid", _MALFORMED))
+                findings.append(Finding((_readable(raw_name),), "invalid", _MALFORMED))
             elif name not in readers:
-                found.append(Finding((name,), "unknown-parameter", "is not a known parameter"))
-            elif name in seen:
-                found.append(Finding((name,), "not-unique", "must occur only once"))
+                findings.append(Finding((name,), "unknown-parameter", "is not a known parameter"))
+            elif name in names:
+                findings.append(Finding((name,), "not-unique", "must occur only once"))
             else:
-                seen.add(name)
+                names.add(name)
                 if text is None:
-                    found.append(Finding((name,), "invalid", _MALFORMED))
+                    findings.append(Finding((name,), "invalid", _MALFORMED))
                 else:
-                    found += readers[name](message, converters[name](text))
-        return found
+                    findings += readers[name](message, converters[name](text))
+        return findings
 
     return read
 
@@ -194,16 +194,16 @@ def _parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield name, text
 
 
-def _decoded(sent: bytes) -> str | None:
-    if not sent.isascii() or _NO_ESCAPE.search(sent):
+def _decode_text(raw: bytes) -> str | None:
+    if not raw.isascii() or _NO_ESCAPE.search(raw):
         return None
     try:
-        return unquote_to_bytes(sent.replace(b"+", b" ")).decode()
+        return unquote_to_bytes(raw.replace(b"+", b" ")).decode()
     except UnicodeDecodeError:
         return None
 
 
-def _as_sent(name: bytes) -> str:
+def _readable(name: bytes) -> str:
     return name.decode("ascii", "backslashreplace")
 
 

@@ -40,10 +40,10 @@ class Request:
     __slots__ = (
         "body",
         "failure",
-        "found",
         "headers",
         "is_fronted",
         "keep_alive",
+        "match",
         "method",
         "path",
         "peer",
@@ -66,7 +66,7 @@ class Request:
         self.path, _, self.query = target.partition(b"?")
         self.body = b""
         self.failure: ServiceError | None = None
-        self.found: Any = None
+        self.match: Any = None
         self.keep_alive = True
         self.is_fronted = False
 
@@ -79,13 +79,13 @@ def target_of(url: bytes) -> bytes:
     if url.startswith(b"/"):
         return url.partition(b"#")[0] if b"#" in url else url
     try:
-        parsed = httptools.parse_url(url)
+        url_parts = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError:
         return url
-    return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
+    return (url_parts.path or b"/") + (b"?" + url_parts.query if url_parts.query else b"")
 
 
-class Answer:
+class HttpResponse:
     """A response. `headers` contains neither content type, nor length, nor ray id."""
 
     __slots__ = ("body", "content_type", "headers", "ray_id", "status")
@@ -132,11 +132,11 @@ def part_to_bytes(part: bytes, *, is_first: bool) -> bytes:
     return b"%b%x\r\n%b\r\n" % (_PARTS_HEAD if is_first else b"", len(part), part)
 
 
-def problem(error: ServiceError, ray_id: str, headers: Headers | None = None) -> Answer:
+def problem(error: ServiceError, ray_id: str, headers: Headers | None = None) -> HttpResponse:
     fields = list(headers or ())
     if error.http == 401:
         fields.append((b"www-authenticate", b"Bearer"))
     if error.retry_after_s is not None:
         fields.append((b"retry-after", b"%d" % error.retry_after_s))
     fields.extend((name.encode(), value.encode()) for name, value in error.headers.items())
-    return Answer(error.http, orjson.dumps(error.problem(ray_id)), ray_id, PROBLEM, fields)
+    return HttpResponse(error.http, orjson.dumps(error.problem(ray_id)), ray_id, PROBLEM, fields)

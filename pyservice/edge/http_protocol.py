@@ -34,11 +34,11 @@ class HttpProtocol(ClientConnection):
     """One HTTP/1.1 connection of a client.
 
     A pipelined request is received while the request before it is answered. It then waits in
-    `_waiting`, and the connection reads no further data.
+    `_pipelined`, and the connection reads no further data.
     """
 
-    def __init__(self, serving: ConnectionContext) -> None:
-        super().__init__(serving)
+    def __init__(self, context: ConnectionContext) -> None:
+        super().__init__(context)
         self._headers_limit = self.app.settings.headers_limit_bytes
         self._url_limit = self.app.settings.url_limit_bytes
         self._chunk_bytes = 0
@@ -50,7 +50,7 @@ class HttpProtocol(ClientConnection):
         self._body_limit = 0
         self._unchecked_bytes = 0
         self._body: bytes | bytearray = b""
-        self._seen_bytes = 0
+        self._checked_bytes = 0
         self._stalled_bytes = 0
 
     def _stop_receiving(self) -> None:
@@ -59,11 +59,11 @@ class HttpProtocol(ClientConnection):
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
-        self._reading = None
+        self._read_progress = None
         self._deadline = None
-        if self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY) and not self._waiting:
+        if self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY) and not self._pipelined:
             self._expect_within(self._receive_timeout_s)
-        self._answer_waiting()
+        self._answer_pipelined()
         if (
             self._stage == ConnectionStage.CLOSING
             and self._current is None
@@ -93,7 +93,7 @@ class HttpProtocol(ClientConnection):
             return
             # The server reads nothing behind waiting requests, so the client cannot finish.
         is_unfinished = (
-            self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY) and not self._waiting
+            self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY) and not self._pipelined
         )
         if is_unfinished or self._is_write_paused:
             self._expect_within(self._receive_timeout_s)
@@ -183,7 +183,7 @@ class HttpProtocol(ClientConnection):
         length = fields.get(b"content-length")
         if length is None and b"transfer-encoding" not in fields:
             return
-        self._seen_bytes = 0
+        self._checked_bytes = 0
         # The rest of this chunk may contain a complete request.
         self._stalled_bytes = -self._chunk_bytes
         self._body_limit = limit = self.app.body_limit_bytes(request)
@@ -208,13 +208,13 @@ class HttpProtocol(ClientConnection):
             self._check_unfinished(len(self._body))
 
     def _check_unfinished(self, size: int) -> None:
-        if size == self._seen_bytes:
+        if size == self._checked_bytes:
             # The parser buffers an endless trailer.
             self._stalled_bytes += self._chunk_bytes
             if self._stalled_bytes > self._headers_limit:
                 self._refuse(ServiceError("BODY_TOO_LARGE"))
             return
-        self._seen_bytes, self._stalled_bytes = size, 0
+        self._checked_bytes, self._stalled_bytes = size, 0
         request = self._request
         assert request is not None, "the stage is BODY"
         try:
@@ -263,8 +263,8 @@ class HttpProtocol(ClientConnection):
         self._decide_keep_alive(request)
         if not request.keep_alive:
             self._stage = ConnectionStage.CLOSING
-        self._waiting.append(request)
-        self._answer_waiting()
+        self._pipelined.append(request)
+        self._answer_pipelined()
 
     def _decide_keep_alive(self, request: Request) -> None:
         fields, parser = request.headers, self.parser
@@ -289,5 +289,5 @@ class HttpProtocol(ClientConnection):
         self.parser = httptools.HttpRequestParser(self)
         request.failure = error
         request.keep_alive = False
-        self._waiting.append(request)
-        self._answer_waiting()
+        self._pipelined.append(request)
+        self._answer_pipelined()

@@ -28,7 +28,7 @@ class HttpServer:
         self._sockets = tuple(sockets)
         self._servers: list[asyncio.Server] = []
         self._connections: set[HttpProtocol] = set()
-        self._are_gone = asyncio.Event()
+        self._no_connections = asyncio.Event()
 
     async def start(self) -> None:
         config = Config(
@@ -48,13 +48,13 @@ class HttpServer:
         state = ServerState()
         state.connections = self._connections  # type: ignore[assignment]  # nothing else is put in
         loop = asyncio.get_running_loop()
-        places = ConnectionBudget(self._app.settings.connections_max)
-        serving = ConnectionContext(config, state, loop, places, self._on_close)
+        budget = ConnectionBudget(self._app.settings.connections_max)
+        context = ConnectionContext(config, state, loop, budget, self._on_close)
         for listener in self._sockets:
             is_unix = listener.family == socket.AF_UNIX
             listen = loop.create_unix_server if is_unix else loop.create_server
             server = await listen(
-                lambda: HttpProtocol(serving), sock=listener, backlog=self._app.settings.backlog
+                lambda: HttpProtocol(context), sock=listener, backlog=self._app.settings.backlog
             )
             self._servers.append(server)
 
@@ -66,24 +66,24 @@ class HttpServer:
 
     async def stop(self, grace_s: float) -> None:
         self.stop_accepting()
-        if not await self._are_gone_within(grace_s):
+        if not await self._wait_until_closed(grace_s):
             for connection in list(self._connections):
                 connection.refuse_current()
-            if not await self._are_gone_within(1.0):
+            if not await self._wait_until_closed(1.0):
                 for connection in list(self._connections):
                     connection.transport.abort()
-                await self._are_gone_within(1.0)
+                await self._wait_until_closed(1.0)
 
     def _on_close(self) -> None:
         if not self._connections:
-            self._are_gone.set()
+            self._no_connections.set()
 
-    async def _are_gone_within(self, seconds: float) -> bool:
+    async def _wait_until_closed(self, seconds: float) -> bool:
         if not self._connections:
             return True
-        self._are_gone.clear()
+        self._no_connections.clear()
         try:
-            await asyncio.wait_for(self._are_gone.wait(), seconds)
+            await asyncio.wait_for(self._no_connections.wait(), seconds)
         except TimeoutError:
             return False
         return True

@@ -74,8 +74,10 @@ class Probes:
         conditions = self._readiness()
         failing = failed_conditions(conditions)
         status, verdict = (503, "not ready") if failing else (200, "ready")
-        told = conditions if is_verbose else failing
-        lines = [f"{name}: {'ok' if said is None else said}" for name, said in told.items()]
+        shown = conditions if is_verbose else failing
+        lines = [
+            f"{name}: {'ok' if problem is None else problem}" for name, problem in shown.items()
+        ]
         return status, _TEXT, "\n".join([*lines, verdict, ""]).encode()
 
     async def _render(self) -> bytes:

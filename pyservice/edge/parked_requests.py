@@ -15,11 +15,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from pyservice.calls import WaitForChange
-from pyservice.edge import forwarding_headers, watch_batch_format
+from pyservice.edge import forwarding_headers, woken_batch_format
 from pyservice.edge.forwarding_headers import RequestKey
-from pyservice.edge.http_messages import Answer, Headers, problem
+from pyservice.edge.http_messages import Headers, HttpResponse, problem
 from pyservice.edge.unix_http_client import Reply, Take
-from pyservice.edge.watch_batch_format import BatchedRequest
+from pyservice.edge.woken_batch_format import WokenRequest
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, Meter
@@ -27,17 +27,17 @@ from pyservice.observability.rays import Rays, Trace
 from pyservice.transport.client_address import Address
 from pyservice.watch import LongPolls, WaitingRequest
 
-_AT_ONCE: Final = 3
+_BATCHES_MAX: Final = 3
 """Batches in flight."""
 _SLOW_S: Final = 0.1
 """Age of a batch at which another one may start beside it, because its rest is slow."""
 _UNANSWERED_MAX: Final = 512
 """Upper bound of unanswered requests, with equal ones counted once."""
-_PORTION: Final = 128
+_BATCH_MAX: Final = 128
 """Woken requests in one message, with equal ones counted once."""
-_PORTION_BYTES: Final = 256 * 1024
+_BATCH_BYTES_MAX: Final = 256 * 1024
 """Bytes of one message after which it gets no more requests."""
-_ANSWERS_A_TURN: Final = 16
+_RESPONSES_PER_TURN: Final = 16
 """Responses written before other work gets a turn."""
 _UNWRITTEN_MAX: Final = 384
 """Unwritten responses at which no more batches are sent: the responses of three batches."""
@@ -47,7 +47,7 @@ Ask = Callable[[bytes, bytes, Take], Awaitable[Reply]]
 first response. Raises ServiceError."""
 Count = Callable[[Meter, str, Trace], None]
 """Counts an answered request: meter of its operation, error code, trace."""
-Deliver = Callable[[Answer], None]
+Deliver = Callable[[HttpResponse], None]
 
 log = get_logger("pyservice.edge")
 
@@ -67,11 +67,11 @@ class ParkedSender:
         self._count = count
         self._meter = meter
 
-    def answer(self, reply: Reply, asked: str | None = None) -> Answer:
+    def answer(self, reply: Reply, sent_ray_id: str | None = None) -> HttpResponse:
         self._count(self._meter, forwarding_headers.code_of(reply), self.trace)
-        return forwarding_headers.answer_of(reply, self.ray_id, self._headers, asked)
+        return forwarding_headers.answer_of(reply, self.ray_id, self._headers, sent_ray_id)
 
-    def refuse(self, error: ServiceError) -> Answer:
+    def refuse(self, error: ServiceError) -> HttpResponse:
         self._count(self._meter, error.code, self.trace)
         return problem(error, self.ray_id, self._headers)
 
@@ -82,17 +82,21 @@ class ParkedSender:
 class ParkedRequest(WaitingRequest):
     """One parked request. It ends with one call of `answer`, `refuse` or `abandon`."""
 
-    __slots__ = ("_deliver", "_park", "_requests", "sender", "wish")
+    __slots__ = ("_deliver", "_park", "_requests", "request_key", "sender")
 
     def __init__(
-        self, requests: ParkedRequests, sender: ParkedSender, wish: RequestKey, park: WaitForChange
+        self,
+        requests: ParkedRequests,
+        sender: ParkedSender,
+        request_key: RequestKey,
+        park: WaitForChange,
     ) -> None:
         super().__init__()
         self._requests = requests
         self._deliver: Deliver | None = None
         self._park: WaitForChange | None = park
         self.sender = sender
-        self.wish = wish
+        self.request_key = request_key
 
     @property
     def is_waiting(self) -> bool:
@@ -106,21 +110,21 @@ class ParkedRequest(WaitingRequest):
         self.sender.trace.is_held = True
         self._requests.long_polls.hold(self, park)
 
-    def woken(self, *, is_over: bool) -> None:
+    def resume(self, *, is_over: bool) -> None:
         self._requests.send(self, is_over=is_over)
 
     def answer_now(self) -> None:
         self._requests.long_polls.drop(self)
-        self.woken(is_over=True)
+        self.resume(is_over=True)
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: HttpResponse) -> None:
         deliver = self._deliver
         # A request that was woken early is sent twice, and the other response may have parked it.
         self._end()
         if deliver is not None:
             deliver(answer)
 
-    def refuse(self, error: ServiceError) -> Answer:
+    def refuse(self, error: ServiceError) -> HttpResponse:
         self._end()
         return self.sender.refuse(error)
 
@@ -136,12 +140,12 @@ class ParkedRequest(WaitingRequest):
 class _Group(NamedTuple):
     """Equal requests that woke together. One response answers all of them."""
 
-    wish: RequestKey
+    request_key: RequestKey
     is_over: bool
     parked: list[ParkedRequest]
 
 
-class _Portion:
+class _Batch:
     """Groups of equal requests that are sent in one message.
 
     `unanswered` has the groups without a response, by their number in the message.
@@ -149,11 +153,11 @@ class _Portion:
 
     def __init__(self, groups: list[_Group]) -> None:
         self.groups = groups
-        self.asking = [group.parked[0].sender for group in groups]
+        self.senders = [group.parked[0].sender for group in groups]
         self.unanswered = dict(enumerate(groups))
         self.is_slow = False
         self.is_broken = False
-        self._replies = watch_batch_format.BatchReplyReader()
+        self._replies = woken_batch_format.WokenReplyReader()
 
     @property
     def is_begun(self) -> bool:
@@ -164,7 +168,7 @@ class _Portion:
             group = self.unanswered.pop(number, None)
             if group is None:
                 raise ValueError(f"unexpected reply number {number} to {len(self.groups)} requests")
-            yield group, self.asking[number], reply
+            yield group, self.senders[number], reply
 
     def end(self) -> None:
         self._replies.end()
@@ -187,12 +191,12 @@ class ParkedRequests:
         self.long_polls = long_polls
         self._woken: dict[tuple[RequestKey, bool], dict[ParkedRequest, None]] = {}
         self._is_scheduled = False
-        self._sending: dict[asyncio.Task[None], _Portion] = {}
+        self._sending: dict[asyncio.Task[None], _Batch] = {}
         # Bounds the responses that are written in one turn, over all batches.
         self._unwritten: deque[tuple[ParkedRequest, Work]] = deque()
 
-    def send(self, parked: ParkedRequest, *, is_over: bool) -> None:
-        self._woken.setdefault((parked.wish, is_over), {})[parked] = None
+    def send(self, request: ParkedRequest, *, is_over: bool) -> None:
+        self._woken.setdefault((request.request_key, is_over), {})[request] = None
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_sending)
@@ -200,36 +204,38 @@ class ParkedRequests:
     def _start_sending(self) -> None:
         self._is_scheduled = False
         while self._woken and (room := self._room()) > 0:
-            groups = self._take_portion(min(room, _PORTION))
+            groups = self._next_groups(min(room, _BATCH_MAX))
             if groups:
-                self._begin(_Portion(groups))
+                self._begin(_Batch(groups))
 
     def _room(self) -> int:
         sending = self._sending.values()
-        if sum(not portion.is_slow for portion in sending) >= _AT_ONCE:
+        if sum(not batch.is_slow for batch in sending) >= _BATCHES_MAX:
             return 0
         if len(self._unwritten) > _UNWRITTEN_MAX:
             return 0
-        return _UNANSWERED_MAX - sum(len(portion.unanswered) for portion in sending)
+        return _UNANSWERED_MAX - sum(len(batch.unanswered) for batch in sending)
 
-    def _take_portion(self, count: int) -> list[_Group]:
-        portion: list[_Group] = []
+    def _next_groups(self, count: int) -> list[_Group]:
+        groups: list[_Group] = []
         size_bytes = 0
         for key in tuple(islice(self._woken, count)):
             parked = [one for one in self._woken.pop(key) if one.is_waiting]
             if parked:
                 group = _Group(*key, parked)
-                portion.append(group)
-                size_bytes += len(group.wish.target) + len(group.wish.authorization or b"")
-                if size_bytes > _PORTION_BYTES:
+                groups.append(group)
+                size_bytes += len(group.request_key.target) + len(
+                    group.request_key.authorization or b""
+                )
+                if size_bytes > _BATCH_BYTES_MAX:
                     break
-        return portion
+        return groups
 
-    def _begin(self, portion: _Portion) -> None:
+    def _begin(self, batch: _Batch) -> None:
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._send(portion))
-        self._sending[task] = portion
-        timer = loop.call_later(_SLOW_S, self._make_room, portion)
+        task = loop.create_task(self._send(batch))
+        self._sending[task] = batch
+        timer = loop.call_later(_SLOW_S, self._make_room, batch)
 
         def end(task: asyncio.Task[None]) -> None:
             timer.cancel()
@@ -238,58 +244,56 @@ class ParkedRequests:
 
         task.add_done_callback(end)
 
-    def _make_room(self, portion: _Portion) -> None:
-        portion.is_slow = True
+    def _make_room(self, batch: _Batch) -> None:
+        batch.is_slow = True
         self._start_sending()
 
-    async def _send(self, portion: _Portion) -> None:
+    async def _send(self, batch: _Batch) -> None:
         failure: ServiceError | None = None
         try:
-            body = watch_batch_format.write_asked(
-                BatchedRequest(
-                    group.wish, str(one.client), self._rays.pass_on(one.trace), group.is_over
+            body = woken_batch_format.write_requests(
+                WokenRequest(
+                    group.request_key, str(one.client), self._rays.pass_on(one.trace), group.is_over
                 )
-                for group, one in zip(portion.groups, portion.asking, strict=True)
+                for group, one in zip(batch.groups, batch.senders, strict=True)
             )
-            reply = await self._ask(
-                watch_batch_format.head(body), body, partial(self._take, portion)
-            )
+            reply = await self._ask(woken_batch_format.head(body), body, partial(self._take, batch))
             if reply.status != 200:
                 failure = ServiceError(forwarding_headers.code_of(reply))
-            elif portion.is_broken:
+            elif batch.is_broken:
                 failure = ServiceError("INTERNAL")
             else:
-                portion.end()
+                batch.end()
         except ServiceError as error:
             failure = error
         except Exception:
-            log.exception("parked requests failed", ray_id=portion.asking[0].ray_id)
+            log.exception("parked requests failed", ray_id=batch.senders[0].ray_id)
             failure = ServiceError("INTERNAL")
-        self._settle_rest(portion, failure)
+        self._settle_rest(batch, failure)
 
-    def _take(self, portion: _Portion, data: bytes) -> None:
-        if portion.is_broken:
+    def _take(self, batch: _Batch, data: bytes) -> None:
+        if batch.is_broken:
             return
         try:
-            for group, asking, reply in portion.read(data):
-                self._settle(group, self._work_of(reply, asking))
+            for group, sender, reply in batch.read(data):
+                self._settle(group, self._work_of(reply, sender))
         except ValueError:
-            log.exception("parked requests failed", ray_id=portion.asking[0].ray_id)
-            portion.is_broken = True
+            log.exception("parked requests failed", ray_id=batch.senders[0].ray_id)
+            batch.is_broken = True
 
-    def _work_of(self, reply: Reply, asking: ParkedSender) -> Work:
-        park = _park_of(reply, asking)
+    def _work_of(self, reply: Reply, sender: ParkedSender) -> Work:
+        park = _park_of(reply, sender)
         if park is None:
-            return lambda parked: parked.answer(parked.sender.answer(reply, asking.ray_id))
+            return lambda parked: parked.answer(parked.sender.answer(reply, sender.ray_id))
         if isinstance(park, ServiceError):
-            return _refusing(park)
+            return _refusal(park)
         return lambda parked: self.long_polls.hold(parked, park)
 
-    def _settle_rest(self, portion: _Portion, failure: ServiceError | None) -> None:
+    def _settle_rest(self, batch: _Batch, failure: ServiceError | None) -> None:
         is_cut_off = failure is not None and failure.code == "CONTROL_PLANE_UNAVAILABLE"
-        for group in portion.unanswered.values():
-            if failure is not None and not (is_cut_off and portion.is_begun):
-                self._settle(group, _refusing(failure))
+        for group in batch.unanswered.values():
+            if failure is not None and not (is_cut_off and batch.is_begun):
+                self._settle(group, _refusal(failure))
                 continue
             for parked in group.parked:
                 self.send(parked, is_over=group.is_over)
@@ -300,14 +304,14 @@ class ParkedRequests:
         self._unwritten.extend((parked, work) for parked in group.parked)
 
     def _write_some(self) -> None:
-        for _ in range(min(len(self._unwritten), _ANSWERS_A_TURN)):
-            parked, work = self._unwritten.popleft()
+        for _ in range(min(len(self._unwritten), _RESPONSES_PER_TURN)):
+            request, work = self._unwritten.popleft()
             try:
-                if parked.is_waiting:
-                    work(parked)
+                if request.is_waiting:
+                    work(request)
             except Exception:
                 # Other work waits behind this loop.
-                log.exception("response to a parked request failed", ray_id=parked.sender.ray_id)
+                log.exception("response to a parked request failed", ray_id=request.sender.ray_id)
         if self._unwritten:
             asyncio.get_running_loop().call_soon(self._write_some)
         elif self._woken:
@@ -322,15 +326,15 @@ class ParkedRequests:
         await asyncio.gather(*sending, return_exceptions=True)
 
 
-def _park_of(reply: Reply, asking: ParkedSender) -> WaitForChange | ServiceError | None:
+def _park_of(reply: Reply, sender: ParkedSender) -> WaitForChange | ServiceError | None:
     try:
         return forwarding_headers.park_of(reply)
     except ValueError:
         log.exception(
-            "the internal server parked a request in an unknown form", ray_id=asking.ray_id
+            "the internal server parked a request in an unknown form", ray_id=sender.ray_id
         )
         return ServiceError("INTERNAL")
 
 
-def _refusing(error: ServiceError) -> Work:
+def _refusal(error: ServiceError) -> Work:
     return lambda parked: parked.answer(parked.sender.refuse(error))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
-from pyservice.edge.http_messages import JSON, Answer, Headers, Request
+from pyservice.edge.http_messages import JSON, Headers, HttpResponse, Request
 from pyservice.errors import ServiceError
 
 _METHODS: Final = "GET, HEAD, OPTIONS"
@@ -23,7 +23,7 @@ _PREFLIGHT: Final[Headers] = [
 ]
 
 
-class _NotModified(Answer):
+class _NotModified(HttpResponse):
     """A response with status 304 and without a body."""
 
     __slots__ = ()
@@ -41,17 +41,17 @@ class StaticDocument:
         self.etag = f'"{sha256(body).hexdigest()[:32]}"'.encode()
         self._headers = [*_FOR_ANY, (b"etag", self.etag), (b"cache-control", b"no-cache")]
 
-    def answer(self, request: Request, ray_id: str) -> Answer:
+    def answer(self, request: Request, ray_id: str) -> HttpResponse:
         if request.failure is not None:
             raise request.failure
         if request.method == b"OPTIONS":
-            return Answer(204, b"", ray_id, b"", list(_PREFLIGHT))
+            return HttpResponse(204, b"", ray_id, b"", list(_PREFLIGHT))
         if request.method not in (b"GET", b"HEAD"):
             raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": _METHODS})
         if self._is_known(request.headers.get(b"if-none-match", b"")):
             return _NotModified(304, b"", ray_id, b"", list(self._headers))
-        return Answer(200, self.body, ray_id, JSON, list(self._headers))
+        return HttpResponse(200, self.body, ray_id, JSON, list(self._headers))
 
     def _is_known(self, tags: bytes) -> bool:
-        given = {tag.strip().removeprefix(b"W/") for tag in tags.split(b",")}
-        return self.etag in given or b"*" in given
+        etags = {tag.strip().removeprefix(b"W/") for tag in tags.split(b",")}
+        return self.etag in etags or b"*" in etags

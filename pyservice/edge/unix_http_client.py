@@ -28,7 +28,7 @@ class Reply(NamedTuple):
     fields: dict[bytes, bytes]
     body: bytes
 
-    def others(self, without: frozenset[bytes]) -> Headers:
+    def headers_except(self, without: frozenset[bytes]) -> Headers:
         return [field for field in self.fields.items() if field[0] not in without]
 
 
@@ -54,9 +54,9 @@ class _Connection(asyncio.Protocol):
         self._fields: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
         self._length_bytes = 0
-        self._asking: asyncio.Future[Reply] | None = None
+        self._response: asyncio.Future[Reply] | None = None
         self._take: Take | None = None
-        self._has_given = False
+        self._has_passed_body = False
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self.idle_since = 0.0
@@ -69,9 +69,9 @@ class _Connection(asyncio.Protocol):
         self, head: bytes, body: bytes, until_s: float, take: Take | None
     ) -> asyncio.Future[Reply]:
         loop = asyncio.get_running_loop()
-        self._asking = loop.create_future()
+        self._response = loop.create_future()
         self._take = take
-        self._has_given = False
+        self._has_passed_body = False
         # A bare timer costs a tenth of asyncio.timeout.
         self._timer = loop.call_at(until_s, self._on_timer)
         if body:
@@ -79,20 +79,20 @@ class _Connection(asyncio.Protocol):
             self._transport.writelines((head, body))
         else:
             self._transport.write(head)
-        return self._asking
+        return self._response
 
-    def abort(self, asked: asyncio.Future[Reply]) -> None:
-        if self._asking is asked:
+    def abort(self, response: asyncio.Future[Reply]) -> None:
+        if self._response is response:
             self._settle()
             self._transport.abort()
 
     def _settle(self) -> asyncio.Future[Reply] | None:
-        asking, self._asking = self._asking, None
+        response, self._response = self._response, None
         self._take = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return asking
+        return response
 
     def _on_timer(self) -> None:
         self._end(TimeoutError())
@@ -117,12 +117,12 @@ class _Connection(asyncio.Protocol):
         self._upstream.forget(self)
 
     def _fail(self, reason: str) -> None:
-        self._end(NoResponse(reason, was_sent=True, was_begun=self._has_given))
+        self._end(NoResponse(reason, was_sent=True, was_begun=self._has_passed_body))
 
     def _end(self, error: Exception) -> None:
-        asking = self._settle()
-        if asking is not None and not asking.done():
-            asking.set_exception(error)
+        response = self._settle()
+        if response is not None and not response.done():
+            response.set_exception(error)
         self._transport.abort()
 
     # httptools
@@ -142,7 +142,7 @@ class _Connection(asyncio.Protocol):
         if self._length_bytes > _ANSWER_MAX_BYTES:
             self._fail("the answer is too long")
         elif self._take is not None and self._parser.get_status_code() == 200:
-            self._has_given = True
+            self._has_passed_body = True
             self._take(body)
         else:
             self._body.append(body)
@@ -151,8 +151,8 @@ class _Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:
             return
-        asking = self._asking
-        if asking is None or status not in STATUS_LINES:
+        response = self._response
+        if response is None or status not in STATUS_LINES:
             self._fail(f"an unrequested response, or one with status {status}")
             return
         self._settle()
@@ -160,8 +160,8 @@ class _Connection(asyncio.Protocol):
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._body = []
         is_kept = self._parser.should_keep_alive()
-        if not asking.done():
-            asking.set_result(Reply(status, self._fields, body))
+        if not response.done():
+            response.set_result(Reply(status, self._fields, body))
         if is_kept:
             self._upstream.keep(self)
         else:
@@ -182,7 +182,7 @@ class UnixHttpClient:
     ) -> Reply:
         until_s = asyncio.get_running_loop().time() + self._answer_timeout_s
         try:
-            connection = self._kept() or await self._connect(until_s)
+            connection = self._take_idle() or await self._connect(until_s)
             return await self._ask(connection, head, body, until_s, take)
         except NoResponse as failure:
             if (failure.was_sent and not is_safe) or failure.was_begun:
@@ -192,11 +192,11 @@ class UnixHttpClient:
     async def _ask(
         self, connection: _Connection, head: bytes, body: bytes, until_s: float, take: Take | None
     ) -> Reply:
-        asked = connection.ask(head, body, until_s, take)
+        response = connection.ask(head, body, until_s, take)
         try:
-            return await asked
+            return await response
         except asyncio.CancelledError:
-            connection.abort(asked)
+            connection.abort(response)
             raise
 
     async def _connect(self, until_s: float) -> _Connection:
@@ -214,7 +214,7 @@ class UnixHttpClient:
         self._all.add(connection)
         return connection
 
-    def _kept(self) -> _Connection | None:
+    def _take_idle(self) -> _Connection | None:
         if not self._idle:
             return None
         oldest_s = asyncio.get_running_loop().time() - _IDLE_MAX_S

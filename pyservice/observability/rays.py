@@ -74,10 +74,10 @@ class Trace:
     is_drawn = False
     _span_id: str | None = None
 
-    def __init__(self, ray_id: str, started: float, given: str | None = None) -> None:
+    def __init__(self, ray_id: str, started: float, parent_span: str | None = None) -> None:
         self.ray_id = ray_id
         self.started = started
-        self.given = given
+        self.parent_span = parent_span
         self.spans: list[tuple[str, str | None, float, float]] = []
 
     @property
@@ -89,7 +89,7 @@ class Trace:
     @property
     def parent_span_id(self) -> str:
         """Id of the parent span, or an empty text if the request named no parent."""
-        return "" if self.given is None else self.given[_PARENT]
+        return "" if self.parent_span is None else self.parent_span[_PARENT]
 
     def note(self, label: str, begin: float, span_id: str | None = None) -> None:
         """Adds a span to the record. The span starts at `begin` and ends now."""
@@ -173,7 +173,7 @@ class Rays:
         """
         if not trace.is_passed:
             trace.is_passed = True
-            trace.is_drawn = trace.given is not None or self._draws()
+            trace.is_drawn = trace.parent_span is not None or self._draws()
         return trace.traceparent(is_sampled=trace.is_drawn)
 
     def end(self, trace: Trace, door: str, operation: str, code: str, ended: float) -> None:
@@ -181,7 +181,7 @@ class Rays:
         self._until_drawn -= 1
         if (
             code != OK
-            or trace.given is not None
+            or trace.parent_span is not None
             or self._until_drawn <= 0
             or trace.is_drawn
             or ended - trace.started > SLOW_S
@@ -218,9 +218,9 @@ class Rays:
         return namespace_id
 
     def _is_asked_for(self, trace: Trace) -> bool:
-        if trace.given is None:
+        if trace.parent_span is None:
             return False
-        return not self._is_internal or trace.given[_FLAGS] == "01"
+        return not self._is_internal or trace.parent_span[_FLAGS] == "01"
 
     def _draws(self) -> bool:
         if self._until_drawn > 0:

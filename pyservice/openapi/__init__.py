@@ -161,7 +161,7 @@ def implied_codes(method: Method) -> tuple[str, ...]:
     is_control = not method.template.startswith(LENIENT_PATHS)
     if CredentialKind.CLOUD in kinds or is_control:
         codes.append("CONTROL_PLANE_UNAVAILABLE")
-    if is_control or _limits.gate(method.slug) is not None:
+    if is_control or _limits.data_plane_limit(method.slug) is not None:
         codes.append("RATE_LIMITED")
     return tuple(dict.fromkeys(codes))
 

@@ -48,10 +48,10 @@ def trailers(error: ServiceError, ray_id: str) -> Metadata:
 
 
 def _bad_request(problems: tuple[FieldProblem, ...]) -> error_details_pb2.BadRequest:
-    told = shorten_problems(
+    shown = shorten_problems(
         problems, _MAX_FIELDS_BYTES, lambda problem: _violation(problem).ByteSize() + 3
     )
-    return error_details_pb2.BadRequest(field_violations=map(_violation, told))
+    return error_details_pb2.BadRequest(field_violations=map(_violation, shown))
 
 
 def _violation(problem: FieldProblem) -> error_details_pb2.BadRequest.FieldViolation:

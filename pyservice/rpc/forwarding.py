@@ -47,41 +47,41 @@ class WokenCallQueue:
 
     def __init__(self) -> None:
         self._unanswered = FairQueue(_UNANSWERED_MAX, _UNANSWERED_MAX // _SHARE)
-        self._under_way = asyncio.Semaphore(_AT_ONCE)
+        self._in_flight = asyncio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
-    async def one(self, authorization: str | None, client: Address) -> AsyncIterator[None]:
+    async def permit(self, authorization: str | None, client: Address) -> AsyncIterator[None]:
         async with (
             self._unanswered.permit(None, _tenant(authorization, client)),
-            _UnderWay(self._under_way),
+            _InFlightPermit(self._in_flight),
         ):
             yield
 
 
-class _UnderWay:
+class _InFlightPermit:
     """Takes a permit for a call in flight, and returns it when the call ends or becomes slow.
 
     Use it once with `async with`.
     """
 
-    __slots__ = ("_places", "_timer")
+    __slots__ = ("_permits", "_timer")
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
+    def __init__(self, permits: asyncio.Semaphore) -> None:
+        self._permits = permits
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
-        await self._places.acquire()
-        self._timer = asyncio.get_running_loop().call_later(_SLOW_S, self._make_room)
+        await self._permits.acquire()
+        self._timer = asyncio.get_running_loop().call_later(_SLOW_S, self._release)
 
     async def __aexit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._make_room()
+            self._release()
 
-    def _make_room(self) -> None:
+    def _release(self) -> None:
         self._timer = None
-        self._places.release()
+        self._permits.release()
 
 
 def _tenant(authorization: str | None, client: Address) -> bytes:
@@ -99,7 +99,7 @@ _PARKED_BYTES: Final = 4 * 1024
 """Upper bound of the message and of the metadata of a parked call."""
 _ENTRY_BYTES: Final = 32
 """Overhead of one metadata entry (RFC 9113, 6.5.2)."""
-_READY_S: Final = 2.0
+_CONNECT_TIMEOUT_S: Final = 2.0
 
 _PASSED: Final = ("authorization", "idempotency-key", "user-agent")
 _OPTIONS: Final = (
@@ -116,7 +116,7 @@ _OPTIONS: Final = (
 )
 
 
-class Failed(Exception):
+class UpstreamError(Exception):
     """An error that the internal server returned, with its error code and gRPC status."""
 
     def __init__(self, code: str, failure: grpc.aio.AioRpcError, trailers: Metadata) -> None:
@@ -159,20 +159,22 @@ class RpcForwarder:
         self._rays = rays or Rays("rpc", queued_max=0)
         self._answer_timeout_s = answer_timeout_ms / 1000
         self._shares = RequestPermits(at_once, wait_ms)
-        self._turns = WokenCallQueue()
-        self._looking: asyncio.Task[None] | None = None
+        self._woken_calls = WokenCallQueue()
+        self._connecting: asyncio.Task[None] | None = None
         self._is_ready = asyncio.Event()
 
-    async def answer(self, asked: ForwardedCall, time_left_s: float | None) -> bytes:
+    async def answer(self, forwarded_call: ForwardedCall, time_left_s: float | None) -> bytes:
         loop = asyncio.get_running_loop()
         deadline = None if time_left_s is None else loop.time() + time_left_s
-        metadata = _metadata(asked, self._rays.pass_on(asked.trace))
-        async with self._shares.permit(asked.fields.get("authorization"), asked.client):
-            answer = await self._ask(asked, metadata, deadline)
+        metadata = _metadata(forwarded_call, self._rays.pass_on(forwarded_call.trace))
+        async with self._shares.permit(
+            forwarded_call.fields.get("authorization"), forwarded_call.client
+        ):
+            answer = await self._ask(forwarded_call, metadata, deadline)
         task = WaitingTask()
         while isinstance(answer, WaitForChange):
-            asked.check_parked()
-            asked.trace.is_held = True
+            forwarded_call.check_parked()
+            forwarded_call.trace.is_held = True
             is_over = await self._long_polls.wait(task, answer)
             again = (
                 *metadata,
@@ -182,38 +184,40 @@ class RpcForwarder:
                 ),
             )
             # Checked before the queue, so that all callers learn of an absent server at once.
-            await self._look()
-            async with self._turns.one(asked.fields.get("authorization"), asked.client):
-                answer = await self._ask(asked, again, deadline)
+            await self._wait_until_connected()
+            async with self._woken_calls.permit(
+                forwarded_call.fields.get("authorization"), forwarded_call.client
+            ):
+                answer = await self._ask(forwarded_call, again, deadline)
         return answer
 
-    async def _look(self) -> None:
+    async def _wait_until_connected(self) -> None:
         if self._channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
             return
-        if self._looking is None or self._looking.done():
+        if self._connecting is None or self._connecting.done():
             is_ready = self._is_ready = asyncio.Event()
-            looking = self._channel.channel_ready()
-            self._looking = asyncio.get_running_loop().create_task(looking)
-            self._looking.add_done_callback(lambda _: is_ready.set())
+            connect = self._channel.channel_ready()
+            self._connecting = asyncio.get_running_loop().create_task(connect)
+            self._connecting.add_done_callback(lambda _: is_ready.set())
         with suppress(TimeoutError):
-            async with asyncio.timeout(_READY_S):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 await self._is_ready.wait()
 
     async def _ask(
-        self, asked: ForwardedCall, metadata: Metadata, deadline: float | None
+        self, forwarded_call: ForwardedCall, metadata: Metadata, deadline: float | None
     ) -> bytes | WaitForChange:
         timeout_s = self._answer_timeout_s
         if deadline is not None:
             timeout_s = min(timeout_s, deadline - asyncio.get_running_loop().time())
         try:
             method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-            method = self._channel.unary_unary(asked.path)
-            call = method(asked.data, metadata=metadata, timeout=timeout_s)
+            method = self._channel.unary_unary(forwarded_call.path)
+            call = method(forwarded_call.data, metadata=metadata, timeout=timeout_s)
             began = perf_counter()
             try:
                 answer = await call
             finally:
-                asked.trace.note("control plane", began)
+                forwarded_call.trace.note("control plane", began)
             for key, value in await call.trailing_metadata() or ():
                 if key == request_headers.INTERNAL_WAIT:
                     return request_headers.read_wait(str(value))
@@ -222,8 +226,8 @@ class RpcForwarder:
             raise _failure(failure) from None
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
         await self._channel.close()
 
 
@@ -238,11 +242,11 @@ def check_parked(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> No
         raise ServiceError("HEADERS_TOO_LARGE", detail)
 
 
-def _metadata(asked: ForwardedCall, traceparent: str) -> Metadata:
-    fields = asked.fields
+def _metadata(forwarded_call: ForwardedCall, traceparent: str) -> Metadata:
+    fields = forwarded_call.fields
     return (
         *((name, fields[name]) for name in _PASSED if name in fields),
-        (request_headers.INTERNAL_CLIENT, str(asked.client)),
+        (request_headers.INTERNAL_CLIENT, str(forwarded_call.client)),
         ("traceparent", traceparent),
     )
 
@@ -255,7 +259,7 @@ def _failure(failure: grpc.aio.AioRpcError) -> Exception:
             for key, value in failure.trailing_metadata() or ()
             if key in (RAY_ID, DETAILS)
         )
-        return Failed(error.code, failure, trailers)
+        return UpstreamError(error.code, failure, trailers)
     if failure.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServiceError("DEADLINE_EXCEEDED")
     return ServiceError("CONTROL_PLANE_UNAVAILABLE")

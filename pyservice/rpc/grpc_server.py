@@ -21,7 +21,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, Meter, RequestMetrics, TransportMetrics
 from pyservice.observability.rays import Rays, Trace, current
 from pyservice.rpc.error_status import RAY_ID, status_code, trailers
-from pyservice.rpc.forwarding import Failed, ForwardedCall, RpcForwarder, check_parked
+from pyservice.rpc.forwarding import ForwardedCall, RpcForwarder, UpstreamError, check_parked
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal_grpc import Handler, add_internal, listen
 from pyservice.rpc.slow_message_limits import SlowMessageLimits
@@ -34,7 +34,7 @@ from pyservice.transport import (
     request_headers,
 )
 from pyservice.transport.client_address import TrustedProxies
-from pyservice.transport.rate_limits import Gate, Limits, check_rate_limit
+from pyservice.transport.rate_limits import AddressOrTokenLimit, Limits, check_rate_limit
 from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
@@ -49,14 +49,14 @@ _PING_MS: Final = 75_000
 _ADDRESSES_OF_NAME: Final = 2
 
 
-def largest_message_bytes(settings: TransportSettings, served: Iterable[str]) -> int:
-    own_limits = (METHODS[name].body_limit_bytes or 0 for name in served)
+def largest_message_bytes(settings: TransportSettings, names: Iterable[str]) -> int:
+    own_limits = (METHODS[name].body_limit_bytes or 0 for name in names)
     return max(_GRPCIO_LIMIT_FACTOR * settings.message_limit_bytes, 0, *own_limits)
 
 
 def options(settings: TransportSettings, address: str, largest_bytes: int) -> list[tuple[str, Any]]:
     metadata_limit = _GRPCIO_LIMIT_FACTOR * settings.headers_limit_bytes
-    found: list[tuple[str, Any]] = [
+    entries: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", largest_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", metadata_limit),
@@ -72,11 +72,11 @@ def options(settings: TransportSettings, address: str, largest_bytes: int) -> li
     if not settings.is_internal:
         # Unlike HTTP, closing after a response would fail a call that arrives at that moment.
         idle_ms = max(settings.keep_alive_timeout_ms, settings.receive_timeout_ms)
-        found.append(("grpc.max_connection_idle_ms", idle_ms))
+        entries.append(("grpc.max_connection_idle_ms", idle_ms))
     if settings.rpc_connections_max is not None:
         most = settings.rpc_connections_max // (_ADDRESSES_OF_NAME if _is_name(address) else 1)
-        found.append(("grpc.max_allowed_incoming_connections", max(1, most)))
-    return found
+        entries.append(("grpc.max_allowed_incoming_connections", max(1, most)))
+    return entries
 
 
 def _is_name(address: str) -> bool:
@@ -85,9 +85,9 @@ def _is_name(address: str) -> bool:
 
 
 def stream_handler(
-    repeated: grpc.RpcMethodHandler[bytes, bytes], stream: Stream
+    unary: grpc.RpcMethodHandler[bytes, bytes], stream: Stream
 ) -> grpc.RpcMethodHandler[bytes, bytes]:
-    serve: Any = repeated.unary_unary
+    serve: Any = unary.unary_unary
 
     async def serve_stream(data: bytes, context: Context) -> None:
         last_index = None
@@ -141,26 +141,28 @@ class RpcServer:
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
         largest_bytes = largest_message_bytes(settings, (*operations, *forwarded))
         # The public server has already received forwarded messages in full.
-        self._reading = None
+        self._message_limits = None
         if not settings.is_internal:
-            self._reading = SlowMessageLimits(
+            self._message_limits = SlowMessageLimits(
                 settings, largest_bytes, metrics.grpc, self._calls.client_of
             )
 
         def add(method: Method, handler: Any, rpc_name: str | None = None) -> None:
             service, _, name = method.name.rpartition(".")
-            if self._reading is not None:
-                handler = self._reading.first(handler, is_told=True, needs_token=method.needs_token)
+            if self._message_limits is not None:
+                handler = self._message_limits.limit_first_message(
+                    handler, takes_errors=True, needs_token=method.needs_token
+                )
             services.setdefault(service, {})[rpc_name or name] = handler
 
         for name, operation in operations.items():
             method = METHODS[name]
-            gate = (
-                limits.control_gate(method.slug)
+            rate_limit = (
+                limits.control_plane_limit(method.slug)
                 if settings.is_internal
-                else limits.gate(method.slug)
+                else limits.data_plane_limit(method.slug)
             )
-            handler = self._calls.handler(operation, method, gate)
+            handler = self._calls.handler(operation, method, rate_limit)
             add(method, handler)
             if name in STREAMS:
                 stream = STREAMS[name]
@@ -169,7 +171,7 @@ class RpcServer:
         for name in names:
             if forwarder is None:
                 raise ValueError("forwarded operations need a forwarder")
-            add(METHODS[name], self._calls.forwarded(METHODS[name], forwarder))
+            add(METHODS[name], self._calls.forwarding_handler(METHODS[name], forwarder))
         self.health = Health(services)
         self._server = grpc.aio.server(options=options(settings, address, largest_bytes))
         add_internal(self._server, internal or {})
@@ -177,8 +179,8 @@ class RpcServer:
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(service, handlers),)
             )
-        add_health(self._server, self.health, self._reading)
-        add_reflection(self._server, services, self._reading)
+        add_health(self._server, self.health, self._message_limits)
+        add_reflection(self._server, services, self._message_limits)
 
     async def start(self) -> int:
         try:
@@ -197,8 +199,8 @@ class RpcServer:
         if not done:
             self._calls.refuse_running()
         await stopping
-        if self._reading is not None:
-            self._reading.close()
+        if self._message_limits is not None:
+            self._message_limits.close()
 
 
 class _Calls:
@@ -227,7 +229,7 @@ class _Calls:
             task.cancel()
 
     def handler(
-        self, operation: Operation, method: Method, gate: Gate | None
+        self, operation: Operation, method: Method, rate_limit: AddressOrTokenLimit | None
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         meter = self._metrics.meter(method.slug)
         run, authorize, read = operation.run, operation.authorize, self._reader(method)
@@ -237,12 +239,14 @@ class _Calls:
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
             ray_id = trace.ray_id
             call = self._call(context, fields, ray_id)
-            found = authorize(call)
-            caller = found if isinstance(found, Caller) else await found
+            authorization = authorize(call)
+            caller = authorization if isinstance(authorization, Caller) else await authorization
             trace.caller = caller
             trace.authorized = perf_counter()
-            if gate is not None and not (is_internal and request_headers.INTERNAL_HELD in fields):
-                check_rate_limit(gate, caller, meter)
+            if rate_limit is not None and not (
+                is_internal and request_headers.INTERNAL_HELD in fields
+            ):
+                check_rate_limit(rate_limit, caller, meter)
             if takes_key:
                 check_idempotency_key(call.idempotency_key)
             else:
@@ -265,9 +269,9 @@ class _Calls:
             context.set_trailing_metadata(((RAY_ID, ray_id),))
             return response.SerializeToString()
 
-        return self._served(method, meter, work)
+        return self._measured_handler(method, meter, work)
 
-    def forwarded(
+    def forwarding_handler(
         self, method: Method, forwarder: RpcForwarder
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         limit = self._limit_bytes(method)
@@ -276,14 +280,14 @@ class _Calls:
             _check_length(data, limit)
             client, _, _ = self._client(context, fields)
             check = partial(check_parked, data, context)
-            asked = ForwardedCall(method.grpc_path, data, fields, client, trace, check)
-            answer = await forwarder.answer(asked, context.time_remaining())
+            forwarded_call = ForwardedCall(method.grpc_path, data, fields, client, trace, check)
+            answer = await forwarder.answer(forwarded_call, context.time_remaining())
             context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
             return answer
 
-        return self._served(method, self._metrics.meter(method.slug), work)
+        return self._measured_handler(method, self._metrics.meter(method.slug), work)
 
-    def _served(
+    def _measured_handler(
         self, method: Method, meter: Meter, work: Work
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         transport_metrics, running, loop = self._metrics, self._running, self._loop
@@ -299,10 +303,10 @@ class _Calls:
             trace = Trace("", started)
             current.set(trace)
             code = "INTERNAL"
-            failure: ServiceError | Failed
+            failure: ServiceError | UpstreamError
             try:
                 fields, size = _fields(context)
-                trace.ray_id, trace.given = request_headers.read_traceparent(
+                trace.ray_id, trace.parent_span = request_headers.read_traceparent(
                     fields.get("traceparent")
                 )
                 if size > headers_limit:
@@ -312,7 +316,7 @@ class _Calls:
                 reply = await work(data, context, fields, trace)
                 code = OK
                 return reply
-            except (ServiceError, Failed) as error:
+            except (ServiceError, UpstreamError) as error:
                 failure = error
                 code = error.code
             except asyncio.CancelledError:
@@ -330,7 +334,7 @@ class _Calls:
                 ended = perf_counter()
                 meter.observe(code, ended - started)
                 rays.end(trace, "grpc", method.slug, code, ended)
-            if isinstance(failure, Failed):
+            if isinstance(failure, UpstreamError):
                 await context.abort(failure.status, failure.detail, failure.trailers)
             else:
                 await context.abort(
@@ -402,16 +406,16 @@ class _Calls:
         return max(self._settings.message_limit_bytes, method.body_limit_bytes or 0)
 
     def _peer(self, text: str) -> tuple[client_address.Address, bytes]:
-        known = self._peers.get(text)
-        if known is None:
+        entry = self._peers.get(text)
+        if entry is None:
             kind, _, rest = text.partition(":")
             host = unquote(rest).rpartition(":")[0].strip("[]") if kind != "unix" else ""
             peer = client_address.parse_address(host) or client_address.LOCAL
-            known = (peer, client_address.packed_client(peer))
+            entry = (peer, client_address.packed_client(peer))
             if len(self._peers) >= _MAX_PEERS:
                 self._peers.clear()
-            self._peers[text] = known
-        return known
+            self._peers[text] = entry
+        return entry
 
 
 def _check_length(data: bytes, limit_bytes: int) -> None:

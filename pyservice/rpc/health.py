@@ -30,7 +30,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # an untype
 
     def __init__(self, services: Iterable[str]) -> None:
         self._statuses = dict.fromkeys(("", *services), _NOT_SERVING)
-        self._changed = asyncio.Event()
+        self._change = asyncio.Event()
         self._is_ending = False
 
     def set_serving(self, is_serving: bool) -> None:
@@ -43,8 +43,8 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # an untype
         self.set_serving(False)
 
     def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._change.set()
+        self._change = asyncio.Event()
 
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Any
@@ -55,23 +55,21 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # an untype
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
-        told = None
+        last_status = None
         while True:
-            changed = self._changed
+            change = self._change
             status = self._statuses.get(request.service, _UNKNOWN)
-            if status != told:
+            if status != last_status:
                 await context.write(health_pb2.HealthCheckResponse(status=status))
-                told = status
+                last_status = status
             elif self._is_ending:
                 break
             else:
-                await changed.wait()
+                await change.wait()
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
 
-def add_health(
-    server: grpc.aio.Server, servicer: Health, reading: SlowMessageLimits | None
-) -> None:
+def add_health(server: grpc.aio.Server, servicer: Health, limits: SlowMessageLimits | None) -> None:
     forms: dict[str, Any] = {
         "request_deserializer": health_pb2.HealthCheckRequest.FromString,
         "response_serializer": health_pb2.HealthCheckResponse.SerializeToString,
@@ -80,21 +78,21 @@ def add_health(
         "Check": grpc.unary_unary_rpc_method_handler(servicer.Check, **forms),
         "Watch": grpc.unary_stream_rpc_method_handler(servicer.Watch, **forms),
     }
-    if reading is not None:
-        handlers = {name: reading.first(handler) for name, handler in handlers.items()}
+    if limits is not None:
+        handlers = {name: limits.limit_first_message(handler) for name, handler in handlers.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH, handlers),))
 
 
 def add_reflection(
-    server: grpc.aio.Server, services: Iterable[str], reading: SlowMessageLimits | None
+    server: grpc.aio.Server, services: Iterable[str], limits: SlowMessageLimits | None
 ) -> None:
-    _name_v1()
+    _register_v1()
     names = (*services, HEALTH, REFLECTION_V1, REFLECTION_V1ALPHA)
     servicer = reflection.aio.ReflectionServicer(names)
 
     async def answers(requests: Any, context: Any) -> AsyncIterator[Any]:
-        if reading is not None:
-            requests = reading.messages(context)
+        if limits is not None:
+            requests = limits.messages(context)
         async for reply in servicer.ServerReflectionInfo(requests, context):
             yield reply
 
@@ -108,21 +106,21 @@ def add_reflection(
         server.add_generic_rpc_handlers((generic,))
 
 
-def _name_v1() -> None:
+def _register_v1() -> None:
     pool = descriptor_pool.Default()
-    renamed = descriptor_pb2.FileDescriptorProto()
-    reflection_pb2.DESCRIPTOR.CopyToProto(renamed)
-    renamed.name = "grpc/reflection/v1/reflection.proto"
-    renamed.package = "grpc.reflection.v1"
-    for message in renamed.message_type:
+    description = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(description)
+    description.name = "grpc/reflection/v1/reflection.proto"
+    description.package = "grpc.reflection.v1"
+    for message in description.message_type:
         for field in message.field:
             if field.type_name:
                 field.type_name = _in_v1(field.type_name)
-    for service in renamed.service:
+    for service in description.service:
         for method in service.method:
             method.input_type = _in_v1(method.input_type)
             method.output_type = _in_v1(method.output_type)
-    pool.AddSerializedFile(renamed.SerializeToString())
+    pool.AddSerializedFile(description.SerializeToString())
 
 
 def _in_v1(name: str) -> str:

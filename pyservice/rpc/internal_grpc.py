@@ -50,10 +50,10 @@ class Unreachable(Exception):
 
 def _method(name: str) -> MethodDescriptor:
     service, _, rpc_name = name.rpartition(".")
-    found: MethodDescriptor = (
+    method: MethodDescriptor = (
         descriptor_pool.Default().FindServiceByName(service).methods_by_name[rpc_name]
     )
-    return found
+    return method
 
 
 def unix_address(path: Path) -> str:
@@ -198,7 +198,7 @@ class ChangesPoll:
     async def run(self) -> None:
         pause_ms = 0
         while True:
-            run, after = await self._long_polls.question()
+            run, after = await self._long_polls.next_query()
             try:
                 changes = await self._ask(run, after)
             except (Unreachable, ServiceError) as failure:

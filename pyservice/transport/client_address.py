@@ -76,7 +76,7 @@ class TrustedProxies:
             return peer
         client = peer
         for text in reversed(forwarded_for.split(",")):
-            address = _forwarded(text.strip())
+            address = _parse_forwarded(text.strip())
             if address is None:
                 break
             client = address
@@ -85,7 +85,7 @@ class TrustedProxies:
         return client
 
 
-def _forwarded(text: str) -> Address | None:
+def _parse_forwarded(text: str) -> Address | None:
     address = parse_address(text)
     if address is None and text.startswith("["):
         address = parse_address(text[1:].partition("]")[0])

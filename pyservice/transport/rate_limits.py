@@ -51,7 +51,7 @@ class Buckets:
         self._max_keys = max(1, max_keys // 2)
         self._young: dict[bytes, float] = {}
         self._old: dict[bytes, float] = {}
-        self._born = float("-inf")
+        self._young_since = float("-inf")
         self.change(rate)
 
     def change(self, rate: Rate) -> None:
@@ -59,7 +59,7 @@ class Buckets:
         self._interval = 1.0 / rate.per_second if rate.per_second else 0.0
         self._refill = rate.burst * self._interval
         # A bucket that is full later than this has no whole token left.
-        self._patience = self._refill - self._interval
+        self._max_debt = self._refill - self._interval
 
     def take(self, key: bytes, now: float) -> float:
         """Takes one token from the bucket of `key`. `now` is in monotonic seconds.
@@ -68,16 +68,16 @@ class Buckets:
         """
         if not self._interval:
             return 0.0
-        if now - self._born >= self._refill or len(self._young) >= self._max_keys:
+        if now - self._young_since >= self._refill or len(self._young) >= self._max_keys:
             self._old = self._young
             self._young = {}
-            self._born = now
+            self._young_since = now
         full_at = self._young.get(key)
         if full_at is None:
             full_at = self._old.get(key, now)
         if full_at < now:
             full_at = now
-        wait = full_at - now - self._patience
+        wait = full_at - now - self._max_debt
         # The comparison tolerates rounding errors of up to a nanosecond.
         if wait > 1e-9:
             return wait
@@ -94,7 +94,7 @@ class Buckets:
         return len(self._young) + len(self._old)
 
 
-class Gate:
+class AddressOrTokenLimit:
     def __init__(self, addresses: Buckets | None, tokens: Buckets) -> None:
         self._addresses = addresses
         self._tokens = tokens
@@ -133,29 +133,31 @@ class Limits:
         self._control_tokens.change(control)
         self._control_addresses.change(control)
 
-    def control_gate(self, slug: str) -> Gate:
+    def control_plane_limit(self, slug: str) -> AddressOrTokenLimit:
         """Returns the rate limit of a control plane operation.
 
         Back ends are limited by access token, and all other callers by address.
         """
         if slug in ANONYMOUS_CHANGES:
-            return Gate(self._anonymous_addresses, self._control_tokens)
-        return Gate(self._control_addresses, self._control_tokens)
+            return AddressOrTokenLimit(self._anonymous_addresses, self._control_tokens)
+        return AddressOrTokenLimit(self._control_addresses, self._control_tokens)
 
-    def gate(self, slug: str) -> Gate | None:
+    def data_plane_limit(self, slug: str) -> AddressOrTokenLimit | None:
         """Returns the rate limit of a data plane operation, or None if the operation has no limit."""
         if slug in CLIENT_OPERATIONS:
-            return Gate(self._client_addresses, self._client_tokens)
+            return AddressOrTokenLimit(self._client_addresses, self._client_tokens)
         if slug in CONTROL_OPERATIONS:
-            return Gate(None, self._control_tokens)
+            return AddressOrTokenLimit(None, self._control_tokens)
         return None
 
 
-def check_rate_limit(gate: Gate, caller: Caller, meter: Meter) -> None:
+def check_rate_limit(limit: AddressOrTokenLimit, caller: Caller, meter: Meter) -> None:
     """Takes a rate limit token for one call of the caller. Raises RATE_LIMITED if none is left."""
     kind = caller.kind
     is_back_end = kind is TokenKind.ENVIRONMENT or kind is TokenKind.CLOUD
-    wait_s = gate.wait_s(caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end)
+    wait_s = limit.wait_s(
+        caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end
+    )
     if wait_s:
         meter.rate_limited += 1
         raise ServiceError("RATE_LIMITED", retry_after_s=max(1, ceil(wait_s)))

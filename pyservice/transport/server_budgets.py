@@ -180,7 +180,7 @@ class BodyBudget:
         self._share_bytes = max(total_bytes // _BODY_SHARES, largest_bytes)
         self._total_bytes = max(total_bytes, self._share_bytes)
         self._metrics = metrics
-        self._held: dict[bytes, int] = {}
+        self._bytes_of: dict[bytes, int] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -193,23 +193,23 @@ class BodyBudget:
         """Counts more bytes for an address. Raises OVERLOADED and counts nothing if a limit is
         exceeded.
         """
-        held = self._held.get(source, 0) + more_bytes
+        address_bytes = self._bytes_of.get(source, 0) + more_bytes
         total, share = self._metrics.body_bytes + more_bytes, self._share_bytes
         reserve = share // 2 if is_small else 0
-        if held > share + reserve and total > self._total_bytes // 2:
+        if address_bytes > share + reserve and total > self._total_bytes // 2:
             raise ServiceError("OVERLOADED", _ADDRESS_DETAIL)
         if total > self._total_bytes + (self._total_bytes // 2 if is_small else 0):
             raise ServiceError("OVERLOADED")
-        self._held[source] = held
+        self._bytes_of[source] = address_bytes
         self._metrics.body_bytes = total
 
     def give_back(self, source: bytes, size_bytes: int) -> None:
         self._metrics.body_bytes -= size_bytes
-        left = self._held[source] - size_bytes
-        if left:
-            self._held[source] = left
+        left_bytes = self._bytes_of[source] - size_bytes
+        if left_bytes:
+            self._bytes_of[source] = left_bytes
         else:
-            del self._held[source]
+            del self._bytes_of[source]
 
 
 _ADDRESS_DETAIL: Final = (

@@ -26,17 +26,17 @@ class ReadProgress:
     The server's own buffers shrink in large steps with long pauses, so they do not show progress.
     """
 
-    __slots__ = ("_looked_s", "_seen", "_transport")
+    __slots__ = ("_polled_s", "_read_bytes", "_transport")
 
     def __init__(self, transport: asyncio.Transport, now_s: float) -> None:
         self._transport = transport
-        self._looked_s = now_s
-        self._seen = _read_bytes(transport)
+        self._polled_s = now_s
+        self._read_bytes = _acked_bytes(transport)
 
-    def goes_on(self, now_s: float) -> bool:
-        seen, looked_s = self._seen, self._looked_s
-        self._seen, self._looked_s = _read_bytes(self._transport), now_s
-        return self._seen - seen >= max(MIN_BYTES_PER_SECOND * (now_s - looked_s), 1)
+    def has_advanced(self, now_s: float) -> bool:
+        before, polled_s = self._read_bytes, self._polled_s
+        self._read_bytes, self._polled_s = _acked_bytes(self._transport), now_s
+        return self._read_bytes - before >= max(MIN_BYTES_PER_SECOND * (now_s - polled_s), 1)
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:
@@ -44,7 +44,7 @@ def unread_bytes(transport: asyncio.Transport) -> int:
     return transport.get_write_buffer_size()
 
 
-def _read_bytes(transport: asyncio.Transport) -> int:
+def _acked_bytes(transport: asyncio.Transport) -> int:
     """Returns the number of bytes that the client acknowledged.
 
     Without TCP information, returns a number that grows as the write buffer empties.
@@ -67,7 +67,7 @@ class LingeringClose:
 
     def __init__(self, transport: asyncio.Transport, now_s: float, read_timeout_s: float) -> None:
         self._transport = transport
-        self._reading = ReadProgress(transport, now_s)
+        self._read_progress = ReadProgress(transport, now_s)
         self._read_timeout_s = read_timeout_s
         self._next_read_check_s = now_s + read_timeout_s
         self._ends_s = now_s + LINGER_MAX_S
@@ -80,12 +80,12 @@ class LingeringClose:
         """Returns whether to keep the connection open. Call it every LINGER_POLL_INTERVAL_S."""
         if unread_bytes(self._transport):
             self._silent_polls, self._ends_s = 0, now_s + LINGER_MAX_S
-            return self._goes_on_reading(now_s)
+            return self._is_reading(now_s)
         self._silent_polls += 1
         return self._silent_polls < _SILENT_POLLS and now_s < self._ends_s
 
-    def _goes_on_reading(self, now_s: float) -> bool:
+    def _is_reading(self, now_s: float) -> bool:
         if now_s < self._next_read_check_s:
             return True
         self._next_read_check_s = now_s + self._read_timeout_s
-        return self._reading.goes_on(now_s)
+        return self._read_progress.has_advanced(now_s)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 WAIT_S = 20.0
 
 
-class Gate:
+class AddressOrTokenLimit:
     def __init__(self) -> None:
         self.begun = threading.Event()
         self._open = threading.Event()
@@ -40,7 +40,7 @@ async def threads() -> AsyncIterator[FairThreadPool]:
 
 
 async def test_tenant_uses_one_thread(threads: FairThreadPool) -> None:
-    first, second = Gate(), Gate()
+    first, second = AddressOrTokenLimit(), AddressOrTokenLimit()
     several = [asyncio.ensure_future(threads.run("a", gate.step)) for gate in (first, second)]
     await first.reached()
     for number in range(20):
@@ -53,7 +53,7 @@ async def test_tenant_uses_one_thread(threads: FairThreadPool) -> None:
 
 
 async def test_tenants_take_turns() -> None:
-    threads, order, gate = FairThreadPool(threads=1), list[str](), Gate()
+    threads, order, gate = FairThreadPool(threads=1), list[str](), AddressOrTokenLimit()
 
     def noting(name: str) -> Callable[[], None]:
         return lambda: order.append(name)
@@ -71,7 +71,7 @@ async def test_tenants_take_turns() -> None:
 
 
 async def test_cancelled_caller_keeps_its_slot_until_the_step_ends(threads: FairThreadPool) -> None:
-    gate, later = Gate(), Gate()
+    gate, later = AddressOrTokenLimit(), AddressOrTokenLimit()
     given_up = asyncio.ensure_future(threads.run("a", gate.step))
     await gate.reached()
     given_up.cancel()

@@ -51,7 +51,7 @@ def basic(user: str, password: str) -> bytes:
 USERS = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
 
 
-class Gate:
+class AddressOrTokenLimit:
     """Replaces password comparisons by fast ones, and blocks them until the test opens it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ class Gate:
 
 
 class Guessers:
-    def __init__(self, checker: SitePasswords, gate: Gate) -> None:
+    def __init__(self, checker: SitePasswords, gate: AddressOrTokenLimit) -> None:
         self._checker = checker
         self.gate = gate
         self.outcomes = Counter[str]()
@@ -96,7 +96,7 @@ async def checker() -> AsyncIterator[SitePasswords]:
 
 @pytest.fixture
 def guessers(checker: SitePasswords, monkeypatch: pytest.MonkeyPatch) -> Guessers:
-    return Guessers(checker, Gate(monkeypatch))
+    return Guessers(checker, AddressOrTokenLimit(monkeypatch))
 
 
 def sites_of(group: str, address: bytes) -> list[Source]:

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from pyservice.calls import Caller, WaitForChange
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.transport.rate_limits import Limits, Rate
-from pyservice.watch import WOKEN_A_TURN
+from pyservice.watch import WAKE_UPS_PER_TURN
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import close_all, read_index, watch, watch_many
 from tests.support.forwarding_pair import (
@@ -98,7 +98,7 @@ async def test_equal_requests_are_read_once_with_separate_ray_ids(servers: Serve
     reads = servers.control.reads
     servers.control.pay(GROUP, "now")
     responses = [await asyncio.wait_for(one.read(), PATIENCE_S) for one in watching]
-    assert reads < servers.control.reads <= reads + MANY // WOKEN_A_TURN
+    assert reads < servers.control.reads <= reads + MANY // WAKE_UPS_PER_TURN
     assert len({response.body for response in responses}) == 1
     assert responses[0].json["group"] == {"payment_succeeded_ts": "now"}
     assert len({response.headers["x-ray-id"] for response in responses}) == MANY

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyservice.edge.http_application import Routes, decoded
+from pyservice.edge.http_application import Routes, decode_path
 from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
 
@@ -79,7 +79,7 @@ def test_unknown_path_is_not_found(routes: Routes, path: str) -> None:
     with pytest.raises(ServiceError) as raised:
         routes.match("GET", path)
     assert raised.value.code == "NOT_FOUND"
-    assert routes.allowed(path) == ()
+    assert routes.allowed_methods(path) == ()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_wrong_method_returns_the_allowed_methods(
         routes.match(verb, path)
     assert raised.value.code == "METHOD_NOT_ALLOWED"
     assert raised.value.headers == {"allow": allow}
-    assert routes.allowed(path) == (allow,)
+    assert routes.allowed_methods(path) == (allow,)
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ def test_wrong_method_returns_the_allowed_methods(
     ],
 )
 def test_encoded_slash_belongs_to_its_parameter(routes: Routes, sent: str, given: str) -> None:
-    path = decoded(f"/cloud/games/arena/matchmaker/lobbies/{sent}".encode())
+    path = decode_path(f"/cloud/games/arena/matchmaker/lobbies/{sent}".encode())
     method, parameters = routes.match("DELETE", path)
     assert (method.slug, parameters) == ("detach", {"game_id": "arena", "lobby_id": given})
-    assert routes.allowed(path) == ("DELETE",)
+    assert routes.allowed_methods(path) == ("DELETE",)
 
 
 @pytest.mark.parametrize("slash", ["%2F", "%2f", "%252F"])
 @pytest.mark.parametrize("path", ["/matchmaker*regions", "/matchmaker/lobbies/a*state"])
 def test_encoded_slash_does_not_split_the_path(routes: Routes, path: str, slash: str) -> None:
-    path = decoded(path.replace("*", slash).encode())
-    assert routes.allowed(path) == ()
+    path = decode_path(path.replace("*", slash).encode())
+    assert routes.allowed_methods(path) == ()
     with pytest.raises(ServiceError) as raised:
         routes.match("GET", path)
     assert raised.value.code == "NOT_FOUND"
@@ -133,7 +133,7 @@ def test_encoded_slash_does_not_split_the_path(routes: Routes, path: str, slash:
 
 @pytest.mark.parametrize("path", [b"/a%ed%b0%afb", b"/a\xed\xb0\xafb", b"/a%udc2fb"])
 def test_internal_slash_placeholder_cannot_be_sent(path: bytes) -> None:
-    assert not any("\ud800" <= character <= "\udfff" for character in decoded(path))
+    assert not any("\ud800" <= character <= "\udfff" for character in decode_path(path))
 
 
 def test_fixed_path_precedes_a_template_without_hiding_it() -> None:
@@ -145,7 +145,7 @@ def test_fixed_path_precedes_a_template_without_hiding_it() -> None:
     assert routes.match("GET", "/a/fixed/state") == (fixed_get, {})
     assert routes.match("GET", "/a/other/state") == (by_id, {"lobby_id": "other"})
     assert routes.match("PUT", "/a/fixed/state") == (put_by_id, {"lobby_id": "fixed"})
-    assert routes.allowed("/a/fixed/state") == ("GET", "PUT")
+    assert routes.allowed_methods("/a/fixed/state") == ("GET", "PUT")
 
 
 @pytest.mark.parametrize("name", ["FindLobby", "GetLobbyState"])

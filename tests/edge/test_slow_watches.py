@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.edge import watch_batch_endpoint, watch_batch_format
+from pyservice.edge import woken_batch_endpoint, woken_batch_format
 from pyservice.transport.rate_limits import Limits, Rate
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import Behind, close_all, message, read_index, watch, watch_many
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_batch_endpoint, "_MOMENT_S", 0.3)
+    monkeypatch.setattr(woken_batch_endpoint, "_SLOW_AFTER_S", 0.3)
 
 
 UNLIMITED = Limits(control=Rate(0, 1))
@@ -226,4 +226,4 @@ async def test_closing_the_parts_cancels_slow_reads() -> None:
 
 
 def numbers_in(part: bytes) -> list[int]:
-    return [number for number, _ in watch_batch_format.BatchReplyReader().feed(part)]
+    return [number for number, _ in woken_batch_format.WokenReplyReader().feed(part)]

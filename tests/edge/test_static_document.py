@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.edge.http_messages import Answer, Request
+from pyservice.edge.http_messages import HttpResponse, Request
 from pyservice.edge.static_document import StaticDocument
 from pyservice.errors import ServiceError
 from pyservice.transport.client_address import LOCAL
@@ -16,12 +16,12 @@ def published() -> StaticDocument:
     return StaticDocument(b"/openapi.json", BODY)
 
 
-def ask(published: StaticDocument, method: bytes = b"GET", **headers: str) -> Answer:
+def ask(published: StaticDocument, method: bytes = b"GET", **headers: str) -> HttpResponse:
     fields = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
     return published.answer(Request(method, published.path, fields, LOCAL), RAY_ID)
 
 
-def headers_of(answer: Answer) -> dict[bytes, bytes]:
+def headers_of(answer: HttpResponse) -> dict[bytes, bytes]:
     return dict(answer.header_list())
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyservice.edge import watch_batch_format
+from pyservice.edge import woken_batch_format
 from pyservice.edge.forwarding_headers import RequestKey
 from pyservice.edge.http_application import create_app
 from pyservice.edge.http_messages import Request
-from pyservice.edge.watch_batch_endpoint import WatchBatchExchange
-from pyservice.edge.watch_batch_format import BatchedRequest
+from pyservice.edge.woken_batch_endpoint import WokenBatchExchange
+from pyservice.edge.woken_batch_format import WokenRequest
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings, client_address
 from pyservice.transport.rate_limits import Limits
@@ -56,9 +56,9 @@ async def close_all(connections: list[HttpConnection]) -> None:
 
 
 def message(*tokens: str, target: str = BILLING, is_over: bool = False) -> Request:
-    request = Request(b"POST", watch_batch_format.PATH, {}, client_address.LOCAL)
-    request.body = watch_batch_format.write_asked(
-        BatchedRequest(
+    request = Request(b"POST", woken_batch_format.PATH, {}, client_address.LOCAL)
+    request.body = woken_batch_format.write_requests(
+        WokenRequest(
             RequestKey(b"GET", target.encode(), f"Bearer {token}".encode()),
             "192.0.2.1",
             TRACE,
@@ -76,9 +76,9 @@ class Behind:
         api = TransportSettings(is_internal=True)
         self.edge = create_app(self.control.operations(), api, self.metrics, Limits())
 
-    def open(self, request: Request) -> WatchBatchExchange:
+    def open(self, request: Request) -> WokenBatchExchange:
         exchange = self.edge.open(request)
-        assert isinstance(exchange, WatchBatchExchange)
+        assert isinstance(exchange, WokenBatchExchange)
         return exchange
 
     def counts(self) -> dict[str, int]:

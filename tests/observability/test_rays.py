@@ -37,7 +37,7 @@ NAMESPACE = bytes(range(16))
 MANY = 100 * ONE_IN
 
 
-def given(flags: str = "00") -> str:
+def parent_span(flags: str = "00") -> str:
     return f"00-{RAY}-{PARENT}-{flags}"
 
 
@@ -90,7 +90,7 @@ def test_failed_slow_or_traced_requests_are_stored() -> None:
     assert not end(rays, a_trace())
     assert end(rays, a_trace(), "NOT_FOUND")
     assert end(rays, a_trace(took_s=0.11))
-    assert end(rays, a_trace(given()))
+    assert end(rays, a_trace(parent_span()))
     assert not end(rays, a_trace(took_s=0.09))
     assert not end(rays, a_trace(), CANCELLED)
 
@@ -113,9 +113,9 @@ def test_one_in_a_hundred_other_requests_is_stored() -> None:
 
 def test_internal_server_follows_the_public_servers_choice() -> None:
     rays = quiet("control-plane", is_internal=True)
-    assert not end(rays, a_trace(given("00")))
-    assert end(rays, a_trace(given("01")))
-    assert end(rays, a_trace(given("00")), "INTERNAL")
+    assert not end(rays, a_trace(parent_span("00")))
+    assert end(rays, a_trace(parent_span("01")))
+    assert end(rays, a_trace(parent_span("00")), "INTERNAL")
 
 
 def test_both_planes_store_rays_chosen_by_one() -> None:
@@ -132,7 +132,7 @@ def test_both_planes_store_rays_chosen_by_one() -> None:
 
 def test_forwarded_request_names_the_public_span() -> None:
     rays = quiet()
-    trace = a_trace(given())
+    trace = a_trace(parent_span())
     traceparent = rays.pass_on(trace)
     assert traceparent == f"00-{RAY}-{trace.span_id}-01"
     assert trace.span_id != PARENT
@@ -145,7 +145,7 @@ def test_rays_over_rate_or_queue_limit_are_dropped_and_counted() -> None:
     rays = quiet(per_second=5, count=count)
     assert sum(end(rays, a_trace(), "INTERNAL") for _ in range(8)) == 5
     # Requested rays have a separate quota.
-    assert end(rays, a_trace(given()))
+    assert end(rays, a_trace(parent_span()))
     assert (count.kept, count.dropped) == (6, 3)
 
     rays = quiet(queued_max=2, count=(count := RayMetrics()))
@@ -188,7 +188,7 @@ def test_nothing_is_recorded_outside_of_a_request() -> None:
 
 
 def test_collector_spans_form_a_tree_below_the_client_span() -> None:
-    trace = a_trace(given())
+    trace = a_trace(parent_span())
     trace.handled = perf_counter()
     trace.note("webhook", perf_counter(), "00000000000000aa")
     spans = span_set(Kept(trace, "http", "find", "NOT_FOUND", perf_counter(), 0), "data-plane")

@@ -8,8 +8,8 @@ from pyservice.schema.methods import METHODS
 from pyservice.transport.rate_limits import (
     CLIENT_OPERATIONS,
     CONTROL_OPERATIONS,
+    AddressOrTokenLimit,
     Buckets,
-    Gate,
     Limits,
     Rate,
 )
@@ -99,29 +99,29 @@ def test_invalid_rate_is_rejected(per_second: float, burst: int) -> None:
 
 def test_changed_rate_applies_at_once() -> None:
     limits = Limits(Rate(1, 1), Rate(1, 1))
-    gate = limits.gate("find")
-    assert gate is not None
-    assert admitted(gate, 5) == 1
+    limit = limits.data_plane_limit("find")
+    assert limit is not None
+    assert admitted(limit, 5) == 1
     limits.change(Rate(1, 4), Rate(1, 1))
-    assert admitted(gate, 5) == 3
+    assert admitted(limit, 5) == 3
     limits.change(Rate(0, 1), Rate(1, 1))
-    assert admitted(gate, 5) == 5
+    assert admitted(limit, 5) == 5
 
 
 def admitted(
-    gate: Gate,
+    limit: AddressOrTokenLimit,
     times: int,
     address: bytes = ADDRESS,
     token: bytes = TOKEN,
     is_back_end: bool = False,
 ) -> int:
-    waits = [gate.wait_s(address, token, 0.0, is_back_end=is_back_end) for _ in range(times)]
+    waits = [limit.wait_s(address, token, 0.0, is_back_end=is_back_end) for _ in range(times)]
     return waits.count(0.0)
 
 
 def test_client_operations_share_the_bucket_of_an_address() -> None:
     limits = Limits(Rate(1, 3), Rate(1, 3))
-    find, lobbies = limits.gate("find"), limits.gate("list")
+    find, lobbies = limits.data_plane_limit("find"), limits.data_plane_limit("list")
     assert find is not None
     assert lobbies is not None
     assert admitted(find, 2) + admitted(lobbies, 2) == 3
@@ -130,24 +130,24 @@ def test_client_operations_share_the_bucket_of_an_address() -> None:
 
 
 def test_back_end_counts_by_its_token() -> None:
-    gate = Limits(Rate(1, 2), Rate(1, 2)).gate("find")
-    assert gate is not None
+    limit = Limits(Rate(1, 2), Rate(1, 2)).data_plane_limit("find")
+    assert limit is not None
     addresses = [bytes([1, 1, 1, number]) for number in range(3)]
-    assert [admitted(gate, 1, address, is_back_end=True) for address in addresses] == [1, 1, 0]
-    assert admitted(gate, 1) == 1
+    assert [admitted(limit, 1, address, is_back_end=True) for address in addresses] == [1, 1, 0]
+    assert admitted(limit, 1) == 1
 
 
 def test_attach_counts_by_token() -> None:
-    gate = Limits(Rate(1, 2), Rate(1, 3)).gate("attach")
-    assert gate is not None
-    assert admitted(gate, 5) == 3
-    assert admitted(gate, 5, token=b"other") == 3
+    limit = Limits(Rate(1, 2), Rate(1, 3)).data_plane_limit("attach")
+    assert limit is not None
+    assert admitted(limit, 5) == 3
+    assert admitted(limit, 5, token=b"other") == 3
 
 
 def test_lobby_operations_have_no_limit() -> None:
     limits = Limits()
     for slug in ("connected", "disconnected", "ready", "closed", "set_state", "heartbeat"):
-        assert limits.gate(slug) is None
+        assert limits.data_plane_limit(slug) is None
 
 
 def test_every_limited_operation_exists() -> None:
@@ -157,31 +157,33 @@ def test_every_limited_operation_exists() -> None:
 
 def test_control_operations_count_per_token_or_address() -> None:
     limits = Limits(client=Rate(0, 1), control=Rate(1, 2))
-    gate, same = limits.control_gate("create_game"), limits.control_gate("get_games")
+    limit, same = limits.control_plane_limit("create_game"), limits.control_plane_limit("get_games")
 
-    def refused(gate: Gate, address: bytes, token: bytes, *, has_token: bool) -> bool:
-        return gate.wait_s(address, token, 0.0, is_back_end=has_token) > 0
+    def refused(
+        limit: AddressOrTokenLimit, address: bytes, token: bytes, *, has_token: bool
+    ) -> bool:
+        return limit.wait_s(address, token, 0.0, is_back_end=has_token) > 0
 
-    assert not refused(gate, ADDRESS, TOKEN, has_token=True)
+    assert not refused(limit, ADDRESS, TOKEN, has_token=True)
     assert not refused(same, b"elsewhere", TOKEN, has_token=True)
-    assert refused(gate, b"elsewhere", TOKEN, has_token=True)
-    assert not refused(gate, ADDRESS, b"another", has_token=True)
-    assert not refused(gate, ADDRESS, b"x", has_token=False)
-    assert not refused(gate, ADDRESS, b"y", has_token=False)
-    assert refused(gate, ADDRESS, b"z", has_token=False)
+    assert refused(limit, b"elsewhere", TOKEN, has_token=True)
+    assert not refused(limit, ADDRESS, b"another", has_token=True)
+    assert not refused(limit, ADDRESS, b"x", has_token=False)
+    assert not refused(limit, ADDRESS, b"y", has_token=False)
+    assert refused(limit, ADDRESS, b"z", has_token=False)
     limits.change(Rate(0, 1), Rate(0, 1))
-    assert not refused(gate, ADDRESS, b"z", has_token=False)
+    assert not refused(limit, ADDRESS, b"z", has_token=False)
 
 
 def test_tokenless_creation_has_its_own_rate_per_address() -> None:
     limits = Limits(control=Rate(0, 1), anonymous=Rate(1, 2))
-    gate = limits.control_gate("prepare_device_link")
-    waits = [gate.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False) for _ in range(3)]
+    limit = limits.control_plane_limit("prepare_device_link")
+    waits = [limit.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False) for _ in range(3)]
     assert waits[:2] == [0.0, 0.0]
     assert waits[2] > 0
-    assert not gate.wait_s(b"elsewhere", b"elsewhere", 0.0, is_back_end=False)
+    assert not limit.wait_s(b"elsewhere", b"elsewhere", 0.0, is_back_end=False)
     limits.change(Rate(0, 1), Rate(0, 1), Rate(0, 1))
-    assert not gate.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False)
+    assert not limit.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False)
 
 
 def test_returned_token_can_be_taken_again() -> None:

@@ -35,7 +35,7 @@ class Request(WaitingRequest):
         super().__init__()
         self.wakings: list[bool] = []
 
-    def woken(self, *, is_over: bool) -> None:
+    def resume(self, *, is_over: bool) -> None:
         self.wakings.append(is_over)
 
 
@@ -183,7 +183,7 @@ async def test_run_that_parks_a_repeated_request_becomes_current() -> None:
         waiters.hold(second, WaitForChange(("a",), 1, "s"))
     assert (first.wakings, second.wakings) == ([False], [False])
     assert len(waiters) == 1
-    assert await waiters.question() == ("s", 1)
+    assert await waiters.next_query() == ("s", 1)
 
 
 async def test_repeated_request_before_another_restart_proves_nothing() -> None:
@@ -195,7 +195,7 @@ async def test_repeated_request_before_another_restart_proves_nothing() -> None:
     assert (first.wakings, second.wakings) == ([False], [False, False])
     waiters.hold(second, WaitForChange(("a",), 3, "t"))
     assert second.wakings == [False, False]
-    assert await waiters.question() == ("t", 3)
+    assert await waiters.next_query() == ("t", 3)
 
 
 async def test_task_parked_by_another_run_repeats_once_and_waits() -> None:
@@ -266,13 +266,13 @@ async def test_dropped_request_is_not_woken() -> None:
 
 async def test_no_poll_runs_without_waiting_requests() -> None:
     waiters, request = LongPolls(), Request()
-    asking = asyncio.create_task(waiters.question())
+    asking = asyncio.create_task(waiters.next_query())
     await asyncio.sleep(0)
     assert not asking.done()
     waiters.hold(request, WaitForChange(("a",), 5, "r"))
     assert await asking == ("r", 5)
     waiters.drop(request)
-    asking = asyncio.create_task(waiters.question())
+    asking = asyncio.create_task(waiters.next_query())
     await asyncio.sleep(0)
     assert not asking.done()
     asking.cancel()

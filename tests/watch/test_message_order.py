@@ -42,7 +42,7 @@ class Simulation:
         self.requests: list[Request] = []
         self.parks: list[tuple[Request, WaitForChange]] = []
         """Responses of the plane that park a request and have not arrived at the server."""
-        self.question: tuple[str, int] | None = None
+        self.next_query: tuple[str, int] | None = None
         """Long poll that waits at the plane for changes."""
         self.news: tuple[str, Changes] | None = None
         """Response to the long poll that has not arrived at the server."""
@@ -76,13 +76,13 @@ class Simulation:
             self.waiters.hold(*self.parks.pop(number % len(self.parks)))
 
     def wait(self, _: None) -> None:
-        if self.question is None and self.news is None and len(self.waiters):
-            self.question = _now(self.waiters.question())
+        if self.next_query is None and self.news is None and len(self.waiters):
+            self.next_query = _now(self.waiters.next_query())
 
     def ask(self, _: None) -> None:
         self.wait(None)
-        if self.question is not None:
-            (run, after), self.question = self.question, None
+        if self.next_query is not None:
+            (run, after), self.next_query = self.next_query, None
             self.news = run, _now(self.plane.changes_after(run, after, 0.0))
 
     def deliver(self, _: None) -> None:
@@ -91,7 +91,7 @@ class Simulation:
             self.waiters.take(asked, changes)
 
     def leave(self, number: int) -> None:
-        held = [request for request in self.requests if request in self.waiters._held]
+        held = [request for request in self.requests if request in self.waiters._requests]
         if held:
             request = held[number % len(held)]
             self.waiters.drop(request)
@@ -100,7 +100,7 @@ class Simulation:
     def restart(self) -> None:
         self.plane = Topics(self.capacity)
         self.truth = {}
-        self.question = None
+        self.next_query = None
 
     def arrive(self) -> None:
         """Delivers all messages. After one more poll the server knows every change."""
@@ -116,7 +116,7 @@ class Simulation:
         change.
         """
         for request in self.requests:
-            is_held = request in self.waiters._held
+            is_held = request in self.waiters._requests
             assert is_held != request.is_woken
             assert not (is_held and self._is_old(request))
 

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from pyservice.calls import WaitForChange
-from pyservice.watch import WOKEN_A_TURN, Change, Changes, LongPolls, WaitingRequest
+from pyservice.watch import WAKE_UPS_PER_TURN, Change, Changes, LongPolls, WaitingRequest
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-COUNT = 3 * WOKEN_A_TURN + 1
+COUNT = 3 * WAKE_UPS_PER_TURN + 1
 NEWS = Changes("r", 2, (Change("a", 2),), is_complete=True)
 
 
@@ -52,7 +52,7 @@ async def test_requests_wake_in_small_batches_in_order() -> None:
     parked = ParkedRequests(waiters)
     waiters.take("r", NEWS)
     counts = await parked.all_woken()
-    assert counts == [WOKEN_A_TURN, 2 * WOKEN_A_TURN, 3 * WOKEN_A_TURN, COUNT]
+    assert counts == [WAKE_UPS_PER_TURN, 2 * WAKE_UPS_PER_TURN, 3 * WAKE_UPS_PER_TURN, COUNT]
     assert parked.woken == [(request, False) for request in parked.requests]
     assert len(waiters) == 0
 
@@ -64,7 +64,7 @@ async def test_expired_requests_wake_in_small_batches() -> None:
     async with asyncio.timeout(PATIENCE_S):
         while len(waiters):
             await asyncio.sleep(0)
-            assert len(parked.woken) - before <= WOKEN_A_TURN
+            assert len(parked.woken) - before <= WAKE_UPS_PER_TURN
             before = len(parked.woken)
     assert sorted(map(id, parked.requests)) == sorted(id(request) for request, _ in parked.woken)
     assert all(is_over for _, is_over in parked.woken)
@@ -74,10 +74,10 @@ async def test_dropped_request_is_not_woken() -> None:
     waiters = LongPolls()
     parked = ParkedRequests(waiters)
     waiters.take("r", NEWS)
-    for request in parked.requests[WOKEN_A_TURN:]:
+    for request in parked.requests[WAKE_UPS_PER_TURN:]:
         waiters.drop(request)
     await parked.all_woken()
-    assert len(parked.woken) == WOKEN_A_TURN
+    assert len(parked.woken) == WAKE_UPS_PER_TURN
     assert len(waiters) == 0
 
 

@@ -15,11 +15,11 @@ from typing import Final
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller
-from pyservice.edge import forwarding_headers, watch_batch_format
+from pyservice.edge import forwarding_headers, woken_batch_format
 from pyservice.edge.endpoint import Count, Endpoint, RequestExchange, UnknownCaller
 from pyservice.edge.http_json_codec import Encode
-from pyservice.edge.http_messages import Answer, Request, problem
-from pyservice.edge.watch_batch_format import BatchedRequest
+from pyservice.edge.http_messages import HttpResponse, Request, problem
+from pyservice.edge.woken_batch_format import WokenRequest
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import Meter, TransportMetrics
@@ -29,13 +29,13 @@ from pyservice.transport.client_address import Address
 
 _MESSAGE_LIMIT_BYTES: Final = 8 * 1024 * 1024
 """Larger than one request with the longest allowed head."""
-_SIDE_BY_SIDE: Final = 64
+_CONCURRENT_MAX: Final = 64
 """Requests of a batch that run at a time."""
-_MOMENT_S: Final = 0.02
+_SLOW_AFTER_S: Final = 0.02
 """Wait after which finished responses are sent without the slow ones."""
-_ENOUGH_BYTES: Final = 4 * 1024 * 1024
+_START_LIMIT_BYTES: Final = 4 * 1024 * 1024
 """Response bytes after which no more requests of the batch start."""
-_MOST_BYTES: Final = 32 * 1024 * 1024
+_PART_MAX_BYTES: Final = 32 * 1024 * 1024
 """Upper bound of response bytes in one part. One response is always sent."""
 
 Find = Callable[[Request], tuple[Endpoint, dict[str, str]]]
@@ -44,7 +44,7 @@ Find = Callable[[Request], tuple[Endpoint, dict[str, str]]]
 log = get_logger("pyservice.edge")
 
 
-class WatchBatchEndpoint:
+class WokenBatchEndpoint:
     """Receives a batch of woken long polls as one HTTP request."""
 
     def __init__(
@@ -57,51 +57,51 @@ class WatchBatchEndpoint:
         self.metrics = metrics
         self.meter = unrouted
 
-    def open(self, request: Request) -> Answer | WatchBatchExchange:
+    def open(self, request: Request) -> HttpResponse | WokenBatchExchange:
         try:
             if request.failure is not None:
                 raise request.failure
-            return WatchBatchExchange(self, watch_batch_format.read_asked(request.body))
+            return WokenBatchExchange(self, woken_batch_format.read_requests(request.body))
         except ServiceError as error:
             failure = error
         except ValueError:
             log.exception("watch batch not read")
             failure = ServiceError("INTERNAL")
-        return self.refused(failure)
+        return self.refusal(failure)
 
-    def refused(self, error: ServiceError) -> Answer:
+    def refusal(self, error: ServiceError) -> HttpResponse:
         self.metrics.in_flight -= 1
         return problem(error, request_headers.new_ray_id())
 
 
-class WatchBatchExchange:
+class WokenBatchExchange:
     """The requests of one batch. `parts` runs them and yields their responses as they finish."""
 
-    def __init__(self, endpoint: WatchBatchEndpoint, asked: list[BatchedRequest]) -> None:
+    def __init__(self, endpoint: WokenBatchEndpoint, requests: list[WokenRequest]) -> None:
         self._endpoint = endpoint
-        self._asked = asked
-        self._common: dict[tuple[bytes, bytes], _Common] = {}
+        self._requests = requests
+        self._shared: dict[tuple[bytes, bytes], _SharedEndpoint] = {}
         self._clients: dict[str, tuple[Address, bytes]] = {}
-        self._written = _Written()
-        self._begun = 0
-        self._running: dict[asyncio.Task[Answer], int] = {}
+        self._encoded = _EncodedBodies()
+        self._started_count = 0
+        self._running: dict[asyncio.Task[HttpResponse], int] = {}
 
-    async def finish(self) -> Answer:
+    async def finish(self) -> HttpResponse:
         body = b"".join([part async for part in self.parts()])
-        return Answer(200, body, request_headers.new_ray_id())
+        return HttpResponse(200, body, request_headers.new_ray_id())
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        told_bytes = 0
+        sent_bytes = 0
         try:
-            while answers := await self._some(told_bytes):
-                made = len(answers)
-                while len(answers) > 1 and told_bytes + _size_bytes(answers) > _MOST_BYTES:
-                    del answers[len(answers) // 2 :]
-                told_bytes += _size_bytes(answers)
-                yield watch_batch_format.write_answers(answers)
+            while responses := await self._finished_responses(sent_bytes):
+                finished_count = len(responses)
+                while len(responses) > 1 and sent_bytes + _size_bytes(responses) > _PART_MAX_BYTES:
+                    del responses[len(responses) // 2 :]
+                sent_bytes += _size_bytes(responses)
+                yield woken_batch_format.write_responses(responses)
                 # A slow request must not delay the finished ones.
-                self._written.forget()
-                if len(answers) < made or told_bytes > _MOST_BYTES:
+                self._encoded.forget()
+                if len(responses) < finished_count or sent_bytes > _PART_MAX_BYTES:
                     break
         finally:
             for task in self._running:
@@ -110,39 +110,39 @@ class WatchBatchExchange:
                 await asyncio.gather(*self._running, return_exceptions=True)
         self._endpoint.metrics.in_flight -= 1
 
-    async def _some(self, told_bytes: int) -> list[tuple[int, Answer]]:
-        answers: list[tuple[int, Answer]] = []
+    async def _finished_responses(self, sent_bytes: int) -> list[tuple[int, HttpResponse]]:
+        responses: list[tuple[int, HttpResponse]] = []
         while True:
             fresh = []
-            if told_bytes + _size_bytes(answers) <= _ENOUGH_BYTES:
-                fresh = self._begin()
+            if sent_bytes + _size_bytes(responses) <= _START_LIMIT_BYTES:
+                fresh = self._start_some()
             if fresh:
                 # Slow requests are awaited after all others have started.
-                await asyncio.wait(fresh, timeout=_MOMENT_S)
+                await asyncio.wait(fresh, timeout=_SLOW_AFTER_S)
             elif self._running:
                 await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in self._running if task.done()]:
-                answers.append((self._running.pop(task), task.result()))
-            if (answers and self._running) or not (fresh or self._running):
-                return answers
+                responses.append((self._running.pop(task), task.result()))
+            if (responses and self._running) or not (fresh or self._running):
+                return responses
 
-    def _begin(self) -> list[asyncio.Task[Answer]]:
-        start = self._begun
-        together = self._asked[start : start + _SIDE_BY_SIDE]
-        self._begun += len(together)
-        fresh = [asyncio.create_task(self._answer(asked)) for asked in together]
+    def _start_some(self) -> list[asyncio.Task[HttpResponse]]:
+        start = self._started_count
+        requests = self._requests[start : start + _CONCURRENT_MAX]
+        self._started_count += len(requests)
+        fresh = [asyncio.create_task(self._answer(request)) for request in requests]
         self._running.update(zip(fresh, count(start), strict=False))
         return fresh
 
-    def refuse(self, error: ServiceError) -> Answer:
-        return self._endpoint.refused(error)
+    def refuse(self, error: ServiceError) -> HttpResponse:
+        return self._endpoint.refusal(error)
 
     def abandon(self) -> None:
         self._endpoint.metrics.in_flight -= 1
 
-    async def _answer(self, asked: BatchedRequest) -> Answer:
-        exchange = self._open(asked)
-        if isinstance(exchange, Answer):
+    async def _answer(self, request: WokenRequest) -> HttpResponse:
+        exchange = self._open(request)
+        if isinstance(exchange, HttpResponse):
             return exchange
         try:
             return await exchange.finish()
@@ -150,22 +150,22 @@ class WatchBatchExchange:
             exchange.abandon()
             raise
 
-    def _open(self, asked: BatchedRequest) -> Answer | RequestExchange | UnknownCaller:
+    def _open(self, request: WokenRequest) -> HttpResponse | RequestExchange | UnknownCaller:
         endpoint = self._endpoint
         endpoint.metrics.in_flight += 1
-        ray_id, given = request_headers.read_traceparent(asked.traceparent)
-        trace = Trace(ray_id, perf_counter(), given)
+        ray_id, parent_span = request_headers.read_traceparent(request.traceparent)
+        trace = Trace(ray_id, perf_counter(), parent_span)
         meter = endpoint.meter
         try:
-            common = self._common_of(asked)
-            meter = common.meter
-            caller = common.authorize(self._call(asked, ray_id, common.parameters))
+            shared = self._shared_endpoint(request)
+            meter = shared.meter
+            caller = shared.authorize(self._call(request, ray_id, shared.parameters))
             if not isinstance(caller, Caller):
-                return UnknownCaller(endpoint.count, common, common.request, caller, None, trace)
+                return UnknownCaller(endpoint.count, shared, shared.request, caller, None, trace)
             trace.caller = caller
             trace.authorized = perf_counter()
-            message = common.checked(common.request, caller, common.parameters)
-            return RequestExchange(endpoint.count, common, message, caller, None, trace)
+            message = shared.check(shared.request, caller, shared.parameters)
+            return RequestExchange(endpoint.count, shared, message, caller, None, trace)
         except ServiceError as error:
             failure = error
         except Exception:
@@ -174,39 +174,41 @@ class WatchBatchExchange:
         endpoint.count(meter, failure.code, trace)
         return problem(failure, ray_id)
 
-    def _call(self, asked: BatchedRequest, ray_id: str, parameters: dict[str, str]) -> Call:
-        known = self._clients.get(asked.client)
-        if known is None:
-            client = client_address.parse_address(asked.client) or client_address.LOCAL
-            known = self._clients[asked.client] = client, client_address.packed_client(client)
-        client, packed = known
-        authorization = asked.wish.authorization
+    def _call(self, request: WokenRequest, ray_id: str, parameters: dict[str, str]) -> Call:
+        addresses = self._clients.get(request.client)
+        if addresses is None:
+            client = client_address.parse_address(request.client) or client_address.LOCAL
+            addresses = self._clients[request.client] = client, client_address.packed_client(client)
+        client, packed = addresses
+        authorization = request.request_key.authorization
         return Call(
             ray_id,
             packed,
             None if authorization is None else authorization.decode("latin-1"),
             path=parameters,
             client=client,
-            long_poll_expired=asked.is_over,
+            long_poll_expired=request.is_over,
         )
 
-    def _common_of(self, asked: BatchedRequest) -> _Common:
-        key = asked.wish.method, asked.wish.target
-        common = self._common.get(key)
-        if common is None:
+    def _shared_endpoint(self, asked: WokenRequest) -> _SharedEndpoint:
+        key = asked.request_key.method, asked.request_key.target
+        shared = self._shared.get(key)
+        if shared is None:
             fields = {forwarding_headers.HELD: forwarding_headers.WOKEN}
-            request = Request(*key, fields, client_address.LOCAL)
-            common = self._common[key] = _Common(self._endpoint.find, request, self._written)
-        return common
+            http_request = Request(*key, fields, client_address.LOCAL)
+            shared = self._shared[key] = _SharedEndpoint(
+                self._endpoint.find, http_request, self._encoded
+            )
+        return shared
 
 
-class _Common(Endpoint):
+class _SharedEndpoint(Endpoint):
     """Endpoint for the equal requests of a batch. It decodes and validates the message only once."""
 
-    def __init__(self, find: Find, request: Request, written: _Written) -> None:
-        endpoint, self.parameters = request.found = find(request)
+    def __init__(self, find: Find, request: Request, encoded: _EncodedBodies) -> None:
+        endpoint, self.parameters = request.match = find(request)
         vars(self).update(vars(endpoint))
-        self.encode = lambda response: written.body_of(response, endpoint.encode)
+        self.encode = lambda response: encoded.body_of(response, endpoint.encode)
         self.request = request
         self._message: Message | None = None
 
@@ -216,23 +218,23 @@ class _Common(Endpoint):
         return self._message
 
 
-class _Written:
+class _EncodedBodies:
     """Encoded bodies of responses, so that a response that several requests share is encoded once."""
 
     def __init__(self) -> None:
         self._bodies: dict[int, tuple[Message, bytes]] = {}
 
     def body_of(self, response: Message, encode: Encode) -> bytes:
-        known = self._bodies.get(id(response))
-        if known is None:
+        entry = self._bodies.get(id(response))
+        if entry is None:
             # Keeps the message, so that its id is not reused.
-            known = self._bodies[id(response)] = (response, encode(response))
-        return known[1]
+            entry = self._bodies[id(response)] = (response, encode(response))
+        return entry[1]
 
     def forget(self) -> None:
         self._bodies.clear()
 
 
-def _size_bytes(answers: list[tuple[int, Answer]]) -> int:
-    bodies = {id(answer.body): answer.body for _, answer in answers}
+def _size_bytes(responses: list[tuple[int, HttpResponse]]) -> int:
+    bodies = {id(response.body): response.body for _, response in responses}
     return sum(map(len, bodies.values()))

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.edge import watch_batch_format
+from pyservice.edge import woken_batch_format
 from pyservice.edge.forwarding_headers import RequestKey
-from pyservice.edge.http_messages import JSON, PROBLEM, Answer
+from pyservice.edge.http_messages import JSON, PROBLEM, HttpResponse
 from pyservice.edge.unix_http_client import Reply
-from pyservice.edge.watch_batch_format import BatchedRequest
+from pyservice.edge.woken_batch_format import WokenRequest
 
 _BYTES = st.binary(max_size=40)
 _ASKED = st.builds(
-    BatchedRequest,
+    WokenRequest,
     st.builds(RequestKey, _BYTES, _BYTES, st.none() | _BYTES),
     st.ip_addresses().map(str),
     st.text(alphabet="0123456789abcdef-", max_size=55),
@@ -20,7 +20,7 @@ _ASKED = st.builds(
 )
 _HEADERS = st.lists(st.tuples(st.sampled_from([b"retry-after", b"x-hosting-park"]), _BYTES))
 _ANSWERS = st.builds(
-    Answer,
+    HttpResponse,
     st.sampled_from([200, 401, 503]),
     _BYTES,
     st.just("ray"),
@@ -30,8 +30,8 @@ _ANSWERS = st.builds(
 
 
 @given(st.lists(_ASKED, max_size=5))
-def test_requests_round_trip(asked: list[BatchedRequest]) -> None:
-    assert watch_batch_format.read_asked(watch_batch_format.write_asked(asked)) == asked
+def test_requests_round_trip(asked: list[WokenRequest]) -> None:
+    assert woken_batch_format.read_requests(woken_batch_format.write_requests(asked)) == asked
 
 
 _PARTS = st.lists(st.lists(st.tuples(st.integers(0, 200), _ANSWERS), max_size=4), max_size=4)
@@ -39,10 +39,10 @@ _PARTS = st.lists(st.lists(st.tuples(st.integers(0, 200), _ANSWERS), max_size=4)
 
 @given(_PARTS, st.integers(1, 200))
 def test_responses_round_trip_in_any_chunks(
-    parts: list[list[tuple[int, Answer]]], piece_bytes: int
+    parts: list[list[tuple[int, HttpResponse]]], piece_bytes: int
 ) -> None:
-    written = b"".join(map(watch_batch_format.write_answers, parts))
-    replies = watch_batch_format.BatchReplyReader()
+    written = b"".join(map(woken_batch_format.write_responses, parts))
+    replies = woken_batch_format.WokenReplyReader()
     told: list[tuple[int, Reply]] = []
     for start in range(0, len(written), piece_bytes):
         told += replies.feed(written[start : start + piece_bytes])
@@ -57,9 +57,9 @@ def test_responses_round_trip_in_any_chunks(
 
 def test_part_is_available_when_it_is_complete() -> None:
     first, second = (
-        watch_batch_format.write_answers([(n, Answer(200, b"x", "ray"))]) for n in (0, 1)
+        woken_batch_format.write_responses([(n, HttpResponse(200, b"x", "ray"))]) for n in (0, 1)
     )
-    replies = watch_batch_format.BatchReplyReader()
+    replies = woken_batch_format.WokenReplyReader()
     assert [number for number, _ in replies.feed(first + second[:-1])] == [0]
     with pytest.raises(ValueError, match="truncated"):
         replies.end()
@@ -69,9 +69,11 @@ def test_part_is_available_when_it_is_complete() -> None:
 
 def test_shared_body_is_sent_once() -> None:
     body = b"x" * 1000
-    written = watch_batch_format.write_answers([(n, Answer(200, body, "ray")) for n in range(50)])
+    written = woken_batch_format.write_responses(
+        [(n, HttpResponse(200, body, "ray")) for n in range(50)]
+    )
     assert len(written) < 3 * len(body)
-    told = watch_batch_format.BatchReplyReader().feed(written)
+    told = woken_batch_format.WokenReplyReader().feed(written)
     assert [(number, reply.body) for number, reply in told] == [(n, body) for n in range(50)]
 
 
@@ -80,7 +82,7 @@ def test_shared_body_is_sent_once() -> None:
 )
 def test_invalid_batch_is_rejected(body: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        watch_batch_format.read_asked(body)
+        woken_batch_format.read_requests(body)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,6 @@ def test_invalid_responses_are_rejected(body: bytes) -> None:
 
 
 def _read(body: bytes) -> None:
-    replies = watch_batch_format.BatchReplyReader()
+    replies = woken_batch_format.WokenReplyReader()
     replies.feed(body)
     replies.end()

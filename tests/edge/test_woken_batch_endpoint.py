@@ -12,8 +12,8 @@ import pytest
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller, WaitForChange
-from pyservice.edge import watch_batch_format
-from pyservice.edge.http_messages import Answer
+from pyservice.edge import woken_batch_format
+from pyservice.edge.http_messages import HttpResponse
 from pyservice.edge.unix_http_client import Reply
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import groups_pb2
@@ -131,14 +131,14 @@ async def test_failed_request_reports_its_error_and_others_are_answered(servers:
 
 async def test_public_server_does_not_accept_batches(servers: Servers) -> None:
     connection = await HttpConnection.open(servers.http.address)
-    response = await connection.ask("POST", watch_batch_format.PATH.decode(), b"[]", CLOUD)
+    response = await connection.ask("POST", woken_batch_format.PATH.decode(), b"[]", CLOUD)
     assert (response.status, code_of(response)) == (404, "NOT_FOUND")
     assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
     await connection.close()
 
 
-def replies_of(answer: Answer) -> list[Reply]:
-    replies = watch_batch_format.BatchReplyReader()
+def replies_of(answer: HttpResponse) -> list[Reply]:
+    replies = woken_batch_format.WokenReplyReader()
     told = replies.feed(answer.body)
     replies.end()
     assert [number for number, _ in told] == list(range(len(told)))
@@ -193,11 +193,11 @@ async def test_invalid_batch_is_rejected() -> None:
     request = message("1")
     request.body = b"nonsense"
     answer = behind.edge.open(request)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, HttpResponse)
     assert answer.status == 500
     request = message("1")
     request.failure = ServiceError("BODY_TOO_LARGE")
     answer = behind.edge.open(request)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, HttpResponse)
     assert answer.status == 413
     assert behind.metrics.http.in_flight == 0
