@@ -9,7 +9,7 @@ use crate::command::Ms;
 use crate::journal_event::ApplyError;
 
 const HOUR_MS: u64 = 3_600_000;
-/// When the set is full, the oldest token is removed.
+/// Maximum number of stored mock player tokens. A further token replaces the oldest.
 const MAX_ENTRIES: usize = 100_000;
 
 pub(crate) fn hour_of(at: Ms) -> u32 {

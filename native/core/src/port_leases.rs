@@ -65,7 +65,7 @@ impl PortLeaseTable {
         self.datagrams.release_quarantined(now);
     }
 
-    /// Chooses free ports without taking them. Returns None if too few are free for the namespace.
+    /// Chooses free ports by `random`, but does not take them. Returns None if too few are free for the namespace.
     pub(crate) fn draw(&self, namespace: Id, requests: &[PortRequest<'_>], random: u64) -> Option<Vec<LeasedPort>> {
         if [&self.streams, &self.datagrams]
             .into_iter()

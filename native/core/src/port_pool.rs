@@ -22,7 +22,7 @@ pub(crate) struct PortPool {
     range: PortRange,
     /// End of each port's last quarantine; 0 for none. Durable.
     quarantined_until: Vec<Ms>,
-    /// Position in `free`, or `LEASED`, or `QUARANTINED`.
+    /// State of each port: its position in `free`, or `LEASED`, or `QUARANTINED`.
     positions: Vec<u16>,
     free: Vec<u16>,
     quarantined: BTreeSet<(Ms, u16)>,

@@ -29,7 +29,7 @@ pub enum Refusal {
     PortsExhausted,
     /// The service cannot start a lobby of any requested mode.
     CapacityExhausted,
-    /// The port owner is unknown or has ended.
+    /// The lobby or server of the port lease is unknown or has ended.
     LeaseNotFound,
     /// The lobby's version has `actions.join` disabled.
     JoinDisabled,
@@ -54,7 +54,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the wire code.
+    /// Returns the error code for clients, such as `MATCHMAKER_LOBBY_FULL`.
     pub fn slug(&self) -> &'static str {
         match self {
             Refusal::StorageFull => "STORAGE_FULL",
@@ -82,7 +82,7 @@ impl Refusal {
         }
     }
 
-    /// Every wire code of the engine, once.
+    /// Error codes of all refusals, each once.
     pub const SLUGS: &'static [&'static str] = &[
         "STORAGE_FULL",
         "IDEMPOTENCY_KEY_REUSED",

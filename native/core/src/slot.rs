@@ -57,7 +57,7 @@ const REMEMBERED_ENDS: u32 = 32;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    /// 2 bits per use: the end of generation `g` is at `g % 32`.
+    /// [`SlotUseEnd`] of the last 32 uses, 2 bits each: generation `g` is at bit `2 * (g % 32)`.
     pub(crate) history: u64,
     pub(crate) source: Source,
     /// Deadline of a reserved or kept slot; connect time of a connected slot.
@@ -72,7 +72,7 @@ pub(crate) struct Slot {
     pub(crate) next_free: u16,
     pub(crate) key_id: u16,
     pub(crate) state: SlotState,
-    /// Memory only: the player connected before the last heartbeat list.
+    /// True if a heartbeat with a player list arrived after the player connected. Not durable.
     pub(crate) was_listed: bool,
 }
 

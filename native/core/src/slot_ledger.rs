@@ -28,7 +28,7 @@ pub(crate) enum TokenOutcome {
 pub(crate) struct NamespaceLedger {
     pub(crate) id: Id,
     pub(crate) lobbies: BTreeMap<Lsn, u32>,
-    /// `slots[0]` (free) is computed from `capacity` on demand.
+    /// Counts of the namespace, except for `slots[0]` (free), which is computed from `capacity` on demand.
     pub(crate) counts: NamespaceCounts,
     pub(crate) capacity: u64,
     is_changed: bool,
@@ -170,7 +170,8 @@ impl SlotLedger {
         }
     }
 
-    /// Checks the slot counts of a lobby in O(1). Debug builds also count every slot.
+    /// Counts a violation if the slot counts of a lobby do not add up. Takes O(1). Debug builds check every slot and
+    /// panic.
     pub(crate) fn check(&mut self, lobby: &Lobby, arena: &SlotArena) {
         let table = &lobby.slots;
         let without_user = lobby.capacity - table.used + table.free_len + table.exhausted;

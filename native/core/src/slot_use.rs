@@ -14,7 +14,7 @@ pub(crate) struct SlotUse {
 pub(crate) struct EncodedSlotUses<'a>(pub(crate) &'a [u8]);
 
 impl<'a> EncodedSlotUses<'a> {
-    /// Bytes of one pair.
+    /// Bytes of one encoded `(slot, generation)`.
     pub(crate) const WIDTH: usize = 6;
 
     pub(crate) fn len(&self) -> u32 {
@@ -53,7 +53,7 @@ impl SlotUseEncoder {
 pub(crate) struct EncodedDeliveries<'a>(pub(crate) &'a [u8]);
 
 impl<'a> EncodedDeliveries<'a> {
-    /// Bytes of one triple.
+    /// Bytes of one encoded `(channel, slot, generation)`.
     pub(crate) const WIDTH: usize = 16 + EncodedSlotUses::WIDTH;
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ChannelId, u16, u32)> + use<'a> {

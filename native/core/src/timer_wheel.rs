@@ -12,7 +12,7 @@ const LEVELS: usize = 8;
 const DIGIT_BITS: u32 = 6;
 const BUCKETS: usize = 1 << DIGIT_BITS;
 const UNLINKED: u16 = u16::MAX;
-/// Maximum distance of a bucket. Nodes with later deadlines wait in the last bucket.
+/// Maximum time from now to a bucket. Nodes with later deadlines wait in the last bucket.
 const HORIZON: Ms = 63 << (DIGIT_BITS * (LEVELS as u32 - 1));
 
 #[derive(Clone, Copy, Debug)]

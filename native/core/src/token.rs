@@ -9,17 +9,17 @@ use crate::command::Id;
 const VERSION: u8 = 1;
 const MAC_LEN: usize = 16;
 
-/// Sum of the field lengths in bytes: `version 1, key id 2, lobby 16, slot 3, generation 4`.
+/// Bytes of a decoded player token before its MAC: `version 1, key id 2, lobby 16, slot 3, generation 4`.
 const PLAYER_BODY: usize = 26;
-/// Sum of the field lengths in bytes: `version 1, key id 2, lobby 16`.
+/// Bytes of a decoded `lobby_` token before its MAC: `version 1, key id 2, lobby 16`.
 const LOBBY_BODY: usize = 19;
-/// Sum of the field lengths in bytes: `version 1, key id 2, namespace 16, token id 16`.
+/// Bytes of a decoded `pub_` token before its MAC: `version 1, key id 2, namespace 16, token id 16`.
 const PUBLIC_BODY: usize = 35;
 
-/// Sum of the field lengths in bytes: `version 1, key id 2, namespace 16, token id 16, expiry 8`.
+/// Bytes of a decoded `dev_` token before its MAC: `version 1, key id 2, namespace 16, token id 16, expiry 8`.
 const DEVELOPMENT_BODY: usize = 43;
-/// Sum of the field lengths in bytes: `version 1, key id 2, hour 4, nonce 16`. The MAC key depends on the development
-/// token.
+/// Bytes of a decoded mock player token before its MAC: `version 1, key id 2, hour 4, nonce 16`. The MAC key depends on
+/// the development token.
 const MOCK_BODY: usize = 23;
 const DEVELOPMENT_PREFIX: &str = "dev_";
 
@@ -41,7 +41,6 @@ pub enum KeyRingError {
 pub struct PlayerToken {
     /// Id of the signing key.
     pub key_id: u16,
-    /// Lobby id.
     pub lobby: Id,
     /// Slot number in the lobby.
     pub slot: u32,
@@ -49,7 +48,7 @@ pub struct PlayerToken {
     pub generation: u32,
 }
 
-/// Player token with an unchecked MAC. Use it only to prefetch the slot that it names.
+/// Player token with an unchecked MAC. Use it only to load the slot that it names into the CPU cache.
 pub(crate) struct UnverifiedPlayerToken {
     pub(crate) token: PlayerToken,
     body: [u8; PLAYER_BODY + MAC_LEN],
@@ -135,12 +134,10 @@ impl KeyRing {
         self.keys.iter().map(|key| key.id).collect()
     }
 
-    /// Returns the id of the current key.
     pub fn current_id(&self) -> u16 {
         self.keys[self.current].id
     }
 
-    /// Returns true if the ring has this key.
     pub fn has(&self, key_id: u16) -> bool {
         self.key(key_id).is_some()
     }
@@ -298,7 +295,7 @@ fn open<const N: usize>(token: &str, prefix: &str) -> Option<[u8; N]> {
     base64url::decode::<N>(text).filter(|body| body[0] == VERSION)
 }
 
-/// Compares the MACs in constant time.
+/// Reports whether the MAC after the first `body_len` bytes is correct. Compares in constant time.
 fn is_authentic(key: &[u8; 32], body: &[u8], body_len: usize) -> bool {
     let mut given = [0u8; MAC_LEN];
     given.copy_from_slice(&body[body_len..]);
