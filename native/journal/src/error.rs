@@ -68,7 +68,7 @@ pub enum OpenError {
         last: Lsn,
         path: PathBuf,
     },
-    /// An image is damaged and no older image can replace it, or the state cannot load the image.
+    /// An image is damaged and no older image can replace it, or [`crate::State::load_image`] failed.
     Image {
         path: PathBuf,
         reason: String,

@@ -20,7 +20,7 @@ impl EventFd {
         self.0.as_raw_fd()
     }
 
-    /// Adds one to the counter. If the counter is full (`EAGAIN`), the reader is already awake.
+    /// Wakes the event loop that waits for this descriptor. Ignores a full counter (`EAGAIN`), which also wakes it.
     pub fn signal(&self) {
         let one = 1_u64.to_ne_bytes();
         // SAFETY: pointer and length belong to one live array.

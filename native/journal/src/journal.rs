@@ -73,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// Returns the credit of the next submission. While the disk is full, only the reserve is left.
+    /// Returns the credit of the next submission. While the disk is full, at most [`Credit::reserve`] is left.
     pub fn credit(&self) -> Credit {
         let mut credit = self.queue.credit();
         if self.preparation_error.is_some() || self.image_stall.is_some() {
@@ -127,8 +127,8 @@ impl Journal {
 
     /// Appends events to the batch that is written next. `first_lsn` must be `last() + 1`.
     ///
-    /// The caller checks the credit and submits under one lock. Events beyond the credit stay in memory until the disk
-    /// has room. Events that are out of order or larger than [`Credit::largest`] end the process.
+    /// The caller checks [`Self::credit`] and submits under one lock. Events beyond the credit stay in memory until the
+    /// disk has room. Events that are out of order or larger than [`Credit::largest`] end the process.
     pub fn submit(&self, first_lsn: Lsn, count: u32, bytes: &[u8]) {
         let core = &*self.core;
         let expected = core.last.load(Ordering::Relaxed) + 1;
@@ -179,8 +179,8 @@ impl Journal {
 
     /// Records the clocks in an empty batch if no batch was written for one second.
     ///
-    /// Skips the batch when half of the reserve is used. A missing record only makes service time less exact after a
-    /// reboot.
+    /// Skips the batch when half of [`Credit::reserve`] is used. A missing record only makes service time less exact
+    /// after a reboot.
     pub fn heartbeat(&self) {
         let core = &*self.core;
         let boot_ms = core.machine.boot_ms();
@@ -239,8 +239,8 @@ impl Journal {
 
     /// Records the reason of a failed compaction.
     ///
-    /// `is_no_space` means that the disk was full. Then only the reserve can be submitted until a compaction succeeds,
-    /// so retry the compaction each second.
+    /// `is_no_space` means that the disk was full. Then at most [`Credit::reserve`] can be submitted until a compaction
+    /// succeeds, so retry the compaction each second.
     pub fn image_failed(&self, reason: &str, is_no_space: bool) {
         let mut shared = lock(&self.core.shared);
         shared.last_compaction = Some(LastCompaction::Failed { reason: reason.to_owned() });

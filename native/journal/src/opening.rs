@@ -144,9 +144,11 @@ fn settle(folder: &Folder, last_batch: Option<LastBatch>) -> Result<(), OpenErro
 }
 
 impl Core {
-    /// Writes the first batch of this run and prepares segments until there is credit beyond the reserve.
+    /// Writes the first batch of this run, and prepares segments until more than [`crate::Credit::reserve`] can be
+    /// submitted.
     ///
-    /// The first batch makes the new epoch and the cut of a torn tail durable.
+    /// The first batch makes the new epoch and the end of the recovered log durable. Segment `left_tail` takes no later
+    /// batch.
     fn begin_run(&self, left_tail: Option<u64>) -> Result<(), OpenError> {
         if !lock(&self.shared).queue.has_segment() {
             self.prepare_or_stall()?;
@@ -171,7 +173,7 @@ impl Core {
 
     /// Prepares one segment. Returns false if none was needed, or if the disk is full.
     ///
-    /// A full disk is no start error. The journal then has no credit.
+    /// The journal can start with a full disk. It then accepts at most [`crate::Credit::reserve`] bytes.
     fn prepare_or_stall(&self) -> Result<bool, OpenError> {
         match self.prepare_segment() {
             Err(error) if !error.is_no_space() => Err(error),

@@ -58,7 +58,7 @@ impl Options {
     }
 }
 
-/// Prints the reason and aborts the process, so that no response and no further write follows.
+/// Prints the reason and aborts the process, so that it sends no more responses and writes nothing more.
 pub(crate) fn abort_process(reason: &str) -> ! {
     eprintln!("journal: {reason}; aborting. No pending operation was confirmed");
     std::process::abort()

@@ -240,7 +240,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// A submission within the credit fits, also after other submissions, writes and heartbeats.
+        /// A submission within the credit fits into the prepared segments, also after other submissions, writes and
+        /// heartbeats.
         #[test]
         fn what_credit_allows_finds_its_place(steps in prop::collection::vec((step(), any::<bool>(), any::<bool>()), 1..80)) {
             let mut queue = Queue::new(BYTES);
@@ -276,7 +277,7 @@ mod tests {
             }
         }
 
-        /// Submissions up to `total - reserve` leave the reserve free, except for the framing of one batch.
+        /// Submissions up to `total - reserve` bytes leave `reserve` bytes free, or up to three sectors less.
         #[test]
         fn what_new_places_may_take_leaves_the_reserve(shares in prop::collection::vec(0..=1_000_u64, 1..60)) {
             let mut queue = Queue::new(BYTES);

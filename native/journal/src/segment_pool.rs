@@ -17,7 +17,7 @@ use crate::recovery::{Tail, is_reusable};
 use crate::segment::{self, Segment};
 use crate::stats::LastCompaction;
 
-/// Prepared segments beside the current segment: one for the reserve and one for other events.
+/// Prepared segments beside the current segment: one for events that free slots and one for other events.
 const READY_SEGMENTS: usize = 2;
 const CLOSED_SEGMENTS_UNTIL_COMPACTION: usize = 4;
 const MAX_FREE_SEGMENTS: usize = 6;
@@ -126,7 +126,7 @@ fn open_segment(folder: &Folder, options: &Options, number: u64) -> Result<Segme
 impl Core {
     /// Prepares one segment. Returns false if enough segments are ready.
     ///
-    /// After a failure only the reserve can be submitted, until an attempt succeeds.
+    /// After a failure, at most [`crate::Credit::reserve`] can be submitted until an attempt succeeds.
     pub fn prepare_segment(&self) -> Result<bool, OpenError> {
         let _one_at_a_time = lock(&self.preparing);
         let (number, free) = {

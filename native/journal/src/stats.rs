@@ -67,7 +67,8 @@ pub struct Stats {
     pub segments_free: u64,
     pub segments_closed: u64,
     pub credit: Credit,
-    /// True after a segment could not be prepared, or an image did not fit on the disk. Only the reserve is left then.
+    /// True after a segment could not be prepared, or an image did not fit on the disk. At most [`Credit::reserve`] is
+    /// left then.
     pub is_stalled: bool,
     pub stall_reason: Option<String>,
     pub last_compaction: Option<LastCompaction>,
