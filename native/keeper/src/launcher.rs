@@ -165,7 +165,8 @@ impl Launcher {
 
     /// Collects ended keepers. Sends a reply for each killed keeper.
     ///
-    /// Returns the folders for which the PID namespace was guessed wrong, with the correct value.
+    /// Returns the run folders of keepers that exited with `NEEDS_OTHER_NAMESPACE`, and for each whether it needs a new
+    /// PID namespace.
     fn reap(&mut self) -> io::Result<Vec<(PathBuf, Option<bool>)>> {
         let mut again = Vec::new();
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];

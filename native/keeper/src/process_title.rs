@@ -8,7 +8,7 @@ const PROGRAM: &[u8] = b"hosting-keeper\0";
 /// Index of `arg_start` in `/proc/self/stat`, counted from the field after the program's name.
 const ARG_START_FIELD: usize = 48 - 3;
 
-/// Memory range of the command line arguments. A forked process has them at the same addresses.
+/// Memory range of the command line arguments, which a forked process can overwrite. `None` if unknown.
 pub struct ProcessTitle(Option<(usize, usize)>);
 
 impl ProcessTitle {

@@ -30,13 +30,15 @@ const PROCESSES_MAX: u64 = 4_096;
 const FILES_MAX: u64 = 65_536;
 
 pub struct Program {
-    /// PID of the program, which leads its process group. Or PID of the separate first process of the PID namespace.
+    /// PID of the program, which leads its process group. If `is_init`, PID of the PID namespace's first process
+    /// instead.
     pub pid: Pid,
     pub outer_pid: i32,
-    /// True if `pid` is the separate first process. Its end then ends all processes of the PID namespace.
+    /// True if `pid` is not the program but the first process of its PID namespace. The end of `pid` then ends all
+    /// processes of the namespace.
     pub is_init: bool,
     pub streams: [Option<File>; 2],
-    /// Pipe on which the separate first process reports the wait status of the program.
+    /// Pipe on which the first process of the PID namespace reports the program's wait status. `None` unless `is_init`.
     exit_report: Option<File>,
 }
 
@@ -88,8 +90,8 @@ struct ExecPlan {
 
 /// Starts the program in its sandbox.
 ///
-/// Just before the exec, the child calls `on_exec` with its PID outside of the PID namespace. If there is a separate
-/// first process, `on_exec` is not called.
+/// Just before the exec, the child calls `on_exec` with its PID outside of the PID namespace. `on_exec` is not called
+/// if the returned [`Program::is_init`] is true.
 pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> Result<Program, String> {
     let plan = ExecPlan::new(spec, sandbox)?;
     let (out, out_end) = pipe().map_err(start_failure)?;

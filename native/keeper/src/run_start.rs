@@ -214,7 +214,7 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
     }
 }
 
-/// Locks the run folder. Retries while the folder is unused, because processes that test the lock take it for a moment.
+/// Locks the run folder. Retries while the run has no state, because processes that test the lock take it for a moment.
 fn take_lock(states: &StateFile) -> Result<File, StartError> {
     for _ in 0..LOCK_TRIES {
         match states.lock() {
