@@ -70,7 +70,7 @@ pub enum HandoverMessage {
     Stop,
 }
 
-/// File descriptor of a socket that the older process still uses. It is shared and not duplicated, because the process
+/// File descriptor that the older process sends and still uses. It is shared and not duplicated, because that process
 /// may be out of descriptors.
 pub type SharedDescriptor = Arc<dyn AsFd + Send + Sync>;
 
@@ -158,7 +158,8 @@ pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
     }
 }
 
-/// Sends `ready` to the older process and waits for its confirmation. Succeeds too if the older process has died.
+/// Sends `ready` to the older process, and waits until it confirms that it stops serving. A dead process need not
+/// confirm.
 pub fn accept(stream: &UnixStream) -> io::Result<()> {
     framing::send(stream, &HandoverMessage::Ready, &[])?;
     match framing::receive(stream) {

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Size of UDP receive buffers. The kernel doubles the size and counts a small datagram as 768 bytes.
 ///
 /// So 4 MiB hold 10,900 datagrams, or 110 ms at 100,000 per second. A thread may wait that long for a busy core. Only
-/// waiting datagrams use memory, and `net.ipv4.udp_mem` limits the sum.
+/// waiting datagrams use memory, and `net.ipv4.udp_mem` limits the memory of all sockets together.
 const RECEIVE_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 

@@ -50,7 +50,7 @@ impl Predecessor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_over
     }
 
-    /// Ends the connections of a route owner in the older process.
+    /// Ends the connections of a lobby or server in the older process.
     ///
     /// Returns when these connections, or the older process, have ended.
     pub async fn remove(&self, owner: &str) {

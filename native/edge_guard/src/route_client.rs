@@ -98,7 +98,8 @@ impl RouteClient {
         FollowCall { request, outcomes }
     }
 
-    /// Sends a request, after the retry delay if the last request failed. A cancelled call loses no outcomes.
+    /// Sends a request, after the retry delay if the last request failed. The next request repeats the route outcomes
+    /// of a cancelled one.
     pub async fn send(&self, next_call: &FollowCall) -> Result<RouteUpdate, String> {
         if let Some(not_before) = self.not_before {
             tokio::time::sleep_until(not_before).await;

@@ -172,7 +172,8 @@ impl RouteController {
         &self.set
     }
 
-    /// Returns the next route outcome, which is then not reported to the data plane. Use this only after a handover.
+    /// Returns the next route outcome, which is then not reported to the data plane. Use this only after a handover,
+    /// when the newer process makes these reports.
     pub async fn outcome(&mut self) -> Option<RouteOutcome> {
         self.outcomes_in.recv().await
     }

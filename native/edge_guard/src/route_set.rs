@@ -138,9 +138,10 @@ impl RouteUpdate {
 /// Changes that a route update has made to the route set.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RouteChange {
-    /// Owners without remaining routes. Includes unknown owners of the update, because each removal is reported.
+    /// Lobbies and servers without remaining routes. Also those in the update that had none, because each removal is
+    /// reported to the data plane.
     pub removed: Vec<String>,
-    /// Removed routes of owners that still have other routes.
+    /// Removed routes of lobbies and servers that still have other routes.
     pub dropped: Vec<RouteKey>,
     pub put: Vec<RouteKey>,
 }
@@ -151,10 +152,10 @@ pub struct RouteSet {
     pub version: u64,
     /// Newest epoch of a data plane so far. A data plane of an older epoch can remove only routes that it added itself.
     pub newest_epoch: u64,
-    /// Epoch of the last complete update.
+    /// Epoch of the data plane that last sent a complete set of routes.
     #[serde(default)]
     whole_epoch: u64,
-    /// Owners that were added by a data plane of an older epoch than `newest_epoch`.
+    /// Lobbies and servers that were added by a data plane of an older epoch than `newest_epoch`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     of_older: BTreeSet<String>,
     #[serde(with = "as_list")]

@@ -24,9 +24,9 @@ use crate::worker::{SharedState, Workers};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteOutcome {
     Listening(RouteKey, u16, Option<SocketAddr>),
-    /// Another program uses the port.
+    /// Another program uses the port. The text is the error.
     Refused(RouteKey, u32, String),
-    /// The route cannot be served with any port number.
+    /// The route cannot be served with any port number. The text is the error for the requested port.
     Unserved(RouteKey, u32, String),
     Removed(String),
 }

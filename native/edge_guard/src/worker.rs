@@ -96,7 +96,7 @@ impl Workers {
         &self.0[usize::from(port) % self.0.len()]
     }
 
-    /// Returns the worker with the fewest connections, or `own` among equals.
+    /// Returns the worker with the fewest connections. Prefers `own` on a tie.
     #[must_use]
     pub fn least_loaded<'a>(&'a self, own: &'a Arc<Worker>) -> &'a Arc<Worker> {
         let least = self.0.iter().min_by_key(|worker| worker.load.load(Relaxed)).unwrap_or(own);

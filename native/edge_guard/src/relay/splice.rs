@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::pipe::Pipe;
 use super::{BUFFER, Stage, TURNS, ignore_not_connected};
 
-/// Bytes in one read from which a relay uses a pipe. After a smaller read, the relay returns the pipe.
+/// After a read of at least this many bytes, a relay uses a pipe. After a smaller read, it gives the pipe back.
 const SPLICE_THRESHOLD: usize = 16_384;
 
 #[derive(Default)]

@@ -234,7 +234,8 @@ impl EventLoop {
 
     /// Reports whether a port is probably flooded.
     ///
-    /// A flooded port would evict one of its own sessions, or one of a port with at most twice as many sessions.
+    /// `displaced` is the session that a new session of the port would evict. A flooded port has at least half as many
+    /// sessions as the port of `displaced`.
     fn holds_most_sessions(&self, port: usize, displaced: Option<usize>) -> bool {
         displaced.is_some_and(|displaced| {
             let others = self.sessions.count_of_port(self.sessions.at(displaced).port);
@@ -250,7 +251,7 @@ impl EventLoop {
 
     /// Takes one new session from the session rate. Returns false if the rate is used up.
     ///
-    /// Half of the rate is reserved for ports that are not flooded.
+    /// A port with `holds_most_sessions` leaves half of the rate to other ports.
     fn may_open_session(&mut self, holds_most_sessions: bool) -> bool {
         let most = self.bounds.sessions_per_second as u64;
         let refill = (self.now_ms - self.refilled_ms) * most / 1_000;
