@@ -11,23 +11,23 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::shard::Shard;
 
-/// Interval in which the thread asks the journal to record the clock.
+/// Interval in which the timer thread asks the journal to record the clock.
 const CLOCK_RECORD_MS: u64 = 1_000;
-/// Minimum wait between two expiry steps. It leaves time for the scheduler within the 10 ms.
+/// Minimum wait between two expiry steps. It leaves time for the scheduler, because deadlines must expire within 10 ms.
 const WAIT_MIN_MS: u64 = 4;
 /// Delay before expiry is retried while the journal has no space for its events.
 const RETRY_MS: u64 = 100;
 
 #[derive(Default)]
 pub struct Timer {
-    /// Time until which the thread sleeps. A command with an earlier deadline wakes the thread.
+    /// Time until which the timer thread sleeps. A command with an earlier deadline wakes the thread.
     target: AtomicU64,
     wake: Condvar,
     requests: Mutex<Requests>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Requests to the thread. A caller sets a request before it wakes the thread, so that no request is lost.
+/// Requests to the timer thread. A caller sets a request before it wakes the thread, so that no request is lost.
 #[derive(Default)]
 struct Requests {
     has_earlier_deadline: bool,
