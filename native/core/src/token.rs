@@ -27,7 +27,6 @@ const PLAYER_PREFIX: &str = "player_";
 const LOBBY_PREFIX: &str = "lobby_";
 const PUBLIC_PREFIX: &str = "pub_";
 
-/// Reason why a key ring is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRingError {
     /// The current key is not among the keys.
@@ -42,7 +41,6 @@ pub struct PlayerToken {
     /// Id of the signing key.
     pub key_id: u16,
     pub lobby: Id,
-    /// Slot number in the lobby.
     pub slot: u32,
     /// Number of the slot use, from 1.
     pub generation: u32,
