@@ -9,7 +9,6 @@ use crate::Lsn;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A file operation failed.
     Io {
         operation: &'static str,
         path: PathBuf,
@@ -19,7 +18,6 @@ pub enum OpenError {
     Locked {
         path: PathBuf,
     },
-    /// An option is invalid.
     Options {
         reason: String,
     },
@@ -42,7 +40,6 @@ pub enum OpenError {
         path: PathBuf,
         reason: String,
     },
-    /// A required segment is missing.
     MissingSegment {
         segment: u64,
         path: PathBuf,
