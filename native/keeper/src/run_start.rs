@@ -31,7 +31,6 @@ const LOCK_TRIES: u32 = 200;
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);
 const RECORD_WAIT: Duration = Duration::from_secs(2);
 
-/// Reason why the run was not started.
 #[derive(Debug)]
 pub enum StartError {
     Taken,
