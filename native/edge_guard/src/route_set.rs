@@ -139,7 +139,7 @@ impl RouteUpdate {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RouteChange {
     /// Lobbies and servers without remaining routes. Also those in the update that had none, because each removal is
-    /// reported to the data plane.
+    /// reported.
     pub removed: Vec<String>,
     /// Removed routes of lobbies and servers that still have other routes.
     pub dropped: Vec<RouteKey>,
