@@ -101,7 +101,7 @@ def read_archive(
 
 
 class _Source:
-    """Decompressed bytes of a tar. Each received block counts towards the size allowance."""
+    """Decompressed bytes of a tar. Raises BadArchive if they exceed `allowance`."""
 
     def __init__(self, blocks: Iterator[bytes], allowance: SizeAllowance) -> None:
         self._blocks = blocks
@@ -109,7 +109,7 @@ class _Source:
         self._rest = memoryview(b"")
 
     def header(self) -> bytes:
-        """Returns the next tar block, or empty bytes at the end of the tar."""
+        """Returns the next block: a tar header or zeros. Empty at the end of the tar."""
         block = self._exactly(_BLOCK)
         return self._whole(block, _BLOCK) if block else b""
 

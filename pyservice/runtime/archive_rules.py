@@ -187,7 +187,8 @@ class SizeAllowance:
         self.refuse_beyond(0)
 
     def take_entry(self, folders: int, content_bytes: int) -> None:
-        """Counts an entry and `folders` implicit parent folders towards the limits.
+        """Counts an entry of an archive, and its `folders` implicit parent folders, towards the
+        archive's limits.
 
         Each of them counts as at least one disk block. Raises BadArchive beyond a limit.
         """

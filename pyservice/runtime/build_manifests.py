@@ -57,7 +57,7 @@ class BuildContents(NamedTuple):
 
 
 def read_server_json(content: bytes | None) -> BuildProgram:
-    """Parses `server.json`. `content` is None if the file is missing. Raises BadManifest."""
+    """Parses `server.json`. Raises BadManifest, also if the file is missing (`content` is None)."""
     fields = _object(SERVER_JSON, content, SERVER_JSON_MAX_BYTES)
     problems = list(_problems(fields))
     if problems:

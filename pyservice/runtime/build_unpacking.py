@@ -141,9 +141,8 @@ class _Manifests:
         self._names: set[str] = set()
 
     def copied(self, entry: ArchiveEntry) -> ArchiveEntry:
-        """Returns the entry with its content, which is also copied if it can be a manifest.
-
-        The copy is made while the caller reads the content.
+        """Returns the entry. If it can be a manifest, its content is copied here while the caller
+        reads it.
         """
         if entry.kind == FOLDER:
             return entry
@@ -291,7 +290,8 @@ class _Nothing:
 
 
 class _LayerCheck:
-    """Validates every file of an image as a layer, because the manifest can be at the end.
+    """Validates every file of an image as if it were a layer. The manifest that names the layers
+    can come last.
 
     Also counts the unpacked size of all files.
     """

@@ -35,7 +35,8 @@ class Membership(NamedTuple):
 class ControlGroups:
     """Control groups of one data directory.
 
-    `memory` or `cpu` is None if the service cannot create the parent group.
+    `memory` and `cpu` are the folders of its parent groups. None: the service cannot create this
+    group.
     """
 
     memory: Path | None

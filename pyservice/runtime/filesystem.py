@@ -1,7 +1,7 @@
 """File system operations: disk reserve, removal of untrusted folders, batched changes.
 
-The matchmaker's journal is on the same disk. All other writers stop at the disk reserve, so that
-the journal can still grow.
+Uploads, builds and logs stop at the disk reserve. The matchmaker's journal on the same disk can
+thus still grow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INODES_FREE: Final = 50_000
 
 
 def is_disk_short(folder: Path, reserve_bytes: int) -> bool:
-    """Returns whether free space or free inodes are below the reserve. Raises OSError."""
+    """Returns whether less than `reserve_bytes` or too few inodes are free. Raises OSError."""
     about = os.statvfs(folder)
     inodes = min(INODES_FREE, about.f_files // 20)
     return about.f_bavail * about.f_frsize < reserve_bytes or about.f_favail < inodes

@@ -70,15 +70,15 @@ async def choose_isolation(
 
 
 def needs_open_folders(isolation: Isolation) -> bool:
-    """Returns whether game servers run as other users and use the host's own paths.
+    """Returns whether each game server has a user of its own, and sees the paths of the host.
 
-    Other users must then be able to traverse the folders of the service.
+    These users must then be able to traverse the folders of the service.
     """
     return isolation == "landlock" and os.geteuid() == 0
 
 
 def open_folders(*folders: Path) -> dict[Path, int]:
-    """Lets other users traverse the folders, but not list them. Raises OSError.
+    """Lets all users of the machine traverse the folders, but not list them. Raises OSError.
 
     Returns the previous modes of the changed folders.
     """

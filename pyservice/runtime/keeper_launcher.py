@@ -107,8 +107,8 @@ class KeeperLauncher:
     async def settle(self, folder: Path) -> None:
         """Waits for the launcher's response about a run that can no longer start.
 
-        Kills the launcher if it does not respond. Other callers of `start` then repeat their
-        requests.
+        If the launcher does not respond, kills it. Calls of `start` for other runs then
+        repeat their requests to a new launcher.
         """
         asked = os.fsencode(folder)
         answer = self._asked.get(asked)

@@ -64,7 +64,9 @@ class NodeCapacity:
         self._set_unclaimed(self._unclaimed.plus(reserved) - resources)
 
     def hold(self, resources: Resources) -> None:
-        """Takes the resources of a recovered run, even if they exceed the node's free resources."""
+        """Takes the resources of a run from before a restart, even if they exceed the node's free
+        resources.
+        """
         self._free = self._free - resources
 
     def take(self, resources: Resources) -> bool:
@@ -74,7 +76,7 @@ class NodeCapacity:
         return True
 
     async def wait(self, resources: Resources) -> None:
-        """Waits until the resources are free, and takes them.
+        """Waits until the node has these resources free, and takes them.
 
         Calls are served in order, but a small request may overtake a large one that does not fit.
         """
@@ -175,7 +177,7 @@ class PlacementAllocator:
 
     def allocate(self, order: RunRequest) -> RunPlacement:
         self._end_quarantines()
-        if self._has_its_share(order):
+        if self._exceeds_port_share(order):
             raise NoFreePort
         ports: dict[str, ProcessPort] = {}
         for name, request in sorted(order.ports.items()):
@@ -234,11 +236,11 @@ class PlacementAllocator:
             if not self._quarantined_of[build_id]:
                 del self._quarantined_of[build_id]
 
-    def _has_its_share(self, order: RunRequest) -> bool:
-        """Returns whether the build's ended runs have used up its share of the ports.
+    def _exceeds_port_share(self, order: RunRequest) -> bool:
+        """Returns whether too many ports of the requested build are in quarantine.
 
-        A build may not have more quarantined ports than are free. If its runs end in a loop, half
-        of the ports thus remain for other builds.
+        A build must leave as many ports free as it has in quarantine. If its runs end in a loop,
+        half of the ports thus remain for other builds.
         """
         drawn = [port for port in order.ports.values() if port.span is None and not port.fixed]
         quarantined = self._quarantined_of[order.build_id]

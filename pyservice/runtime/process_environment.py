@@ -1,8 +1,8 @@
 """Environment variables and arguments of a game server's process. Pure.
 
-Variables of the configuration override those of the build. Variables of the service override both.
-`$(NAME)` in an argument is replaced by the variable if it exists. `$$(NAME)` stands for the text
-`$(NAME)`.
+Variables of the request for a run override those of the build. Variables of the service override
+both. `$(NAME)` in an argument is replaced by the variable if it exists. `$$(NAME)` stands for the
+text `$(NAME)`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def merge_variables(
 ) -> dict[str, str]:
     """Merges environment variables. Later sources override earlier ones.
 
-    `aliases` maps additional names to names of variables in the last source. An alias never
-    replaces a variable of the last source.
+    `aliases` maps additional names to names of variables in the last source. An additional name
+    overrides the earlier sources, but not the last one.
     """
     variables: dict[str, str] = {}
     for source in sources:

@@ -1,8 +1,8 @@
 """Root file systems of containers, built from image layers, and the programs that run in them.
 
 Links are resolved with the root as `/`, so their targets stay inside. Whiteouts remove files of
-lower layers. Devices, pipes, setuid bits and setgid bits are dropped. `owner` is added to the user
-and group IDs of files.
+lower layers. Devices, pipes, setuid bits and setgid bits are dropped. `owner` is the host's user ID
+for root in the container, and is added to the user and group IDs of files.
 """
 
 from __future__ import annotations
@@ -251,7 +251,8 @@ def container_root_uid() -> int | None:
 
 
 def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerProgram:
-    """Returns the program with its user and groups resolved by files inside the root.
+    """Returns the program with user and group IDs from `/etc/passwd` and `/etc/group` inside the
+    root.
 
     Creates the program's working folder. Raises BadManifest, BadArchive, OSError.
     """

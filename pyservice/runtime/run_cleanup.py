@@ -2,7 +2,8 @@
 
 Without a PID namespace (isolation `none` or `landlock`), the kernel kills only the direct child of
 a killed keeper. The service recognises leftover processes by control group or initial environment.
-PIDs and session IDs are reused. A session therefore counts only if a recognised process is in it.
+Session IDs are reused. Other processes of the run's session are therefore killed only if the
+session has a recognised process.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class RunFolder:
         """Returns the PIDs that may write the state file: those of the keeper and its forked
         children.
 
-        Opens no other file of these processes, because a path on a dead disk can hang.
+        Ignores open files with other names, because a `stat` on a failed disk can hang.
         """
         with contextlib.suppress(FileNotFoundError):
             state = os.stat(f"{self.path}/state")
@@ -226,8 +226,8 @@ class RunFolder:
         return []
 
     def withdraw(self) -> None:
-        """Prevents the start of the run, except by a keeper that already has the lock. Raises
-        OSError.
+        """Prevents the start of the run, except by a keeper that has already locked the state file.
+        Raises OSError.
         """
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{self.path}/{_SPEC}", f"{self.path}/{_WITHDRAWN}")
@@ -333,7 +333,7 @@ _NOTICE_READ_BYTES: Final = 65_536
 
 
 class KeeperNotices:
-    """FIFO to which all keepers write lines `<id> <what>`.
+    """FIFO to which all keepers write lines `<run id> <event>`.
 
     A line is only a hint. The run folder has the actual state.
     """

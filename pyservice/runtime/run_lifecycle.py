@@ -1,6 +1,6 @@
 """Lifecycle of one run: a method for each state, with its deadline and failure reason.
 
-The end of a run is reported again until the owner confirms the report.
+The end of a run is reported repeatedly until the report is confirmed.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class RunLifecycle:
         return about
 
     def confirm(self, order: RunRequest) -> None:
-        """Records that the owner still requests a run that an earlier service laid out."""
+        """Records that a run which an earlier service laid out is still requested."""
         self._order = self._order or order
         self._is_requested.set()
 
@@ -184,7 +184,7 @@ class RunLifecycle:
     async def live(self) -> None:
         step: RunState | None = self._first
         while step is not None:
-            if step not in (self._first, self._after):
+            if step not in (self._first, self._after_error):
                 self.state = step.__name__.lstrip("_")
             try:
                 step = await step()
@@ -192,11 +192,12 @@ class RunLifecycle:
                 step = self._over(RunEnd("stopped"))
             except Exception as error:  # noqa: BLE001 — the program must be watched after any error
                 _log.error("run failed", id=self.id, state=self.state, exc_info=error)
-                step = self._after
+                step = self._after_error
 
-    async def _after(self) -> RunState:
-        """Returns the next state after an unexpected error. A program that still runs stays
-        watched.
+    async def _after_error(self) -> RunState:
+        """Returns the next state of the run after an unexpected error of the service.
+
+        If the run's keeper is alive, its program stays watched.
         """
         await asyncio.sleep(_RETRY_DELAYS_S[-1])
         await self._again(self._withdrawn, OSError)
@@ -297,7 +298,7 @@ class RunLifecycle:
         return self._starting
 
     async def _found_again(self) -> RunState:
-        """Waits until the owner requests a run that an earlier service laid out but did not start."""
+        """Waits for a new request for a run that an earlier service laid out but did not start."""
         await self._stop.unless_stopped(self._is_requested.wait())
         if self._refused is not None:
             return self._over(self._refused)
@@ -330,7 +331,7 @@ class RunLifecycle:
     async def _given_up(self) -> RunState:
         """Gives up a start that takes too long or that a stop request interrupts.
 
-        After that, only a keeper that already has the lock can start the run.
+        After that, only a keeper that has already locked the state file can start the run.
         """
         self._folder.withdraw()
         if self._stop.is_requested:

@@ -109,7 +109,9 @@ class ReportUndelivered(Exception):
 
 
 class RunReporter(Protocol):
-    """Receives reports on the runs of one owner. Its methods raise ReportUndelivered."""
+    """Receives reports on all runs of lobbies, or on those of dynamic servers. Its methods raise
+    ReportUndelivered.
+    """
 
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None: ...
 

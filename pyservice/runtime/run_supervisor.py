@@ -203,7 +203,7 @@ class RunSupervisor:
         return True
 
     def abandon(self, run_id: str, end: RunEnd) -> bool:
-        """Ends a recovered run that has not started and that its owner can no longer request.
+        """Ends a run that an earlier service laid out but did not start. `end` is then reported.
 
         Returns False for an unknown run.
         """

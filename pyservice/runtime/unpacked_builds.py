@@ -1,7 +1,7 @@
 """Unpacked builds of this node. The runs of a build share its folder read-only.
 
 A folder in `builds/` is a complete build. Folders of unfinished and removed builds have suffixes. A
-power loss can leave unwritten pages, so the service unpacks builds again after a reboot.
+power loss can damage the files, so the service unpacks builds again after a reboot.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class UnpackedBuilds:
 
         Concurrent calls share one unpacking. If all of them are cancelled, a queued build is not
         unpacked, but an unpacking that has begun continues. Raises BuildUnusable, NoDiskSpace,
-        OSError, and the errors of `fetch`.
+        OSError, and errors of the build's download.
         """
         known = self.cached(build_id)
         if known is not None:
@@ -202,9 +202,10 @@ class UnpackedBuilds:
         return re.sub(rf"{re.escape(str(self._folder))}/[^/]+/root/", "", message)
 
     async def remove_unused(self, used: Callable[[], Collection[str]], *, is_full: bool) -> None:
-        """Removes builds that no run has used for a day, or all unused builds if `is_full`.
+        """Removes builds that no run has used for a day. If the disk `is_full`, removes all unused
+        builds.
 
-        `used` returns the IDs of builds in use. It is called again before each removal. Raises
+        `used` returns the IDs of builds in use, and is called again before each removal. Raises
         OSError.
         """
         self._write_noted()
