@@ -95,8 +95,8 @@ class CompiledStatement:
         self.make_row: Any = None
 
     def argument_values(self, values: Values) -> ArgumentValues:
-        """Returns the arguments in the driver's order. Raises TypeError if `values` has several
-        rows.
+        """Returns the arguments in the driver's order. Raises TypeError if `values` is a list of
+        rows, which only `argument_value_lists` accepts.
         """
         if values is None:
             values = _NONE

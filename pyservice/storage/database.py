@@ -65,9 +65,9 @@ class Transaction(Protocol):
     async def first(self, statement: Executable, values: Values = None) -> Record | None: ...
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        """Runs a statement. Returns the number of affected rows.
+        """Runs a statement, and returns the number of affected rows.
 
-        If `values` is a list, returns the length of the list.
+        If `values` is a list, runs the statement for each item, and returns the length of the list.
         """
         ...
 
@@ -110,7 +110,7 @@ class Database(Protocol):
         """Number of finished transactions that read. As long as it grows, the database is
         available.
 
-        A read that waits while the number grows waits only for its turn.
+        A slow read then only waits for other reads.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Database queries on lobby records and on ended lobby processes.
+"""Database queries on lobby records, and on the ended runs of lobbies.
 
 The data plane sends events of lobbies, which update the lobby records.
 """
@@ -156,8 +156,8 @@ async def page(
 ) -> list[Record]:
     """Returns one page of the namespace's lobbies, newest first.
 
-    The next page begins at a creation time. A page therefore exceeds `limit` if its last lobbies
-    were created in the same millisecond.
+    Lobbies that were created in the same millisecond are on one page, because `before_ms` cannot
+    separate them. A page can therefore exceed `limit`.
     """
     values: dict[str, Any] = {
         "namespace_id": namespace_id,
@@ -213,15 +213,15 @@ class EndedRun(NamedTuple):
 
 
 def storable_text(message: str) -> str:
-    """Returns the text with U+FFFD in place of each character that a database refuses.
+    """Returns the message with U+FFFD in place of each character that a database refuses.
 
-    The end of a process can thus always be recorded.
+    One such character would otherwise prevent the record of a run's end.
     """
     return _UNSTORABLE.sub("\ufffd", message)
 
 
 async def record_run_end(tx: Transaction, lobby_id: str, run: EndedRun) -> None:
-    """Records the end of a lobby process. An existing record stays unchanged."""
+    """Records the end of a lobby's run. An existing record stays unchanged."""
     if await tx.first(_ENDED_RUNS, {"ids": [lobby_id]}) is None:
         row = {"lobby_id": lobby_id, **run._asdict(), "message": storable_text(run.message)}
         await tx.run(insert(lobby_runs), row)

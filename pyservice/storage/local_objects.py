@@ -72,8 +72,9 @@ _SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 def _find_sync_file_range() -> Callable[[int, int, int], object]:
-    """Returns `sync_file_range`, or a function without effect if libc lacks it. `fsync` then takes
-    longer.
+    """Returns `sync_file_range`, which starts writing a part of a file to disk.
+
+    If libc lacks it, returns a function without effect. A later `fsync` then has more to write.
     """
     call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if call is None:
@@ -99,9 +100,10 @@ class UploadWriter:
         place: Callable[[Path], None],
         reserve: Callable[[int], AbstractContextManager[None]],
     ) -> None:
-        """`reserve` returns a context manager in which the writer writes one block.
+        """Creates the writer of an upload of `length` bytes.
 
-        The context manager raises an error if the block must not be written.
+        It writes each block inside `with reserve(len(block))`, which raises an error if the block
+        must not be written.
         """
         self.length = length
         self._path = path

@@ -118,7 +118,8 @@ class BlobStore(Protocol):
 def file_key(upload_id: str, path: str) -> str:
     """Returns the object key of an uploaded file.
 
-    The key has a hash of the path, because user input must not reach a disk or bucket.
+    The key has a hash of the path, because names on a disk or in a bucket must not contain user
+    input.
     """
     return f"{upload_id}/{hashlib.sha256(path.encode()).hexdigest()[:40]}"
 
@@ -126,8 +127,8 @@ def file_key(upload_id: str, path: str) -> str:
 def is_file_path(path: str) -> bool:
     """Returns whether an upload may have a file with this path.
 
-    A path has 1 to 512 bytes, is relative, has no `.` or `..`, and can be requested from the CDN
-    listener.
+    The path must be relative, have 1 to 512 bytes, and start outside of `.objects`. It must not
+    have empty segments, `.`, `..`, control characters or backslashes.
     """
     try:
         size = len(path.encode())

@@ -1,4 +1,4 @@
-"""Database of records in a PostgreSQL server, through asyncpg."""
+"""Implementation of `Database` for a PostgreSQL server, through asyncpg."""
 
 from __future__ import annotations
 
