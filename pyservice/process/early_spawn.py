@@ -30,7 +30,7 @@ class SpawnedChild:
     """
 
     def __init__(self, role: str, shown: Sequence[str]) -> None:
-        """`shown` are the arguments that appear in process lists such as `ps`. Raises OSError."""
+        """Starts a child. `shown` has the arguments for process lists such as `ps`. Raises OSError."""
         self.ready, ready_end = os.pipe()
         flags_end, self._flags = os.pipe()
         command = [sys.executable, "-m", "pyservice", "serve", *shown, f"--role={role}"]
@@ -74,9 +74,10 @@ def spawn_early(words: Sequence[str]) -> None:
 
 
 def take_or_spawn(role: str, flags: Sequence[str]) -> SpawnedChild:
-    """Returns the child process that `spawn_early` started for a role, or starts a new one.
+    """Returns the child process that `spawn_early` started for a role (`data` or `control`), or
+    starts a new one.
 
-    The child still waits for its flags. Raises OSError.
+    `flags` only appear in process lists: the child still waits for `send_flags`. Raises OSError.
     """
     early = _early.pop(role, None)
     return SpawnedChild(role, flags) if early is None else early

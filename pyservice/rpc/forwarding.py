@@ -40,7 +40,7 @@ _NO_TOKEN: Final = b"-"
 
 
 class WokenCallQueue:
-    """Queue of the long polls that a public server sends again after they woke.
+    """Queue for long polls that woke, and that a public server sends to the internal server again.
 
     Calls with the same token are sent in the order of waking. Different tokens take turns.
     """
@@ -59,7 +59,7 @@ class WokenCallQueue:
 
 
 class _InFlightPermit:
-    """Takes a permit for a call in flight, and returns it when the call ends or becomes slow.
+    """Takes a permit for a call in flight, and returns it when the call ends, or after 100 ms.
 
     Use it once with `async with`.
     """

@@ -84,9 +84,7 @@ class Stream:
 
 
 def descriptor_of(message: Message | type[Message]) -> Descriptor:
-    """Returns the descriptor of a message. The protobuf implementations declare its type
-    differently.
-    """
+    # Protobuf implementations declare its type differently.
     descriptor: Any = message.DESCRIPTOR
     return descriptor  # type: ignore[no-any-return]
 
@@ -121,7 +119,10 @@ def _entry_of(field: FieldDescriptor) -> Descriptor:
 
 
 def read_methods(files: Iterable[FileDescriptor]) -> dict[str, Method]:
-    """Returns all unary methods by full name. Raises ValueError for an incomplete declaration."""
+    """Returns all unary methods of the protobuf files by full name.
+
+    Raises ValueError if a method's slug, HTTP rule or path is missing or invalid.
+    """
     found: dict[str, Method] = {}
     slugs: dict[str, str] = {}
     for file in files:

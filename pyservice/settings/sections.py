@@ -163,8 +163,8 @@ class RateLimit(_Section):
 
 
 class ClientRateLimit(RateLimit):
-    """Rate limit of game clients, for each client address. Calls with `env_` tokens are limited for
-    each token instead.
+    """Rate limit of game clients, for each client address. Calls of back ends with `env_` tokens
+    are limited for each token instead.
     """
 
     per_second: float = Field(default=20, ge=0, le=1_000_000, allow_inf_nan=False)
@@ -172,14 +172,16 @@ class ClientRateLimit(RateLimit):
 
 
 class OperatorRateLimit(RateLimit):
-    """Rate limit of operations of the control plane, attach and detach, for each token."""
+    """Rate limit for each token. It counts the operations of the control plane, and those that
+    attach or detach a lobby.
+    """
 
     per_second: float = Field(default=50, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=200, ge=1, le=1_000_000)
 
 
 class AnonymousRateLimit(RateLimit):
-    """Rate limit of the creation of device links without a token, for each client address."""
+    """Rate limit of the creation of device links, which needs no token, for each client address."""
 
     per_second: float = Field(default=0.2, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=20, ge=1, le=1_000_000)
