@@ -71,8 +71,8 @@ def _add_file() -> Descriptor:
     add("by_inner", _Field.TYPE_MESSAGE, True, type_name=".tests.shapes.Shape.ByInnerEntry")
     nullable = add("nullable", _Field.TYPE_MESSAGE, type_name=".tests.shapes.Shape.Inner")
     nullable.options.Extensions[options_pb2.form].always_null = True
-    quiet = add("quiet", _Field.TYPE_STRING, True)
-    quiet.options.Extensions[options_pb2.form].omit_empty = True
+    omitted = add("quiet", _Field.TYPE_STRING, True)
+    omitted.options.Extensions[options_pb2.form].omit_empty = True
     _add_nested(shape)
     pool = descriptor_pool.Default()
     pool.Add(file)

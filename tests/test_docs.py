@@ -350,7 +350,7 @@ def test_region_table_matches_its_fields() -> None:
 
 
 def test_every_flag_in_the_table_is_a_serve_flag() -> None:
-    told = subprocess.run(
+    help_text = subprocess.run(
         [sys.executable, "-m", "pyservice", "serve", "--help"],
         env={**os.environ, "COLUMNS": "200"},
         capture_output=True,
@@ -358,7 +358,7 @@ def test_every_flag_in_the_table_is_a_serve_flag() -> None:
         check=True,
     ).stdout
     for row in table_of("reference/settings.md", "settings"):
-        assert re.search(rf"{code(row[2])}\b", told), row
+        assert re.search(rf"{code(row[2])}\b", help_text), row
 
 
 @pytest.mark.full

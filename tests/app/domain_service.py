@@ -126,8 +126,8 @@ class Domain(FullService):
         """Returns the ports by scheme. Raises httpx.HTTPError while edge-guard does not serve."""
         transport = httpx.HTTPTransport(uds=str(self.data_dir / "edge" / "admin.sock"))
         with httpx.Client(transport=transport, base_url="http://edge") as client:
-            told = client.get("/readyz?verbose").raise_for_status().json()
-        return {scheme: int(told[scheme].rpartition(":")[2]) for scheme in ("http", "https")}
+            status = client.get("/readyz?verbose").raise_for_status().json()
+        return {scheme: int(status[scheme].rpartition(":")[2]) for scheme in ("http", "https")}
 
 
 class Outside(httpx.AsyncBaseTransport):
@@ -212,19 +212,19 @@ class Game:
         token = await self.developer.service_token(self.game_id)
         back = Back(self.developer, self.game_id, token)
         digest = hashlib.sha256(archive).hexdigest()
-        made = await back.prepare(archive, image={"sha256": digest})
-        await self.put(made["image_presigned_request"]["url"], archive)
-        await back.good("complete_build", build_id=made["build"]["id"])
-        return str(made["build"]["id"])
+        response = await back.prepare(archive, image={"sha256": digest})
+        await self.put(response["image_presigned_request"]["url"], archive)
+        await back.good("complete_build", build_id=response["build"]["id"])
+        return str(response["build"]["id"])
 
     async def site(self, page: bytes) -> str:
         files = [{"path": "index.html", "content_length": len(page)}]
-        made = await self.developer.good(
+        response = await self.developer.good(
             "create_site", game_id=self.game_id, display_name="1", files=files
         )
-        await self.put(made["presigned_requests"][0]["url"], page)
-        await self.developer.good("complete_upload", upload_id=made["upload_id"])
-        return str(made["site_id"])
+        await self.put(response["presigned_requests"][0]["url"], page)
+        await self.developer.good("complete_upload", upload_id=response["upload_id"])
+        return str(response["site_id"])
 
     async def put(self, url: str, content: bytes) -> None:
         assert url.startswith(f"https://{FILES}/"), url

@@ -35,8 +35,8 @@ class SupervisedService(Service):
         return Path(path)
 
     def ready(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(self.ready_file.read_text())
-        return said
+        ready: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return ready
 
     def events(self, name: str) -> list[dict[str, Any]]:
         found = []

@@ -41,9 +41,9 @@ class Game(ThreadingHTTPServer):
         self.status = 200
         self.go = threading.Event()
         self.go.set()
-        self.asked: list[dict[str, Any]] = []
+        self.bodies: list[dict[str, Any]] = []
         self.traces: list[str | None] = []
-        self.gone = threading.Event()
+        self.disconnected = threading.Event()
 
     @property
     def url(self) -> str:
@@ -56,11 +56,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.asked.append(json.loads(body))
+        self.server.bodies.append(json.loads(body))
         self.server.traces.append(self.headers["traceparent"])
         if not self.server.go.is_set():
             if not self.connection.recv(1):
-                self.server.gone.set()
+                self.server.disconnected.set()
             return
         self.send_response(self.server.status)
         self.send_header("Content-Length", "0")
@@ -106,9 +106,9 @@ def test_verification_server_rejects_a_join(make_service: MakeService, game: Gam
     token = service.public_token()
     answer = _join(service, token, lobby, verification_data={"ticket": 7})
     assert answer.status_code == 200, answer.text
-    [asked] = game.asked
-    assert asked["verification_data"] == {"ticket": 7}
-    assert asked["client"] == {"address": "127.0.0.1", "user_agent": "Game/2"}
+    [body] = game.bodies
+    assert body["verification_data"] == {"ticket": 7}
+    assert body["client"] == {"address": "127.0.0.1", "user_agent": "Game/2"}
     assert str(game.traces[0]).startswith(f"00-{answer.headers['x-ray-id']}-")
     game.status = 403
     refused = _join(service, token, lobby)
@@ -137,7 +137,7 @@ def test_grpc_find_is_verified_within_its_deadline(make_service: MakeService, ga
         with pytest.raises(grpc.RpcError) as caught:
             stub.JoinLobby(request, metadata=metadata, timeout=PASSES_S)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert game.gone.wait(PATIENCE_S)
+    assert game.disconnected.wait(PATIENCE_S)
 
 
 def test_verification_is_cancelled_when_the_client_disconnects(
@@ -154,7 +154,7 @@ def test_verification_is_cancelled_when_the_client_disconnects(
             headers={"Authorization": f"Bearer {token}"},
             timeout=PASSES_S,
         )
-    assert game.gone.wait(PATIENCE_S)
+    assert game.disconnected.wait(PATIENCE_S)
     game.go.set()
     assert _join(service, token, lobby).status_code == 200
 
@@ -169,7 +169,7 @@ def test_feed_with_a_private_verification_address_is_rejected(
     checked = service.command("check-config", "--feed", str(service.feed_file))
     assert checked.returncode == 1
     assert "verification_allowed_networks" in checked.stderr
-    assert game.asked == []
+    assert game.bodies == []
 
 
 def test_solved_captcha_is_valid_after_a_restart(

@@ -25,16 +25,16 @@ if "--role=control" in sys.orig_argv:
 
     run = Feeder.run
 
-    async def until_told(self):
+    async def until_ordered(self):
         async def strike():
-            while not os.path.exists({told!r}):
+            while not os.path.exists({order_file!r}):
                 await asyncio.sleep(0.01)
-            os.unlink({told!r})
+            os.unlink({order_file!r})
             raise ZeroDivisionError("unforeseen")
 
         await asyncio.gather(run(self), strike())
 
-    Feeder.run = until_told
+    Feeder.run = until_ordered
 '''
 
 
@@ -61,10 +61,10 @@ if "--role=control" in sys.orig_argv:
 class BreakableService(FullService):
     def __init__(self, folder: Path, defect: str = DIES, **settings: Any) -> None:
         super().__init__(folder, **settings)
-        self.told = folder / "die"
+        self.order_file = folder / "die"
         self.code = folder / "code"
         self.code.mkdir(parents=True)
-        (self.code / "sitecustomize.py").write_text(defect.format(told=str(self.told)))
+        (self.code / "sitecustomize.py").write_text(defect.format(order_file=str(self.order_file)))
 
     def control_pid(self) -> int:
         return int((self.data_dir / "control" / "LOCK").read_text().split()[0])
@@ -72,13 +72,13 @@ class BreakableService(FullService):
 
 @pytest.fixture
 def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BreakableService]:
-    made = BreakableService(tmp_path / "s")
-    monkeypatch.setenv("PYTHONPATH", str(made.code))
+    service = BreakableService(tmp_path / "s")
+    monkeypatch.setenv("PYTHONPATH", str(service.code))
     try:
-        made.start()
-        yield made
+        service.start()
+        yield service
     finally:
-        made.close()
+        service.close()
 
 
 @pytest.mark.full
@@ -91,9 +91,9 @@ async def test_failed_control_plane_task_restarts_only_the_control_plane(
         token = await developer.public_token(game_id)
         version_id = await developer.version(game_id, name="2.0.0")
         pid = full_service.control_pid()
-        full_service.told.touch()
+        full_service.order_file.touch()
         place = {"game_id": game_id, "namespace_id": "prod"}
-        ready = f"http://{full_service.said['metrics']}/readyz"
+        ready = f"http://{full_service.ready['metrics']}/readyz"
         end = time.monotonic() + PATIENCE_S
         async with httpx.AsyncClient(timeout=PATIENCE_S) as metrics_client:
             while True:
@@ -162,26 +162,26 @@ async def test_task_cancelled_by_its_owner_does_not_count_as_failed() -> None:
         await asyncio.Event().wait()
 
     tasks.own("goes on", goes_on())
-    told = {task for task in asyncio.all_tasks() if task.get_name() == "goes on"}
-    assert told
+    running = {task for task in asyncio.all_tasks() if task.get_name() == "goes on"}
+    assert running
     await asyncio.sleep(0)
-    for task in told:
+    for task in running:
         task.cancel()
-    await asyncio.wait(told)
+    await asyncio.wait(running)
     assert tasks.problem is None
     await tasks.stop()
 
 
 async def test_stop_awaits_finishing_tasks_while_others_run() -> None:
-    tasks, told, done = BackgroundTasks(), asyncio.Event(), list[str]()
+    tasks, finished, done = BackgroundTasks(), asyncio.Event(), list[str]()
 
     async def serves() -> None:
-        await told.wait()
+        await finished.wait()
         done.append("served")
         await asyncio.Event().wait()
 
     async def needs_it() -> None:
-        told.set()
+        finished.set()
         while not done:
             await asyncio.sleep(0)
         tasks.finish("what it leaves", leaves())
@@ -242,8 +242,8 @@ async def test_task_that_ignores_cancellation_is_logged_and_does_not_block(
     finally:
         deaf.may_end.set()
     assert ended == ["heard"]
-    said = capsys.readouterr()
-    lines = [line for line in (said.out + said.err).splitlines() if "deaf one" in line]
+    output = capsys.readouterr()
+    lines = [line for line in (output.out + output.err).splitlines() if "deaf one" in line]
     assert lines
     assert all("does not end" in line for line in lines)
     assert tasks.problem is None

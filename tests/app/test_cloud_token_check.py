@@ -17,7 +17,7 @@ GAME = bytes(range(16))
 
 class Plane:
     def __init__(self, folder: Path) -> None:
-        self.asked = 0
+        self.check_count = 0
         self.is_revoked = False
         check = "hosting.internal.v1.Control.CheckToken"
         self.server = InternalServer({check: self.check}, folder / "grpc.sock")
@@ -26,7 +26,7 @@ class Plane:
         self.tokens = CloudTokenCheck(self.client, lambda: self.now_s)
 
     async def check(self, request: control_pb2.CheckTokenRequest) -> control_pb2.CheckTokenResponse:
-        self.asked += 1
+        self.check_count += 1
         if self.is_revoked:
             raise ServiceError("TOKEN_REVOKED")
         reaches = request.game_id == "00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -37,11 +37,11 @@ class Plane:
 
 @pytest.fixture
 async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
-    made = Plane(tmp_path)
-    await made.server.start()
-    yield made
-    await made.client.close()
-    await made.server.stop(0.0)
+    plane = Plane(tmp_path)
+    await plane.server.start()
+    yield plane
+    await plane.client.close()
+    await plane.server.stop(0.0)
 
 
 async def _code(plane: Plane) -> str:
@@ -60,7 +60,7 @@ async def test_checked_token_is_cached_for_less_than_a_second(plane: Plane) -> N
     plane.is_revoked = True
     plane.now_s += 0.89
     assert await plane.tokens.scope("cloud_x") == scope
-    assert plane.asked == 1
+    assert plane.check_count == 1
     plane.now_s += 0.05
     assert await _code(plane) == "TOKEN_REVOKED"
     plane.is_revoked = False
@@ -71,7 +71,7 @@ async def test_cache_is_per_game(plane: Plane) -> None:
     assert await plane.tokens.reaches("cloud_x", GAME)
     assert not await plane.tokens.reaches("cloud_x", bytes(16))
     assert await plane.tokens.reaches("cloud_x", GAME)
-    assert plane.asked == 2
+    assert plane.check_count == 2
 
 
 async def test_check_fails_without_a_control_plane(plane: Plane) -> None:

@@ -29,7 +29,7 @@ def _metric(service: Service, name: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def quiet_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service = Service(tmp_path_factory.mktemp("quiet")).start()
     yield service
     service.close()
@@ -54,8 +54,8 @@ def test_player_joins_a_new_service(service: Service) -> None:
         assert service.good("POST", CONNECTED, body, lobby_token) == {}
         assert service.code("POST", CONNECTED, body, lobby_token) == "PLAYER_TOKEN_CONSUMED"
     assert service.find(public).json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    gone = {"player_token": found["player"]["token"]}
-    assert service.good("POST", DISCONNECTED, gone, lobby_token) == {}
+    player = {"player_token": found["player"]["token"]}
+    assert service.good("POST", DISCONNECTED, player, lobby_token) == {}
     assert service.find(public).status_code == 200
 
 
@@ -87,8 +87,8 @@ def test_configuration_survives_the_loss_of_its_source(service: Service) -> None
 
 def test_occupied_port_is_reported(make_service: MakeService) -> None:
     service = make_service()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener_socket:
+        address = f"127.0.0.1:{listener_socket.getsockname()[1]}"
         for listener in ("http", "grpc", "metrics"):
             service.addresses = {listener: address}
             assert service.spawn().wait(PATIENCE_S) == 1
@@ -97,20 +97,20 @@ def test_occupied_port_is_reported(make_service: MakeService) -> None:
 
 
 @pytest.mark.fast
-def test_ready_file_names_every_address(quiet_service: Service) -> None:
-    said = json.loads(quiet_service.ready_file.read_text())
-    assert set(said) >= {"http", "grpc", "metrics"}
+def test_ready_file_names_every_address(shared_service: Service) -> None:
+    ready = json.loads(shared_service.ready_file.read_text())
+    assert set(ready) >= {"http", "grpc", "metrics"}
     for name in ("http", "grpc", "metrics"):
-        host, port = said[name].rsplit(":", 1)
+        host, port = ready[name].rsplit(":", 1)
         socket.create_connection((host, int(port)), 5).close()
-    assert said["http"] in quiet_service.log()
+    assert ready["http"] in shared_service.log()
 
 
 @pytest.mark.fast
-def test_data_directory_is_private_to_its_owner(quiet_service: Service) -> None:
-    assert stat.S_IMODE(quiet_service.data_dir.stat().st_mode) == 0o700
+def test_data_directory_is_private_to_its_owner(shared_service: Service) -> None:
+    assert stat.S_IMODE(shared_service.data_dir.stat().st_mode) == 0o700
     for name in ("keys.json", "admin.sock"):
-        assert stat.S_IMODE((quiet_service.data_dir / name).stat().st_mode) == 0o600
+        assert stat.S_IMODE((shared_service.data_dir / name).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("service", [{"settings": {"stop_grace_ms": 60_000}}], indirect=True)
@@ -168,30 +168,30 @@ def test_rate_limits_apply_by_default(make_service: MakeService) -> None:
 
 def test_admin_socket_creates_tokens(service: Service) -> None:
     lobby_id, _ = service.attach()
-    made = {}
+    tokens = {}
     for kind in ("public", "environment"):
         done = service.command(
             *("token", "create", "--kind", kind, "--namespace", f"{GAME}/prod", "--json")
         )
         assert done.returncode == 0, done.stderr
-        made[kind] = json.loads(done.stdout)
-        assert set(made[kind]) == {"token", "token_id"}
-        assert service.good("POST", JOIN, {"lobby_id": lobby_id}, made[kind]["token"])
+        tokens[kind] = json.loads(done.stdout)
+        assert set(tokens[kind]) == {"token", "token_id"}
+        assert service.good("POST", JOIN, {"lobby_id": lobby_id}, tokens[kind]["token"])
     feed = service.feed_file.read_text()
-    assert made["environment"]["token"] not in feed
-    assert made["environment"]["token_id"] in feed
+    assert tokens["environment"]["token"] not in feed
+    assert tokens["environment"]["token_id"] in feed
     assert json.loads(feed)["namespaces"][0]["revision"] == 2
-    for kind in made:
-        assert made[kind]["token"] not in service.log()
+    for kind in tokens:
+        assert tokens[kind]["token"] not in service.log()
     service.kill()
     service.start()
-    for kind in made:
-        assert service.find(made[kind]["token"], "party").json()["code"].startswith("MATCHMAKER")
+    for kind in tokens:
+        assert service.find(tokens[kind]["token"], "party").json()["code"].startswith("MATCHMAKER")
 
 
-def test_token_for_an_unknown_namespace_is_rejected(quiet_service: Service) -> None:
+def test_token_for_an_unknown_namespace_is_rejected(shared_service: Service) -> None:
     for kind in ("public", "environment"):
-        done = quiet_service.command(
+        done = shared_service.command(
             "token", "create", "--kind", kind, "--namespace", "arena/other"
         )
         assert done.returncode == 1
@@ -208,13 +208,13 @@ def test_token_create_without_a_service_reports_it(make_service: MakeService) ->
 
 
 @pytest.mark.fast
-def test_probes_report_liveness_and_readiness(quiet_service: Service) -> None:
-    assert quiet_service.probe("/livez").status_code == 200
-    quiet_service.wait_ready()
-    told = quiet_service.probe("/readyz?verbose").text
+def test_probes_report_liveness_and_readiness(shared_service: Service) -> None:
+    assert shared_service.probe("/livez").status_code == 200
+    shared_service.wait_ready()
+    status = shared_service.probe("/readyz?verbose").text
     for part in ("process", "journal", "loop", "credit", "storage", "feed: 1 namespaces"):
-        assert part in told
-    metrics = quiet_service.probe("/metrics").text
+        assert part in status
+    metrics = shared_service.probe("/metrics").text
     for name in ("hosting_storage_free_bytes", "hosting_compactions_total", "hosting_build_info"):
         assert name in metrics
 

@@ -48,20 +48,20 @@ async def test_first_start_waits_for_the_control_plane(tmp_path: Path) -> None:
         base_url=f"http://{addresses['metrics']}", timeout=PATIENCE_S
     ) as client:
 
-        async def told() -> tuple[int, str]:
+        async def readiness() -> tuple[int, str]:
             answer = await client.get("/readyz?verbose")
             return answer.status_code, answer.text
 
-        status, text = await told()
+        status, text = await readiness()
         assert status == 503
         assert "control: starting, and no namespace is known yet" in text
         await control.start()
 
         async def is_up() -> bool:
-            return "control: ok" in (await told())[1]
+            return "control: ok" in (await readiness())[1]
 
         async def is_down() -> bool:
-            return "control: down" in (await told())[1]
+            return "control: down" in (await readiness())[1]
 
         async def is_scraped() -> bool:
             # The control plane's metrics are missing from the page if they arrive too late.
@@ -70,11 +70,11 @@ async def test_first_start_waits_for_the_control_plane(tmp_path: Path) -> None:
             return is_in_time and scrape.endswith("hosting_control_x 1\n")
 
         await _until(is_up)
-        assert (await told())[0] == 200
+        assert (await readiness())[0] == 200
         await _until(is_scraped)
         await control.stop(0.0)
         await _until(is_down)
-        assert (await told())[0] == 200
+        assert (await readiness())[0] == 200
     await plane.stop(signals)
 
 

@@ -34,12 +34,12 @@ def name_of(url: str) -> str:
 
 @pytest.fixture
 def full_service(databases: Databases, tmp_path: Path) -> Iterator[FullService]:
-    made = FullService(tmp_path / "s", databases.url("postgresql"))
-    databases.remove(made.database_url, tmp_path)
+    service = FullService(tmp_path / "s", databases.url("postgresql"))
+    databases.remove(service.database_url, tmp_path)
     try:
-        yield made
+        yield service
     finally:
-        made.close()
+        service.close()
 
 
 def sentences(full_service: FullService) -> set[str]:
@@ -78,7 +78,7 @@ async def test_players_are_served_until_the_missing_database_is_back(
         assert full_service.stop() == 0
         databases.server.psql(f"ALTER DATABASE {name} RENAME TO {name}_away")
         await asyncio.to_thread(full_service.start)
-        assert full_service.said["owner_group_id"] is None
+        assert full_service.ready["owner_group_id"] is None
         assert any("createdb" in line for line in sentences(full_service))
         databases.server.psql(f"ALTER DATABASE {name}_away RENAME TO {name}")
 
@@ -99,8 +99,8 @@ async def refusal(url: str, folder: Path) -> str:
 
 async def test_unknown_user_fails_the_start(databases: Databases, tmp_path: Path) -> None:
     url = str(databases.url("postgresql")).replace(OWNER, "://nobody:secret@")
-    said = await refusal(url, tmp_path)
-    assert said == (
+    message = await refusal(url, tmp_path)
+    assert message == (
         'the PostgreSQL server says: role "nobody" does not exist: correct user and password in database_url, or '
         "the rules in pg_hba.conf"
     )
@@ -110,19 +110,19 @@ async def test_wrong_password_fails_the_start_without_a_retry(
     server: Server, tmp_path: Path
 ) -> None:
     role = f"role_{uuid4().hex[:12]}"
-    url, asked = server.url(), "\\t on\nSHOW hba_file;"
+    url, query = server.url(), "\\t on\nSHOW hba_file;"
     server.psql(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'right'")
-    [path] = [Path(word) for word in server.psql(asked).split() if word.endswith("pg_hba.conf")]
+    [path] = [Path(word) for word in server.psql(query).split() if word.endswith("pg_hba.conf")]
     before = path.read_text()
     path.write_text(f"local all {role} scram-sha-256\n{before}")
     try:
         await asyncio.to_thread(server.stop)
         await asyncio.to_thread(server.start)
         for password in ("wrong", ""):
-            said = await refusal(url.replace(OWNER, f"://{role}:{password}@"), tmp_path)
-            assert f'password authentication failed for user "{role}"' in said
-            assert said.endswith("or the rules in pg_hba.conf")
-            assert "wrong" not in said
+            message = await refusal(url.replace(OWNER, f"://{role}:{password}@"), tmp_path)
+            assert f'password authentication failed for user "{role}"' in message
+            assert message.endswith("or the rules in pg_hba.conf")
+            assert "wrong" not in message
         database = open_database(url.replace(OWNER, f"://{role}:right@"), tmp_path)
         assert await migrate(database, is_allowed=True)
         await database.close()
@@ -135,8 +135,8 @@ async def test_user_without_create_permission_fails_the_start(
 ) -> None:
     url, role = str(databases.url("postgresql")), f"role_{uuid4().hex[:12]}"
     databases.server.psql(f"CREATE ROLE {role} LOGIN")
-    said = await refusal(url.replace(OWNER, f"://{role}:@"), tmp_path)
-    assert said == (
+    message = await refusal(url.replace(OWNER, f"://{role}:@"), tmp_path)
+    assert message == (
         "the PostgreSQL server says: permission denied for schema public: let the user of database_url make tables "
         "there (as owner of the database, or GRANT CREATE ON SCHEMA public)"
     )

@@ -40,8 +40,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 @pytest.fixture(scope="module")
 def domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Domain]:
-    with running(Domain(tmp_path_factory.mktemp("d"))) as made:
-        yield made
+    with running(Domain(tmp_path_factory.mktemp("d"))) as service:
+        yield service
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ async def test_each_port_is_reached_only_at_its_player_address(domain: Domain, g
             scheme = "https" if is_tls else "http"
             forged = {"x-forwarded-for": "203.0.113.9"}
             answer = await player.get(f"{scheme}://{port['hostname']}/room?a=1", headers=forged)
-        said = answer.raise_for_status().json()
-        assert (said["path"], said["host"]) == ("/room?a=1", port["hostname"])
-        assert (said["x-forwarded-for"], said["x-forwarded-proto"]) == ("127.0.0.7", scheme)
+        body = answer.raise_for_status().json()
+        assert (body["path"], body["host"]) == ("/room?a=1", port["hostname"])
+        assert (body["x-forwarded-for"], body["x-forwarded-proto"]) == ("127.0.0.7", scheme)
         async with web_socket(domain, port) as connection:
             assert await talks(connection, "hello")
     for name in ("raw", "sealed", "quick"):
@@ -121,7 +121,7 @@ async def test_site_is_served_at_its_own_host_name(domain: Domain, game: Game) -
 async def test_dynamic_server_is_reached_at_its_recorded_names(domain: Domain, game: Game) -> None:
     archive = programs.server_archive("python3", "web.py", **{"web.py": WEB})
     token = await game.developer.service_token(game.game_id)
-    made = await Back(game.developer, game.game_id, token).good(
+    response = await Back(game.developer, game.game_id, token).good(
         "create_server",
         datacenter="local",
         network={"ports": {"page": {"protocol": "https"}, "raw": {"protocol": "tcp"}}},
@@ -129,8 +129,8 @@ async def test_dynamic_server_is_reached_at_its_recorded_names(domain: Domain, g
         runtime={"build": await game.build(archive)},
         tags={},
     )
-    ports = made["server"]["network"]["ports"]
-    name = f"{made['server']['id']}-page.server.local.{JOB}"
+    ports = response["server"]["network"]["ports"]
+    name = f"{response['server']['id']}-page.server.local.{JOB}"
     assert (ports["page"]["public_hostname"], ports["page"]["public_port"]) == (name, 443)
     assert ports["raw"]["public_hostname"] == f"local.{JOB}"
 
@@ -165,16 +165,18 @@ async def test_client_behind_a_front_proxy_counts_by_its_own_address(domain: Dom
     # All requests use one connection, as from a proxy in front.
     async with at_api(domain, PROXY) as proxy:
 
-        async def asked(client: str) -> int:
-            said = {"x-forwarded-for": client}
+        async def status_for(client: str) -> int:
+            headers = {"x-forwarded-for": client}
             path = "/cloud/devices/links"
-            return (await proxy.request("POST", path, b"{}", headers=said)).status_code
+            return (await proxy.request("POST", path, b"{}", headers=headers)).status_code
 
-        codes = [await asked("203.0.113.5") for _ in range(LINKS + 1)]
+        codes = [await status_for("203.0.113.5") for _ in range(LINKS + 1)]
         assert codes == [200] * LINKS + [429]
-        assert await asked("203.0.113.6") == 200
-        assert await asked("203.0.113.5, 203.0.113.7") == 200
-        assert await asked("203.0.113.7, 203.0.113.5") == 429, "only the last address is trusted"
+        assert await status_for("203.0.113.6") == 200
+        assert await status_for("203.0.113.5, 203.0.113.7") == 200
+        assert await status_for("203.0.113.7, 203.0.113.5") == 429, (
+            "only the last address is trusted"
+        )
 
 
 async def test_player_limit_counts_the_client_address(domain: Domain, game: Game) -> None:
@@ -182,11 +184,14 @@ async def test_player_limit_counts_the_client_address(domain: Domain, game: Game
     place = {"game_id": game.game_id, "namespace_id": "prod"}
     await game.developer.good("set_mm_config", **place, lobby_count_max=4, max_players=2)
     token = await game.developer.public_token(game.game_id)
-    async with at_api(domain, "127.0.0.30") as home, at_api(domain, "127.0.0.31") as elsewhere:
+    async with (
+        at_api(domain, "127.0.0.30") as near_client,
+        at_api(domain, "127.0.0.31") as other_client,
+    ):
         wish = {"game_modes": ["duel"]}
-        codes = [(await home.call("find", wish, token=token)).code for _ in range(3)]
+        codes = [(await near_client.call("find", wish, token=token)).code for _ in range(3)]
         assert codes == ["OK", "OK", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"]
-        assert (await elsewhere.call("find", wish, token=token)).code == "OK"
+        assert (await other_client.call("find", wish, token=token)).code == "OK"
 
 
 async def test_game_server_receives_the_player_address(

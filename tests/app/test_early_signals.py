@@ -48,14 +48,14 @@ Make = Callable[[type[SupervisedService]], SupervisedService]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[SupervisedService] = []
+    services: list[SupervisedService] = []
 
     def one(kind: type[SupervisedService]) -> SupervisedService:
-        made.append(kind(tmp_path))
-        return made[-1]
+        services.append(kind(tmp_path))
+        return services[-1]
 
     yield one
-    for supervised in made:
+    for supervised in services:
         supervised.close()
     until(lambda: not processes_of(tmp_path))
 

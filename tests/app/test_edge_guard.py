@@ -55,37 +55,37 @@ class EdgeGuardService(SupervisedService):
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[EdgeGuardService]:
+def service(tmp_path: Path) -> Iterator[EdgeGuardService]:
     folder = tmp_path / "h"
     folder.mkdir()
-    made = EdgeGuardService(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
-    yield made
-    made.close()
+    service = EdgeGuardService(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
+    yield service
+    service.close()
 
 
-def with_server(held: EdgeGuardService) -> tuple[str, int]:
-    held.start()
-    return made_server(held, held.ready())
+def with_server(service: EdgeGuardService) -> tuple[str, int]:
+    service.start()
+    return made_server(service, service.ready())
 
 
-def made_server(held: EdgeGuardService, said: dict[str, Any]) -> tuple[str, int]:
-    token = Path(said["cloud_token_file"]).read_text().strip()
+def made_server(service: EdgeGuardService, ready: dict[str, Any]) -> tuple[str, int]:
+    token = Path(ready["cloud_token_file"]).read_text().strip()
 
     def cloud(method: str, path: str, body: Any = None) -> Any:
-        return held.good(method, path, body, token)
+        return service.good(method, path, body, token)
 
-    game = {"developer_group_id": said["owner_group_id"], "display_name": "Kept"}
+    game = {"developer_group_id": ready["owner_group_id"], "display_name": "Kept"}
     game_id = cloud("POST", "/cloud/games", game)["game_id"]
     build = programs.upload_build(cloud, game_id, programs.server_archive())
-    wanted = {
+    fields = {
         "datacenter": "local",
         "network": {"ports": {"game": {"protocol": "tcp"}}},
         "resources": {"cpu": 100, "memory": 128},
         "runtime": {"build": build},
         "tags": {},
     }
-    made = cloud("POST", f"/games/{game_id}/environments/prod/servers", wanted)["server"]
-    port = made["network"]["ports"]["game"]
+    server = cloud("POST", f"/games/{game_id}/environments/prod/servers", fields)["server"]
+    port = server["network"]["ports"]["game"]
     address = port["public_hostname"], port["public_port"]
     until(lambda: is_reached(address))
     return address
@@ -100,117 +100,117 @@ def is_reached(address: tuple[str, int]) -> bool:
         return False
 
 
-def test_idle_edge_guard_stops_with_the_service(held: EdgeGuardService) -> None:
-    held.start()
-    until(held.is_edge_serving)
-    pid = held.edge_pid()
-    assert held.stop() == 0
+def test_idle_edge_guard_stops_with_the_service(service: EdgeGuardService) -> None:
+    service.start()
+    until(service.is_edge_serving)
+    pid = service.edge_pid()
+    assert service.stop() == 0
     assert is_gone(pid)
 
 
-def suspended_pid(held: EdgeGuardService) -> int:
-    until(lambda: held.events("edge-guard started"))
-    pid = held.edge_pid()
+def suspended_pid(service: EdgeGuardService) -> int:
+    until(lambda: service.events("edge-guard started"))
+    pid = service.edge_pid()
     os.kill(pid, signal.SIGSTOP)
     return pid
 
 
-def test_suspended_idle_edge_guard_is_killed_at_shutdown(held: EdgeGuardService) -> None:
-    held.start()
-    pid = suspended_pid(held)
-    assert held.stop() == 1
+def test_suspended_idle_edge_guard_is_killed_at_shutdown(service: EdgeGuardService) -> None:
+    service.start()
+    pid = suspended_pid(service)
+    assert service.stop() == 1
     assert is_gone(pid)
-    [told] = held.events("edge-guard does not stop; killing it")
-    assert (told["level"], told["pid"]) == ("error", pid)
+    [event] = service.events("edge-guard does not stop; killing it")
+    assert (event["level"], event["pid"]) == ("error", pid)
 
 
-def test_suspended_edge_guard_is_killed_with_the_game_servers(held: EdgeGuardService) -> None:
-    held.settings["runtime"] = {**programs.SETTINGS, "end_with_service": "true"}
-    with_server(held)
-    pid = suspended_pid(held)
-    assert held.stop() == 1
+def test_suspended_edge_guard_is_killed_with_the_game_servers(service: EdgeGuardService) -> None:
+    service.settings["runtime"] = {**programs.SETTINGS, "end_with_service": "true"}
+    with_server(service)
+    pid = suspended_pid(service)
+    assert service.stop() == 1
     assert is_gone(pid)
 
 
 @pytest.mark.timing
-def test_forced_shutdown_does_not_wait_for_edge_guard(held: EdgeGuardService) -> None:
-    held.start()
-    pid = suspended_pid(held)
-    assert held.process is not None
+def test_forced_shutdown_does_not_wait_for_edge_guard(service: EdgeGuardService) -> None:
+    service.start()
+    pid = suspended_pid(service)
+    assert service.process is not None
     with within(3):
-        held.signal(signal.SIGTERM)
-        until(lambda: held.events("stopping"))
-        held.signal(signal.SIGTERM)
-        assert held.process.wait(PATIENCE_S) == 1
+        service.signal(signal.SIGTERM)
+        until(lambda: service.events("stopping"))
+        service.signal(signal.SIGTERM)
+        assert service.process.wait(PATIENCE_S) == 1
     assert is_gone(pid)
 
 
-def test_edge_guard_with_players_survives_and_is_found_again(held: EdgeGuardService) -> None:
-    address = with_server(held)
-    pid = held.edge_pid()
+def test_edge_guard_with_players_survives_and_is_found_again(service: EdgeGuardService) -> None:
+    address = with_server(service)
+    pid = service.edge_pid()
     with socket.create_connection(address, 5) as player:
-        assert held.stop() == 0
+        assert service.stop() == 0
         player.sendall(b"still")
         assert player.recv(100) == b"still"
         assert is_reached(address)
-        held.start()
-        until(lambda: held.edge()["is_connected"])
-        assert held.edge_pid() == pid
-        assert [event["pid"] for event in held.events("edge-guard found")] == [pid]
+        service.start()
+        until(lambda: service.edge()["is_connected"])
+        assert service.edge_pid() == pid
+        assert [event["pid"] for event in service.events("edge-guard found")] == [pid]
         player.sendall(b"there")
         assert player.recv(100) == b"there"
 
 
 @pytest.mark.fast
-def test_killed_edge_guard_is_restarted_with_its_routes(held: EdgeGuardService) -> None:
-    address = with_server(held)
-    pid = held.edge_pid()
+def test_killed_edge_guard_is_restarted_with_its_routes(service: EdgeGuardService) -> None:
+    address = with_server(service)
+    pid = service.edge_pid()
     os.kill(pid, signal.SIGKILL)
-    until(lambda: held.edge_pid() not in (0, pid) and held.is_edge_serving())
+    until(lambda: service.edge_pid() not in (0, pid) and service.is_edge_serving())
     assert is_reached(address)
 
 
-def test_changed_settings_replace_edge_guard_without_disconnects(held: EdgeGuardService) -> None:
-    address = with_server(held)
-    pid = held.edge_pid()
+def test_changed_settings_replace_edge_guard_without_disconnects(service: EdgeGuardService) -> None:
+    address = with_server(service)
+    pid = service.edge_pid()
     with socket.create_connection(address, 5) as player:
         player.sendall(b"one")
         assert player.recv(100) == b"one"
-        held.stop()
-        held.settings["edge"] = {"workers": 1}
-        held.start()
-        until(lambda: held.edge_pid() not in (0, pid) and held.is_edge_serving())
-        assert json.loads((held.data_dir / "edge" / "config.json").read_text())["workers"] == 1
+        service.stop()
+        service.settings["edge"] = {"workers": 1}
+        service.start()
+        until(lambda: service.edge_pid() not in (0, pid) and service.is_edge_serving())
+        assert json.loads((service.data_dir / "edge" / "config.json").read_text())["workers"] == 1
         player.sendall(b"two")
         assert player.recv(100) == b"two"
         assert is_reached(address), "new connections reach the process as well"
 
 
-def test_unreadable_routes_do_not_prevent_the_start(held: EdgeGuardService) -> None:
-    (held.data_dir / "edge" / "routes").mkdir(parents=True)
-    address = with_server(held)
+def test_unreadable_routes_do_not_prevent_the_start(service: EdgeGuardService) -> None:
+    (service.data_dir / "edge" / "routes").mkdir(parents=True)
+    address = with_server(service)
     assert is_reached(address)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="disks are mounted by root")
-def test_edge_guard_survives_when_its_routes_do_not_fit_on_disk(held: EdgeGuardService) -> None:
-    disk = held.data_dir / "edge"
+def test_edge_guard_survives_when_its_routes_do_not_fit_on_disk(service: EdgeGuardService) -> None:
+    disk = service.data_dir / "edge"
     disk.parent.mkdir()
     with mounted(disk):
-        held.start()
-        until(lambda: held.events("edge-guard started"))
+        service.start()
+        until(lambda: service.events("edge-guard started"))
         with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
             while ballast.write(bytes(1024)):
                 pass
-        address = made_server(held, held.ready())
-        pid = held.edge_pid()
-        assert not held.edge()["is_kept"]
+        address = made_server(service, service.ready())
+        pid = service.edge_pid()
+        assert not service.edge()["is_kept"]
         with socket.create_connection(address, 5) as player:
-            assert held.stop() == 0
+            assert service.stop() == 0
             player.sendall(b"still")
             assert player.recv(100) == b"still"
-        assert held.edge_pid() == pid
-        end_leftovers(held.data_dir)
+        assert service.edge_pid() == pid
+        end_leftovers(service.data_dir)
 
 
 def nice_values(pid: int) -> set[int]:
@@ -219,17 +219,19 @@ def nice_values(pid: int) -> set[int]:
 
 
 @pytest.mark.parametrize("nice", [-4, 7])
-def test_every_thread_has_the_configured_nice_value(held: EdgeGuardService, nice: int) -> None:
+def test_every_thread_has_the_configured_nice_value(service: EdgeGuardService, nice: int) -> None:
     if nice < 0 and os.geteuid() != 0:
         pytest.skip("only root can raise a priority")
     if nice != EdgeSettings().nice:
-        held.settings["edge"] = {"nice": nice}
-    held.start()
-    until(held.is_edge_serving)
-    assert nice_values(held.edge_pid()) == {nice}
-    told = [path.read_text() for path in Path(f"/proc/{held.edge_pid()}/task").glob("*/sched")]
-    if all("se.slice" in one for one in told):  # Linux 6.12
-        turns_ns = {int(one.partition("se.slice")[2].split()[1]) for one in told}
+        service.settings["edge"] = {"nice": nice}
+    service.start()
+    until(service.is_edge_serving)
+    assert nice_values(service.edge_pid()) == {nice}
+    schedules = [
+        path.read_text() for path in Path(f"/proc/{service.edge_pid()}/task").glob("*/sched")
+    ]
+    if all("se.slice" in one for one in schedules):  # Linux 6.12
+        turns_ns = {int(one.partition("se.slice")[2].split()[1]) for one in schedules}
         assert turns_ns == {100_000}
 
 
@@ -241,10 +243,10 @@ def test_edge_guard_serves_without_permission_for_nice(tmp_path: Path) -> None:
         words = ["setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", *words]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
-        said = [process.stdout.readline().decode() for _ in range(2)]
+        lines = [process.stdout.readline().decode() for _ in range(2)]
         try:
-            assert "nice -4: " in said[0]
-            assert "serving" in said[1]
+            assert "nice -4: " in lines[0]
+            assert "serving" in lines[1]
             assert nice_values(process.pid) == {0}
         finally:
             process.kill()
@@ -318,31 +320,31 @@ def mounted(place: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_occupied_edge_listener_fails_the_start_in_domain_mode(held: EdgeGuardService) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        held.settings |= {
+def test_occupied_edge_listener_fails_the_start_in_domain_mode(service: EdgeGuardService) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        service.settings |= {
             "domains": {"job": "job.example.com"},
             "edge": {"is_fronted": True, "http": f"127.0.0.1:{port}"},
         }
-        assert held.spawn().wait(60) == 1
-        assert "edge-guard does not serve" in held.log()
-        assert str(port) in held.log()
+        assert service.spawn().wait(60) == 1
+        assert "edge-guard does not serve" in service.log()
+        assert str(port) in service.log()
 
 
-def test_files_are_served_at_the_cdn_url_without_a_site_domain(held: EdgeGuardService) -> None:
-    held.settings |= {
+def test_files_are_served_at_the_cdn_url_without_a_site_domain(service: EdgeGuardService) -> None:
+    service.settings |= {
         "domains": {"main": "api.example.com"},
         "cdn_url": "http://files.example.com",
         "edge": {"http": "127.0.0.1:0"},
     }
-    held.start()
-    until(held.is_edge_serving)
+    service.start()
+    until(service.is_edge_serving)
 
-    def asked(address: str) -> tuple[int, bytes]:
+    def response_at(address: str) -> tuple[int, bytes]:
         answer = httpx.get(f"http://{address}/objects/none", headers={"host": "files.example.com"})
         return answer.status_code, answer.content
 
-    expected = asked(held.ready()["cdn"])
+    expected = response_at(service.ready()["cdn"])
     assert expected[0] < 500
-    assert asked(held.edge()["http"]) == expected
+    assert response_at(service.edge()["http"]) == expected

@@ -82,9 +82,9 @@ class Operated(EdgeGuardService):
 def operated(tmp_path: Path) -> Iterator[Operated]:
     folder = tmp_path / "h"
     folder.mkdir()
-    made = Operated(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
-    yield made
-    made.close()
+    service = Operated(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
+    yield service
+    service.close()
 
 
 def echo(player: socket.socket) -> bytes:

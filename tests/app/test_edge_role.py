@@ -25,12 +25,12 @@ RoleOf = Callable[[str], EdgeGuardService]
 
 @pytest.fixture
 def role_of(tmp_path: Path) -> Iterator[RoleOf]:
-    made = list[EdgeGuardService]()
+    services = list[EdgeGuardService]()
 
     def make(role: str) -> EdgeGuardService:
         folder = tmp_path / role
         folder.mkdir()
-        made.append(one := EdgeGuardService(folder, settings=RUNTIME))
+        services.append(one := EdgeGuardService(folder, settings=RUNTIME))
         one.data_dir = tmp_path / "data"
         one.role = ("--role", role) if role != "all" else ()
         if role == "edge-guard":
@@ -38,7 +38,7 @@ def role_of(tmp_path: Path) -> Iterator[RoleOf]:
         return one
 
     yield make
-    for one in made:
+    for one in services:
         one.close()
 
 
@@ -69,8 +69,8 @@ def test_second_edge_role_is_rejected(role_of: RoleOf) -> None:
 
 def test_edge_role_fails_without_its_listeners(role_of: RoleOf) -> None:
     role = role_of("edge-guard")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         role.settings["edge"] = {"http": f"127.0.0.1:{port}"}
         assert role.spawn().wait(PATIENCE_S) == 1
     assert f"cannot listen on 127.0.0.1:{port}" in role.log()
@@ -145,19 +145,19 @@ def test_inherited_socket_keeps_clients_over_a_restart(named: EdgeGuardService) 
     """The parent keeps the socket open, as systemd does, so no connection is refused while
     edge-guard restarts.
     """
-    with socket.create_server(("127.0.0.1", 0)) as given:
-        hand_over(named, given)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        hand_over(named, listener)
         named.start()
         until(named.is_edge_serving)
-        assert named.edge()["http"] == f"127.0.0.1:{given.getsockname()[1]}"
-        assert status_at(given) == 401
+        assert named.edge()["http"] == f"127.0.0.1:{listener.getsockname()[1]}"
+        assert status_at(listener) == 401
         pid = named.edge_pid()
         os.kill(pid, signal.SIGKILL)
-        assert status_at(given) == 401, "a connection made meanwhile waits for the next process"
+        assert status_at(listener) == 401, "a connection made meanwhile waits for the next process"
         assert named.edge_pid() not in (0, pid)
-        assert identity(given) in of_sockets(named.edge_pid())
+        assert identity(listener) in of_sockets(named.edge_pid())
         for role in ("data", "control"):
-            assert identity(given) not in of_sockets(named.pid(role))
+            assert identity(listener) not in of_sockets(named.pid(role))
 
 
 def test_new_socket_under_the_same_descriptor_replaces_the_old(named: EdgeGuardService) -> None:
@@ -191,5 +191,7 @@ def test_descriptor_without_a_listening_socket_is_reported(
             role.settings["edge"] = {"http": "fd:3"}
         assert role.spawn().wait(PATIENCE_S) == 1
         number = other.fileno() if is_socket else 3
-    told = f"edge.http is fd:{number}, and the service was started without a listening socket there"
-    assert told in role.log()
+    message = (
+        f"edge.http is fd:{number}, and the service was started without a listening socket there"
+    )
+    assert message in role.log()

@@ -65,14 +65,14 @@ def serving(isolation: str, kind: type[FullService] = FullService) -> Iterator[F
 
 @pytest.fixture(params=ISOLATIONS)
 def full_service(request: pytest.FixtureRequest) -> Iterator[FullService]:
-    with serving(request.param) as made:
-        yield made
+    with serving(request.param) as service:
+        yield service
 
 
 @pytest.fixture
 async def back(full_service: FullService) -> AsyncIterator[Servers]:
-    async with back_end(full_service, "http", python(), "-S", "server.py") as made:
-        yield made
+    async with back_end(full_service, "http", python(), "-S", "server.py") as servers:
+        yield servers
 
 
 async def test_game_server_runs_and_reads_no_foreign_files(
@@ -119,8 +119,8 @@ async def test_service_umask_does_not_affect_game_servers(isolation: str) -> Non
 async def test_only_run_and_build_folders_are_open_to_other_users() -> None:
     with serving("landlock") as full_service:
         async with back_end(full_service, "http", python(), "-S", "server.py") as back:
-            made = await back.running()
-            await eventually(lambda: reached(made))
+            server = await back.running()
+            await eventually(lambda: reached(server))
             root = full_service.data_dir
             shown = {
                 str(path.relative_to(root)) for path in root.rglob("*") if is_for_others(root, path)
@@ -128,9 +128,9 @@ async def test_only_run_and_build_folders_are_open_to_other_users() -> None:
             assert not {one for one in shown if not one.startswith("builds/")} - {
                 "servers",
                 "builds",
-                f"servers/{made['id']}",
+                f"servers/{server['id']}",
             }
-            for name in ("", "servers", "builds", f"servers/{made['id']}"):
+            for name in ("", "servers", "builds", f"servers/{server['id']}"):
                 assert not (root / name).stat().st_mode & 0o004, "other users cannot list it"
 
 

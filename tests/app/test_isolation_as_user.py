@@ -56,16 +56,16 @@ def serving(isolation: str, *, landlock: int | None = None) -> Iterator[FullServ
         if landlock is not None:
             machine = Machine(folder)
             keeper = machine.keeper(landlock)
-        made = FullService(folder, runtime={**programs.SETTINGS, "isolation": isolation})
-        made.interpreter = interpreter(folder, keeper)
-        with running(made):
-            yield made
+        service = FullService(folder, runtime={**programs.SETTINGS, "isolation": isolation})
+        service.interpreter = interpreter(folder, keeper)
+        with running(service):
+            yield service
 
 
 @pytest.fixture
 def full_service() -> Iterator[FullService]:
-    with serving("landlock") as made:
-        yield made
+    with serving("landlock") as service:
+        yield service
 
 
 async def runtime_status(full_service: FullService) -> tuple[str, set[str]]:
@@ -74,8 +74,8 @@ async def runtime_status(full_service: FullService) -> tuple[str, set[str]]:
     """
 
     async def looked() -> str | None:
-        told = httpx.get(f"http://{full_service.said['metrics']}/readyz?verbose").text
-        [line] = [line for line in told.splitlines() if line.startswith("runtime: ")]
+        status = httpx.get(f"http://{full_service.ready['metrics']}/readyz?verbose").text
+        [line] = [line for line in status.splitlines() if line.startswith("runtime: ")]
         # The service detects the isolation shortly after its servers are open.
         return line.removeprefix("runtime: ") if "isolation" in line else None
 
@@ -88,9 +88,9 @@ async def back(full_service: FullService) -> AsyncIterator[Servers]:
     client = full_service.client("http")
     developer = Developer(full_service, client)
     game_id = await developer.game()
-    made = Servers(developer, game_id, await developer.service_token(game_id))
-    await made.prepare_build()
-    yield made
+    servers = Servers(developer, game_id, await developer.service_token(game_id))
+    await servers.prepare_build()
+    yield servers
     await client.close()
 
 
@@ -119,9 +119,9 @@ async def reaches_nothing(back: Servers, goals: Any, python: str) -> None:
             "goals.json": json.dumps(goals).encode(),
         },
     )
-    made = await back.create(runtime={"build": await back.build(archive)})
-    record = await back.until(made["id"], "destroyed", "failed")
-    lines = [(await back.lines(made["id"], stream))["lines"] for stream in ("std_out", "std_err")]
+    server = await back.create(runtime={"build": await back.build(archive)})
+    record = await back.until(server["id"], "destroyed", "failed")
+    lines = [(await back.lines(server["id"], stream))["lines"] for stream in ("std_out", "std_err")]
     assert lines == [["lives", "over"], []], record
 
 

@@ -42,12 +42,12 @@ def service(tmp_path: Path) -> Iterator[Service]:
         service.close()
 
 
-def fill(lines: ExitStack, address: str, said: bytes = b"") -> None:
+def fill(lines: ExitStack, address: str, content: bytes = b"") -> None:
     host, port = address.rsplit(":", 1)
     for _ in range(HARD + 100):
         line = lines.enter_context(socket.create_connection((host, int(port)), timeout=10))
         with suppress(ConnectionError):
-            line.sendall(said)
+            line.sendall(content)
 
 
 def test_idle_connections_leave_descriptors_for_the_service(service: Service) -> None:
@@ -66,8 +66,8 @@ def test_idle_connections_leave_descriptors_for_the_service(service: Service) ->
         with httpx.Client(transport=other_client) as other:
             assert other.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
         until(lambda: client.get(f"{probes}/readyz").status_code == 200)
-        told = client.get(f"{probes}/readyz?verbose").text
-        assert f"of {HARD} open" in told, told
+        status = client.get(f"{probes}/readyz?verbose").text
+        assert f"of {HARD} open" in status, status
     with httpx.Client() as after:
         assert after.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
 
@@ -82,9 +82,9 @@ def test_idle_grpc_connections_leave_descriptors_for_the_journal(service: Servic
         player_token = found.json()["player"]["token"]
         assert service.connected(lobby_token, player_token).status_code == 200
         service.wait_ready()
-        told = service.probe("/readyz?verbose").text
-        assert f"of {HARD} open" in told, told
-        assert "nearly used up" not in told
+        status = service.probe("/readyz?verbose").text
+        assert f"of {HARD} open" in status, status
+        assert "nearly used up" not in status
     with grpc.insecure_channel(service.addresses["grpc"]) as channel:
         answer = health_pb2_grpc.HealthStub(channel).Check(
             health_pb2.HealthCheckRequest(), timeout=PATIENCE_S, wait_for_ready=True

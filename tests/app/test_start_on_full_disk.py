@@ -30,12 +30,12 @@ def _full(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real = engine.open_engine
     left = times
 
-    def open_engine(*given: Any) -> engine.Engine:
+    def open_engine(*arguments: Any) -> engine.Engine:
         nonlocal left
         if left:
             left -= 1
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(*given)
+        return real(*arguments)
 
     monkeypatch.setattr(engine, "open_engine", open_engine)
     monkeypatch.setattr(data_plane, "_RETRY_MS", 10)

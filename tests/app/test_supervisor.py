@@ -23,34 +23,36 @@ from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.full
 
-MakeHousehold = Callable[..., SupervisedService]
+MakeSupervised = Callable[..., SupervisedService]
 
 
 @pytest.fixture
-def make_supervised(tmp_path: Path) -> Iterator[MakeHousehold]:
-    made: list[SupervisedService] = []
+def make_supervised(tmp_path: Path) -> Iterator[MakeSupervised]:
+    services: list[SupervisedService] = []
 
-    def make(**given: Any) -> SupervisedService:
-        folder = tmp_path / f"h{len(made)}"
+    def make(**options: Any) -> SupervisedService:
+        folder = tmp_path / f"h{len(services)}"
         folder.mkdir()
-        made.append(SupervisedService(folder, **given))
-        return made[-1]
+        services.append(SupervisedService(folder, **options))
+        return services[-1]
 
     yield make
-    for supervised in made:
+    for supervised in services:
         supervised.close()
         until(lambda supervised=supervised: not processes_of(supervised.data_dir))  # type: ignore[misc]
 
 
 @pytest.fixture
-def supervised(make_supervised: MakeHousehold, request: pytest.FixtureRequest) -> SupervisedService:
+def supervised(
+    make_supervised: MakeSupervised, request: pytest.FixtureRequest
+) -> SupervisedService:
     started = make_supervised(**getattr(request, "param", {}))
     started.start()
     return started
 
 
 @pytest.fixture(scope="module")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedService]:
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedService]:
     supervised = SupervisedService(tmp_path_factory.mktemp("quiet"))
     supervised.start()
     yield supervised
@@ -76,28 +78,30 @@ def test_supervisor_imports_no_transport_and_no_database() -> None:
 
 
 @pytest.mark.fast
-def test_service_is_ready_with_both_planes(quiet: SupervisedService) -> None:
-    said = quiet.ready()
+def test_service_is_ready_with_both_planes(shared_service: SupervisedService) -> None:
+    ready = shared_service.ready()
     for name in ("http", "grpc", "cdn", "metrics"):
-        host, port = said[name].rsplit(":", 1)
+        host, port = ready[name].rsplit(":", 1)
         socket.create_connection((host, int(port)), 5).close()
-    token_file = Path(said["cloud_token_file"])
+    token_file = Path(ready["cloud_token_file"])
     assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
-    assert said["owner_group_id"]
-    [told] = [event for event in quiet.events("ready") if event["logger"] == "serve"]
-    assert told["http"] == said["http"]
-    assert told["cloud_token_file"] == str(token_file)
-    assert token_file.read_text().strip() not in (quiet.folder / "log").read_text()
-    assert quiet.pid("data") != quiet.pid("control")
+    assert ready["owner_group_id"]
+    [ready_event] = [
+        event for event in shared_service.events("ready") if event["logger"] == "serve"
+    ]
+    assert ready_event["http"] == ready["http"]
+    assert ready_event["cloud_token_file"] == str(token_file)
+    assert token_file.read_text().strip() not in (shared_service.folder / "log").read_text()
+    assert shared_service.pid("data") != shared_service.pid("control")
 
 
 @pytest.mark.skipif(
     not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus"
 )
 @pytest.mark.fast
-def test_one_scrape_shows_both_planes(quiet: SupervisedService) -> None:
+def test_one_scrape_shows_both_planes(shared_service: SupervisedService) -> None:
     def scraped() -> str:
-        text = quiet.probe("/metrics").text
+        text = shared_service.probe("/metrics").text
         return text if "\nhosting_control_plane_up 1\n" in text else ""
 
     text = until(scraped)
@@ -125,8 +129,8 @@ def test_killed_data_plane_restarts_on_the_same_ports(supervised: SupervisedServ
     host, port = supervised.addresses["grpc"].split(":")
     socket.create_connection((host, int(port)), 5).close()
     assert supervised.pid("control") == control
-    [told] = supervised.events("plane exited")
-    assert (told["role"], told["status"], told["restart_ms"]) == ("data", -9, 100)
+    [event] = supervised.events("plane exited")
+    assert (event["role"], event["status"], event["restart_ms"]) == ("data", -9, 100)
     assert supervised.stop() == 0
 
 
@@ -191,7 +195,7 @@ def test_start_waits_for_planes_of_a_killed_supervisor(supervised: SupervisedSer
     until(lambda: is_gone(control))
 
 
-def test_control_plane_stops_after_the_data_plane(make_supervised: MakeHousehold) -> None:
+def test_control_plane_stops_after_the_data_plane(make_supervised: MakeSupervised) -> None:
     supervised = make_supervised(settings={"lame_duck_ms": 3_000})
     supervised.start()
     data, control = supervised.pid("data"), supervised.pid("control")
@@ -225,7 +229,7 @@ def test_forced_shutdown_kills_a_suspended_plane(supervised: SupervisedService) 
     assert "plane stopped with an error" in supervised.log()
 
 
-def test_ctrl_c_sends_one_signal_to_each_plane(make_supervised: MakeHousehold) -> None:
+def test_ctrl_c_sends_one_signal_to_each_plane(make_supervised: MakeSupervised) -> None:
     supervised = make_supervised(settings={"lame_duck_ms": 400})
     supervised.start()
     assert supervised.process is not None
@@ -239,10 +243,10 @@ def test_ctrl_c_sends_one_signal_to_each_plane(make_supervised: MakeHousehold) -
 
 
 @pytest.mark.fast
-def test_sighup_reaches_both_planes(quiet: SupervisedService) -> None:
-    quiet.signal(signal.SIGHUP)
-    until(lambda: len(quiet.events("reloaded")) == 2)
-    quiet.wait_ready()
+def test_sighup_reaches_both_planes(shared_service: SupervisedService) -> None:
+    shared_service.signal(signal.SIGHUP)
+    until(lambda: len(shared_service.events("reloaded")) == 2)
+    shared_service.wait_ready()
 
 
 def test_players_are_served_without_a_control_plane(supervised: SupervisedService) -> None:
@@ -267,7 +271,7 @@ def test_players_are_served_without_a_control_plane(supervised: SupervisedServic
 
 
 def test_first_start_without_a_control_plane_fails_and_reports_it(
-    make_supervised: MakeHousehold,
+    make_supervised: MakeSupervised,
 ) -> None:
     supervised = make_supervised()
     supervised.data_dir.mkdir(mode=0o700)
@@ -278,7 +282,7 @@ def test_first_start_without_a_control_plane_fails_and_reports_it(
     until(lambda: not processes_of(supervised.data_dir))
 
 
-def test_failed_data_plane_fails_the_start(make_supervised: MakeHousehold) -> None:
+def test_failed_data_plane_fails_the_start(make_supervised: MakeSupervised) -> None:
     supervised = make_supervised()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -290,25 +294,27 @@ def test_failed_data_plane_fails_the_start(make_supervised: MakeHousehold) -> No
 
 
 @pytest.mark.fast
-def test_second_supervisor_fails_with_the_pid_of_the_first(quiet: SupervisedService) -> None:
-    assert quiet.process is not None
-    done = quiet.command("serve", "--http", "127.0.0.1:0")
+def test_second_supervisor_fails_with_the_pid_of_the_first(
+    shared_service: SupervisedService,
+) -> None:
+    assert shared_service.process is not None
+    done = shared_service.command("serve", "--http", "127.0.0.1:0")
     assert done.returncode == 1
-    assert f"in use by process {quiet.process.pid}:" in done.stderr
-    quiet.wait_ready()
+    assert f"in use by process {shared_service.process.pid}:" in done.stderr
+    shared_service.wait_ready()
 
 
-def test_single_role_is_rejected_beside_a_supervisor(quiet: SupervisedService) -> None:
+def test_single_role_is_rejected_beside_a_supervisor(shared_service: SupervisedService) -> None:
     for role in ("data", "control"):
-        done = quiet.command(
+        done = shared_service.command(
             "serve", "--role", role, "--http", "127.0.0.1:0", "--cdn", "127.0.0.1:0"
         )
         assert done.returncode == 1
-        assert f"in use by process {quiet.pid(role)}:" in done.stderr
+        assert f"in use by process {shared_service.pid(role)}:" in done.stderr
 
 
 def test_invalid_settings_fail_the_start_and_are_printed_once(
-    make_supervised: MakeHousehold,
+    make_supervised: MakeSupervised,
 ) -> None:
     supervised = make_supervised()
     assert supervised.spawn("--set", "nonsense=1", "--cdn", "here").wait(PATIENCE_S) == 1
@@ -317,7 +323,7 @@ def test_invalid_settings_fail_the_start_and_are_printed_once(
     assert not supervised.data_dir.exists()
 
 
-def test_unwritable_ready_file_fails_the_start(make_supervised: MakeHousehold) -> None:
+def test_unwritable_ready_file_fails_the_start(make_supervised: MakeSupervised) -> None:
     supervised = make_supervised()
     supervised.ready_file = supervised.folder / "missing" / "ready.json"
     assert supervised.spawn().wait(PATIENCE_S) == 1

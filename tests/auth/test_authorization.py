@@ -232,9 +232,9 @@ class Cloud:
 async def test_cloud_tokens_are_checked_by_the_control_plane(engine: Engine) -> None:
     authorizer = Authorizer(engine, NamespaceIndex(), cloud=Cloud())
     for authorize in (authorizer.operator, authorizer.lobby_state):
-        asked = authorize(_call("cloud_good"))
-        assert not isinstance(asked, Caller)
-        caller = await asked
+        pending = authorize(_call("cloud_good"))
+        assert not isinstance(pending, Caller)
+        caller = await pending
         assert (caller.kind, caller.namespace_id) == (TokenKind.CLOUD, b"")
         assert caller.identity == raw(GOOD_ID)
         refused = authorize(_call("cloud_other"))

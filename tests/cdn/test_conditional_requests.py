@@ -17,7 +17,7 @@ LATER = http_date(MODIFIED_S + 10).encode()
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_same"),
+    ("headers", "is_same"),
     [
         ({}, False),
         ({b"if-none-match": b'"tag"'}, True),
@@ -33,8 +33,8 @@ LATER = http_date(MODIFIED_S + 10).encode()
         ({b"if-none-match": b'"other"', b"if-modified-since": DATE}, False),
     ],
 )
-def test_unchanged_file_returns_304(asked: dict[bytes, bytes], is_same: bool) -> None:
-    assert is_unchanged(asked, "tag", MODIFIED_S) is is_same
+def test_unchanged_file_returns_304(headers: dict[bytes, bytes], is_same: bool) -> None:
+    assert is_unchanged(headers, "tag", MODIFIED_S) is is_same
 
 
 def test_date_of_a_rolled_back_version_returns_the_current_file() -> None:
@@ -50,7 +50,7 @@ def test_last_modified_is_the_next_whole_second_after_it_has_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("range_", "wanted"),
+    ("range_", "expected"),
     [
         (b"bytes=0-0", (0, 1)),
         (b"bytes=0-9", (0, 10)),
@@ -68,9 +68,9 @@ def test_last_modified_is_the_next_whole_second_after_it_has_passed() -> None:
     ],
 )
 def test_range_returns_its_bytes_or_the_whole_file(
-    range_: bytes, wanted: tuple[int, int] | None
+    range_: bytes, expected: tuple[int, int] | None
 ) -> None:
-    assert wanted_range({b"range": range_}, 10, "tag") == wanted
+    assert wanted_range({b"range": range_}, 10, "tag") == expected
 
 
 @pytest.mark.parametrize(
@@ -99,5 +99,5 @@ def test_range_beyond_the_file_returns_416(range_: bytes, length: int) -> None:
 def test_if_range_of_a_changed_file_returns_the_whole_file(
     condition: bytes, is_partial: bool
 ) -> None:
-    asked = {b"range": b"bytes=0-1", b"if-range": condition}
-    assert (wanted_range(asked, 10, "tag") is not None) is is_partial
+    headers = {b"range": b"bytes=0-1", b"if-range": condition}
+    assert (wanted_range(headers, 10, "tag") is not None) is is_partial

@@ -43,7 +43,7 @@ def known_sites(listener: Listener) -> None:
     listener.sites.by_name["arena", "guarded"] = make_site(FILES, users={}, namespace_id=NAMESPACE)
 
 
-async def told(listener: Listener, ray_id: str = "") -> pb.SpanSet:
+async def stored_span_set(listener: Listener, ray_id: str = "") -> pb.SpanSet:
     """Returns the stored request. Pass `ray_id` when slow requests may be stored too."""
     kept: list[Any] = []
     async with asyncio.timeout(PATIENCE_S):
@@ -51,17 +51,19 @@ async def told(listener: Listener, ray_id: str = "") -> pb.SpanSet:
             kept = [one for one in listener.rays.take_all() if ray_id in ("", one.trace.ray_id)]
             await asyncio.sleep(0.005)
     (one,) = kept
-    made = span_set(one, "cdn")
-    assert all(made.start_ns <= span.start_ns <= span.end_ns <= made.end_ns for span in made.spans)
-    return made
+    stored = span_set(one, "cdn")
+    assert all(
+        stored.start_ns <= span.start_ns <= span.end_ns <= stored.end_ns for span in stored.spans
+    )
+    return stored
 
 
-def labels(made: pb.SpanSet) -> list[str]:
-    return [span.label for span in made.spans]
+def labels(span_set: pb.SpanSet) -> list[str]:
+    return [span.label for span in span_set.spans]
 
 
-def lasted_s(made: pb.SpanSet, label: str) -> float:
-    (span,) = [span for span in made.spans if span.label == label]
+def lasted_s(span_set: pb.SpanSet, label: str) -> float:
+    (span,) = [span for span in span_set.spans if span.label == label]
     return (span.end_ns - span.start_ns) / 1e9
 
 
@@ -81,22 +83,22 @@ async def test_site_request_belongs_to_its_namespace(
 ) -> None:
     answer = await client.request(method, f"/arena/mine/{path}", headers=TRACED)
     assert (answer.status_code, answer.headers["x-ray-id"]) == (status, TRACE)
-    made = await told(listener)
-    assert (made.door, made.operation, made.code) == ("cdn", "site", code)
-    assert (made.ray_id, made.parent_span_id) == (TRACE, PARENT)
-    assert made.asker == pb.Asker(namespace_id=format_uuid(NAMESPACE))
+    span_set = await stored_span_set(listener)
+    assert (span_set.door, span_set.operation, span_set.code) == ("cdn", "site", code)
+    assert (span_set.ray_id, span_set.parent_span_id) == (TRACE, PARENT)
+    assert span_set.asker == pb.Asker(namespace_id=format_uuid(NAMESPACE))
     is_file = status == 200
-    assert labels(made) == ["site", *(["file"] if is_file else []), "sending"]
+    assert labels(span_set) == ["site", *(["file"] if is_file else []), "sending"]
 
 
 async def test_missing_password_belongs_to_the_site_namespace(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     assert (await client.get("/arena/guarded/")).status_code == 401
-    made = await told(listener)
-    assert made.code == "UNAUTHORIZED"
-    assert made.asker == pb.Asker(namespace_id=format_uuid(NAMESPACE))
-    assert labels(made) == ["site", "password", "sending"]
+    span_set = await stored_span_set(listener)
+    assert span_set.code == "UNAUTHORIZED"
+    assert span_set.asker == pb.Asker(namespace_id=format_uuid(NAMESPACE))
+    assert labels(span_set) == ["site", "password", "sending"]
 
 
 @pytest.mark.parametrize(
@@ -114,10 +116,10 @@ async def test_unknown_site_belongs_to_no_namespace(
     listener: Listener, client: httpx.AsyncClient, method: str, path: str, operation: str, code: str
 ) -> None:
     answer = await client.request(method, path)
-    made = await told(listener)
-    assert made.ray_id == answer.headers["x-ray-id"]
-    assert (made.operation, made.code) == (operation, code)
-    assert not made.HasField("asker")
+    span_set = await stored_span_set(listener)
+    assert span_set.ray_id == answer.headers["x-ray-id"]
+    assert (span_set.operation, span_set.code) == (operation, code)
+    assert not span_set.HasField("asker")
 
 
 async def test_signed_object_belongs_to_its_upload(
@@ -126,13 +128,17 @@ async def test_signed_object_belongs_to_its_upload(
     await put_whole(listener.objects, "up/a", b"abc")
     url = listener.objects.presign_get("up/a", 60).removeprefix(listener.url)
     assert (await client.get(url, headers=TRACED)).content == b"abc"
-    made = await told(listener)
-    assert (made.operation, made.code, made.asker) == ("object", "OK", pb.Asker(upload_id="up"))
-    assert labels(made) == ["file", "sending"]
-    gone = listener.objects.presign_get("up/gone", 60).removeprefix(listener.url)
-    assert (await client.get(gone)).status_code == 404
-    made = await told(listener)
-    assert (made.code, made.asker) == ("NOT_FOUND", pb.Asker(upload_id="up"))
+    span_set = await stored_span_set(listener)
+    assert (span_set.operation, span_set.code, span_set.asker) == (
+        "object",
+        "OK",
+        pb.Asker(upload_id="up"),
+    )
+    assert labels(span_set) == ["file", "sending"]
+    missing_url = listener.objects.presign_get("up/gone", 60).removeprefix(listener.url)
+    assert (await client.get(missing_url)).status_code == 404
+    span_set = await stored_span_set(listener)
+    assert (span_set.code, span_set.asker) == ("NOT_FOUND", pb.Asker(upload_id="up"))
 
 
 async def test_fast_successful_request_is_not_stored(
@@ -153,10 +159,15 @@ async def test_upload_spans_show_receive_and_disk_time(
 ) -> None:
     url = await upload_url(listener, "up/traced", 3)
     assert (await client.put(url, content=b"abc", headers=TRACED)).status_code == 200
-    made = await told(listener)
-    assert (made.ray_id, made.door, made.operation, made.code) == (TRACE, "cdn", "upload", "OK")
-    assert made.asker == pb.Asker(upload_id="up")
-    assert labels(made) == ["receiving", "disk"]
+    span_set = await stored_span_set(listener)
+    assert (span_set.ray_id, span_set.door, span_set.operation, span_set.code) == (
+        TRACE,
+        "cdn",
+        "upload",
+        "OK",
+    )
+    assert span_set.asker == pb.Asker(upload_id="up")
+    assert labels(span_set) == ["receiving", "disk"]
 
 
 async def test_slow_upload_is_stored(listener: Listener, connect: Connect) -> None:
@@ -167,10 +178,14 @@ async def test_slow_upload_is_stored(listener: Listener, connect: Connect) -> No
     await asyncio.sleep(SLOW_S)
     await wire.send(b"cd")
     _, headers, _ = await wire.answer()
-    made = await told(listener)
-    assert (made.ray_id, made.code) == (headers["x-ray-id"], "OK")
-    assert SLOW_S * 0.9 <= lasted_s(made, "receiving") <= (made.end_ns - made.start_ns) / 1e9
-    assert lasted_s(made, "disk") > 0
+    span_set = await stored_span_set(listener)
+    assert (span_set.ray_id, span_set.code) == (headers["x-ray-id"], "OK")
+    assert (
+        SLOW_S * 0.9
+        <= lasted_s(span_set, "receiving")
+        <= (span_set.end_ns - span_set.start_ns) / 1e9
+    )
+    assert lasted_s(span_set, "disk") > 0
 
 
 async def test_rejected_upload_is_stored_with_its_upload_id(
@@ -178,10 +193,10 @@ async def test_rejected_upload_is_stored_with_its_upload_id(
 ) -> None:
     url = await upload_url(listener, "up/refused", 3)
     refused = await client.put(url, content=b"four")
-    made = await told(listener)
-    assert made.ray_id == refused.headers["x-ray-id"]
-    assert (made.code, made.asker) == ("UPLOAD_LENGTH_MISMATCH", pb.Asker(upload_id="up"))
-    assert labels(made) == []
+    span_set = await stored_span_set(listener)
+    assert span_set.ray_id == refused.headers["x-ray-id"]
+    assert (span_set.code, span_set.asker) == ("UPLOAD_LENGTH_MISMATCH", pb.Asker(upload_id="up"))
+    assert labels(span_set) == []
 
 
 async def test_upload_cancelled_by_the_client_is_no_failure(
@@ -198,9 +213,9 @@ async def test_upload_cancelled_by_the_client_is_no_failure(
         async with asyncio.timeout(PATIENCE_S):
             while listener.uploads.now:
                 await asyncio.sleep(0.005)
-    made = await told(listener, TRACE)
-    assert made.code == "CANCELLED"
-    assert made.asker == pb.Asker(upload_id="up")
+    span_set = await stored_span_set(listener, TRACE)
+    assert span_set.code == "CANCELLED"
+    assert span_set.asker == pb.Asker(upload_id="up")
 
 
 async def test_upload_below_the_minimum_speed_is_reported(
@@ -213,9 +228,9 @@ async def test_upload_below_the_minimum_speed_is_reported(
     assert (await wire.answer())[0] == 100
     await asyncio.sleep(0.06)
     listener.server.check()
-    made = await told(listener)
-    assert (made.code, made.asker) == ("REQUEST_TIMEOUT", pb.Asker(upload_id="up"))
-    assert lasted_s(made, "receiving") >= 0.05
+    span_set = await stored_span_set(listener)
+    assert (span_set.code, span_set.asker) == ("REQUEST_TIMEOUT", pb.Asker(upload_id="up"))
+    assert lasted_s(span_set, "receiving") >= 0.05
 
 
 async def test_download_cancelled_by_the_client_is_no_failure(
@@ -231,6 +246,6 @@ async def test_download_cancelled_by_the_client_is_no_failure(
         while listener.cdn.counts.answers["2xx"] == before:
             await asyncio.sleep(0.005)
     wire.abort()
-    made = await told(listener)
-    assert (made.operation, made.code) == ("object", "CANCELLED")
-    assert labels(made) == ["file", "sending"]
+    span_set = await stored_span_set(listener)
+    assert (span_set.operation, span_set.code) == ("object", "CANCELLED")
+    assert labels(span_set) == ["file", "sending"]

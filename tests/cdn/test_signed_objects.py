@@ -72,9 +72,9 @@ async def test_permanent_url_is_stable_and_cacheable(
     assert answer.headers["content-type"] == "image/png"
     assert answer.headers["access-control-allow-origin"] == "*"
     await put_whole(listener.objects, "exports/b", b"x")
-    gone = listener.objects.presign_get("exports/b", None)
+    missing_url = listener.objects.presign_get("exports/b", None)
     await listener.objects.delete("exports/b")
-    answer = await client.get(gone)
+    answer = await client.get(missing_url)
     assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
 
 
@@ -122,8 +122,8 @@ async def test_browser_may_upload_from_any_origin(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     url = await listener.objects.presign_put("up/q", 3, 60)
-    asked = {"origin": "https://console.test", "access-control-request-method": "PUT"}
-    answer = await client.options(url, headers=asked)
+    headers = {"origin": "https://console.test", "access-control-request-method": "PUT"}
+    answer = await client.options(url, headers=headers)
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["access-control-allow-origin"] == "*"
     assert "PUT" in answer.headers["access-control-allow-methods"]

@@ -134,16 +134,19 @@ async def test_guess_limit_applies_to_one_address_at_one_site(
     guessed_site(listener, "other")
     here, there = "127.0.3.1", "127.0.3.2"
     assert await ask(listener, here, "ann", "right") == 200
-    asked = [
+    requests = [
         ask(listener, here, "ann" if number % 2 else "eve", f"guess {number}")
         for number in range(30)
     ]
     began_s = time.monotonic()
-    statuses = await asyncio.gather(*asked)
+    statuses = await asyncio.gather(*requests)
     assert 10 <= statuses.count(401) <= 11 + (time.monotonic() - began_s) / 6
     assert statuses.count(429) == 30 - statuses.count(401)
     assert await ask(listener, here, "ann", "right") == 200
-    assert [await ask(listener, there, *who) for who in (("ann", "no"), ("ann", "right"))] == [
+    assert [
+        await ask(listener, there, *credentials)
+        for credentials in (("ann", "no"), ("ann", "right"))
+    ] == [
         401,
         200,
     ]

@@ -61,8 +61,8 @@ async def _fill(tx: Transaction) -> None:
         await uploads.add_site(tx, f"site-{name}", "game", f"upload-{name}", name, 0)
         new = games.NewVersion(name, "game", name, 0, site_id=f"site-{name}")
         await games.add_version(tx, new)
-    made = [namespaces.NewNamespace(name, name, name, f"first-{name}") for name in NAMESPACES]
-    await namespaces.add(tx, "game", "old", made, (1, 1), BEGIN_MS - 1_000)
+    added = [namespaces.NewNamespace(name, name, name, f"first-{name}") for name in NAMESPACES]
+    await namespaces.add(tx, "game", "old", added, (1, 1), BEGIN_MS - 1_000)
 
 
 @pytest.fixture(params=KINDS)

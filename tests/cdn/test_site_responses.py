@@ -149,12 +149,12 @@ async def test_unchanged_file_returns_304(client: httpx.AsyncClient) -> None:
 
 
 async def test_range_returns_its_bytes(client: httpx.AsyncClient) -> None:
-    for asked, start, end in (
+    for range_text, start, end in (
         ("0-0", 0, 1),
         ("100-699999", 100, 700_000),
         ("-5", 699_995, 700_000),
     ):
-        answer = await client.get("art/logo.PNG", headers={"range": f"bytes={asked}"})
+        answer = await client.get("art/logo.PNG", headers={"range": f"bytes={range_text}"})
         assert (answer.status_code, answer.content) == (206, BINARY[start:end])
         assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/700000"
     answer = await client.get("art/logo.PNG", headers={"range": "bytes=700000-"})
@@ -191,8 +191,8 @@ async def test_file_with_a_future_date_has_no_last_modified(
 ) -> None:
     file = SiteFile(key("site", "tiny.js"), 1, 4_000_000_000.0)
     listener.sites.by_name["arena", "early"] = Site({"tiny.js": file})
-    asked = {"if-modified-since": "Tue, 02 Oct 2096 07:06:40 GMT"}
-    answer = await client.get("/arena/early/tiny.js", headers=asked)
+    headers = {"if-modified-since": "Tue, 02 Oct 2096 07:06:40 GMT"}
+    answer = await client.get("/arena/early/tiny.js", headers=headers)
     assert (answer.status_code, answer.content) == (200, b"1")
     assert "last-modified" not in answer.headers
 
@@ -202,10 +202,10 @@ async def test_not_modified_response_has_the_same_etag(
     client: httpx.AsyncClient, path: str
 ) -> None:
     for encoding in ("identity", "gzip"):
-        asked = {"accept-encoding": encoding}
-        first = await client.get(path, headers=asked)
-        asked["if-none-match"] = first.headers["etag"]
-        answer = await client.get(path, headers=asked)
+        headers = {"accept-encoding": encoding}
+        first = await client.get(path, headers=headers)
+        headers["if-none-match"] = first.headers["etag"]
+        answer = await client.get(path, headers=headers)
         assert (answer.status_code, answer.content) == (304, b"")
         # A cache that stores both encodings must know which one a 304 means (RFC 9111, 4.3.4).
         assert answer.headers["etag"] == first.headers["etag"]
@@ -331,8 +331,8 @@ async def test_new_version_shows_at_the_next_request(
     listener.sites.by_name["arena", "moving"] = make_site({"a.txt": b"old"}, "old")
     first = await client.get("/arena/moving/a.txt")
     listener.sites.by_name["arena", "moving"] = make_site({"a.txt": b"new"}, "new")
-    asked = {"if-none-match": first.headers["etag"]}
-    second = await client.get("/arena/moving/a.txt", headers=asked)
+    headers = {"if-none-match": first.headers["etag"]}
+    second = await client.get("/arena/moving/a.txt", headers=headers)
     assert (first.content, second.status_code, second.content) == (b"old", 200, b"new")
 
 
@@ -395,8 +395,8 @@ async def test_signed_urls_are_rejected_at_site_hosts(tmp_path: Path) -> None:
         refused = await client.put(put, content=b"abc", headers={"host": "arena.cdn.test"})
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
         assert listener.left_behind() == []
-        taken = await client.put(put, content=b"abc", headers={"host": "files.test"})
-        assert taken.status_code == 200, taken.text
+        answer = await client.put(put, content=b"abc", headers={"host": "files.test"})
+        assert answer.status_code == 200, answer.text
 
 
 async def test_responses_are_counted_by_class(

@@ -83,8 +83,8 @@ async def test_failed_start_of_an_upload_is_a_500_without_a_leak(
     assert [line["ray_id"] for line in errors] == ray_ids
     assert all("OSError" in line["exception"] for line in errors)
     assert listener.objects.counts.failures == {"INTERNAL": count}
-    told = listener.rays.take_all()
-    assert [one.trace.ray_id for one in told if one.code == "INTERNAL"] == ray_ids
+    rays = listener.rays.take_all()
+    assert [one.trace.ray_id for one in rays if one.code == "INTERNAL"] == ray_ids
     assert (listener.uploads.now, listener.left_behind()) == (0, [])
     async with asyncio.timeout(PATIENCE_S):
         while listener.server.clients:

@@ -57,8 +57,8 @@ class Sender:
         wires = []
         for number in range(count):
             key, host = f"{upload.format(number)}/a{number}", client.format(number)
-            wire, told = await self.begin(key, host, *(line.format(number) for line in lines))
-            assert told == "CONTINUE", number
+            wire, code = await self.begin(key, host, *(line.format(number) for line in lines))
+            assert code == "CONTINUE", number
             wires.append(wire)
         return wires
 
@@ -72,16 +72,16 @@ async def test_newest_upload_of_a_url_replaces_the_older(
     listener: Listener, sender: Sender
 ) -> None:
     """A client that lost its connection retries before the listener notices the loss."""
-    former, told = await sender.begin("up/a", HERE)
+    former, code = await sender.begin("up/a", HERE)
     for _ in range(64):
-        newer, told = await sender.begin("up/a", HERE)
-        assert told == "CONTINUE"
+        newer, code = await sender.begin("up/a", HERE)
+        assert code == "CONTINUE"
         status, headers, body = await former.answer()
         assert (status, code_of(body), headers["connection"]) == (409, "IN_USE", "close")
         assert listener.uploads.now == 1
         former = newer
-    other, told = await sender.begin("up/b", HERE)
-    assert told == "CONTINUE"
+    other, code = await sender.begin("up/b", HERE)
+    assert code == "CONTINUE"
     for wire in (former, other):
         await wire.send(b"ab")
         assert (await wire.answer())[0] == 200
@@ -107,45 +107,45 @@ async def test_slow_uploads_of_one_address_leave_permits_to_others(
     listener: Listener, sender: Sender
 ) -> None:
     wires = await sender.fill(HALF, "up{}", HERE)
-    _, told = await sender.begin("more/a", HERE)
-    assert told == "OVERLOADED"
+    _, code = await sender.begin("more/a", HERE)
+    assert code == "OVERLOADED"
     await sender.fill(SHARE, "there{}", ELSEWHERE)
-    _, told = await sender.begin("more/a", ELSEWHERE)
-    assert told == "OVERLOADED"
+    _, code = await sender.begin("more/a", ELSEWHERE)
+    assert code == "OVERLOADED"
     await sender.fill(SHARE, "far{}", "127.0.5.{}")
     for wire in wires[: HALF - SHARE + 1]:
         await wire.send(b"ab")
         assert (await wire.answer())[0] == 200
-    _, told = await sender.begin("more/a", HERE)
-    assert told == "CONTINUE"
+    _, code = await sender.begin("more/a", HERE)
+    assert code == "CONTINUE"
 
 
 async def test_slow_files_of_one_upload_leave_permits_to_others(sender: Sender) -> None:
     await sender.fill(HALF, "up", "127.0.5.{}")
-    _, told = await sender.begin("up/more", ELSEWHERE)
-    assert told == "OVERLOADED"
-    _, told = await sender.begin("other/a", ELSEWHERE)
-    assert told == "CONTINUE"
+    _, code = await sender.begin("up/more", ELSEWHERE)
+    assert code == "OVERLOADED"
+    _, code = await sender.begin("other/a", ELSEWHERE)
+    assert code == "CONTINUE"
 
 
 async def test_clients_behind_a_trusted_proxy_have_their_own_shares(sender: Sender) -> None:
     # Only a trusted proxy may forward another client address.
     await sender.fill(HALF, "up{}", HERE, "X-Forwarded-For: 198.51.100.{}")
-    _, told = await sender.begin("more/a", HERE, "X-Forwarded-For: 203.0.113.1")
-    assert told == "OVERLOADED"
+    _, code = await sender.begin("more/a", HERE, "X-Forwarded-For: 203.0.113.1")
+    assert code == "OVERLOADED"
     lines = ("X-Forwarded-For: 198.51.100.7",)
     await sender.fill(SHARE, "behind{}", PROXY, *lines)
-    _, told = await sender.begin("more/a", PROXY, *lines)
-    assert told == "OVERLOADED"
-    _, told = await sender.begin("more/a", PROXY, "X-Forwarded-For: 198.51.100.8")
-    assert told == "CONTINUE"
+    _, code = await sender.begin("more/a", PROXY, *lines)
+    assert code == "OVERLOADED"
+    _, code = await sender.begin("more/a", PROXY, "X-Forwarded-For: 198.51.100.8")
+    assert code == "CONTINUE"
 
 
 async def test_rejected_newer_upload_keeps_the_older(listener: Listener, sender: Sender) -> None:
     await sender.fill(HALF, "crowd{}", HERE)
     older, _ = await sender.begin("up/a", ELSEWHERE)
-    _, told = await sender.begin("up/a", HERE)
-    assert told == "OVERLOADED"
+    _, code = await sender.begin("up/a", HERE)
+    assert code == "OVERLOADED"
     await older.send(b"ab")
     assert (await older.answer())[0] == 200
     assert listener.objects.counts.failures == {"OVERLOADED": 1}

@@ -173,9 +173,9 @@ async def test_concurrent_uploads_of_one_key_leave_one_whole_file(
     url = await listener.objects.presign_put("up/a", 2_500_000, 60)
     contents = [bytes([65 + number]) * 2_500_000 for number in range(8)]
     answers = await asyncio.gather(*(client.put(url, content=content) for content in contents))
-    told = [answer.json()["code"] if answer.content else "OK" for answer in answers]
-    assert set(told) <= {"OK", "IN_USE"}
-    assert "OK" in told
+    codes = [answer.json()["code"] if answer.content else "OK" for answer in answers]
+    assert set(codes) <= {"OK", "IN_USE"}
+    assert "OK" in codes
     await listener.objects.complete([PendingObject("up/a", [Part(0, 2_500_000)])])
     assert b"".join([block async for block in listener.objects.read("up/a")]) in contents
     assert listener.left_behind() == []

@@ -19,8 +19,8 @@ def test_tokens_stay_valid_after_rotation_and_restart(make_service: MakeService)
     service.start()
     for token in (before, after):
         assert service.good("GET", REGIONS, None, token)
-    told = service.connected(lobby_token, player["player"]["token"])
-    assert told.status_code == 200, told.text
+    response = service.connected(lobby_token, player["player"]["token"])
+    assert response.status_code == 200, response.text
 
 
 def test_unused_keys_are_dropped_on_request(make_service: MakeService) -> None:

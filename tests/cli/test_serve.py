@@ -84,8 +84,8 @@ def test_start_on_a_full_disk_serves_stored_namespaces_first(small: tuple[Servic
     token = service.environment_token
     assert service.good("GET", REGIONS, None, token)
     assert service.find(token, "brawl").json()["code"] == "MATCHMAKER_GAME_MODE_NOT_FOUND"
-    told = service.probe("/readyz?verbose").text
-    assert "arena/prod: is not applied yet: STORAGE_FULL" in told
+    status = service.probe("/readyz?verbose").text
+    assert "arena/prod: is not applied yet: STORAGE_FULL" in status
     assert not service.ready_file.exists()
     filler.unlink()
     until(lambda: service.find(token, "brawl").json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES")

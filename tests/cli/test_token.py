@@ -41,36 +41,36 @@ def test_rejected_namespace_does_not_block_another(make_service: MakeService) ->
     service = make_service().start()
     _feed(service, staging={"revision": 2, "versions": [version(duel=WRONG)]})
     for _ in range(2):
-        code, made, said = _create(service, f"{GAME}/prod")
-        assert (code, said) == (0, "")
-        assert service.good("GET", REGIONS, None, made)
+        code, token, message = _create(service, f"{GAME}/prod")
+        assert (code, message) == (0, "")
+        assert service.good("GET", REGIONS, None, token)
     [prod, staging] = json.loads(service.feed_file.read_text())["namespaces"]
     assert (prod["revision"], staging["revision"]) == (3, 2)
     assert len(prod["environment_tokens"]) == 3
-    assert "refused" not in said
+    assert "refused" not in message
 
 
 def test_feed_token_expires_at_its_time(make_service: MakeService) -> None:
     service = make_service().start()
     words = ("token", "create", "--kind", "environment", "--namespace", f"{GAME}/prod", "--json")
-    made = [
+    tokens = [
         json.loads(service.command(*words, "--expires-in", duration).stdout)
         for duration in ("12h", "1s")
     ]
     rests = [
         datetime.fromisoformat(one["expires_ts"]) - datetime.now(UTC) - timedelta(hours=12)
-        for one in made
+        for one in tokens
     ]
     assert timedelta(minutes=-1) < rests[0] < timedelta()
     assert rests[1] < timedelta(hours=-11)
     [prod] = json.loads(service.feed_file.read_text())["namespaces"]
     kept = {one["token_id"]: one["expires_ms"] for one in prod["environment_tokens"][1:]}
     assert {token_id: rfc3339(time_ms) for token_id, time_ms in kept.items()} == {
-        one["token_id"]: one["expires_ts"] for one in made
+        one["token_id"]: one["expires_ts"] for one in tokens
     }
-    assert service.good("GET", REGIONS, None, made[0]["token"])
-    until(lambda: service.ask("GET", REGIONS, None, made[1]["token"]).status_code == 401)
-    refused = service.ask("GET", REGIONS, None, made[1]["token"])
+    assert service.good("GET", REGIONS, None, tokens[0]["token"])
+    until(lambda: service.ask("GET", REGIONS, None, tokens[1]["token"]).status_code == 401)
+    refused = service.ask("GET", REGIONS, None, tokens[1]["token"])
     assert refused.json()["code"] == "TOKEN_EXPIRED"
     public = ("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
     done = service.command(*public, "--expires-in", "12h")
@@ -104,10 +104,10 @@ def test_rejected_namespace_gets_no_token(make_service: MakeService) -> None:
     )
     before = service.feed_file.read_bytes()
     for _ in range(2):
-        code, made, said = _create(service, f"{GAME}/prod")
-        assert (code, made) == (1, "")
-        assert "arena/prod: versions.0.matchmaker.game_modes.duel.actions.join" in said
-        assert "staging" not in said
+        code, token, message = _create(service, f"{GAME}/prod")
+        assert (code, token) == (1, "")
+        assert "arena/prod: versions.0.matchmaker.game_modes.duel.actions.join" in message
+        assert "staging" not in message
         assert service.feed_file.read_bytes() == before
     [kept] = (service.data_dir / "feed").glob(f"{service.feed['namespace_id']}*")
     good = hashlib.sha256(service.environment_token.encode()).digest()

@@ -55,10 +55,10 @@ class Maker:
         content = programs.server_archive(*PROGRAM)
         image = {"path": "server.tar", "content_length": len(content)}
         fields: dict[str, Any] = {"game_id": game, "display_name": "server", "image_file": image}
-        made = await self._owner.good("create_game_build", **fields)
-        assert (await put(made["image_presigned_request"], content)).status_code == 200
-        await self._owner.good("complete_upload", upload_id=made["upload_id"])
-        return str(made["build_id"])
+        response = await self._owner.good("create_game_build", **fields)
+        assert (await put(response["image_presigned_request"], content)).status_code == 200
+        await self._owner.good("complete_upload", upload_id=response["upload_id"])
+        return str(response["build_id"])
 
     async def _attached(self, game: str) -> dict[str, str]:
         """A lobby with one connected player and one reservation."""
@@ -98,14 +98,14 @@ class Maker:
             "runtime": {"build": build},
             "tags": {"name": "kept"},
         }
-        made = await self._owner.good("create_server", **of_environment, **fields)
+        response = await self._owner.good("create_server", **of_environment, **fields)
 
         async def is_running() -> bool:
             page = await self._owner.good("list_servers", **of_environment)
             return [one["status"] for one in page["servers"]] == ["running"]
 
         await eventually(is_running)
-        return str(made["server"]["id"])
+        return str(response["server"]["id"])
 
     async def _find(self, mode: str) -> str:
         token = self.facts["public_token"]

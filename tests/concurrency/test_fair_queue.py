@@ -53,95 +53,95 @@ async def settled() -> None:
 
 
 async def test_one_tenant_never_takes_the_last_permits_of_a_host() -> None:
-    held = HeldRequests()
-    slow = await held.arrive(b"slow", "host", 10)
-    assert held.count(b"slow") == 3
-    good = await held.arrive(b"good", "host")
-    assert held.count(b"good") == 1
+    requests = HeldRequests()
+    slow = await requests.arrive(b"slow", "host", 10)
+    assert requests.count(b"slow") == 3
+    good = await requests.arrive(b"good", "host")
+    assert requests.count(b"good") == 1
     await cancel(slow + good)
 
 
 async def test_tenant_limit_applies_across_hosts() -> None:
-    held = HeldRequests()
-    tasks = [task for host in "abcd" for task in await held.arrive(b"slow", host, 2)]
-    assert held.count(b"slow") == 5
-    assert held.count(b"slow", "c") == 1
-    tasks += await held.arrive(b"good", "d", 3)
-    assert held.count(b"good", "d") == 3
+    requests = HeldRequests()
+    tasks = [task for host in "abcd" for task in await requests.arrive(b"slow", host, 2)]
+    assert requests.count(b"slow") == 5
+    assert requests.count(b"slow", "c") == 1
+    tasks += await requests.arrive(b"good", "d", 3)
+    assert requests.count(b"good", "d") == 3
     # A released permit at one host lets the tenant start a request at another host.
-    await held.finish_longest(b"slow")
-    assert held.count(b"slow", "a") == 1
-    assert held.count(b"slow", "c") == 2
+    await requests.finish_longest(b"slow")
+    assert requests.count(b"slow", "a") == 1
+    assert requests.count(b"slow", "c") == 2
     await cancel(tasks)
 
 
 async def test_waiting_tenants_are_served_in_rotation() -> None:
-    held = HeldRequests(1, 1, 9)
-    tasks = await held.arrive(b"many", "host", 4)
-    tasks += await held.arrive(b"few", "host", 2)
-    tasks += await held.arrive(b"one", "host", 1)
+    requests = HeldRequests(1, 1, 9)
+    tasks = await requests.arrive(b"many", "host", 4)
+    tasks += await requests.arrive(b"few", "host", 2)
+    tasks += await requests.arrive(b"one", "host", 1)
     for _ in range(7):
-        await held.finish_longest(held.order[-1][0])
-    names = [tenant for tenant, _ in held.order]
+        await requests.finish_longest(requests.order[-1][0])
+    names = [tenant for tenant, _ in requests.order]
     assert names == [b"many", b"many", b"few", b"one", b"many", b"few", b"many"]
     assert [task.exception() for task in tasks] == [None] * 7
-    assert len(held.queue) == 0
+    assert len(requests.queue) == 0
 
 
 async def test_requests_over_the_queue_limit_of_a_tenant_are_rejected() -> None:
-    held = HeldRequests()
-    tasks = await held.arrive(b"slow", "host", 14)
+    requests = HeldRequests()
+    tasks = await requests.arrive(b"slow", "host", 14)
     refused = [task for task in tasks if task.done()]
     assert [type(task.exception()) for task in refused] == [QueueFull, QueueFull]
-    tasks += await held.arrive(b"good", "host", 5)
+    tasks += await requests.arrive(b"good", "host", 5)
     assert len([task for task in tasks if task.done()]) == 2
     await cancel(tasks)
 
 
 async def test_cancelled_request_takes_no_permit() -> None:
-    held = HeldRequests(1, 1, 1)
-    tasks = await held.arrive(b"a", "host", 3)
+    requests = HeldRequests(1, 1, 1)
+    tasks = await requests.arrive(b"a", "host", 3)
     # The first request passes its permit to the second while the second is cancelled.
-    next(iter(held.running)).set()
+    next(iter(requests.running)).set()
     await asyncio.sleep(0)
     tasks[1].cancel()
     await settled()
-    assert held.count(b"a") == 1
+    assert requests.count(b"a") == 1
     await cancel(tasks)
-    assert len(held.queue) == 0
+    assert len(requests.queue) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_limits_and_fairness_hold_in_any_order_of_events(seed: int) -> None:
     chance = random.Random(seed)
-    held = HeldRequests()
+    requests = HeldRequests()
     tasks: list[asyncio.Task[None]] = []
     for _ in range(300):
         match chance.randrange(5):
             case 0 | 1:
                 tenant, host = chance.choice([b"a", b"b", b"c"]), chance.choice("xyz")
-                tasks.append(asyncio.create_task(held._ask(tenant, host)))
-            case 2 | 3 if held.running:
-                chance.choice(list(held.running)).set()
+                tasks.append(asyncio.create_task(requests._ask(tenant, host)))
+            case 2 | 3 if requests.running:
+                chance.choice(list(requests.running)).set()
             case _ if tasks:
                 chance.choice(tasks).cancel()
         for _ in range(chance.randrange(3)):
             await asyncio.sleep(0)
-        permits = list(held.running.values())
+        permits = list(requests.running.values())
         for host in "xyz":
             assert sum(where == host for _, where in permits) <= 4
-            assert all(held.count(tenant, host) <= 3 for tenant in (b"a", b"b", b"c"))
-        assert all(held.count(tenant) <= 5 for tenant in (b"a", b"b", b"c"))
+            assert all(requests.count(tenant, host) <= 3 for tenant in (b"a", b"b", b"c"))
+        assert all(requests.count(tenant) <= 5 for tenant in (b"a", b"b", b"c"))
     async with asyncio.timeout(PATIENCE_S):
         while not all(task.done() for task in tasks):
-            for done in tuple(held.running):
+            for done in tuple(requests.running):
                 done.set()
             await asyncio.sleep(0)
     await settled()
     assert {
         type(error) for task in tasks if not task.cancelled() and (error := task.exception())
     } <= {QueueFull}
-    assert len(held.queue) == 0
+    assert len(requests.queue) == 0
 
 
 async def cancel(tasks: list[asyncio.Task[None]]) -> None:

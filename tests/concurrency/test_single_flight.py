@@ -80,8 +80,8 @@ async def test_failure_is_raised_for_all_callers_and_not_stored(shared: Work) ->
 
 
 async def test_cancelled_caller_does_not_affect_others(shared: Work) -> None:
-    [gone, *others] = await shared.call("a", "a", "a")
-    await cancel(gone)
+    [cancelled, *others] = await shared.call("a", "a", "a")
+    await cancel(cancelled)
     shared.go_on.set()
     assert await asyncio.gather(*others) == [[0], [0]]
     assert shared.started == ["a"]

@@ -150,9 +150,9 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
             # Create is sent first. After three seconds without the control plane, it fails with
             # another code.
             waiting = {slug: await send(last[slug]) for slug in last if slug in UNSTARTED}
-            held = [await send(filler) for filler in fillers]
+            connections = [await send(filler) for filler in fillers]
             await _until(
-                restartable.service, "hosting_requests_in_flight", len(waiting) + len(held)
+                restartable.service, "hosting_requests_in_flight", len(waiting) + len(connections)
             )
             refused = await _codes(checker, {slug: await send(too_many[slug]) for slug in too_many})
             assert refused == dict.fromkeys(too_many, "OVERLOADED")
@@ -160,7 +160,7 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
             restartable.service.signal(signal.SIGTERM)
             answered = await _codes(checker, waiting)
             assert answered == dict.fromkeys(last, "SHUTTING_DOWN")
-            for connection in held:
+            for connection in connections:
                 assert await _codes(checker, {"get_games": connection}) == {
                     "get_games": "SHUTTING_DOWN"
                 }
@@ -247,12 +247,12 @@ def test_bodies_above_the_memory_budget_are_overloaded(
     async def story() -> None:
         async with _connections(restartable.service) as send:
             await send(large)
-            held = LARGEST_BYTES - 1
-            await _until(restartable.service, "hosting_request_bodies_bytes", held)
+            body_bytes = LARGEST_BYTES - 1
+            await _until(restartable.service, "hosting_request_bodies_bytes", body_bytes)
             for _ in range(count):
                 await send(small)
-            held += count * (SMALL_BYTES - 1)
-            await _until(restartable.service, "hosting_request_bodies_bytes", held)
+            body_bytes += count * (SMALL_BYTES - 1)
+            await _until(restartable.service, "hosting_request_bodies_bytes", body_bytes)
             returned = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
             assert returned == dict.fromkeys(begun, "OVERLOADED")
             print(f"\n{dict(Counter(returned.values()))}")
@@ -308,11 +308,11 @@ async def _connections(service: SupervisedService) -> AsyncIterator[Send]:
 
 
 async def _codes(
-    checker: ResponseChecker, asked: Mapping[str, HttpConnection], timeout_s: float = WAIT_S
+    checker: ResponseChecker, connections: Mapping[str, HttpConnection], timeout_s: float = WAIT_S
 ) -> dict[str, str]:
     found = {}
     async with asyncio.timeout(timeout_s):
-        for slug, connection in asked.items():
+        for slug, connection in connections.items():
             answer = await connection.read()
             found[slug] = checker.check(slug, answer.status, answer.headers, answer.body)
     return found

@@ -260,16 +260,19 @@ class Fed:
 
     async def wait_until_equal(self, namespace_id: str) -> None:
         async def is_equal() -> bool:
-            row, held = await self.source.row(namespace_id), self.plane.holds(namespace_id)
+            row, configuration = await self.source.row(namespace_id), self.plane.holds(namespace_id)
             stored = row.revision, row.version_id
-            return held is not None and (held.revision, held.current_version_id) == stored
+            return (
+                configuration is not None
+                and (configuration.revision, configuration.current_version_id) == stored
+            )
 
         await eventually(is_equal)
 
-    def held(self, namespace_id: str) -> configuration_pb2.NamespaceConfiguration:
-        held = self.plane.holds(namespace_id)
-        assert held is not None
-        return held
+    def configuration(self, namespace_id: str) -> configuration_pb2.NamespaceConfiguration:
+        configuration = self.plane.holds(namespace_id)
+        assert configuration is not None
+        return configuration
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ class NamespaceScenario:
 
     async def _ray(self) -> str:
         ray_id = uuid4().hex
-        client = HttpClient(self.full_service.said["http"])
+        client = HttpClient(self.full_service.ready["http"])
         traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
         path = f"/cloud/games/{self.game_id}"
         answer = await client.request(
@@ -369,7 +369,7 @@ class NamespaceScenario:
             "list", {"include_state": True}, token=self.environment_token
         )
         assert listed.code == "OK", listed
-        scrape = await self._scraper.get(f"http://{self.full_service.said['metrics']}/metrics")
+        scrape = await self._scraper.get(f"http://{self.full_service.ready['metrics']}/metrics")
         names = ("hosting_lobbies{", "hosting_slots{")
         label = f'namespace="{self.game_name}/prod"'
         lines = [line for line in scrape.text.splitlines() if line.startswith(names)]

@@ -182,7 +182,7 @@ async def test_builds_of_a_kind_without_a_runtime_are_refused(tmp_path: Path) ->
             assert "(archive)" in problem(refused)
             assert str(missing.name) in problem(refused)
             await back.build()
-        async with httpx.AsyncClient(base_url=f"http://{full_service.said['metrics']}") as client:
+        async with httpx.AsyncClient(base_url=f"http://{full_service.ready['metrics']}") as client:
 
             async def is_reported() -> bool:
                 verbose = await client.get("/readyz?verbose")

@@ -58,8 +58,8 @@ async def code_of(gate: CallAuthenticator, token: str) -> str:
 async def test_concurrent_tokens_share_one_read(counted: Counted) -> None:
     records, gate = Records(counted.database), CallAuthenticator(counted.database)
     identity_id, (own, left) = await records.identity("Own", "Left")
-    given = [await records.cloud_token(identity_id) for _ in range(50)]
-    expected = dict.fromkeys((token for token, _ in given), "OK") | {
+    tokens = [await records.cloud_token(identity_id) for _ in range(50)]
+    expected = dict.fromkeys((token for token, _ in tokens), "OK") | {
         (await records.cloud_token(identity_id, own))[0]: "OK",
         (await records.cloud_token(identity_id, left))[0]: "TOKEN_REVOKED",
         (await records.cloud_token(identity_id, is_revoked=True))[0]: "TOKEN_REVOKED",
@@ -71,7 +71,7 @@ async def test_concurrent_tokens_share_one_read(counted: Counted) -> None:
     codes = await asyncio.gather(*(code_of(gate, token) for token in expected))
     assert dict(zip(expected, codes, strict=True)) == expected
     assert counted.reads == reads + 1
-    found = await gate.check(given[0][0])
+    found = await gate.check(tokens[0][0])
     assert found.scope.groups == (own,)
     assert counted.reads == reads + 1
 

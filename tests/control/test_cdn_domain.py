@@ -35,7 +35,7 @@ def full_service(
 
 @pytest.fixture
 async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
-    address = f"http://{full_service.said['cdn']}"
+    address = f"http://{full_service.ready['cdn']}"
     async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as client:
         yield client
 
@@ -46,7 +46,7 @@ async def show(developer: Developer, game_id: str, namespace: str) -> None:
     created = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
     (request,) = created["presigned_requests"]
     assert request["url"].startswith(f"{FILES_URL}/")
-    here = f"http://{developer.full_service.said['cdn']}"
+    here = f"http://{developer.full_service.ready['cdn']}"
     request["url"] = here + request["url"].removeprefix(FILES_URL)
     await put_all([request], content)
     await developer.good("complete_upload", upload_id=created["upload_id"])

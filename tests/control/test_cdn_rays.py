@@ -26,7 +26,7 @@ def fresh_trace() -> tuple[str, dict[str, str]]:
 @pytest.fixture
 async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(
-        base_url=f"http://{full_service.said['cdn']}", timeout=60
+        base_url=f"http://{full_service.ready['cdn']}", timeout=60
     ) as client:
         yield client
 

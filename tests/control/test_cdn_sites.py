@@ -58,7 +58,7 @@ class Page:
 
 @pytest.fixture
 async def page(owner: Developer, full_service: FullService) -> AsyncIterator[Page]:
-    game_id, url = await owner.game(), f"http://{full_service.said['cdn']}"
+    game_id, url = await owner.game(), f"http://{full_service.ready['cdn']}"
     name = (await owner.good("get_game", game_id=game_id))["game"]["name_id"]
     async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
         yield Page(owner, client, game_id, name)

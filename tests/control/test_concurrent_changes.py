@@ -119,8 +119,8 @@ async def test_user_set_concurrently_succeeds_for_all(owner: Developer) -> None:
 
 async def test_reserved_names_are_unique(owner: Developer, records: Records) -> None:
     game_id = await owner.game()
-    taken = [f"0.0.{number}" for number in range(2, 2_002) if number != 1_500]
-    await add_versions(records, game_id, taken)
+    used_names = [f"0.0.{number}" for number in range(2, 2_002) if number != 1_500]
+    await add_versions(records, game_id, used_names)
     answers = await asyncio.gather(
         *(owner.good("reserve_version_name", game_id=game_id) for _ in range(CALLERS))
     )

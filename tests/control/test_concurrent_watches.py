@@ -22,7 +22,7 @@ EACH = 98
 
 async def held(full_service: FullService) -> int:
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        text = (await client.get(f"http://{full_service.said['metrics']}/metrics")).text
+        text = (await client.get(f"http://{full_service.ready['metrics']}/metrics")).text
     (line,) = [one for one in text.splitlines() if one.startswith("hosting_watches_held ")]
     return int(float(line.split()[1]))
 
@@ -30,7 +30,7 @@ async def held(full_service: FullService) -> int:
 async def watch_all(
     full_service: FullService, target: str, bearers: list[str]
 ) -> list[HttpConnection]:
-    host, port = full_service.said["http"].rsplit(":", 1)
+    host, port = full_service.ready["http"].rsplit(":", 1)
     before = await held(full_service)
     watching: list[HttpConnection] = []
     for start in range(0, len(bearers), 100):

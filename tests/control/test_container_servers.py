@@ -110,10 +110,10 @@ async def test_image_layout_runs_with_and_without_docker_manifest(back: Containe
 
 async def test_arguments_replace_image_cmd_and_extend_bundle_args(back: ContainerServers) -> None:
     image = await back.image()
-    given = {"arguments": ["--map", "$(MAP)"], "environment": {"PLAY": "exit:0", "MAP": "sea"}}
-    assert await back.output(image, "", runtime={"build": image, **given}) == ["begins --map sea"]
+    options = {"arguments": ["--map", "$(MAP)"], "environment": {"PLAY": "exit:0", "MAP": "sea"}}
+    assert await back.output(image, "", runtime={"build": image, **options}) == ["begins --map sea"]
     bundle = await back.bundle(args=[images.PROGRAM, "--usual"])
-    output = await back.output(bundle, "", runtime={"build": bundle, **given})
+    output = await back.output(bundle, "", runtime={"build": bundle, **options})
     assert output == ["begins --usual --map sea"]
     bare = {"Cmd": ["server", "--port", "$(PORT)"], "WorkingDir": "/home/game/new"}
     found = await back.image(config=bare)
@@ -213,8 +213,8 @@ async def test_container_does_not_see_the_host(
     assert visible["CapEff:", "0000000000000000"] == visible["CapBnd:", "0000000000000000"] == []
     assert visible["NoNewPrivs:", "1"] == []
     assert visible["SigBlk:", "0000000000000000"] == []
-    asked = (f"read {keys}", f"see {full_service.data_dir}")
-    others = [line for line in lines if not line.startswith(asked)]
+    prefixes = (f"read {keys}", f"see {full_service.data_dir}")
+    others = [line for line in lines if not line.startswith(prefixes)]
     assert str(full_service.data_dir) not in "".join(others)
     unchanged = await back.output(build_id, "see:/bin")
     assert unchanged[-1] == "see /bin server", "a container writes only its own copy"

@@ -21,7 +21,7 @@ from tests.support.full_service import Developer, FullService, eventually, runni
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 HELD = """#!/bin/sh
-if [ -p {gate} ]; then : > {asked}; read _ < {gate}; fi
+if [ -p {gate} ]; then : > {request_file}; read _ < {gate}; fi
 exec crun "$@"
 """
 
@@ -63,8 +63,8 @@ if "--role=control" in sys.orig_argv:
 @images.needs_oci_runtime
 async def test_server_request_during_the_runtime_check_is_retryable(tmp_path: Path) -> None:
     """The container runtime blocks its start-up check until the test opens a pipe."""
-    gate, asked, runtime = (tmp_path / name for name in ("gate", "asked", "crun-held"))
-    runtime.write_text(HELD.format(gate=gate, asked=asked))
+    gate, request_file, runtime = (tmp_path / name for name in ("gate", "asked", "crun-held"))
+    runtime.write_text(HELD.format(gate=gate, request_file=request_file))
     runtime.chmod(0o755)
     settings = {**programs.SETTINGS, "kinds": images.KINDS, "oci_runtime": str(runtime)}
     with running(FullService(tmp_path / "s", runtime=settings)) as full_service:
@@ -73,7 +73,7 @@ async def test_server_request_during_the_runtime_check_is_retryable(tmp_path: Pa
             os.kill(control_pid(full_service), signal.SIGKILL)
 
             async def is_requested() -> bool:
-                return asked.exists()
+                return request_file.exists()
 
             await eventually(is_requested)
             request = asyncio.create_task(back.try_create())
@@ -93,7 +93,7 @@ async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
         async with full_service.open_client("http") as client:
             developer = Developer(full_service, client)
             response = await developer.good("get_group", group_id=full_service.group_id)
-            assert full_service.said["http"] in response["group"]["external"]["profile"]
+            assert full_service.ready["http"] in response["group"]["external"]["profile"]
             for _ in range(3):
                 os.kill(control_pid(full_service), signal.SIGKILL)
 
@@ -114,7 +114,7 @@ async def test_links_are_right_before_the_first_feed(
             response = await Developer(full_service, client).good(
                 "get_group", group_id=full_service.group_id
             )
-        assert full_service.said["http"] in response["group"]["external"]["profile"]
+        assert full_service.ready["http"] in response["group"]["external"]["profile"]
 
 
 async def test_lobbies_start_as_soon_as_it_is_ready(

@@ -201,7 +201,7 @@ async def test_loss_and_recovery_are_logged_once(
 async def page_has(full_service: FullService, line: str, within_s: float = 30.0) -> None:
     """Waits for a line of the verbose health page. The service stays ready, because players need no database."""
     async with httpx.AsyncClient(
-        base_url=f"http://{full_service.said['metrics']}", timeout=PATIENCE_S
+        base_url=f"http://{full_service.ready['metrics']}", timeout=PATIENCE_S
     ) as client:
 
         async def is_there() -> bool:

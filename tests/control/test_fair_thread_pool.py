@@ -58,14 +58,14 @@ async def test_tenants_take_turns() -> None:
     def noting(name: str) -> Callable[[], None]:
         return lambda: order.append(name)
 
-    held = asyncio.ensure_future(threads.run("holder", gate.step))
+    holder = asyncio.ensure_future(threads.run("holder", gate.step))
     await gate.reached()
     much = [asyncio.ensure_future(threads.run("a", noting("a"))) for _ in range(5)]
     little = [asyncio.ensure_future(threads.run(name, noting(name))) for name in ("b", "c")]
     for _ in range(3):
         await asyncio.sleep(0)
     gate.open()
-    await asyncio.gather(held, *much, *little)
+    await asyncio.gather(holder, *much, *little)
     assert order == ["a", "b", "c", "a", "a", "a", "a"]
     await asyncio.to_thread(threads.close)
 

@@ -51,7 +51,7 @@ async def fork(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
 
 
 async def wait_until_fed(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
-    await wait_for(lambda: fed.held(namespace_id).matchmaker.lobby_count_max == limit)
+    await wait_for(lambda: fed.configuration(namespace_id).matchmaker.lobby_count_max == limit)
 
 
 @pytest.mark.parametrize("count", [1, 40], ids=["one", "more than are compared at once"])
@@ -141,9 +141,9 @@ async def test_restored_backup_catches_up_with_the_data_plane(fed: Fed) -> None:
     await fed.source.touch(namespace_id, 77)
     await fed.run_anew()
     await fed.wait_until_equal(namespace_id)
-    held = fed.held(namespace_id)
-    assert held.revision > 6
-    assert held.matchmaker.lobby_count_max == 77
+    configuration = fed.configuration(namespace_id)
+    assert configuration.revision > 6
+    assert configuration.matchmaker.lobby_count_max == 77
 
 
 async def forked(fed: Fed) -> str:
@@ -155,9 +155,9 @@ async def forked(fed: Fed) -> str:
     await fed.end()
     await fed.source.set_revision(namespace_id, 1)
     await fed.source.touch(namespace_id, 77)
-    row, held = await fed.source.row(namespace_id), fed.held(namespace_id)
-    assert (row.revision, row.lobby_count_max) == (held.revision, 77)
-    assert held.matchmaker.lobby_count_max == 5
+    row, configuration = await fed.source.row(namespace_id), fed.configuration(namespace_id)
+    assert (row.revision, row.lobby_count_max) == (configuration.revision, 77)
+    assert configuration.matchmaker.lobby_count_max == 5
     return namespace_id
 
 
@@ -165,7 +165,7 @@ async def test_change_after_a_restore_wins_at_an_equal_revision(fed: Fed) -> Non
     namespace_id = await forked(fed)
     await fed.run_anew()
     await fed.enqueue_and_confirm(namespace_id)
-    assert fed.held(namespace_id).matchmaker.lobby_count_max == 77
+    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == 77
     await fed.wait_until_equal(namespace_id)
 
 
@@ -174,7 +174,7 @@ async def test_restored_records_are_compared_by_content(fed: Fed) -> None:
     namespace_id = await forked(fed)
     fed.plane.acknowledged.clear()
     await fed.run_anew()
-    await wait_for(lambda: fed.held(namespace_id).matchmaker.lobby_count_max == 77)
+    await wait_for(lambda: fed.configuration(namespace_id).matchmaker.lobby_count_max == 77)
     await fed.wait_until_equal(namespace_id)
     await fed.wait_until_idle()
     assert {name for name, _ in fed.plane.acknowledged} == {namespace_id}
@@ -183,11 +183,11 @@ async def test_restored_records_are_compared_by_content(fed: Fed) -> None:
 @pytest.mark.parametrize("is_forked", [False, True])
 async def test_older_database_is_not_fed_and_is_reported(fed: Fed, is_forked: bool) -> None:
     namespace_id = await (forked(fed) if is_forked else fed.namespace())
-    before = fed.held(namespace_id)
+    before = fed.configuration(namespace_id)
     await fed.run_anew(epoch=EPOCH - 1)
     with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
         await fed.feeder.enqueue_and_confirm(namespace_id, wait_s=0.05)
-    assert fed.held(namespace_id) == before
+    assert fed.configuration(namespace_id) == before
     await wait_for(lambda: namespace_id in fed.feeder.refused_reasons())
     assert "newer database" in fed.feeder.refused_reasons()[namespace_id]
 

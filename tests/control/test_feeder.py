@@ -67,8 +67,8 @@ async def test_confirmation_means_stored_on_disk(fed: Fed) -> None:
     namespace_id = await fed.namespace()
     await fed.plane.stop()
     await fed.plane.start()
-    held = fed.held(namespace_id)
-    assert (held.source_epoch, held.revision) == (EPOCH, 1)
+    configuration = fed.configuration(namespace_id)
+    assert (configuration.source_epoch, configuration.revision) == (EPOCH, 1)
     await fed.wait_until_idle()
 
 
@@ -85,7 +85,7 @@ async def test_changes_are_ordered_and_the_last_wins(fed: Fed) -> None:
     assert revisions == sorted(revisions)
     assert revisions[-1] == 40
     row = await fed.source.row(namespace_id)
-    assert fed.held(namespace_id).matchmaker.lobby_count_max == row.lobby_count_max
+    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == row.lobby_count_max
 
 
 @pytest.mark.timing
@@ -106,7 +106,7 @@ async def test_unconfirmed_change_is_stored_and_its_caller_forgotten(fed: Fed) -
     assert fed.feeder._pending[namespace_id].waiting == []
     fed.plane.go_on.set()
     await fed.enqueue_and_confirm(namespace_id)
-    assert fed.held(namespace_id).revision == 1
+    assert fed.configuration(namespace_id).revision == 1
 
 
 async def test_slow_data_plane_does_not_delay_a_check(fed: Fed) -> None:
@@ -226,7 +226,7 @@ async def test_refused_version_fails_only_its_caller(fed: Fed) -> None:
     assert await setting == "VALIDATION_FAILED"
     assert await asyncio.gather(*others) == ["OK", "OK"]
     await wait_until_running(fed, namespace_id, runs)
-    assert fed.held(namespace_id).matchmaker.lobby_count_max == 7
+    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == 7
 
 
 async def test_refused_version_is_reported_to_a_late_caller(fed: Fed) -> None:
@@ -293,7 +293,7 @@ async def test_lowered_limit_does_not_block_other_changes(fed: Fed) -> None:
     await fed.plane.start()
     await fed.source.touch(namespace_id, 9)
     await fed.enqueue_and_confirm(namespace_id)
-    assert fed.held(namespace_id).matchmaker.lobby_count_max == 9
+    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == 9
     assert fed.feeder.refused_reasons() == {}
     refused = await fed.source.version(17)
     await fed.source.set_version(namespace_id, refused)
@@ -313,7 +313,7 @@ async def test_refused_change_is_reported_as_stored(fed: Fed) -> None:
     assert problem.path == ("lobby_count_max", "not-allowed")
     assert problem.message == "lobby_count_max must be greater than or equal to 1"
     assert "matchmaker.lobby_count_max must be" in fed.feeder.refused_reasons()[namespace_id]
-    assert fed.held(namespace_id).matchmaker.lobby_count_max == 512
+    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == 512
     await fed.source.touch(namespace_id, 5)
     await fed.enqueue_and_confirm(namespace_id)
 

@@ -161,7 +161,7 @@ async def test_uncommitted_facts_are_read_again(
 
 async def test_new_stream_is_read_without_duplicates(scene: Scene) -> None:
     plane = scene.plane
-    kept, gone = plane.add_lobby(), plane.add_lobby()
+    kept, ended = plane.add_lobby(), plane.add_lobby()
     await scene.step()
     # The data directory is restored from a copy that has only one of the facts.
     plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
@@ -169,7 +169,7 @@ async def test_new_stream_is_read_without_duplicates(scene: Scene) -> None:
     assert await scene.step() == 2
     found = await scene.rows()
     assert found[kept].ready_ms == plane.facts[1].ts_ms
-    assert (found[gone].stop_reason, found[kept].stop_reason) == ("unknown", None)
+    assert (found[ended].stop_reason, found[kept].stop_reason) == ("unknown", None)
     assert await scene.step() == 0
     assert plane.reads[-1] == ("two", 20)
 

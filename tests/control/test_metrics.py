@@ -26,7 +26,7 @@ JOBS = (
 
 
 async def scraped(full_service: FullService) -> str:
-    url = f"http://{full_service.said['metrics']}/metrics"
+    url = f"http://{full_service.ready['metrics']}/metrics"
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
 
         async def scrape() -> str | None:
@@ -41,7 +41,7 @@ async def figures(full_service: FullService) -> Figures:
     return {name: float(value) for name, value in found}
 
 
-async def quiet(full_service: FullService) -> Figures:
+async def settled_figures(full_service: FullService) -> Figures:
     async def settled() -> Figures | None:
         current = await figures(full_service)
         is_settled = current.get("feed_connected") == 1 and current["feed_waiting"] == 0
@@ -59,9 +59,9 @@ def grown(before: Figures, after: Figures, prefix: str) -> Figures:
 async def test_refused_namespace_counts_until_fixed(
     owner: Developer, full_service: FullService
 ) -> None:
-    before = await quiet(full_service)
+    before = await settled_figures(full_service)
     game_id = await owner.game()
-    created = await quiet(full_service)
+    created = await settled_figures(full_service)
     assert created["feed_acknowledged_total"] >= before["feed_acknowledged_total"] + 2
     assert (created["feed_refused"], created["feed_lag_seconds"]) == (0, 0)
     claim = {"game_id": game_id, "namespace_id": "prod", "domain": CLAIMED}
@@ -73,7 +73,7 @@ async def test_refused_namespace_counts_until_fixed(
     assert refused["feed_lag_seconds"] > 0
     assert (await figures(full_service))["feed_lag_seconds"] > refused["feed_lag_seconds"]
     await owner.good("remove_domain", **claim)
-    after = await quiet(full_service)
+    after = await settled_figures(full_service)
     assert (after["feed_refused"], after["feed_lag_seconds"]) == (0, 0)
     assert after["feed_acknowledged_total"] > created["feed_acknowledged_total"]
 
@@ -102,7 +102,7 @@ async def test_objects_are_counted_with_bytes(owner: Developer, full_service: Fu
 
 async def test_watch_changes_are_counted(owner: Developer, full_service: FullService) -> None:
     game_id = await owner.game()
-    await quiet(full_service)
+    await settled_figures(full_service)
     index = (await owner.good("get_game", game_id=game_id))["watch"]["index"]
     before = await figures(full_service)
     waiting = asyncio.create_task(owner.good("get_game", game_id=game_id, watch_index=index))

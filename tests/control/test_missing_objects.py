@@ -28,7 +28,7 @@ full_service = service_fixture("function", kinds=["sqlite"])
 
 @pytest.fixture
 async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
-    url = f"http://{full_service.said['cdn']}"
+    url = f"http://{full_service.ready['cdn']}"
     async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
         yield client
 

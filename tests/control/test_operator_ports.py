@@ -40,7 +40,7 @@ def free_port() -> int:
 
 
 def public_ports(full_service: FullService) -> dict[str, int]:
-    page = httpx.get(f"http://{full_service.said['metrics']}/metrics").text
+    page = httpx.get(f"http://{full_service.ready['metrics']}/metrics").text
     found = re.findall(r'^hosting_ports{protocol="tcp",state="(\w+)"} (\d+)$', page, re.MULTILINE)
     return {state: int(count) for state, count in found}
 

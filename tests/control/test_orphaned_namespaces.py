@@ -175,7 +175,7 @@ async def use_commands(own_service: FullService, databases: Databases) -> None:
 
     async def metric() -> str | None:
         async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-            text = (await client.get(f"http://{own_service.said['metrics']}/metrics")).text
+            text = (await client.get(f"http://{own_service.ready['metrics']}/metrics")).text
         return text if "hosting_control_feed_orphans 2" in text else None
 
     await eventually(metric)

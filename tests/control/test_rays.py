@@ -190,7 +190,7 @@ async def test_grpc_ray_has_both_planes(full_service: FullService, me: Developer
     ray_id, headers = fresh_trace()
     method = BY_SLUG["get_game"]
     metadata = (*headers.items(), ("authorization", f"Bearer {me.token}"))
-    async with grpc.aio.insecure_channel(full_service.said["grpc"]) as channel:
+    async with grpc.aio.insecure_channel(full_service.ready["grpc"]) as channel:
         call = channel.unary_unary(
             method.grpc_path,
             request_serializer=method.request.SerializeToString,

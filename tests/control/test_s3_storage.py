@@ -47,7 +47,7 @@ def full_service(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
-    url = f"http://{full_service.said['cdn']}"
+    url = f"http://{full_service.ready['cdn']}"
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         yield client
 

@@ -49,7 +49,7 @@ async def test_bootstrap_needs_no_token_and_has_the_contract_shape(
     }
     assert (answer.body["access"], answer.body["cluster"]) == ("development", "oss")
     assert answer.body["login_methods"] == {"access_token": True, "email": False}
-    assert answer.body["domains"]["cdn"] == full_service.said["cdn"]
+    assert answer.body["domains"]["cdn"] == full_service.ready["cdn"]
 
 
 async def test_bootstrap_is_readable_from_any_origin(owner: Developer) -> None:

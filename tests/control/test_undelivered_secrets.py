@@ -276,11 +276,11 @@ async def test_deadlocked_revocation_is_retried(
 async def test_revocation_continues_without_its_caller(
     token_scenario: TokenScenario, of: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    committed, gone = asyncio.Event(), asyncio.Event()
+    committed, disconnected = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
         committed.set()
-        await gone.wait()
+        await disconnected.wait()
 
     token_scenario.after_commit.act = wait
     async with token_scenario.no_removal():
@@ -289,7 +289,7 @@ async def test_revocation_continues_without_its_caller(
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        gone.set()
+        disconnected.set()
 
         async def is_tried() -> bool:
             return NOT_YET in capsys.readouterr().out

@@ -105,14 +105,14 @@ class BuildUploads:
         self.upload(created)
         return created
 
-    def upload(self, made: Any, content: bytes | None = None) -> None:
-        path = self.folder / "pending" / f"{file_key(made.upload_id, 'server.tar')}.0"
+    def upload(self, build: Any, content: bytes | None = None) -> None:
+        path = self.folder / "pending" / f"{file_key(build.upload_id, 'server.tar')}.0"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(tar() if content is None else content)
 
-    async def complete(self, made: Any) -> str:
+    async def complete(self, build: Any) -> str:
         try:
-            request = uploads_pb2.CompleteUploadRequest(upload_id=made.upload_id)
+            request = uploads_pb2.CompleteUploadRequest(upload_id=build.upload_id)
             await self.uploads.complete(request, self.caller)
         except ServiceError as error:
             return error.code
@@ -210,8 +210,8 @@ async def test_incomplete_upload_is_removed_after_a_day(builds: BuildUploads) ->
     assert await builds.uploading.remove_abandoned() == 2
     assert await builds.listed() == {kept.build_id: True, later.build_id: False}
     assert builds.objects_left() == [file_key(kept.upload_id, "server.tar").rpartition("/")[2]]
-    for gone in (uploaded, empty):
-        assert await builds.complete(gone) == "UPLOAD_NOT_FOUND"
+    for upload in (uploaded, empty):
+        assert await builds.complete(upload) == "UPLOAD_NOT_FOUND"
 
 
 async def test_leftovers_of_a_deleted_build_are_removed(
@@ -258,14 +258,14 @@ async def test_content_check_uses_its_own_threads(builds: BuildUploads) -> None:
     common = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(common)
     let_go = threading.Event()
-    held = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
+    occupying = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
     try:
         async with asyncio.timeout(30):
             assert await builds.complete(created) == "OK"
-        assert not held.done()
+        assert not occupying.done()
     finally:
         let_go.set()
-        await held
+        await occupying
 
 
 async def test_object_lost_during_the_check_is_missing(

@@ -61,17 +61,17 @@ class MatchmakerScene:
         self.namespaces.put(configuration(**{"versions": [version(**MODES)], **changes}))
 
     def client(self, address: int = 1, kind: TokenKind = TokenKind.PUBLIC, **call: Any) -> Caller:
-        made = Call(ray_id="0" * 32, address=bytes([10, 0, 0, address]), **call)
-        identity = raw_id(NAMESPACE_ID) + made.address
-        return Caller(kind, raw_id(NAMESPACE_ID), b"", identity, made)
+        context = Call(ray_id="0" * 32, address=bytes([10, 0, 0, address]), **call)
+        identity = raw_id(NAMESPACE_ID) + context.address
+        return Caller(kind, raw_id(NAMESPACE_ID), b"", identity, context)
 
     def back_end(self, **call: Any) -> Caller:
         return self.client(kind=TokenKind.ENVIRONMENT, **call)
 
     def server(self, lobby_id: str, **call: Any) -> Caller:
         raw = parse_uuid(lobby_id) or b""
-        made = Call(ray_id="0" * 32, address=bytes([127, 0, 0, 1]), **call)
-        return Caller(TokenKind.LOBBY, b"", raw, raw, made)
+        context = Call(ray_id="0" * 32, address=bytes([127, 0, 0, 1]), **call)
+        return Caller(TokenKind.LOBBY, b"", raw, raw, context)
 
     def held(self, lobby_id: str) -> int:
         return self.places(lobby_id)[0]
@@ -92,10 +92,10 @@ class MatchmakerScene:
                 **fields,
             }
         )
-        made = await self.fleet.attach(request, self.back_end())
+        lobby = await self.fleet.attach(request, self.back_end())
         if is_ready:
-            await self.fleet.ready(pb.LobbyReadyRequest(), self.server(made.lobby_id))
-        return made
+            await self.fleet.ready(pb.LobbyReadyRequest(), self.server(lobby.lobby_id))
+        return lobby
 
     async def find(
         self, mode: str = "duel", caller: Caller | None = None, **fields: Any

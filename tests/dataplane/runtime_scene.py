@@ -141,10 +141,10 @@ class RuntimeScene(MatchmakerScene):
     async def started(self, work: Awaitable[Any] | None = None) -> tuple[Any, Any]:
         """Runs a find or create with a new lobby. Returns its response and the desired lobby."""
         async with asking(work or self.find()) as finding:
-            [wanted] = (await self.wanted(wait_ms=5_000)).lobbies
+            [lobby] = (await self.wanted(wait_ms=5_000)).lobbies
             await self.serve()
-            await self.ready(wanted.lobby_id)
-            return await asyncio.wait_for(finding, PATIENCE_S), wanted
+            await self.ready(lobby.lobby_id)
+            return await asyncio.wait_for(finding, PATIENCE_S), lobby
 
     async def scale(self) -> list[Any]:
         """Runs one step of the scaler. Returns the changed lobbies."""

@@ -55,12 +55,12 @@ Joining = tuple[str, asyncio.Event, asyncio.Task[Any]]
 
 async def held_join(scene: AdmissionScene, game: ThirdPartyServer, **fields: Any) -> Joining:
     """Starts a join and returns at its verification request, which waits for the event."""
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(duel_join=game.url())
     go = hold_responses(game)
-    joining = asyncio.create_task(scene.join(made.lobby_id, **fields))
+    joining = asyncio.create_task(scene.join(lobby.lobby_id, **fields))
     await wait_requested(game)
-    return made.lobby_id, go, joining
+    return lobby.lobby_id, go, joining
 
 
 async def test_no_slot_is_reserved_during_verification(
@@ -124,12 +124,12 @@ async def test_captcha_is_not_repeated_after_a_change(
         admission_scene(engine, captcha_a=provider.url()) as scene,
     ):
         provider.answers(200, b'{"success": true}')
-        made = await scene.attach()
+        lobby = await scene.attach()
         rule = {**RULE, "requests_before_reverify": 0}
         scene.ask(rule, duel_join=game.url())
         go = hold_responses(game)
         proof = pb.Captcha(captcha_a=pb.CaptchaAnswer(client_response="human"))
-        joining = asyncio.create_task(scene.join(made.lobby_id, captcha=proof))
+        joining = asyncio.create_task(scene.join(lobby.lobby_id, captcha=proof))
         await wait_requested(game)
         scene.ask(rule, {"display_name": "Changed"}, duel_join=game.url())
         go.set()
@@ -140,14 +140,14 @@ async def test_captcha_is_not_repeated_after_a_change(
 async def test_lobby_keeps_the_verification_of_its_version(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     action = {"enabled": True, "verification": {"url": game.url("/old"), "headers": {}}}
     old = version(VERSION_ID, duel={**MODES["duel"], "actions": {"join": action}})
     scene.feed(
         versions=[old, version(LATER_VERSION_ID, **MODES)], current_version_id=LATER_VERSION_ID
     )
     game.answers(403)
-    error = await expect_error(scene.join(made.lobby_id))
+    error = await expect_error(scene.join(lobby.lobby_id))
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
     fresh = await scene.attach()
     await scene.join(fresh.lobby_id)
@@ -157,7 +157,7 @@ async def test_lobby_keeps_the_verification_of_its_version(
 async def test_verification_stops_at_the_caller_deadline(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(duel_join=game.url())
     hold_responses(game)
     loop = asyncio.get_running_loop()
@@ -166,72 +166,72 @@ async def test_verification_stops_at_the_caller_deadline(
         while len(game.seen) <= number:
             caller = scene.client(deadline=loop.time() + left_s, idempotency_key=key)
             assert (
-                await expect_error(scene.join(made.lobby_id, caller))
+                await expect_error(scene.join(lobby.lobby_id, caller))
             ).code == "DEADLINE_EXCEEDED"
             left_s *= 2
     async with asyncio.timeout(PATIENCE_S):
-        while game.gone < len(game.seen):
+        while game.disconnect_count < len(game.seen):
             await asyncio.sleep(0.01)
-    assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("key", [None, "key"])
 async def test_verification_stops_when_the_client_disconnects(
     scene: AdmissionScene, game: ThirdPartyServer, key: str | None
 ) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(duel_join=game.url())
     hold_responses(game)
-    joining = asyncio.create_task(scene.join(made.lobby_id, scene.client(idempotency_key=key)))
+    joining = asyncio.create_task(scene.join(lobby.lobby_id, scene.client(idempotency_key=key)))
     await wait_requested(game)
     joining.cancel()
     with pytest.raises(asyncio.CancelledError):
         await joining
     async with asyncio.timeout(PATIENCE_S):
-        while not game.gone:
+        while not game.disconnect_count:
             await asyncio.sleep(0.01)
-    assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
     assert len(scene.entrance._flights) == 0
     game.answers(200)
-    await scene.join(made.lobby_id, scene.client(idempotency_key=key))
+    await scene.join(lobby.lobby_id, scene.client(idempotency_key=key))
 
 
 async def test_repeated_request_is_not_verified_again(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
-    made = await scene.attach("tagged")
+    lobby = await scene.attach("tagged")
     scene.ask(tagged_join=game.url(), tagged_find=game.url())
     joining = scene.client(idempotency_key="join")
     finding = scene.client(idempotency_key="find")
-    joined = await scene.join(made.lobby_id, joining)
+    joined = await scene.join(lobby.lobby_id, joining)
     found = await scene.find("tagged", finding)
     game.answers(403)
-    assert await scene.join(made.lobby_id, joining) == joined
+    assert await scene.join(lobby.lobby_id, joining) == joined
     assert await scene.find("tagged", finding) == found
     assert len(game.seen) == 2
-    error = await expect_error(scene.join(made.lobby_id, joining, party_size=2))
+    error = await expect_error(scene.join(lobby.lobby_id, joining, party_size=2))
     assert error.code == "IDEMPOTENCY_KEY_REUSED"
-    assert scene.places(made.lobby_id) == (0, 2, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, 2, 0, 0)
 
 
 async def test_denied_request_is_verified_again(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(duel_join=game.url())
     caller = scene.client(idempotency_key="key")
     game.answers(403)
-    error = await expect_error(scene.join(made.lobby_id, caller))
+    error = await expect_error(scene.join(lobby.lobby_id, caller))
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
     game.answers(200)
-    await scene.join(made.lobby_id, caller)
+    await scene.join(lobby.lobby_id, caller)
     assert len(game.seen) == 2
 
 
 async def test_captcha_precedes_verification(scene: AdmissionScene, game: ThirdPartyServer) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(RULE, duel_join=game.url(), duel_find=game.url())
-    for work in (scene.join(made.lobby_id), scene.find()):
+    for work in (scene.join(lobby.lobby_id), scene.find()):
         assert (await expect_error(work)).code == "CAPTCHA_REQUIRED"
     assert game.seen == []
 
@@ -239,8 +239,8 @@ async def test_captcha_precedes_verification(scene: AdmissionScene, game: ThirdP
 async def test_no_admission_without_rules(scene: AdmissionScene) -> None:
     assert scene.namespaces.resolved(raw_id(NAMESPACE_ID)).admission_rules is None
     scene.entrance._verification = VerificationCheck(OutboundHttpClient(AllowedDestinations()))
-    made = await scene.attach()
-    await scene.join(made.lobby_id)
+    lobby = await scene.attach()
+    await scene.join(lobby.lobby_id)
     assert scene.entrance._verification._outbound._session is None
 
 

@@ -56,22 +56,22 @@ def form(server: ThirdPartyServer, index: int = -1) -> dict[str, str]:
 
 
 async def test_captcha_is_required_for_find_and_join(scene: AdmissionScene) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(RULE)
-    for work in (scene.find(), scene.join(made.lobby_id)):
+    for work in (scene.find(), scene.join(lobby.lobby_id)):
         error = await expect_error(work)
         assert error.code == "CAPTCHA_REQUIRED"
         assert error.metadata == {"provider": "captcha_a", "site_key": "site-a"}
-    assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
 
 
 async def test_valid_captcha_response_is_verified_with_a_form(
     scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(RULE)
-    answer = await scene.join(made.lobby_id, captcha=proof("a&b=ü"))
-    await scene.connected(made.lobby_id, answer.player.token)
+    answer = await scene.join(lobby.lobby_id, captcha=proof("a&b=ü"))
+    await scene.connected(lobby.lobby_id, answer.player.token)
     [seen] = provider.seen
     assert (seen.method, seen.path) == ("POST", "/a")
     assert seen.headers["Content-Type"] == "application/x-www-form-urlencoded"
@@ -103,14 +103,14 @@ async def test_providers_of_the_rule(scene: AdmissionScene, provider: ThirdParty
 async def test_pass_expires_after_requests(
     scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
-    made = await scene.attach("tagged")
+    lobby = await scene.attach("tagged")
     scene.ask(RULE)
     for _ in range(2):
         await scene.find("tagged", captcha=proof())
         # A valid pass needs no response, and the service does not verify an unneeded one.
         await scene.find("tagged", captcha=proof("another"))
-        await scene.join(made.lobby_id)
-        for work in (scene.find("tagged"), scene.join(made.lobby_id)):
+        await scene.join(lobby.lobby_id)
+        for work in (scene.find("tagged"), scene.join(lobby.lobby_id)):
             assert (await expect_error(work)).code == "CAPTCHA_REQUIRED"
     assert len(provider.seen) == 2
     scene.ask(EACH_REQUEST)
@@ -173,14 +173,14 @@ UNUSABLE = (b"", b"true", b"[]", b'{"success": true', b"<html>")
 async def test_other_response_of_the_provider_stores_nothing(
     scene: AdmissionScene, provider: ThirdPartyServer, status: int, body: bytes, code: str
 ) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(RULE)
     provider.answers(status, body)
     error = await expect_error(scene.find(captcha=proof()))
     assert error.code == code
     assert ("captcha provider" in error.detail) == (code == "MATCHMAKER_VERIFICATION_UNAVAILABLE")
     assert scene.passes.passed == {}
-    assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("endpoints", [{"captcha_a": "http://127.0.0.1:1/"}, {}])
@@ -197,7 +197,7 @@ async def test_unreachable_provider_is_unavailable(
 async def test_repeated_request_needs_no_second_captcha(
     scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
-    made = await scene.attach("tagged")
+    lobby = await scene.attach("tagged")
     scene.ask(EACH_REQUEST)
 
     async def find() -> Any:
@@ -205,21 +205,21 @@ async def test_repeated_request_needs_no_second_captcha(
 
     async def join() -> Any:
         caller = scene.client(idempotency_key="join")
-        return await scene.join(made.lobby_id, caller, captcha=proof())
+        return await scene.join(lobby.lobby_id, caller, captcha=proof())
 
     for request in (find, join):
         provider.answers(200, PASSED)
         first = await request()
         provider.answers(200, FAILED)
         assert await request() == first
-    assert scene.places(made.lobby_id) == (0, 2, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, 2, 0, 0)
     assert len(provider.seen) == 2
 
 
 async def test_concurrent_repeated_requests_share_one_captcha(
     scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
-    made = await scene.attach("tagged")
+    lobby = await scene.attach("tagged")
     scene.ask(EACH_REQUEST)
     go = asyncio.Event()
 
@@ -231,7 +231,7 @@ async def test_concurrent_repeated_requests_share_one_captcha(
 
     def ask() -> asyncio.Task[Any]:
         caller = scene.client(idempotency_key="twice")
-        return asyncio.create_task(scene.join(made.lobby_id, caller, captcha=proof()))
+        return asyncio.create_task(scene.join(lobby.lobby_id, caller, captcha=proof()))
 
     first, second = ask(), ask()
     await asyncio.wait_for(provider.arrived.wait(), PATIENCE_S)
@@ -242,7 +242,7 @@ async def test_concurrent_repeated_requests_share_one_captcha(
     answers = await asyncio.gather(second, third)
     assert answers[0] == answers[1]
     assert first.cancelled() or first.cancelling()
-    assert scene.places(made.lobby_id) == (0, 1, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, 1, 0, 0)
     assert len(provider.seen) == 1
 
 
@@ -269,7 +269,7 @@ async def test_captcha_error_order(scene: AdmissionScene, provider: ThirdPartySe
     error = await expect_error(scene.join(lobby, scene.client(2), captcha=proof()))
     assert error.code == "MATCHMAKER_LOBBY_FULL"
     scene.ask(EACH_REQUEST, {"matchmaker": {"lobby_count_max": 512, "max_players": 2}})
-    for request in (lambda **given: scene.join(lobby, **given), scene.find):
+    for request in (lambda **fields: scene.join(lobby, **fields), scene.find):
         assert (await expect_error(request())).code == "CAPTCHA_REQUIRED"
         error = await expect_error(request(captcha=proof()))
         assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
@@ -281,34 +281,34 @@ async def test_captcha_error_order(scene: AdmissionScene, provider: ThirdPartySe
 
 
 async def test_rejoin_requires_captcha(scene: AdmissionScene) -> None:
-    made = await scene.attach()
-    token = (await scene.join(made.lobby_id)).player.token
-    await scene.connected(made.lobby_id, token)
-    await scene.disconnected(made.lobby_id, token, hold_ms=60_000)
+    lobby = await scene.attach()
+    token = (await scene.join(lobby.lobby_id)).player.token
+    await scene.connected(lobby.lobby_id, token)
+    await scene.disconnected(lobby.lobby_id, token, hold_ms=60_000)
     scene.ask(RULE)
-    error = await expect_error(scene.join(made.lobby_id, rejoin_token=token))
+    error = await expect_error(scene.join(lobby.lobby_id, rejoin_token=token))
     assert error.code == "CAPTCHA_REQUIRED"
-    assert scene.places(made.lobby_id) == (0, 0, 0, 1)
-    await scene.join(made.lobby_id, rejoin_token=token, captcha=proof())
-    assert scene.places(made.lobby_id) == (0, 1, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, 0, 0, 1)
+    await scene.join(lobby.lobby_id, rejoin_token=token, captcha=proof())
+    assert scene.places(lobby.lobby_id) == (0, 1, 0, 0)
 
 
 async def test_lobby_keeps_the_captcha_of_its_version(scene: AdmissionScene) -> None:
-    made = await scene.attach("tagged")
+    lobby = await scene.attach("tagged")
     later = "0192f000-0000-7000-8000-0000000000b9"
     old, new = version(level={"captcha": RULE}, **MODES), version(later, **MODES)
     scene.feed(versions=[old, new], current_version_id=later)
-    assert (await expect_error(scene.join(made.lobby_id))).code == "CAPTCHA_REQUIRED"
+    assert (await expect_error(scene.join(lobby.lobby_id))).code == "CAPTCHA_REQUIRED"
     fresh = await scene.attach("tagged")
     await scene.join(fresh.lobby_id)
     await scene.find("tagged")
 
 
 async def test_captcha_fails_without_admission(scene: AdmissionScene, engine: Engine) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(RULE)
     scene.matchmaker = Matchmaker(engine, scene.namespaces, scene.matchmaker._regions)
-    for work in (scene.find(captcha=proof()), scene.join(made.lobby_id, captcha=proof())):
+    for work in (scene.find(captcha=proof()), scene.join(lobby.lobby_id, captcha=proof())):
         assert (await expect_error(work)).code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
 
 

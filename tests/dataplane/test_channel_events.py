@@ -31,8 +31,8 @@ class Readers:
         self.events = ChannelEvents(engine, regions, self.topics)
 
     def caller(self, secret: str, **call: Any) -> Caller:
-        made = Call("0" * 32, bytes([10, 0, 0, 9]), authorization=f"Bearer {secret}", **call)
-        return self.events.authorize(made)
+        context = Call("0" * 32, bytes([10, 0, 0, 9]), authorization=f"Bearer {secret}", **call)
+        return self.events.authorize(context)
 
     async def ask(self, secret: str, watch_index: str | None = None, **call: Any) -> Any:
         request = pb.GetLiveEventsRequest(watch_index=watch_index)

@@ -60,8 +60,8 @@ class Plane:
         return {one.namespace_id: (one.source_epoch, one.revision) for one in answer.configurations}
 
     def display_name(self) -> str | None:
-        held = self.namespaces.configuration(RAW_ID)
-        return held.display_name if held else None
+        stored = self.namespaces.configuration(RAW_ID)
+        return stored.display_name if stored else None
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ async def test_revision_order(plane: Plane) -> None:
     assert await plane.held() == {NAMESPACE_ID: (1, 1)}
     # Stale is reported before problems, with the stored revision.
     wrong = configuration(revision=10, name_id="-")
-    held = (await plane.feed.apply(pb.ApplyRequest(configuration=wrong))).stale.held
-    assert (held.namespace_id, held.source_epoch, held.revision) == (NAMESPACE_ID, 1, 1)
+    reported = (await plane.feed.apply(pb.ApplyRequest(configuration=wrong))).stale.held
+    assert (reported.namespace_id, reported.source_epoch, reported.revision) == (NAMESPACE_ID, 1, 1)
 
 
 async def test_configuration_survives_a_restart(plane: Plane) -> None:
@@ -113,16 +113,16 @@ async def test_greatest_revision_wins_in_any_order(plane: Plane) -> None:
     randomly = random.Random(7)
     names = {(epoch, revision): f"{epoch}.{revision}" for epoch in (1, 2) for revision in (1, 2, 3)}
     messages = [(*order, name + fork) for order, name in names.items() for fork in ("a", "b")]
-    held, taken = (0, 0), ""
+    newest, name_of_newest = (0, 0), ""
     for epoch, revision, name in randomly.choices(messages, k=200):
         outcome = await plane.apply(epoch, revision, display_name=name)
-        if (epoch, revision) > held:
-            held, taken = (epoch, revision), name
-        assert outcome == ("applied" if name == taken else "stale")
-        assert plane.display_name() == taken
-    assert held == (2, 3)
-    assert await plane.again().held() == {NAMESPACE_ID: held}
-    assert plane.again().display_name() == taken
+        if (epoch, revision) > newest:
+            newest, name_of_newest = (epoch, revision), name
+        assert outcome == ("applied" if name == name_of_newest else "stale")
+        assert plane.display_name() == name_of_newest
+    assert newest == (2, 3)
+    assert await plane.again().held() == {NAMESPACE_ID: newest}
+    assert plane.again().display_name() == name_of_newest
 
 
 async def test_held_returns_digests_that_survive_a_restart(plane: Plane) -> None:
@@ -135,9 +135,9 @@ async def test_held_returns_digests_that_survive_a_restart(plane: Plane) -> None
     await plane.apply(1, 2, **NEXT_VERSION)
     second = await content(plane)
     assert second not in (first, b"")
-    held = plane.namespaces.configuration(RAW_ID)
-    assert held is not None
-    assert held.retained_versions
+    stored = plane.namespaces.configuration(RAW_ID)
+    assert stored is not None
+    assert stored.retained_versions
     assert (
         second
         == message_digest(configuration(source_epoch=1, revision=2, **NEXT_VERSION))
@@ -356,8 +356,8 @@ async def test_check_reports_problems_without_a_change(plane: Plane) -> None:
 
 async def test_name_moves_between_namespaces_in_one_message(plane: Plane) -> None:
     def item(revision: int, domains: list[str], **other: str) -> pb.ManyItem:
-        made = configuration(revision=revision, access={"domains": domains}, **other)
-        return pb.ManyItem(configuration=made)
+        moved = configuration(revision=revision, access={"domains": domains}, **other)
+        return pb.ManyItem(configuration=moved)
 
     other = {"namespace_id": OTHER_NAMESPACE_ID, "name_id": "other"}
     for items in (

@@ -98,8 +98,8 @@ class Machine(MatchmakerScene):
         self, name: str, request: Any = None, token: str = "dev_one", **call: Any
     ) -> Any:
         operation = self.table[f"hosting.v1.Matchmaker.{name}"]
-        made = Call("0" * 32, bytes(4), authorization=f"Bearer {token}", **call)
-        caller = operation.authorize(made)
+        context = Call("0" * 32, bytes(4), authorization=f"Bearer {token}", **call)
+        caller = operation.authorize(context)
         assert not hasattr(caller, "__await__")
         return await operation.run(request, caller)
 
@@ -253,7 +253,7 @@ async def test_mock_lists_show_the_developer_machine(machine: Machine) -> None:
 
 async def test_mock_operations_leave_the_engine_unchanged(machine: Machine) -> None:
     addresses = {name: pb.AttachedPort(address="127.0.0.1", port=1) for name in PORTS["duel"]}
-    made = await machine.attach(ports=addresses)
+    lobby = await machine.attach(ports=addresses)
     before = machine.engine.status().last
     for name in (
         "PlayerDisconnected",
@@ -269,7 +269,7 @@ async def test_mock_operations_leave_the_engine_unchanged(machine: Machine) -> N
     await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
     await machine.call("ListLobbies", pb.ListLobbiesRequest())
     assert machine.engine.status().last == before
-    assert machine.engine.lobby(parse_uuid(made.lobby_id) or b"") is not None
+    assert machine.engine.lobby(parse_uuid(lobby.lobby_id) or b"") is not None
 
 
 async def test_mock_skips_captcha_and_verification(machine: Machine) -> None:

@@ -55,11 +55,11 @@ async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> Non
     scene = RuntimeScene(engine, PlayerAddresses(job_domain="job.test"))
     await scene.wanted()
     async with asking(scene.find()) as finding:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         routes = {route.port_name: route for route in await scene.serve()}
-        host = f"{wanted.lobby_id}-web.lobby.north.job.test"
+        host = f"{lobby.lobby_id}-web.lobby.north.job.test"
         assert (routes["web"].port, routes["web"].host, routes["web"].is_tls) == (0, host, True)
-        await scene.ready(wanted.lobby_id)
+        await scene.ready(lobby.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     assert found.ports["web"].host == f"{host}:443"
     assert found.ports["game"].hostname == "north.job.test"
@@ -68,14 +68,14 @@ async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> Non
 async def test_refused_port_is_replaced_before_it_is_returned(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as finding:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         game, web = await game_and_web(scene)
         answer = await scene.follow(outcome(game, "REFUSED"), outcome(web, "LISTENING"))
         instead = {route.port_name: route for route in answer.routes}
         assert instead["game"].port != game.port
         assert instead["web"].port == web.port
         await scene.follow(outcome(instead["game"], "LISTENING"))
-        await scene.ready(wanted.lobby_id)
+        await scene.ready(lobby.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     assert found.ports["game"].port == instead["game"].port
 
@@ -83,12 +83,12 @@ async def test_refused_port_is_replaced_before_it_is_returned(connected: Runtime
 async def test_unserved_port_keeps_its_number(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as finding:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         routes = list((await scene.follow()).routes)
         answer = await scene.follow(*(outcome(route, "UNSERVED") for route in routes))
         assert not answer.routes
         await scene.follow(*(outcome(route, "LISTENING") for route in routes))
-        await scene.ready(wanted.lobby_id)
+        await scene.ready(lobby.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     current_routes = {name: port.port for name, port in found.ports.items()}
     assert current_routes == {route.port_name: route.port for route in routes}
@@ -117,11 +117,11 @@ async def test_outcomes_share_journal_syncs(engine: Engine) -> None:
 async def test_new_edge_guard_instance_has_bound_nothing(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()):
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         await scene.serve()
         answer = await scene.follow(instance="two")
         assert answer.is_complete
-        async with asking(scene.ready(wanted.lobby_id)) as getting_ready:
+        async with asking(scene.ready(lobby.lobby_id)) as getting_ready:
             await scene.follow(instance="two")
             assert not getting_ready.done()
             listening = [outcome(route, "LISTENING") for route in answer.routes]
@@ -132,13 +132,13 @@ async def test_new_edge_guard_instance_has_bound_nothing(connected: RuntimeScene
 async def test_ready_waits_until_ports_forward_to_the_process(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as finding:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         before = await scene.serve()
         assert [route.backend_port for route in before] == [0, 0]
         # Edge-guard does not know the process yet.
-        await scene.place_process(wanted.lobby_id)
-        served = scene.routes.wait_lobby_served(raw_id(wanted.lobby_id))
-        async with asking(served) as serving, asking(scene.ready(wanted.lobby_id)) as ready:
+        await scene.place_process(lobby.lobby_id)
+        served = scene.routes.wait_lobby_served(raw_id(lobby.lobby_id))
+        async with asking(served) as serving, asking(scene.ready(lobby.lobby_id)) as ready:
             await scene.follow(*(outcome(route, "LISTENING") for route in before))
             assert await is_pending(serving)
             scene.version = 0
@@ -157,24 +157,24 @@ async def test_ready_waits_until_ports_forward_to_the_process(connected: Runtime
 async def test_outdated_outcomes_are_ignored(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()):
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         before = list((await scene.follow(question=1)).routes)
-        await scene.place_process(wanted.lobby_id)
+        await scene.place_process(lobby.lobby_id)
         after = list((await scene.follow(question=2)).routes)
         early = [outcome(route, "LISTENING") for route in before]
         late = [outcome(route, "LISTENING") for route in after]
         await scene.follow(*early, *late, question=4)
         await scene.follow(*early, question=3)
-        await asyncio.wait_for(scene.ready(wanted.lobby_id), PATIENCE_S)
+        await asyncio.wait_for(scene.ready(lobby.lobby_id), PATIENCE_S)
         await scene.follow(*late, instance="two", question=1)
-        served = scene.routes.wait_lobby_served(raw_id(wanted.lobby_id))
+        served = scene.routes.wait_lobby_served(raw_id(lobby.lobby_id))
         await asyncio.wait_for(served, PATIENCE_S)
 
 
-async def is_pending(asked: asyncio.Future[Any]) -> bool:
+async def is_pending(request: asyncio.Future[Any]) -> bool:
     for _ in range(10):
         await asyncio.sleep(0)
-    return not asked.done()
+    return not request.done()
 
 
 async def test_server_ports_are_leased_before_its_process_starts(engine: Engine) -> None:
@@ -203,18 +203,18 @@ async def test_server_ports_are_leased_before_its_process_starts(engine: Engine)
 async def test_removals_are_repeated_until_confirmed(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()):
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         await scene.serve()
-        await scene.report(wanted.lobby_id, over=runtime_pb2.Over(reason="exited"))
-    assert list((await scene.follow()).removed) == [wanted.lobby_id]
+        await scene.report(lobby.lobby_id, over=runtime_pb2.Over(reason="exited"))
+    assert list((await scene.follow()).removed) == [lobby.lobby_id]
     scene.epoch = 0
     again = await scene.follow()
-    assert (again.is_complete, list(again.removed)) == (True, [wanted.lobby_id])
-    gone = routes_pb2.Outcome(
-        owner_id=wanted.lobby_id, kind=routes_pb2.OutcomeKind.OUTCOME_KIND_REMOVED
+    assert (again.is_complete, list(again.removed)) == (True, [lobby.lobby_id])
+    removal = routes_pb2.Outcome(
+        owner_id=lobby.lobby_id, kind=routes_pb2.OutcomeKind.OUTCOME_KIND_REMOVED
     )
-    await scene.follow(gone)
-    await scene.follow(gone)
+    await scene.follow(removal)
+    await scene.follow(removal)
     scene.epoch = 0
     assert list((await scene.follow()).removed) == []
 
@@ -225,14 +225,14 @@ async def test_exhausted_ports_create_no_lobby(engine: Engine) -> None:
     await asyncio.gather(
         *(scene.runtime.lease(datagrams(number)) for number in range(FAMILY // 16))
     )
-    for asked in (scene.find(), scene.create()):
-        assert (await expect_error(asked)).code == "PORTS_EXHAUSTED"
+    for request in (scene.find(), scene.create()):
+        assert (await expect_error(request)).code == "PORTS_EXHAUSTED"
     one_more = await expect_error(scene.runtime.lease(datagrams(FAMILY)))
     assert one_more.code == "PORTS_EXHAUSTED"
     assert (await scene.wanted()).lobbies == []
     async with asking(scene.find("streams")):
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        assert wanted.spec.game_mode == "streams", "ports of the other family are left"
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        assert lobby.spec.game_mode == "streams", "ports of the other family are left"
 
 
 def datagrams(number: int) -> runtime_pb2.LeaseRequest:
@@ -282,9 +282,9 @@ async def patient_scene(
     engine.start()
     for name in ("LOBBY_SERVED_TIMEOUT_S", "SERVER_SERVED_TIMEOUT_S"):
         monkeypatch.setattr(edge_routes, name, PATIENCE_S)
-    made = await connected_scene(engine)
-    made.runtime.wait_server_served = made.routes.wait_server_served
-    yield made
+    scene = await connected_scene(engine)
+    scene.runtime.wait_server_served = scene.routes.wait_server_served
+    yield scene
     await engine.close()
 
 
@@ -330,13 +330,13 @@ async def game(patient_scene: RuntimeScene, other_than: int = 0) -> routes_pb2.R
 
 
 async def finish_with_another_number(
-    patient_scene: RuntimeScene, asked: asyncio.Future[Any], refused_route: routes_pb2.Route
+    patient_scene: RuntimeScene, request: asyncio.Future[Any], refused_route: routes_pb2.Route
 ) -> int:
     other = await game(patient_scene, other_than=refused_route.port)
     again = await patient_scene.follow(outcome(refused_route, "REFUSED"))
     assert not again.routes, "a repeated refusal changes nothing"
     await patient_scene.follow(outcome(other, "LISTENING"))
-    await asyncio.wait_for(asked, PATIENCE_S)
+    await asyncio.wait_for(request, PATIENCE_S)
     assert not (await patient_scene.follow()).routes
     return other.port
 
@@ -344,11 +344,11 @@ async def finish_with_another_number(
 @both
 async def test_waiting_lobby_gets_another_number(patient_scene: RuntimeScene, block: Block) -> None:
     async with asking(patient_scene.find()) as finding:
-        [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
         first, web = await game_and_web(patient_scene)
         unblock = await block(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
-        async with asking(patient_scene.ready(wanted.lobby_id)) as ready:
+        async with asking(patient_scene.ready(lobby.lobby_id)) as ready:
             assert await is_pending(ready)
             await unblock()
             number = await finish_with_another_number(patient_scene, ready, first)
@@ -374,52 +374,52 @@ async def test_repeated_ready_gets_another_number(
     patient_scene: RuntimeScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asking(patient_scene.find()):
-        [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
         first, web = await game_and_web(patient_scene)
         unblock = await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         with monkeypatch.context() as patched:
             patched.setattr(edge_routes, "LOBBY_SERVED_TIMEOUT_S", 0.05)
-            assert (await expect_error(patient_scene.ready(wanted.lobby_id))).code == "OVERLOADED"
+            assert (await expect_error(patient_scene.ready(lobby.lobby_id))).code == "OVERLOADED"
         await unblock()
-        async with asking(patient_scene.ready(wanted.lobby_id)) as ready:
+        async with asking(patient_scene.ready(lobby.lobby_id)) as ready:
             await finish_with_another_number(patient_scene, ready, first)
 
 
 async def test_refused_port_does_not_block_other_routes(patient_scene: RuntimeScene) -> None:
     async with asking(patient_scene.find()):
-        [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
         first = await game(patient_scene)
         await disk_is_full(patient_scene.engine)
-        await patient_scene.place_process(wanted.lobby_id)
+        await patient_scene.place_process(lobby.lobby_id)
         answer = await patient_scene.follow(outcome(first, "REFUSED"))
         assert sorted(route.backend_port for route in answer.routes) == [12_000, 12_001]
-        await patient_scene.report(wanted.lobby_id, over=runtime_pb2.Over(reason="exited"))
-        assert list((await patient_scene.follow()).removed) == [wanted.lobby_id]
+        await patient_scene.report(lobby.lobby_id, over=runtime_pb2.Over(reason="exited"))
+        assert list((await patient_scene.follow()).removed) == [lobby.lobby_id]
 
 
 async def test_refused_port_is_forgotten_with_its_owner(patient_scene: RuntimeScene) -> None:
     async with asking(patient_scene.find()):
-        [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
         first = await game(patient_scene)
         await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"))
         assert patient_scene.routes._refused_ports
-        await patient_scene.report(wanted.lobby_id, over=runtime_pb2.Over(reason="exited"))
-        gone = outcome(first, "REMOVED")
-        await patient_scene.follow(gone)
+        await patient_scene.report(lobby.lobby_id, over=runtime_pb2.Over(reason="exited"))
+        removal = outcome(first, "REMOVED")
+        await patient_scene.follow(removal)
         assert not patient_scene.routes._refused_ports
 
 
 async def test_unserved_port_after_refusal_keeps_its_number(patient_scene: RuntimeScene) -> None:
     async with asking(patient_scene.find()):
-        [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
         first, web = await game_and_web(patient_scene)
         unblock = await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         await patient_scene.follow(outcome(first, "UNSERVED"))
         await unblock()
-        async with asking(patient_scene.ready(wanted.lobby_id)) as ready:
+        async with asking(patient_scene.ready(lobby.lobby_id)) as ready:
             assert await is_pending(ready)
             assert not (await patient_scene.follow()).routes
             await patient_scene.follow(outcome(first, "LISTENING"))
@@ -431,9 +431,9 @@ MIXED_LEASE = lease_of("c1", game="tcp", voice="udp", web="http")
 
 @pytest.fixture
 async def lease_scene(engine: Engine) -> RuntimeScene:
-    made = RuntimeScene(engine)
-    made.runtime.wait_server_served = made.routes.wait_server_served
-    return made
+    scene = RuntimeScene(engine)
+    scene.runtime.wait_server_served = scene.routes.wait_server_served
+    return scene
 
 
 async def next_routes(lease_scene: RuntimeScene) -> Sequence[routes_pb2.Route]:

@@ -41,8 +41,8 @@ class Journal:
         return self._durable
 
     def take_resolved(self) -> list[Ended]:
-        taken, self._ended = self._ended, []
-        return taken
+        resolved, self._ended = self._ended, []
+        return resolved
 
     def release_hold(self, hold: int) -> None:
         self.released.append(hold)
@@ -73,10 +73,10 @@ class Scene:
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    made = Scene()
-    yield made
-    made.waiting.stop()
-    made.journal.close()
+    opened = Scene()
+    yield opened
+    opened.waiting.stop()
+    opened.journal.close()
 
 
 async def _turns() -> None:

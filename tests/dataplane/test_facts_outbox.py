@@ -284,8 +284,8 @@ async def test_counts_return_changed_namespaces(scene: MatchmakerScene, reader: 
     one_lobby = pb.NamespaceCounts(namespace_id=NAMESPACE_ID, lobby_count=1)
     assert list(first.namespaces) == [one_lobby]
     token = (await scene.find()).player.token
-    quiet = await reader.counts(first.generation, wait_ms=50)
-    assert quiet == pb.CountsResponse(generation=first.generation), (
+    unchanged = await reader.counts(first.generation, wait_ms=50)
+    assert unchanged == pb.CountsResponse(generation=first.generation), (
         "a reserved slot is not a player"
     )
     waiting = asyncio.create_task(reader.counts(first.generation, wait_ms=20_000))
@@ -310,13 +310,13 @@ async def test_counts_return_changed_namespaces(scene: MatchmakerScene, reader: 
 
 async def test_slot_counts_of_live_lobbies(scene: MatchmakerScene, reader: Reader) -> None:
     first = (await scene.attach()).lobby_id
-    gone = (await scene.attach()).lobby_id
+    ended_id = (await scene.attach()).lobby_id
     second = (await scene.attach()).lobby_id
-    await detach(scene, gone)
+    await detach(scene, ended_id)
     token = (await scene.join(first)).player.token
     await scene.join(first, scene.client(2))
     await scene.connected(first, token)
-    places = await reader.lobbies(second, gone, first, "0" * 8 + "-0000-4000-8000-" + "0" * 12)
+    places = await reader.lobbies(second, ended_id, first, "0" * 8 + "-0000-4000-8000-" + "0" * 12)
     assert places == [
         pb.LobbyPlaces(lobby_id=second),
         pb.LobbyPlaces(lobby_id=first, reserved_count=1, connected_count=1),

@@ -90,11 +90,11 @@ async def test_database_problem_is_reported_while_up(monkeypatch: pytest.MonkeyP
 
 async def test_outage_is_logged_after_two_missed_polls() -> None:
     response = iter(["up", "miss", "up", "miss", "miss", "miss", "up"])
-    gone = asyncio.Event()
+    missed = asyncio.Event()
 
     async def metrics() -> pb.MetricsResponse:
         if (what := next(response, None)) is None:
-            gone.set()
+            missed.set()
             await asyncio.Event().wait()
         if what == "miss":
             raise ConnectionRefusedError
@@ -104,7 +104,7 @@ async def test_outage_is_logged_after_two_missed_polls() -> None:
         patch.setattr("pyservice.dataplane.health_monitors._POLL_INTERVAL_S", 0.001)
         running = asyncio.create_task(ControlPlaneMonitor(metrics, is_awaited=False).run())
         async with asyncio.timeout(PATIENCE_S):
-            await gone.wait()
+            await missed.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     received = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]

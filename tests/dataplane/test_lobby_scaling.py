@@ -175,16 +175,16 @@ MODES_WITH_DRAIN: dict[str, Any] = {
 def switched(
     index: pb.NamespaceConfiguration, now_ms: int, live: Iterable[bytes] = (), **fields: Any
 ) -> pb.NamespaceConfiguration:
-    wanted = configuration(
+    switched_configuration = configuration(
         versions=[version(OTHER_VERSION_ID, **MODES_WITH_DRAIN)],
         current_version_id=OTHER_VERSION_ID,
         **fields,
     )
     kept = retain_versions(
-        wanted, index, lambda _: [raw_id(index.current_version_id), *live], now_ms
+        switched_configuration, index, lambda _: [raw_id(index.current_version_id), *live], now_ms
     )
-    wanted.retained_versions.extend(kept.versions)
-    return wanted
+    switched_configuration.retained_versions.extend(kept.versions)
+    return switched_configuration
 
 
 def switch(scene: RuntimeScene) -> pb.NamespaceConfiguration:
@@ -258,7 +258,7 @@ async def test_attached_lobby_survives_a_rollback(engine: Engine) -> None:
     lobby_scaler = LobbyScaler(
         engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
     )
-    made = await scene.attach("attached")
+    lobby = await scene.attach("attached")
     namespace = scene.client().namespace_id
     first = switch(scene)
     lobby_scaler.namespace_changed(namespace)
@@ -267,7 +267,7 @@ async def test_attached_lobby_survives_a_rollback(engine: Engine) -> None:
     wall_ms += 2 * DRAIN_MS
     lobby_scaler.namespace_changed(namespace)
     await lobby_scaler.step()
-    assert (await scene.find("attached")).lobby.lobby_id == made.lobby_id
+    assert (await scene.find("attached")).lobby.lobby_id == lobby.lobby_id
 
 
 def test_drain_time_counts_from_stored_retirement() -> None:
@@ -363,8 +363,8 @@ async def test_silent_starting_lobby_is_found(engine: Engine) -> None:
 
 async def test_find_with_max_players_below_party_size_is_refused(engine: Engine) -> None:
     scene = await connected_scene(engine, squad={**MODES["duel"], "max_players": 8})
-    for asked in (scene.find, scene.create):
-        error = await expect_error(asked("squad", max_players=2, party_size=4))
+    for operation in (scene.find, scene.create):
+        error = await expect_error(operation("squad", max_players=2, party_size=4))
         assert error.code == "BODY_INVALID"
         assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
     assert engine.processes.wanted_since(0)[2] == []
@@ -388,15 +388,15 @@ async def test_grace_period_ends_during_crash_backoff(engine: Engine) -> None:
     lobby_scaler = LobbyScaler(
         engine, scene.namespaces, scene.lobby_templates, ["north"], EMPTY_GRACE_MS
     )
-    made, wanted = await scene.started(scene.create("kept"))
-    lobby_id = wanted.lobby_id
+    response, started_lobby = await scene.started(scene.create("kept"))
+    lobby_id = started_lobby.lobby_id
     lobby = engine.lobby(raw_id(lobby_id))
     assert lobby is not None
     for _ in BACKOFF_S:
         lobby_scaler.lobby_crashed(lobby)
     assert BACKOFF_S[-1] > PATIENCE_S
-    await scene.connected(lobby_id, made.player.token)
-    await scene.disconnected(lobby_id, made.player.token)
+    await scene.connected(lobby_id, response.player.token)
+    await scene.disconnected(lobby_id, response.player.token)
 
     running = asyncio.create_task(lobby_scaler.run())
 

@@ -47,11 +47,11 @@ def _detach(lobby_id: str, game: str = "arena") -> pb.DetachLobbyRequest:
 
 
 async def test_attached_lobby_has_mode_settings(scene: MatchmakerScene) -> None:
-    made = await scene.attach(is_ready=False)
-    assert made.lobby_token.startswith("lobby_")
-    assert made.lobby_id.startswith("0001")
-    lobby_id = scene.server(made.lobby_id).lobby_id
-    assert scene.engine.lobby_of_token(made.lobby_token) == lobby_id
+    attached = await scene.attach(is_ready=False)
+    assert attached.lobby_token.startswith("lobby_")
+    assert attached.lobby_id.startswith("0001")
+    lobby_id = scene.server(attached.lobby_id).lobby_id
+    assert scene.engine.lobby_of_token(attached.lobby_token) == lobby_id
     lobby = scene.engine.lobby(lobby_id)
     assert lobby is not None
     assert (lobby.mode, lobby.region, lobby.max_players) == ("duel", "north", (2, 2, 4))
@@ -64,8 +64,8 @@ async def test_attached_lobby_has_mode_settings(scene: MatchmakerScene) -> None:
 async def test_attach_path_accepts_ids_and_names(scene: MatchmakerScene) -> None:
     for game in ("arena", GAME_ID):
         for namespace in ("prod", NAMESPACE_ID):
-            made = await scene.attach(game_id=game, namespace_id=namespace)
-            lobby = scene.engine.lobby(scene.server(made.lobby_id).lobby_id)
+            attached = await scene.attach(game_id=game, namespace_id=namespace)
+            lobby = scene.engine.lobby(scene.server(attached.lobby_id).lobby_id)
             assert lobby is not None
             assert lobby.namespace == raw_id(NAMESPACE_ID)
 
@@ -77,27 +77,27 @@ async def test_attach_outside_token_scope_is_not_found(scene: MatchmakerScene) -
         assert await _code(scene.attach(game_id=game, namespace_id="x")) == "GAME_NOT_FOUND"
     for namespace in ("staging", other):
         assert await _code(scene.attach(namespace_id=namespace)) == "NAMESPACE_NOT_FOUND"
-    made = await scene.attach()
-    work = scene.fleet.detach(_detach(made.lobby_id, "other"), scene.back_end())
+    lobby = await scene.attach()
+    work = scene.fleet.detach(_detach(lobby.lobby_id, "other"), scene.back_end())
     assert await _code(work) == "GAME_NOT_FOUND"
 
 
 async def test_lobby_count_max(scene: MatchmakerScene) -> None:
-    made, other = await scene.attach(), await scene.attach()
+    attached, other = await scene.attach(), await scene.attach()
     # A lower limit stops nothing.
     scene.feed(matchmaker={"lobby_count_max": 1, "max_players": 256})
-    await scene.join(made.lobby_id)
-    for lobby in (made, other):
+    await scene.join(attached.lobby_id)
+    for lobby in (attached, other):
         assert await _code(scene.attach()) == "MATCHMAKER_TOO_MANY_LOBBIES"
         await scene.fleet.detach(_detach(lobby.lobby_id), scene.back_end())
     await scene.attach()
 
 
 async def test_detach_reports_removal(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
-    answer = await scene.fleet.detach(_detach(made.lobby_id), scene.back_end())
+    lobby = await scene.attach()
+    answer = await scene.fleet.detach(_detach(lobby.lobby_id), scene.back_end())
     assert answer.did_remove
-    answer = await scene.fleet.detach(_detach(made.lobby_id), scene.back_end())
+    answer = await scene.fleet.detach(_detach(lobby.lobby_id), scene.back_end())
     assert not answer.did_remove
     unknown = _detach("00010000-0000-4000-8000-000000000000")
     work = scene.fleet.detach(unknown, scene.back_end())
@@ -105,10 +105,10 @@ async def test_detach_reports_removal(scene: MatchmakerScene) -> None:
 
 
 async def test_ended_lobby_learns_its_end(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
-    player = (await scene.join(made.lobby_id)).player.token
-    await scene.fleet.detach(_detach(made.lobby_id), scene.back_end())
-    server = scene.server(made.lobby_id)
+    lobby = await scene.attach()
+    player = (await scene.join(lobby.lobby_id)).player.token
+    await scene.fleet.detach(_detach(lobby.lobby_id), scene.back_end())
+    server = scene.server(lobby.lobby_id)
     for work in (
         scene.fleet.ready(pb.LobbyReadyRequest(), server),
         scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=True), server),
@@ -116,8 +116,8 @@ async def test_ended_lobby_learns_its_end(scene: MatchmakerScene) -> None:
         scene.fleet.heartbeat(pb.HeartbeatRequest(), server),
     ):
         assert await _code(work) == "MATCHMAKER_LOBBY_STOPPED"
-    assert await _code(scene.connected(made.lobby_id, player)) == "PLAYER_REMOVED"
-    await scene.disconnected(made.lobby_id, player)
+    assert await _code(scene.connected(lobby.lobby_id, player)) == "PLAYER_REMOVED"
+    await scene.disconnected(lobby.lobby_id, player)
 
 
 async def test_repeated_attach_returns_the_same_lobby(scene: MatchmakerScene) -> None:
@@ -139,15 +139,15 @@ async def test_repeated_attach_returns_the_same_lobby(scene: MatchmakerScene) ->
 
 
 async def test_repeated_connected_request(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     token = (await scene.find()).player.token
-    await scene.connected(made.lobby_id, token, idempotency_key="socket-1")
-    await scene.connected(made.lobby_id, token, idempotency_key="socket-1")
+    await scene.connected(lobby.lobby_id, token, idempotency_key="socket-1")
+    await scene.connected(lobby.lobby_id, token, idempotency_key="socket-1")
     for key in ("socket-2", None):
-        work = scene.connected(made.lobby_id, token, idempotency_key=key)
+        work = scene.connected(lobby.lobby_id, token, idempotency_key=key)
         assert await _code(work) == "PLAYER_TOKEN_CONSUMED"
-    await scene.disconnected(made.lobby_id, token)
-    work = scene.connected(made.lobby_id, token, idempotency_key="socket-1")
+    await scene.disconnected(lobby.lobby_id, token)
+    work = scene.connected(lobby.lobby_id, token, idempotency_key="socket-1")
     assert await _code(work) == "PLAYER_TOKEN_CONSUMED"
 
 
@@ -160,31 +160,31 @@ async def test_token_of_another_lobby_keeps_its_slot(scene: MatchmakerScene) -> 
 
 
 async def test_rejoin_takes_the_kept_slot(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
-    token = (await scene.join(made.lobby_id)).player.token
-    await scene.connected(made.lobby_id, token)
-    await scene.disconnected(made.lobby_id, token, hold_ms=60_000)
-    await scene.join(made.lobby_id, scene.client(2))
-    assert await _code(scene.join(made.lobby_id, scene.client(3))) == "MATCHMAKER_LOBBY_FULL"
-    again = (await scene.join(made.lobby_id, rejoin_token=token)).player.token
-    await scene.connected(made.lobby_id, again)
+    lobby = await scene.attach()
+    token = (await scene.join(lobby.lobby_id)).player.token
+    await scene.connected(lobby.lobby_id, token)
+    await scene.disconnected(lobby.lobby_id, token, hold_ms=60_000)
+    await scene.join(lobby.lobby_id, scene.client(2))
+    assert await _code(scene.join(lobby.lobby_id, scene.client(3))) == "MATCHMAKER_LOBBY_FULL"
+    again = (await scene.join(lobby.lobby_id, rejoin_token=token)).player.token
+    await scene.connected(lobby.lobby_id, again)
 
 
 async def test_closed_lobby_is_not_found_or_joined(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
-    server = scene.server(made.lobby_id)
+    lobby = await scene.attach()
+    server = scene.server(lobby.lobby_id)
     await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=True), server)
     assert await _code(scene.find()) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    assert await _code(scene.join(made.lobby_id)) == "MATCHMAKER_LOBBY_CLOSED"
+    assert await _code(scene.join(lobby.lobby_id)) == "MATCHMAKER_LOBBY_CLOSED"
     await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=False), server)
     await scene.find()
 
 
 async def test_state_is_returned_byte_for_byte(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     state = b'{"n": 18446744073709551615,  "x":[]}'
-    await scene.fleet.set_state(pb.SetLobbyStateRequest(state=state), scene.server(made.lobby_id))
-    request = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+    await scene.fleet.set_state(pb.SetLobbyStateRequest(state=state), scene.server(lobby.lobby_id))
+    request = pb.GetLobbyStateRequest(lobby_id=lobby.lobby_id)
     assert (await scene.fleet.get_state(request, scene.back_end())).state == state
 
 
@@ -211,22 +211,22 @@ async def test_cloud_token_accesses_namespaces_of_its_games(scene: MatchmakerSce
     fleet, caller = _cloud(scene, raw_id(GAME_ID))
     for game in ("arena", GAME_ID):
         for namespace in ("prod", NAMESPACE_ID, "staging", OTHER_NAMESPACE_ID):
-            made = await fleet.attach(_attach(game, namespace), caller)
-            state = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+            lobby = await fleet.attach(_attach(game, namespace), caller)
+            state = pb.GetLobbyStateRequest(lobby_id=lobby.lobby_id)
             assert (await fleet.get_state(state, caller)).state == b""
-            assert (await fleet.detach(_detach(made.lobby_id, game), caller)).did_remove
+            assert (await fleet.detach(_detach(lobby.lobby_id, game), caller)).did_remove
     assert await _code(fleet.attach(_attach("arena", "nowhere"), caller)) == "NAMESPACE_NOT_FOUND"
     assert await _code(fleet.attach(_attach("nowhere", "prod"), caller)) == "GAME_NOT_FOUND"
 
 
 async def test_cloud_token_without_access_finds_nothing(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     fleet, caller = _cloud(scene)
     assert await _code(fleet.attach(_attach("arena", "prod"), caller)) == "GAME_NOT_FOUND"
-    assert await _code(fleet.detach(_detach(made.lobby_id), caller)) == "GAME_NOT_FOUND"
-    state = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+    assert await _code(fleet.detach(_detach(lobby.lobby_id), caller)) == "GAME_NOT_FOUND"
+    state = pb.GetLobbyStateRequest(lobby_id=lobby.lobby_id)
     assert await _code(fleet.get_state(state, caller)) == "MATCHMAKER_LOBBY_NOT_FOUND"
-    assert scene.engine.lobby(raw_id(made.lobby_id)) is not None
+    assert scene.engine.lobby(raw_id(lobby.lobby_id)) is not None
 
 
 async def test_cloud_token_learns_that_a_lobby_has_ended(scene: MatchmakerScene) -> None:
@@ -234,10 +234,10 @@ async def test_cloud_token_learns_that_a_lobby_has_ended(scene: MatchmakerScene)
     for number in range(20):
         other = {"namespace_id": elsewhere % number, "name_id": f"n{number}"}
         scene.namespaces.put(configuration(versions=[version(**MODES)], **other))
-    made = await scene.attach()
+    lobby = await scene.attach()
     fleet, caller = _cloud(scene, raw_id(GAME_ID))
-    await fleet.detach(_detach(made.lobby_id), caller)
-    state = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+    await fleet.detach(_detach(lobby.lobby_id), caller)
+    state = pb.GetLobbyStateRequest(lobby_id=lobby.lobby_id)
     assert await _code(fleet.get_state(state, scene.back_end())) == "MATCHMAKER_LOBBY_STOPPED"
     assert await _code(fleet.get_state(state, caller)) == "MATCHMAKER_LOBBY_STOPPED"
     beyond, caller = _cloud(scene)
@@ -281,13 +281,13 @@ async def test_lobby_reads_state_until_it_has_ended(scene: MatchmakerScene) -> N
 
 
 async def test_forgotten_lobby_cannot_read_state(scene: MatchmakerScene, tmp_path: Path) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     # The same keys, but a journal without the lobby, as after a restored backup.
     elsewhere = MatchmakerScene(open_engine(None, keyring.load(tmp_path / "keys"), EngineLimits()))
     elsewhere.engine.start()
     try:
-        request = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
-        reader = _reader(elsewhere, made.lobby_token)
+        request = pb.GetLobbyStateRequest(lobby_id=lobby.lobby_id)
+        reader = _reader(elsewhere, lobby.lobby_token)
         assert await _code(elsewhere.fleet.get_state(request, reader)) == "TOKEN_EXPIRED"
         assert await _code(elsewhere.fleet.heartbeat(pb.HeartbeatRequest(), reader)) == (
             "TOKEN_EXPIRED"
@@ -299,8 +299,8 @@ async def test_forgotten_lobby_cannot_read_state(scene: MatchmakerScene, tmp_pat
 async def test_reading_state_counts_as_heartbeat(scene: MatchmakerScene) -> None:
     mode = {**MODES["duel"], "heartbeat_timeout": 1_000}
     scene.feed(versions=[version(duel=mode)])
-    made = await scene.attach()
-    lobby_id = scene.server(made.lobby_id).lobby_id
+    attached = await scene.attach()
+    lobby_id = scene.server(attached.lobby_id).lobby_id
 
     def is_open() -> bool:
         lobby = scene.engine.lobby(lobby_id)
@@ -310,16 +310,16 @@ async def test_reading_state_counts_as_heartbeat(scene: MatchmakerScene) -> None
     async with asyncio.timeout(PATIENCE_S):
         while is_open():
             await asyncio.sleep(0.01)
-    request = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
-    await scene.fleet.get_state(request, _reader(scene, made.lobby_token))
+    request = pb.GetLobbyStateRequest(lobby_id=attached.lobby_id)
+    await scene.fleet.get_state(request, _reader(scene, attached.lobby_token))
     assert is_open()
 
 
 async def test_heartbeat_accepts_a_list_or_none(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
-    token = (await scene.join(made.lobby_id)).player.token
-    await scene.connected(made.lobby_id, token)
-    server = scene.server(made.lobby_id)
+    lobby = await scene.attach()
+    token = (await scene.join(lobby.lobby_id)).player.token
+    await scene.connected(lobby.lobby_id, token)
+    server = scene.server(lobby.lobby_id)
     for request in (
         pb.HeartbeatRequest(),
         pb.HeartbeatRequest(player_tokens=pb.PlayerTokens(tokens=[token])),
@@ -333,10 +333,10 @@ async def test_heartbeat_accepts_a_list_or_none(scene: MatchmakerScene) -> None:
 async def test_heartbeat_frees_missing_slots(scene: MatchmakerScene) -> None:
     mode = {**MODES["duel"], "heartbeat_grace_ms": 0}
     scene.feed(versions=[version(duel=mode)])
-    made = await scene.attach()
-    token = (await scene.join(made.lobby_id)).player.token
-    await scene.connected(made.lobby_id, token)
-    server = scene.server(made.lobby_id)
+    attached = await scene.attach()
+    token = (await scene.join(attached.lobby_id)).player.token
+    await scene.connected(attached.lobby_id, token)
+    server = scene.server(attached.lobby_id)
     empty = pb.HeartbeatRequest(player_tokens=pb.PlayerTokens())
     await scene.fleet.heartbeat(empty, server)
     await scene.fleet.heartbeat(empty, server)

@@ -23,9 +23,9 @@ async def scene(engine: Engine) -> MatchmakerScene:
 
 
 async def test_find_response_matches_the_contract(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     answer = await scene.find()
-    assert answer.lobby.lobby_id == made.lobby_id
+    assert answer.lobby.lobby_id == lobby.lobby_id
     assert answer.lobby.region.region_id == "north"
     assert answer.lobby.region.display_name == "North"
     port = answer.ports["game"]
@@ -39,36 +39,36 @@ async def test_find_response_matches_the_contract(scene: MatchmakerScene) -> Non
 
 
 async def test_join_response_matches_find(scene: MatchmakerScene) -> None:
-    made = await scene.attach("tagged")
-    answer = await scene.join(made.lobby_id)
-    assert answer.lobby.lobby_id == made.lobby_id
+    lobby = await scene.attach("tagged")
+    answer = await scene.join(lobby.lobby_id)
+    assert answer.lobby.lobby_id == lobby.lobby_id
     assert answer.ports["game"].is_tls
     assert answer.player.token.startswith("player_")
 
 
 async def test_ipv6_host_has_brackets(scene: MatchmakerScene) -> None:
-    made = await scene.attach(ports={"game": pb.AttachedPort(address="::1", port=7)})
-    port = (await scene.join(made.lobby_id)).ports["game"]
+    lobby = await scene.attach(ports={"game": pb.AttachedPort(address="::1", port=7)})
+    port = (await scene.join(lobby.lobby_id)).ports["game"]
     assert (port.hostname, port.host) == ("::1", "[::1]:7")
 
 
 async def test_party_gets_all_tokens_or_none(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
-    answer = await scene.join(made.lobby_id, party_size=3)
+    lobby = await scene.attach()
+    answer = await scene.join(lobby.lobby_id, party_size=3)
     assert len({player.token for player in answer.players}) == 3
     assert answer.players[0] == answer.player
-    error = await expect_error(scene.join(made.lobby_id, party_size=2))
+    error = await expect_error(scene.join(lobby.lobby_id, party_size=2))
     assert error.code == "MATCHMAKER_LOBBY_FULL"
 
 
 async def test_player_tokens_connect(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     answer = await scene.find(party_size=2)
     for player in answer.players:
-        await scene.connected(made.lobby_id, player.token)
+        await scene.connected(lobby.lobby_id, player.token)
     assert (await expect_error(scene.find())).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    await scene.disconnected(made.lobby_id, answer.player.token)
-    assert (await scene.find()).lobby.lobby_id == made.lobby_id
+    await scene.disconnected(lobby.lobby_id, answer.player.token)
+    assert (await scene.find()).lobby.lobby_id == lobby.lobby_id
 
 
 async def test_find_matches_tags(scene: MatchmakerScene) -> None:
@@ -82,48 +82,52 @@ async def test_find_matches_tags(scene: MatchmakerScene) -> None:
 async def test_find_tries_regions_in_order(scene: MatchmakerScene) -> None:
     north = await scene.attach(region="north")
     south = await scene.attach(region="south")
-    for regions, wanted in ((["south", "north"], south), (["north", "south"], north), ([], north)):
-        assert (await scene.find(regions=regions)).lobby.lobby_id == wanted.lobby_id
+    for regions, expected in (
+        (["south", "north"], south),
+        (["north", "south"], north),
+        ([], north),
+    ):
+        assert (await scene.find(regions=regions)).lobby.lobby_id == expected.lobby_id
     near_south = scene.client(2, coords=(-50.0, 0.0))
     assert (await scene.find(caller=near_south)).lobby.lobby_id == south.lobby_id
 
 
 async def test_join_of_unknown_and_ended_lobby(scene: MatchmakerScene) -> None:
     assert (await expect_error(scene.join(UNKNOWN_LOBBY))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
-    made = await scene.attach()
-    request = pb.DetachLobbyRequest(game_id="arena", lobby_id=made.lobby_id)
+    lobby = await scene.attach()
+    request = pb.DetachLobbyRequest(game_id="arena", lobby_id=lobby.lobby_id)
     assert (await scene.fleet.detach(request, scene.back_end())).did_remove
-    assert (await expect_error(scene.join(made.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
+    assert (await expect_error(scene.join(lobby.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
 
 
 async def test_lobby_keeps_its_join_rule(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     closed = {**MODES, "duel": {**MODES["duel"], "actions": {"join": {"enabled": False}}}}
     scene.feed(versions=[version(**closed)])
-    await scene.join(made.lobby_id)
+    await scene.join(lobby.lobby_id)
     later = await scene.attach()
     assert (await expect_error(scene.join(later.lobby_id))).code == "MATCHMAKER_JOIN_DISABLED"
 
 
 async def test_player_limit_per_source(scene: MatchmakerScene) -> None:
     scene.feed(matchmaker={"lobby_count_max": 512, "max_players": 2})
-    made = await scene.attach("tagged")
-    await scene.join(made.lobby_id, party_size=2)
-    for work in (scene.join(made.lobby_id), scene.find("tagged")):
+    lobby = await scene.attach("tagged")
+    await scene.join(lobby.lobby_id, party_size=2)
+    for work in (scene.join(lobby.lobby_id), scene.find("tagged")):
         assert (await expect_error(work)).code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
-    await scene.join(made.lobby_id, scene.client(2))
+    await scene.join(lobby.lobby_id, scene.client(2))
 
 
 async def test_env_caller_counts_for_the_named_player(scene: MatchmakerScene) -> None:
     scene.feed(matchmaker={"lobby_count_max": 512, "max_players": 1})
-    made = await scene.attach("tagged")
+    lobby = await scene.attach("tagged")
     for _ in range(3):
-        await scene.join(made.lobby_id, scene.back_end())
-    await scene.join(made.lobby_id, scene.back_end(), client_address="10.0.0.9")
-    error = await expect_error(scene.join(made.lobby_id, scene.client(9)))
+        await scene.join(lobby.lobby_id, scene.back_end())
+    await scene.join(lobby.lobby_id, scene.back_end(), client_address="10.0.0.9")
+    error = await expect_error(scene.join(lobby.lobby_id, scene.client(9)))
     assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
     error = await expect_error(
-        scene.join(made.lobby_id, scene.back_end(), client_address="::ffff:10.0.0.9")
+        scene.join(lobby.lobby_id, scene.back_end(), client_address="::ffff:10.0.0.9")
     )
     assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
 
@@ -132,10 +136,10 @@ async def test_env_caller_counts_for_the_named_player(scene: MatchmakerScene) ->
 async def test_client_address_requires_an_env_token(
     scene: MatchmakerScene, kind: TokenKind
 ) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     caller = scene.client(kind=kind)
     for work in (
-        scene.join(made.lobby_id, caller, client_address="10.0.0.9"),
+        scene.join(lobby.lobby_id, caller, client_address="10.0.0.9"),
         scene.find(caller=caller, client_address="10.0.0.9"),
     ):
         error = await expect_error(work)
@@ -143,25 +147,25 @@ async def test_client_address_requires_an_env_token(
 
 
 async def test_repeated_find_returns_the_same_response(scene: MatchmakerScene) -> None:
-    made = await scene.attach("tagged")
+    lobby = await scene.attach("tagged")
     caller = scene.client(idempotency_key="k")
     first = await scene.find("tagged", caller, party_size=2)
     assert await scene.find("tagged", caller, party_size=2) == first
     error = await expect_error(scene.find("tagged", caller, party_size=3))
     assert error.code == "IDEMPOTENCY_KEY_REUSED"
-    error = await expect_error(scene.join(made.lobby_id, caller))
+    error = await expect_error(scene.join(lobby.lobby_id, caller))
     assert error.code == "IDEMPOTENCY_KEY_REUSED"
     other = await scene.find("tagged", scene.client(2, idempotency_key="k"), party_size=2)
     assert other.player != first.player
 
 
 async def test_repeated_find_shares_the_wait(scene: MatchmakerScene) -> None:
-    made = await scene.attach(is_ready=False)
+    lobby = await scene.attach(is_ready=False)
     caller = scene.client(idempotency_key="k")
     finds = [asyncio.create_task(scene.find(caller=caller)) for _ in range(2)]
-    while scene.held(made.lobby_id) != 1:
+    while scene.held(lobby.lobby_id) != 1:
         await asyncio.sleep(0)
-    await scene.fleet.ready(pb.LobbyReadyRequest(), scene.server(made.lobby_id))
+    await scene.fleet.ready(pb.LobbyReadyRequest(), scene.server(lobby.lobby_id))
     one, other = await asyncio.gather(*finds)
     assert one == other
 
@@ -225,16 +229,16 @@ async def test_statistics_count_connected_players(scene: MatchmakerScene) -> Non
 
 
 async def test_response_for_a_lobby_that_ended_meanwhile(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     caller = scene.client(idempotency_key="k")
     await scene.find(caller=caller)
-    request = pb.DetachLobbyRequest(game_id="arena", lobby_id=made.lobby_id)
+    request = pb.DetachLobbyRequest(game_id="arena", lobby_id=lobby.lobby_id)
     await scene.fleet.detach(request, scene.back_end())
     assert (await expect_error(scene.find(caller=caller))).code == "MATCHMAKER_LOBBY_STOPPED"
 
 
 async def test_repeated_request_ignores_configuration_changes(scene: MatchmakerScene) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     caller = scene.client(idempotency_key="k")
     first = await scene.find(caller=caller)
     scene.feed(versions=[version(other={})])
@@ -243,4 +247,4 @@ async def test_repeated_request_ignores_configuration_changes(scene: MatchmakerS
     assert (await expect_error(scene.find(caller=fresh))).code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
     error = await expect_error(scene.find(caller=caller, party_size=2))
     assert error.code == "IDEMPOTENCY_KEY_REUSED"
-    assert scene.places(made.lobby_id) == (0, 1, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, 1, 0, 0)

@@ -68,9 +68,9 @@ class Slow:
             game_mode="duel",
             ports={name: pb.AttachedPort(**port) for name, port in PORTS.items()},
         )
-        made = await self._scene.fleet.attach(request, self._caller(TokenKind.ENVIRONMENT))
-        await self._scene.fleet.ready(pb.LobbyReadyRequest(), self._scene.server(made.lobby_id))
-        self.lobby_id = made.lobby_id
+        lobby = await self._scene.fleet.attach(request, self._caller(TokenKind.ENVIRONMENT))
+        await self._scene.fleet.ready(pb.LobbyReadyRequest(), self._scene.server(lobby.lobby_id))
+        self.lobby_id = lobby.lobby_id
 
     async def join(self) -> str:
         request = pb.JoinLobbyRequest(lobby_id=self.lobby_id)
@@ -97,8 +97,8 @@ async def good_joins(scene: AdmissionScene, count: int) -> None:
     async with third_party_server() as game:
         scene.ask(duel_join=game.url())
         for _ in range(count):
-            made = await scene.attach()
-            await asyncio.wait_for(scene.join(made.lobby_id), PATIENCE_S)
+            lobby = await scene.attach()
+            await asyncio.wait_for(scene.join(lobby.lobby_id), PATIENCE_S)
         assert len(game.seen) == count
 
 
@@ -129,10 +129,10 @@ async def test_slow_verification_does_not_block_other_games(scene: AdmissionScen
 async def test_slow_dns_does_not_block_other_games(
     scene: AdmissionScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered, asked = threading.Event(), []
+    answered, hosts = threading.Event(), []
 
     def look_up(host: str, *_: object, **__: object) -> list[tuple[Any, ...]]:
-        asked.append(host)
+        hosts.append(host)
         if host.endswith(".hole.example"):
             answered.wait(60)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
@@ -149,11 +149,11 @@ async def test_slow_dns_does_not_block_other_games(
         async with asyncio.timeout(PATIENCE_S):
             while sum(join.done() for join in joins) < 72:
                 await asyncio.sleep(0.01)
-        assert len(asked) == 8
+        assert len(hosts) == 8
         async with third_party_server() as game:
             scene.ask(duel_join=game.url(host="good.example"))
-            made = await scene.attach()
-            await asyncio.wait_for(scene.join(made.lobby_id), PATIENCE_S)
+            lobby = await scene.attach()
+            await asyncio.wait_for(scene.join(lobby.lobby_id), PATIENCE_S)
             assert len(game.seen) == 1
     finally:
         answered.set()

@@ -118,12 +118,12 @@ async def test_private_addresses_are_never_contacted(server: ThirdPartyServer, h
 
 class _Names:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
-        self.asked: list[str] = []
+        self.hosts: list[str] = []
         self._answers = list(answers)
         monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
 
     def _look_up(self, host: str, port: object, **_: object) -> list[tuple[Any, ...]]:
-        self.asked.append(host)
+        self.hosts.append(host)
         texts = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         families = {True: socket.AF_INET6, False: socket.AF_INET}
         return [(families[":" in text], socket.SOCK_STREAM, 6, "", (text, 0)) for text in texts]
@@ -134,7 +134,7 @@ async def test_checked_address_is_the_one_connected_to(
 ) -> None:
     names = _Names(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
     assert (await _post(outbound, server.url(host="game.example"))).status == 200
-    assert names.asked == ["game.example"]
+    assert names.hosts == ["game.example"]
     assert server.seen[0].headers["Host"] == f"game.example:{server.port}"
 
 
@@ -257,7 +257,7 @@ async def test_connections_per_host_are_limited(server: ThirdPartyServer) -> Non
 
     server.reply = reply
     outbound = OutboundHttpClient(AllowedDestinations(LOOPBACK), timeout_ms=5_000)
-    asked = [
+    requests = [
         asyncio.create_task(_post(outbound, server.url(), tenant=tenant))
         for tenant in (b"one", b"two")
         for _ in range(60)
@@ -265,7 +265,7 @@ async def test_connections_per_host_are_limited(server: ThirdPartyServer) -> Non
     await _until_busy(server, 64)
     async with third_party_server() as beside:
         assert (await _post(outbound, beside.url(host="localhost"))).status == 200
-    answers = await asyncio.gather(*asked, return_exceptions=True)
+    answers = await asyncio.gather(*requests, return_exceptions=True)
     assert server.most == 64
     assert all(str(answer) == "no response within 5 s" for answer in answers)
     free.set()
@@ -287,18 +287,18 @@ async def test_cancelled_request_closes_its_connection(
     with pytest.raises(asyncio.CancelledError):
         await asking
     async with asyncio.timeout(PATIENCE_S):
-        while not server.gone:
+        while not server.disconnect_count:
             await asyncio.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tls") / "server.pem"
-    made = (
+    options = (
         f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {path}"
     )
     named = "-subj /CN=game.example -addext subjectAltName=DNS:game.example"
-    command = ["openssl", *made.split(), *named.split(), "-out", f"{path}.crt"]
+    command = ["openssl", *options.split(), *named.split(), "-out", f"{path}.crt"]
     subprocess.run(command, check=True, capture_output=True)
     path.write_bytes(path.read_bytes() + Path(f"{path}.crt").read_bytes())
     return path
@@ -338,11 +338,11 @@ async def test_environment_proxy_is_ignored(
 class Holes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = threading.Event()
-        self.asked: list[str] = []
+        self.hosts: list[str] = []
         monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
 
     def _look_up(self, host: str, *_: object, **__: object) -> list[tuple[Any, ...]]:
-        self.asked.append(host)
+        self.hosts.append(host)
         if host.startswith("hole"):
             self.free.wait(60)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
@@ -350,9 +350,9 @@ class Holes:
 
 @pytest.fixture
 def holes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Holes]:
-    made = Holes(monkeypatch)
-    yield made
-    made.free.set()
+    server = Holes(monkeypatch)
+    yield server
+    server.free.set()
 
 
 async def until_none(lookups: DnsResolver) -> None:
@@ -367,20 +367,20 @@ def ask(lookups: DnsResolver, tenant: bytes, names: list[str]) -> list[asyncio.T
 
 async def test_slow_lookups_leave_permits_to_other_tenants(holes: Holes) -> None:
     lookups = DnsResolver(timeout_ms=20_000)
-    asked = ask(lookups, b"slow", [f"hole{number}.example" for number in range(20)])
+    tasks = ask(lookups, b"slow", [f"hole{number}.example" for number in range(20)])
     assert await lookups.addresses("good.example", b"good") == ["127.0.0.1"]
     assert len(lookups) == 8
-    assert not any(task.done() for task in asked)
+    assert not any(task.done() for task in tasks)
     later = ask(lookups, b"slow", ["good.example"])
     holes.free.set()
-    assert await asyncio.gather(*asked, *later) == [["127.0.0.1"]] * 21
+    assert await asyncio.gather(*tasks, *later) == [["127.0.0.1"]] * 21
     await until_none(lookups)
     assert await lookups.addresses("hole1.example", b"slow") == ["127.0.0.1"]
 
 
 async def test_free_lookup_permit_goes_to_the_tenant_below_its_share(holes: Holes) -> None:
     lookups = DnsResolver(timeout_ms=20_000)
-    asked = [
+    tasks = [
         task
         for tenant in range(8)
         for task in ask(
@@ -394,19 +394,19 @@ async def test_free_lookup_permit_goes_to_the_tenant_below_its_share(holes: Hole
     assert len(lookups) == 64
     holes.free.set()
     assert await other == ["127.0.0.1"]
-    assert await asyncio.gather(*asked) == [["127.0.0.1"]] * 80
+    assert await asyncio.gather(*tasks) == [["127.0.0.1"]] * 80
     await until_none(lookups)
     assert len(lookups._queue) == 0
 
 
 async def test_waiting_lookups_are_limited_per_tenant(holes: Holes) -> None:
     lookups = DnsResolver(timeout_ms=20_000)
-    asked = ask(lookups, b"slow", [f"hole{number}.example" for number in range(512)])
+    tasks = ask(lookups, b"slow", [f"hole{number}.example" for number in range(512)])
     await asyncio.sleep(0)
     with pytest.raises(OSError, match="lookups of this tenant"):
         await lookups.addresses("good.example", b"slow")
     assert await lookups.addresses("good.example", b"good") == ["127.0.0.1"]
-    for task in asked:
+    for task in tasks:
         task.cancel()
     holes.free.set()
     await until_none(lookups)
@@ -418,7 +418,7 @@ async def test_lookup_timeout_keeps_its_permit_until_the_thread_ends(holes: Hole
     for name in ("hole.example", "hole.example", "good.example"):
         with pytest.raises(OSError, match=r"not resolved within 0\.05 s"):
             await lookups.addresses(name, b"slow")
-    assert holes.asked == ["hole.example"]
+    assert holes.hosts == ["hole.example"]
     holes.free.set()
     await until_none(lookups)
     assert await lookups.addresses("good.example", b"slow") == ["127.0.0.1"]
@@ -427,22 +427,22 @@ async def test_lookup_timeout_keeps_its_permit_until_the_thread_ends(holes: Hole
 
 async def test_concurrent_lookups_of_a_name_are_shared(holes: Holes) -> None:
     lookups = DnsResolver(at_once=3, per_tenant=2, timeout_ms=20_000)
-    asked = ask(lookups, b"a", ["hole1", "hole2"]) + ask(lookups, b"b", ["hole3", "hole4"])
-    asked += ask(lookups, b"c", ["hole1", "hole4"])
+    tasks = ask(lookups, b"a", ["hole1", "hole2"]) + ask(lookups, b"b", ["hole3", "hole4"])
+    tasks += ask(lookups, b"c", ["hole1", "hole4"])
     await asyncio.sleep(0)
     assert len(lookups) == 3
     holes.free.set()
-    assert await asyncio.gather(*asked) == [["127.0.0.1"]] * 6
-    assert sorted(set(holes.asked)) == ["hole1", "hole2", "hole3", "hole4"]
+    assert await asyncio.gather(*tasks) == [["127.0.0.1"]] * 6
+    assert sorted(set(holes.hosts)) == ["hole1", "hole2", "hole3", "hole4"]
 
 
 class _Recording(ThreadPoolExecutor):
     def __init__(self) -> None:
         super().__init__(1)
-        self.given: list[object] = []
+        self.functions: list[object] = []
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.given.append(fn)
+        self.functions.append(fn)
         return super().submit(fn, *args, **kwargs)
 
 
@@ -459,7 +459,7 @@ async def test_lookups_do_not_use_the_loop_executor(holes: Holes) -> None:
             answer = await outbound.post(server.url(host=host), b"", {}, "0" * 32, tenant=b"good")
             assert answer.status == 200
         assert await asyncio.to_thread(lambda: "free") == "free"
-        assert len(executor.given) == 1
+        assert len(executor.functions) == 1
         assert not hanging.done()
         holes.free.set()
         assert (await hanging).status == 200

@@ -95,14 +95,14 @@ class Plane(MatchmakerScene):
         return answer
 
     def again(self) -> Plane:
-        made = Plane(self.engine, self.folder)
-        made.revision = self.revision
-        return made
+        plane = Plane(self.engine, self.folder)
+        plane.revision = self.revision
+        return plane
 
     def retained(self) -> list[str]:
-        held = self.namespaces.configuration(raw_id(NAMESPACE_ID))
-        assert held is not None
-        return [one.version_id for one in held.retained_versions]
+        stored = self.namespaces.configuration(raw_id(NAMESPACE_ID))
+        assert stored is not None
+        return [one.version_id for one in stored.retained_versions]
 
     def is_asked(self, lobby_id: str) -> bool:
         lobby = self.engine.lobby(raw_id(lobby_id))
@@ -215,11 +215,11 @@ async def test_attach_uses_the_version_at_the_access_check(plane: Plane) -> None
         game_mode="duel",
         ports={name: AttachedPort(**port) for name, port in PORTS.items()},
     )
-    made = await plane.fleet.attach(request, Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call))
-    lobby = plane.engine.lobby(raw_id(made.lobby_id))
+    attached = await plane.fleet.attach(request, Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call))
+    lobby = plane.engine.lobby(raw_id(attached.lobby_id))
     assert lobby is not None
     assert lobby.version == raw_id(version_id(3))
-    assert plane.is_asked(made.lobby_id)
+    assert plane.is_asked(attached.lobby_id)
 
 
 def bulky(size: int) -> dict[str, Any]:

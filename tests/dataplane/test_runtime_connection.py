@@ -48,21 +48,21 @@ async def connected(engine: Engine) -> RuntimeScene:
 async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find(tags={"map": "sea"})) as finding:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        spec = wanted.spec
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        spec = lobby.spec
         assert (spec.build_id, spec.game_mode, spec.region) == (BUILD_ID, "duel", "north")
         assert (list(spec.args), dict(spec.env)) == (["--map", "$(MAP)"], {"MAP": "sea"})
         assert dict(spec.tags) == {"map": "sea"}
         assert (spec.game_id, spec.tier, spec.network_mode) == (GAME_ID, "basic-1d1", "bridge")
         protocols = {name: port.protocol for name, port in spec.ports.items()}
         assert protocols == {"game": "udp", "web": "https"}
-        assert scene.engine.lobby_of_token(spec.lobby_token) == parse_uuid(wanted.lobby_id)
+        assert scene.engine.lobby_of_token(spec.lobby_token) == parse_uuid(lobby.lobby_id)
 
-        await scene.place_process(wanted.lobby_id)
+        await scene.place_process(lobby.lobby_id)
         routes = {route.port_name: route for route in (await scene.follow()).routes}
         backend = (routes["game"].backend_address, routes["game"].backend_port)
         assert backend == ("127.0.0.1", 12_000)
-        async with asking(scene.ready(wanted.lobby_id)) as getting_ready:
+        async with asking(scene.ready(lobby.lobby_id)) as getting_ready:
             await scene.follow(outcome(routes["game"], "LISTENING"))
             assert not getting_ready.done()
             await scene.follow(outcome(routes["web"], "LISTENING"))
@@ -93,24 +93,24 @@ async def test_no_lobby_without_a_runtime(engine: Engine) -> None:
 
 async def test_create_applies_overrides(connected: RuntimeScene) -> None:
     scene = connected
-    asked = scene.create(
+    request = scene.create(
         max_players=1, tags={"a": "b"}, lobby_config=b'{"seed": 18446744073709551615}'
     )
-    async with asking(asked) as creating:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        spec = wanted.spec
+    async with asking(request) as creating:
+        [started_lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        spec = started_lobby.spec
         assert spec.lobby_config == b'{"seed": 18446744073709551615}'
         limits = (spec.max_players, spec.max_players_direct, spec.max_players_party)
         assert limits == (1, 1, 1)
         await scene.serve()
-        await scene.ready(wanted.lobby_id)
-        made = await asyncio.wait_for(creating, PATIENCE_S)
-    assert made.lobby.lobby_id == wanted.lobby_id
+        await scene.ready(started_lobby.lobby_id)
+        response = await asyncio.wait_for(creating, PATIENCE_S)
+    assert response.lobby.lobby_id == started_lobby.lobby_id
     listed = await scene.matchmaker.list_lobbies(pb.ListLobbiesRequest(), scene.client())
-    assert [lobby.lobby_id for lobby in listed.lobbies] == [wanted.lobby_id]
+    assert [lobby.lobby_id for lobby in listed.lobbies] == [started_lobby.lobby_id]
     async with asking(scene.create()):
         [other] = (await scene.wanted(wait_ms=5_000)).lobbies
-        assert other.lobby_id != wanted.lobby_id, "an existing lobby is never used"
+        assert other.lobby_id != started_lobby.lobby_id, "an existing lobby is never used"
 
 
 @pytest.mark.parametrize(
@@ -136,19 +136,19 @@ async def test_create_error_codes(
 async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as first, asking(scene.find()) as second:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         over = runtime_pb2.Over(exit_code=3, reason="exited")
-        await scene.report(wanted.lobby_id, over=over)
+        await scene.report(lobby.lobby_id, over=over)
         for waiting in (first, second):
             error = await expect_error(waiting)
             assert error.code == "MATCHMAKER_LOBBY_START_FAILED"
             assert error.metadata == {
-                "lobby_id": wanted.lobby_id,
+                "lobby_id": lobby.lobby_id,
                 "reason": "exited",
                 "exit_code": "3",
             }
-    await scene.report(wanted.lobby_id, over=over)
-    assert list((await scene.wanted()).gone) == [wanted.lobby_id]
+    await scene.report(lobby.lobby_id, over=over)
+    assert list((await scene.wanted()).gone) == [lobby.lobby_id]
 
 
 async def test_idle_lobbies_stay_within_their_bounds(engine: Engine) -> None:
@@ -233,7 +233,7 @@ async def test_closed_loading_lobby_gets_its_grace_period(engine: Engine) -> Non
 
 async def test_old_lobbies_stop_when_empty_after_a_switch(connected: RuntimeScene) -> None:
     scene = connected
-    found, wanted = await scene.started()
+    found, lobby = await scene.started()
     scene.feed(
         versions=[version(version_id=OTHER_VERSION_ID, **MODES)],
         current_version_id=OTHER_VERSION_ID,
@@ -241,13 +241,13 @@ async def test_old_lobbies_stop_when_empty_after_a_switch(connected: RuntimeScen
     namespace = scene.client().namespace_id
     scene.lobby_scaler.namespace_changed(namespace)
     assert await scene.scale() == [], "the lobby has a player"
-    await scene.disconnected(wanted.lobby_id, found.player.token)
+    await scene.disconnected(lobby.lobby_id, found.player.token)
     [stopping] = await scene.scale()
-    assert (stopping.lobby_id, stopping.is_stopping) == (wanted.lobby_id, True)
-    joining = await expect_error(scene.join(wanted.lobby_id))
+    assert (stopping.lobby_id, stopping.is_stopping) == (lobby.lobby_id, True)
+    joining = await expect_error(scene.join(lobby.lobby_id))
     assert joining.code == "MATCHMAKER_LOBBY_DRAINING"
-    await scene.report(wanted.lobby_id, over=runtime_pb2.Over(exit_code=0, reason="stopped"))
-    assert (await expect_error(scene.join(wanted.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
+    await scene.report(lobby.lobby_id, over=runtime_pb2.Over(exit_code=0, reason="stopped"))
+    assert (await expect_error(scene.join(lobby.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
 
 
 async def test_waiting_find_gets_its_lobby_after_a_switch(connected: RuntimeScene) -> None:
@@ -257,11 +257,11 @@ async def test_waiting_find_gets_its_lobby_after_a_switch(connected: RuntimeScen
         for name in (OTHER_VERSION_ID, THIRD_VERSION_ID):
             scene.feed(versions=[version(version_id=name)], current_version_id=name)
         scene.run, scene.sequence = "", 0
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        assert dict(wanted.spec.env) == {"MAP": "sea"}, "with the values of its creation"
-        assert scene.runtime._resources_of(raw_id(wanted.lobby_id)) == (1000, 2048)
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        assert dict(lobby.spec.env) == {"MAP": "sea"}, "with the values of its creation"
+        assert scene.runtime._resources_of(raw_id(lobby.lobby_id)) == (1000, 2048)
         await scene.serve()
-        await scene.ready(wanted.lobby_id)
+        await scene.ready(lobby.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     await scene.connected(found.lobby.lobby_id, found.player.token)
     assert len(scene.runtime.previous_versions) == 1
@@ -282,16 +282,18 @@ async def test_repeated_exit_report_is_one_crash(
     servers = scene.engine.processes
     full = ServiceError("STORAGE_FULL")
     async with asking(scene.find()) as finding:
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [started_lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         over = runtime_pb2.Over(exit_code=1, reason="exited")
         monkeypatch.setattr(type(servers), "exited", AsyncMock(side_effect=full))
         for _ in range(3):
-            assert (await expect_error(scene.report(wanted.lobby_id, over=over))).code == full.code
+            assert (
+                await expect_error(scene.report(started_lobby.lobby_id, over=over))
+            ).code == full.code
         monkeypatch.undo()
-        await scene.report(wanted.lobby_id, over=over)
+        await scene.report(started_lobby.lobby_id, over=over)
         assert (await expect_error(finding)).code == "MATCHMAKER_LOBBY_START_FAILED"
-    await scene.report(wanted.lobby_id, over=over)
-    assert crashed == [wanted.lobby_id]
+    await scene.report(started_lobby.lobby_id, over=over)
+    assert crashed == [started_lobby.lobby_id]
 
 
 @pytest.mark.parametrize("ask", [RuntimeScene.find, RuntimeScene.create])
@@ -308,13 +310,13 @@ async def test_find_that_waited_for_a_runtime_uses_its_version(
             current_version_id=OTHER_VERSION_ID,
         )
         assert (await scene.wanted()).lobbies == []
-        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
-        assert wanted.version_id == OTHER_VERSION_ID
-        assert wanted.spec.build_id == BUILD_ID
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        assert lobby.version_id == OTHER_VERSION_ID
+        assert lobby.spec.build_id == BUILD_ID
         await scene.serve()
-        await scene.ready(wanted.lobby_id)
+        await scene.ready(lobby.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
-    assert found.lobby.lobby_id == wanted.lobby_id
+    assert found.lobby.lobby_id == lobby.lobby_id
 
 
 TIER: Final = "basic-1d1"

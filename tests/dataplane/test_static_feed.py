@@ -45,9 +45,9 @@ async def fed(source: StaticFeedScene) -> StaticFeedScene:
 
 
 def shown(source: StaticFeedScene) -> tuple[int, str]:
-    held = source.namespaces.configuration(RAW_ID)
-    assert held is not None
-    return held.revision, held.display_name
+    stored = source.namespaces.configuration(RAW_ID)
+    assert stored is not None
+    return stored.revision, stored.display_name
 
 
 async def add_token(source: StaticFeedScene, digest: bytes = DIGEST) -> None:

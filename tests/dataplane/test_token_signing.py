@@ -96,9 +96,9 @@ async def test_full_disk_keeps_the_old_key(
 
 async def test_concurrent_and_cancelled_rotations(engine: Engine, tmp_path: Path) -> None:
     rotation = MacKeyRotation(tmp_path, engine)
-    gone = asyncio.create_task(rotation.rotate(drop_unused=False))
+    cancelled = asyncio.create_task(rotation.rotate(drop_unused=False))
     await asyncio.sleep(0)
-    gone.cancel()
+    cancelled.cancel()
     rotated = await asyncio.gather(*(rotation.rotate(drop_unused=False) for _ in range(3)))
     assert [one.current for one in rotated] == [3, 4, 5]
     assert sorted(engine.key_ids()) == [1, 2, 3, 4, 5]

@@ -69,13 +69,15 @@ def game_section(mode: str, **fields: Any) -> dict[str, Any]:
 async def test_join_request_contains_lobby_and_state(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
-    made = await scene.attach(region="south")
+    attached = await scene.attach(region="south")
     state = b'{"map": "old  town", "big": 18446744073709551615}'
-    await scene.fleet.set_state(pb.SetLobbyStateRequest(state=state), scene.server(made.lobby_id))
+    await scene.fleet.set_state(
+        pb.SetLobbyStateRequest(state=state), scene.server(attached.lobby_id)
+    )
     scene.ask(duel_join=game.url("/may-join?a=b"))
     data = b'{"ticket":  1e400, "who": "\\u00e9"}'
     caller = scene.client(user_agent="Game/1.0")
-    await scene.join(made.lobby_id, caller, verification_data=data, party_size=2)
+    await scene.join(attached.lobby_id, caller, verification_data=data, party_size=2)
     [seen] = game.seen
     assert (seen.method, seen.path) == ("POST", "/may-join?a=b")
     assert seen.headers["Content-Type"] == "application/json"
@@ -86,7 +88,7 @@ async def test_join_request_contains_lobby_and_state(
     body = request_body(game)
     assert body.pop("verification_data") is not None
     lobby = {
-        "lobby_id": made.lobby_id,
+        "lobby_id": attached.lobby_id,
         "region_id": "south",
         "create_ts": "2023-11-14T22:13:20.000Z",
         "is_closed": False,
@@ -116,11 +118,11 @@ async def test_find_request_contains_criteria(
 
 
 async def test_client_address(scene: AdmissionScene, game: ThirdPartyServer) -> None:
-    made = await scene.attach("tagged")
+    lobby = await scene.attach("tagged")
     scene.ask(tagged_join=game.url())
 
     async def sent(caller: Caller, **fields: str) -> str | None:
-        await scene.join(made.lobby_id, caller, **fields)
+        await scene.join(lobby.lobby_id, caller, **fields)
         address: str | None = request_body(game)["client"]["address"]
         return address
 
@@ -145,18 +147,18 @@ async def test_client_address(scene: AdmissionScene, game: ThirdPartyServer) -> 
 async def test_response_status(
     scene: AdmissionScene, game: ThirdPartyServer, statuses: tuple[int, ...], code: str | None
 ) -> None:
-    made = await scene.attach("tagged")
+    lobby = await scene.attach("tagged")
     scene.ask(tagged_join=game.url(), tagged_find=game.url())
     for status in statuses:
         game.redirects(status)
-        for work in (scene.join(made.lobby_id), scene.find("tagged")):
+        for work in (scene.join(lobby.lobby_id), scene.find("tagged")):
             if code is None:
                 await work
             else:
                 assert (await expect_error(work)).code == code
     assert {seen.path for seen in game.seen} == {"/ask"}
     admitted = 0 if code else 2 * len(statuses)
-    assert scene.places(made.lobby_id) == (0, admitted, 0, 0)
+    assert scene.places(lobby.lobby_id) == (0, admitted, 0, 0)
 
 
 async def test_unreachable_server_is_unavailable(engine: Engine, game: ThirdPartyServer) -> None:
@@ -165,12 +167,12 @@ async def test_unreachable_server_is_unavailable(engine: Engine, game: ThirdPart
         raw_server(b"SSH-2.0\r\n", then_close=True) as broken,
         admission_scene(engine, timeout_ms=200) as scene,
     ):
-        made = await scene.attach()
+        lobby = await scene.attach()
         for url in (game.url(), f"http://127.0.0.1:{broken}/", "http://127.0.0.1:1/"):
             scene.ask(duel_join=url)
-            error = await expect_error(scene.join(made.lobby_id))
+            error = await expect_error(scene.join(lobby.lobby_id))
             assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE", url
-        assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+        assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
 
 
 async def test_find_verifies_each_mode_once(scene: AdmissionScene, game: ThirdPartyServer) -> None:
@@ -185,8 +187,8 @@ async def test_find_verifies_each_mode_once(scene: AdmissionScene, game: ThirdPa
     scene.ask(duel_find=game.url("/duel"), tagged_find=game.url("/tagged"))
     game.seen.clear()
 
-    async def only_duel(asked: web.Request) -> web.StreamResponse:
-        return web.Response(status=200 if asked.path == "/duel" else 400)
+    async def only_duel(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=200 if request.path == "/duel" else 400)
 
     game.reply = only_duel
     answer = await scene.matchmaker.find(request, scene.client())
@@ -205,8 +207,8 @@ async def test_unavailable_mode_fails_the_find_and_cancels_others(
     scene.ask(duel_find=game.url("/duel"), tagged_find=game.url("/tagged"))
     waiting = asyncio.Event()
 
-    async def reply(asked: web.Request) -> web.StreamResponse:
-        if asked.path == "/tagged":
+    async def reply(request: web.Request) -> web.StreamResponse:
+        if request.path == "/tagged":
             waiting.set()
             await asyncio.Event().wait()
         await waiting.wait()
@@ -234,27 +236,27 @@ async def test_unavailable_modes_are_not_verified(
 async def test_impossible_join_is_not_verified(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
-    made = await scene.attach()
+    lobby = await scene.attach()
     scene.ask(duel_join=game.url())
     assert (await expect_error(scene.join(UNKNOWN_LOBBY))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
-    assert (await expect_error(scene.join(made.lobby_id, party_size=5))).code == "BODY_INVALID"
+    assert (await expect_error(scene.join(lobby.lobby_id, party_size=5))).code == "BODY_INVALID"
     closed = pb.SetLobbyClosedRequest(is_closed=True)
-    await scene.fleet.set_closed(closed, scene.server(made.lobby_id))
-    assert (await expect_error(scene.join(made.lobby_id))).code == "MATCHMAKER_LOBBY_CLOSED"
+    await scene.fleet.set_closed(closed, scene.server(lobby.lobby_id))
+    assert (await expect_error(scene.join(lobby.lobby_id))).code == "MATCHMAKER_LOBBY_CLOSED"
     assert game.seen == []
 
 
 async def test_full_lobby_is_reported_after_verification(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
-    made = await scene.attach()
-    await scene.join(made.lobby_id, party_size=2)
+    lobby = await scene.attach()
+    await scene.join(lobby.lobby_id, party_size=2)
     scene.ask(duel_join=game.url())
     game.answers(403)
-    error = await expect_error(scene.join(made.lobby_id))
+    error = await expect_error(scene.join(lobby.lobby_id))
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
     game.answers(200)
-    assert (await expect_error(scene.join(made.lobby_id))).code == "MATCHMAKER_LOBBY_FULL"
+    assert (await expect_error(scene.join(lobby.lobby_id))).code == "MATCHMAKER_LOBBY_FULL"
 
 
 CONFIG = b'{"seed": 18446744073709551615,  "map": "old  town"}'
@@ -263,27 +265,27 @@ CONFIG = b'{"seed": 18446744073709551615,  "map": "old  town"}'
 @pytest.fixture
 async def runtime_scene(engine: Engine, game: ThirdPartyServer) -> AsyncIterator[RuntimeScene]:
     create = {**MODES["duel"]["actions"]["create"], "verification": {"url": game.url("/may-make")}}
-    made = await connected_scene(engine, duel={**MODES["duel"], "actions": {"create": create}})
+    scene = await connected_scene(engine, duel={**MODES["duel"], "actions": {"create": create}})
     outbound = OutboundHttpClient(
         AllowedDestinations((ip_network("127.0.0.0/8"),)), timeout_ms=5_000
     )
-    regions = made.matchmaker._regions
+    regions = scene.matchmaker._regions
     captcha = CaptchaCheck(outbound, MemoryCaptchaPasses(), {}, lambda: 0)
-    entrance = Admission(engine, made.namespaces, regions, captcha, VerificationCheck(outbound))
-    made.matchmaker = Matchmaker(
-        engine, made.namespaces, regions, entrance, made.lobby_templates, made.player_addresses
+    entrance = Admission(engine, scene.namespaces, regions, captcha, VerificationCheck(outbound))
+    scene.matchmaker = Matchmaker(
+        engine, scene.namespaces, regions, entrance, scene.lobby_templates, scene.player_addresses
     )
-    yield made
+    yield scene
     await outbound.close()
 
 
 async def made_lobby(runtime_scene: RuntimeScene, creating: asyncio.Future[Any]) -> Any:
-    [wanted] = (await runtime_scene.wanted(wait_ms=5_000)).lobbies
+    [lobby] = (await runtime_scene.wanted(wait_ms=5_000)).lobbies
     await runtime_scene.serve()
-    await runtime_scene.ready(wanted.lobby_id)
-    made = await asyncio.wait_for(creating, PATIENCE_S)
-    assert made.lobby.lobby_id == wanted.lobby_id
-    return wanted
+    await runtime_scene.ready(lobby.lobby_id)
+    response = await asyncio.wait_for(creating, PATIENCE_S)
+    assert response.lobby.lobby_id == lobby.lobby_id
+    return lobby
 
 
 async def test_create_is_verified_before_the_lobby_exists(
@@ -298,13 +300,15 @@ async def test_create_is_verified_before_the_lobby_exists(
         lobby_config=CONFIG,
         verification_data=data,
     )
-    asked = runtime_scene.matchmaker.create(request, runtime_scene.client(user_agent="Game/1.0"))
-    async with asking(asked) as creating:
+    response_future = runtime_scene.matchmaker.create(
+        request, runtime_scene.client(user_agent="Game/1.0")
+    )
+    async with asking(response_future) as creating:
         await wait_requested(game)
         assert (await runtime_scene.wanted()).lobbies == [], "the verification has not answered"
         say_yes.set()
-        wanted = await made_lobby(runtime_scene, creating)
-    assert wanted.spec.lobby_config == CONFIG
+        lobby = await made_lobby(runtime_scene, creating)
+    assert lobby.spec.lobby_config == CONFIG
     [seen] = game.seen
     assert (seen.method, seen.path) == ("POST", "/may-make")
     assert CONFIG in seen.body
@@ -359,7 +363,7 @@ async def test_repeated_create_is_not_verified_again(
         )
 
     async with asking(create()) as creating:
-        wanted = await made_lobby(runtime_scene, creating)
+        lobby = await made_lobby(runtime_scene, creating)
     game.answers(403)
-    assert (await create()).lobby.lobby_id == wanted.lobby_id
+    assert (await create()).lobby.lobby_id == lobby.lobby_id
     assert len(game.seen) == 1

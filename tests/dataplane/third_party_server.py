@@ -32,7 +32,7 @@ class ThirdPartyServer:
     seen: list[Seen] = field(default_factory=list)
     now: int = 0
     most: int = 0
-    gone: int = 0
+    disconnect_count: int = 0
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def url(self, path: str = "/ask", host: str = "127.0.0.1") -> str:
@@ -60,7 +60,7 @@ class ThirdPartyServer:
             self.arrived.set()
             return await self.reply(request)
         except asyncio.CancelledError:
-            self.gone += 1
+            self.disconnect_count += 1
             raise
         finally:
             self.now -= 1

@@ -56,7 +56,7 @@ async def cut(connection: HttpConnection) -> None:
     await connection.close()
 
 
-def held(servers: Servers) -> int:
+def body_bytes(servers: Servers) -> int:
     return servers.metrics.http.body_bytes
 
 
@@ -69,7 +69,7 @@ async def begin(connection: HttpConnection, sent: int, of: int) -> None:
 async def hold_half(servers: Servers, client: Client) -> None:
     for number in range(200, 205):
         await begin(await client(number), LARGE, MIB)
-    await until(lambda: held(servers) == HALF)
+    await until(lambda: body_bytes(servers) == HALF)
 
 
 def body_of(size: int) -> bytes:
@@ -91,24 +91,24 @@ async def test_unfinished_bodies_stay_within_the_budget(servers: Servers, client
             for _ in range(LARGE // (20 * KIB)):
                 connection.writer.write(b" " * 20 * KIB)
                 await connection.writer.drain()
-                peak = max(peak, held(servers))
+                peak = max(peak, body_bytes(servers))
                 await asyncio.sleep(0)
         return reading
 
     reading = await asyncio.gather(*(hostile(number) for number in range(200)))
 
-    def told() -> list[Response]:
+    def refusals() -> list[Response]:
         return [one.result() for one in reading if one.done() and one.exception() is None]
 
-    await until(lambda: bool(told()))
-    assert all(response.headers["retry-after"] for response in told())
-    assert {code_of(response) for response in told()} == {"OVERLOADED"}
+    await until(lambda: bool(refusals()))
+    assert all(response.headers["retry-after"] for response in refusals())
+    assert {code_of(response) for response in refusals()} == {"OVERLOADED"}
     assert not all(one.done() for one in reading)
     for one in reading:
         one.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
     assert 7 * MIB < peak <= 12 * MIB
-    assert held(servers) <= 12 * MIB
+    assert body_bytes(servers) <= 12 * MIB
     for number in (2, 99):
         good = await client(number)
         assert (await good.ask("POST", CONNECTED_PATH, b'{"player_token":"x"}', GOOD)).status == 200
@@ -120,25 +120,25 @@ async def test_address_at_its_share_leaves_space_for_others(
     await hold_half(servers, client)
     first, second = await client(2), await client(2)
     await begin(first, LARGE, MIB)
-    await until(lambda: held(servers) == HALF + LARGE)
+    await until(lambda: body_bytes(servers) == HALF + LARGE)
     await begin(second, LARGE, MIB)
     response = await second.read()
     assert (response.status, code_of(response)) == (503, "OVERLOADED")
     assert (response.headers["retry-after"], response.headers["connection"]) == ("1", "close")
     assert "address" in response.json["detail"]
     assert await is_closed(second)
-    assert held(servers) == HALF + LARGE
+    assert body_bytes(servers) == HALF + LARGE
     other = await client(3)
     assert (await other.ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
     first.writer.write(b" " * (MIB - LARGE))
     assert code_of(await first.read()) == "BODY_INVALID"
-    assert held(servers) == HALF
+    assert body_bytes(servers) == HALF
 
 
 async def test_many_clients_of_one_address_may_use_half(servers: Servers, client: Client) -> None:
     for number in range(1, 5):
         await begin(await client(2), LARGE, MIB)
-        await until(lambda number=number: held(servers) == number * LARGE)  # type: ignore[misc]
+        await until(lambda number=number: body_bytes(servers) == number * LARGE)  # type: ignore[misc]
     refused = await (await client(2)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)
     assert code_of(refused) == "OVERLOADED"
     assert (await (await client(3)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
@@ -147,18 +147,18 @@ async def test_many_clients_of_one_address_may_use_half(servers: Servers, client
 async def test_small_bodies_fit_when_large_ones_do_not(servers: Servers, client: Client) -> None:
     for number in range(2, 11):
         await begin(await client(number), MIB - 1, MIB)
-    await until(lambda: held(servers) >= 8 * (MIB - 1))
+    await until(lambda: body_bytes(servers) >= 8 * (MIB - 1))
     refused = await (await client(20)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)
     assert code_of(refused) == "OVERLOADED"
     slow = await client(20)
     body = body_of(60 * KIB)
     slow.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(len(body))})
-    before = held(servers)
+    before = body_bytes(servers)
     slow.writer.write(body[:1000])
-    await until(lambda: held(servers) == before + 1000)
+    await until(lambda: body_bytes(servers) == before + 1000)
     slow.writer.write(body[1000:])
     assert (await slow.read()).status == 200
-    assert held(servers) == before
+    assert body_bytes(servers) == before
 
 
 async def test_unfinished_small_bodies_are_limited(servers: Servers, client: Client) -> None:
@@ -166,14 +166,14 @@ async def test_unfinished_small_bodies_are_limited(servers: Servers, client: Cli
     codes = []
     for _ in range(40):
         connection = await client(2)
-        before = held(servers)
+        before = body_bytes(servers)
         connection.say("POST", JOIN, None, {**GOOD, "content-length": "60000"})
         connection.writer.write(b" " * 59_999)
-        await until(lambda before=before: held(servers) != before or before > HALF + SHARE)  # type: ignore[misc]
+        await until(lambda before=before: body_bytes(servers) != before or before > HALF + SHARE)  # type: ignore[misc]
         if before + 59_999 > HALF + SHARE * 3 // 2:
             codes.append(code_of(await connection.read()))
     assert codes == ["OVERLOADED"] * (40 - SHARE * 3 // 2 // 59_999)
-    assert held(servers) <= HALF + SHARE * 3 // 2
+    assert body_bytes(servers) <= HALF + SHARE * 3 // 2
 
 
 async def test_large_body_counts_until_its_response(servers: Servers, client: Client) -> None:
@@ -182,17 +182,17 @@ async def test_large_body_counts_until_its_response(servers: Servers, client: Cl
     body = body_of(LARGE)
     connection.say("POST", "/cloud/groups", body, TOKEN)
     await until(servers.control.begun.is_set)
-    assert held(servers) == len(body)
+    assert body_bytes(servers) == len(body)
     connection.say("POST", VALIDATE, body_of(100 * KIB), TOKEN)
-    await until(lambda: held(servers) == len(body) + 100 * KIB)
+    await until(lambda: body_bytes(servers) == len(body) + 100 * KIB)
     servers.control.go_on.set()
     assert [(await connection.read()).status for _ in range(2)] == [200, 200]
-    assert held(servers) == 0
+    assert body_bytes(servers) == 0
 
 
 async def test_metric_reports_the_bytes_held(servers: Servers, client: Client) -> None:
     await begin(await client(), 300 * KIB, MIB)
-    await until(lambda: held(servers) == 300 * KIB)
+    await until(lambda: body_bytes(servers) == 300 * KIB)
     line = f'hosting_request_bodies_bytes{{door="http"}} {300.0 * KIB}'
     assert line.encode() in servers.metrics.render()
 
@@ -236,14 +236,14 @@ async def test_budget_is_released_after_a_client_that(
         assert code_of(await connection.read()) == code
         if code != "BODY_INVALID":
             # The budget is released before the client has read the error.
-            assert held(servers) == 0
+            assert body_bytes(servers) == 0
     else:
-        await until(lambda: held(servers) > 0 or servers.control.calls != [])
+        await until(lambda: body_bytes(servers) > 0 or servers.control.calls != [])
     connection.writer.transport.abort()
-    await until(lambda: held(servers) == 0)
+    await until(lambda: body_bytes(servers) == 0)
     again = await client()
     assert (await again.ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
-    await until(lambda: held(servers) == 0)
+    await until(lambda: body_bytes(servers) == 0)
 
 
 async def test_budget_is_released_after_a_receive_timeout(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ async def test_budget_is_released_after_a_receive_timeout(tmp_path: Path) -> Non
         connection = await HttpConnection.open(servers.http.address)
         await begin(connection, LARGE, MIB)
         assert code_of(await connection.read()) == "REQUEST_TIMEOUT"
-        assert held(servers) == 0
+        assert body_bytes(servers) == 0
         await connection.close()
 
 
@@ -267,12 +267,12 @@ async def test_budget_is_released_after_a_disconnect_or_shutdown(
         size = str(LARGE if is_whole else MIB)
         connection.say("POST", "/cloud/groups", None, {**TOKEN, "content-length": size})
         connection.writer.write(body_of(LARGE))
-        await until(lambda: held(servers) == LARGE)
+        await until(lambda: body_bytes(servers) == LARGE)
         if end == "client":
             connection.writer.transport.abort()
         else:
             await servers.server.stop(0.0)
-        await until(lambda: held(servers) == 0)
+        await until(lambda: body_bytes(servers) == 0)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ async def test_large_body_without_a_token_is_rejected_unread(
     response = await connection.read()
     assert (response.status, code_of(response)) == (401, code)
     assert response.headers["www-authenticate"] == "Bearer"
-    assert held(servers) == 0
+    assert body_bytes(servers) == 0
     # A client that continues to send can read the error before the server closes the connection.
     for _ in range(5):
         connection.writer.write(b" " * 20 * KIB)
@@ -324,10 +324,10 @@ async def test_tokenless_operation_accepts_large_bodies(servers: Servers, client
     padded = b'{"lobby_id":"x"}' + b" " * LARGE
     connection.say("POST", JOIN, None, {"content-length": str(len(padded) + 1)})
     connection.writer.write(padded)
-    await until(lambda: held(servers) == len(padded))
+    await until(lambda: body_bytes(servers) == len(padded))
     connection.writer.write(b" ")
     assert code_of(await connection.read()) == "TOKEN_MISSING"
-    assert held(servers) == 0
+    assert body_bytes(servers) == 0
 
 
 @pytest.mark.parametrize(
@@ -360,6 +360,6 @@ async def test_share_belongs_to_the_client_behind_a_proxy(tmp_path: Path) -> Non
                 assert code_of(await connection.read()) == "OVERLOADED"
             else:
                 own = number + 6 if number < 0 else 6 + number // 2
-                await until(lambda own=own: held(servers) == LARGE * own)  # type: ignore[misc]
+                await until(lambda own=own: body_bytes(servers) == LARGE * own)  # type: ignore[misc]
         for connection in connections:
             await connection.close()

@@ -40,7 +40,7 @@ class SlowService(SmallService):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.check_count = 0
         self.may_know = asyncio.Event()
         self.given_up = 0
 
@@ -50,7 +50,7 @@ class SlowService(SmallService):
         return super().authorize(call)
 
     async def _ask(self, call: Call) -> Caller:
-        self.asked += 1
+        self.check_count += 1
         try:
             await self.may_know.wait()
         except asyncio.CancelledError:
@@ -81,7 +81,7 @@ async def api(request: pytest.FixtureRequest, service: SlowService) -> AsyncIter
 
 async def test_slow_token_check_does_not_block_others(api: Api, service: SlowService) -> None:
     slow = asyncio.create_task(api.call("PlayerConnected", {"player_token": "x"}, CLOUD))
-    await until(lambda: service.asked == 1)
+    await until(lambda: service.check_count == 1)
     assert (await api.call("PlayerConnected", {"player_token": "x"}, GOOD)).code == "OK"
     assert not slow.done()
     service.may_know.set()
@@ -116,7 +116,7 @@ async def test_pipelined_responses_keep_their_order(service: SlowService) -> Non
         connection = await HttpConnection.open(api.address)
         connection.say("POST", PATH, BODY, {"authorization": "Bearer cloud_bad"})
         connection.say("POST", PATH, BODY, GOOD)
-        await until(lambda: service.asked == 1)
+        await until(lambda: service.check_count == 1)
         assert service.calls == []
         service.may_know.set()
         assert code_of(await connection.read()) == "TOKEN_REVOKED"
@@ -130,7 +130,7 @@ async def test_client_disconnect_cancels_a_slow_token_check(service: SlowService
         assert isinstance(api, HttpApi)
         connection = await HttpConnection.open(api.address)
         connection.say("POST", PATH, BODY, CLOUD)
-        await until(lambda: service.asked == 1)
+        await until(lambda: service.check_count == 1)
         await connection.close()
         await until(lambda: service.given_up == 1)
         await until(lambda: metrics.http.in_flight == 0)

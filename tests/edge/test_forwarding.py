@@ -322,9 +322,9 @@ async def test_back_end_with_many_requests_queues_and_is_served(tmp_path: Path) 
         await until(lambda: servers.control.waiting == 2)
         for connection in connections[2:]:
             connection.say("POST", "/cloud/groups", NAME, CLOUD)
-        *served, gone = connections
+        *served, disconnecting = connections
         await until(lambda: servers.metrics.http.in_flight == 6)
-        await gone.close()
+        await disconnecting.close()
         await until(lambda: servers.metrics.http.in_flight == 5)
         servers.control.go_on.set()
         assert [(await connection.read()).status for connection in served] == [200] * 5

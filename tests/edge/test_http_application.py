@@ -195,11 +195,11 @@ def cors_of(response: Response) -> dict[str, str]:
 
 
 def preflight(method: str, origin: str) -> Mapping[str, str]:
-    wanted = "authorization,content-type"
+    header_names = "authorization,content-type"
     return {
         "origin": origin,
         "access-control-request-method": method,
-        "access-control-request-headers": wanted,
+        "access-control-request-headers": header_names,
     }
 
 

@@ -37,8 +37,8 @@ WITH_BODY = sorted(slug for slug in BY_SLUG.keys() & EXAMPLES if BY_SLUG[slug].b
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(openapi.document(METHODS.values()))
-    return made
+    parsed: dict[str, Any] = json.loads(openapi.document(METHODS.values()))
+    return parsed
 
 
 def operations(document: dict[str, Any]) -> dict[str, Any]:
@@ -129,13 +129,13 @@ def test_status_lists_exactly_its_codes(document: dict[str, Any]) -> None:
 
 
 def test_reading_operation_never_returns_a_disk_error() -> None:
-    told = {
+    slugs = {
         slug for slug, method in BY_SLUG.items() if "STORAGE_FULL" in codes_by_status(method)[503]
     }
     validations = {slug for slug in BY_SLUG if slug.startswith("validate_")}
     assert len(validations) == 4
     reads = {slug for slug, method in BY_SLUG.items() if method.http_method == "GET"}
-    assert told == BY_SLUG.keys() - validations - reads
+    assert slugs == BY_SLUG.keys() - validations - reads
 
 
 def test_tokens_are_security_schemes(document: dict[str, Any]) -> None:
@@ -204,15 +204,15 @@ def mutations(slug: str) -> Iterator[dict[str, Any]]:
     ]
     for place in [*([name] for name in (*names, "no_such_member")), *inner(body_of(method))]:
         for value in (ABSENT, *VALUES):
-            made = body_of(method)
-            target: Any = made
+            body = body_of(method)
+            target: Any = body
             for part in place[:-1]:
                 target = target[part]
             if value is not ABSENT:
                 target[place[-1]] = value
             elif isinstance(target, dict):
                 target.pop(place[-1], None)
-            yield made
+            yield body
 
 
 def inner(value: Any, place: tuple[Any, ...] = ()) -> Iterator[list[Any]]:

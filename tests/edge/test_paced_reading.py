@@ -77,7 +77,7 @@ async def test_requests_pipelined_behind_a_waiting_one_stay_unparsed(
     connection.say("POST", JOIN_PATH, JOIN, GOOD)
     connection.writer.write(SHORTEST * 3000)
     await service.waiting.wait()
-    assert sum(isinstance(held, Request) for held in gc.get_objects()) <= 250
+    assert sum(isinstance(one, Request) for one in gc.get_objects()) <= 250
     service.may_join.set()
     assert [(await connection.read()).status for _ in range(3001)] == [200] + [404] * 3000
 
@@ -94,7 +94,7 @@ class Keeping(SmallService):
 
 async def test_bodies_in_one_chunk_arrive_whole_and_in_order() -> None:
     states = [b'"' + b"%d" % n * length + b'"' for n in range(8) for length in (1, 2000, 60_000)]
-    asked = b"".join(
+    content = b"".join(
         b"PUT /matchmaker/lobbies/state HTTP/1.1\r\nhost:\r\nauthorization: Bearer pub_good\r\n"
         b"content-length: %d\r\n\r\n%b%b" % (len(state), state, SHORTEST)
         for state in states
@@ -102,7 +102,7 @@ async def test_bodies_in_one_chunk_arrive_whole_and_in_order() -> None:
     service = Keeping()
     async with connections_to(service) as connect:
         connection = await connect()
-        connection.writer.write(asked)
+        connection.writer.write(content)
         statuses = [(await connection.read()).status for _ in range(2 * len(states))]
     assert statuses == [200, 404] * len(states)
     assert service.states == states
@@ -218,11 +218,11 @@ async def test_endless_head_stores_at_most_128_fields(connect: Connect) -> None:
 
 async def come_to_rest(transport: asyncio.Transport) -> None:
     """Waits until the kernel's buffers of an unread connection are full."""
-    left, quiet = -1, 0
-    while quiet < 20:
+    left, idle_rounds = -1, 0
+    while idle_rounds < 20:
         await asyncio.sleep(0.01)
         before, left = left, transport.get_write_buffer_size()
-        quiet = quiet + 1 if left == before else 0
+        idle_rounds = idle_rounds + 1 if left == before else 0
 
 
 @pytest.mark.full

@@ -277,10 +277,10 @@ async def test_no_change_is_missed_between_reading_and_watching(servers: Servers
     follower = await HttpConnection.open(servers.http.address)
 
     async def follow() -> None:
-        path, told = BILLING, ""
-        while told != "99":
+        path, value = BILLING, ""
+        while value != "99":
             response: Response = await follower.ask("GET", path, None, CLOUD)
-            told = response.json["group"].get("payment_succeeded_ts", "")
+            value = response.json["group"].get("payment_succeeded_ts", "")
             path = f"{BILLING}?watch_index={response.json['watch']['index']}"
 
     following = asyncio.create_task(follow())

@@ -103,7 +103,7 @@ def test_wrong_method_returns_the_allowed_methods(
 
 
 @pytest.mark.parametrize(
-    ("sent", "given"),
+    ("sent", "lobby_id"),
     [
         ("team%2Falice", "team/alice"),
         ("team%2falice", "team/alice"),
@@ -114,10 +114,10 @@ def test_wrong_method_returns_the_allowed_methods(
         ("%61%2F..", "a/.."),
     ],
 )
-def test_encoded_slash_belongs_to_its_parameter(routes: Routes, sent: str, given: str) -> None:
+def test_encoded_slash_belongs_to_its_parameter(routes: Routes, sent: str, lobby_id: str) -> None:
     path = decode_path(f"/cloud/games/arena/matchmaker/lobbies/{sent}".encode())
     method, parameters = routes.match("DELETE", path)
-    assert (method.slug, parameters) == ("detach", {"game_id": "arena", "lobby_id": given})
+    assert (method.slug, parameters) == ("detach", {"game_id": "arena", "lobby_id": lobby_id})
     assert routes.allowed_methods(path) == ("DELETE",)
 
 

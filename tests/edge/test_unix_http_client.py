@@ -291,16 +291,16 @@ async def test_started_stream_is_forwarded_and_not_retried(tmp_path: Path) -> No
 
     server = await asyncio.start_unix_server(serve, path)
     upstream = UnixHttpClient(path, answer_timeout_ms=int(1_000 * PATIENCE_S))
-    taken: asyncio.Queue[bytes] = asyncio.Queue()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
     for is_whole in (True, False):
-        asking = asyncio.create_task(upstream.ask(HEAD, b"", is_safe=True, take=taken.put_nowait))
-        assert await asyncio.wait_for(taken.get(), PATIENCE_S) == b"first "
+        asking = asyncio.create_task(upstream.ask(HEAD, b"", is_safe=True, take=chunks.put_nowait))
+        assert await asyncio.wait_for(chunks.get(), PATIENCE_S) == b"first "
         assert not asking.done()
         go_on.set()
         if is_whole:
             reply = await asking
             assert (reply.status, reply.body) == (200, b"")
-            assert await taken.get() == b"second"
+            assert await chunks.get() == b"second"
             continue
         with pytest.raises(NoResponse) as caught:
             await asking
@@ -320,9 +320,9 @@ async def test_error_response_is_not_streamed(tmp_path: Path) -> None:
 
     server = await asyncio.start_unix_server(serve, path)
     upstream = UnixHttpClient(path, answer_timeout_ms=int(1_000 * PATIENCE_S))
-    taken: list[bytes] = []
-    reply = await upstream.ask(HEAD, b"", is_safe=True, take=taken.append)
-    assert (reply.status, reply.body, taken) == (503, b"{}", [])
+    chunks: list[bytes] = []
+    reply = await upstream.ask(HEAD, b"", is_safe=True, take=chunks.append)
+    assert (reply.status, reply.body, chunks) == (503, b"{}", [])
     upstream.close()
     server.close()
 

@@ -139,10 +139,10 @@ async def test_public_server_does_not_accept_batches(servers: Servers) -> None:
 
 def replies_of(answer: HttpResponse) -> list[Reply]:
     replies = woken_batch_format.WokenReplyReader()
-    told = replies.feed(answer.body)
+    numbered = replies.feed(answer.body)
     replies.end()
-    assert [number for number, _ in told] == list(range(len(told)))
-    return [reply for _, reply in told]
+    assert [number for number, _ in numbered] == list(range(len(numbered)))
+    return [reply for _, reply in numbered]
 
 
 async def test_each_request_has_its_own_token_client_and_ray() -> None:

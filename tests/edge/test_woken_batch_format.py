@@ -30,8 +30,8 @@ _ANSWERS = st.builds(
 
 
 @given(st.lists(_ASKED, max_size=5))
-def test_requests_round_trip(asked: list[WokenRequest]) -> None:
-    assert woken_batch_format.read_requests(woken_batch_format.write_requests(asked)) == asked
+def test_requests_round_trip(requests: list[WokenRequest]) -> None:
+    assert woken_batch_format.read_requests(woken_batch_format.write_requests(requests)) == requests
 
 
 _PARTS = st.lists(st.lists(st.tuples(st.integers(0, 200), _ANSWERS), max_size=4), max_size=4)
@@ -43,15 +43,15 @@ def test_responses_round_trip_in_any_chunks(
 ) -> None:
     written = b"".join(map(woken_batch_format.write_responses, parts))
     replies = woken_batch_format.WokenReplyReader()
-    told: list[tuple[int, Reply]] = []
+    numbered: list[tuple[int, Reply]] = []
     for start in range(0, len(written), piece_bytes):
-        told += replies.feed(written[start : start + piece_bytes])
+        numbered += replies.feed(written[start : start + piece_bytes])
     replies.end()
     answers = [one for part in parts for one in part]
-    assert [(number, reply.status, reply.body) for number, reply in told] == [
+    assert [(number, reply.status, reply.body) for number, reply in numbered] == [
         (number, answer.status, answer.body) for number, answer in answers
     ]
-    for (_, reply), (_, answer) in zip(told, answers, strict=True):
+    for (_, reply), (_, answer) in zip(numbered, answers, strict=True):
         assert reply.fields == {b"content-type": answer.content_type, **dict(answer.headers or ())}
 
 
@@ -73,8 +73,8 @@ def test_shared_body_is_sent_once() -> None:
         [(n, HttpResponse(200, body, "ray")) for n in range(50)]
     )
     assert len(written) < 3 * len(body)
-    told = woken_batch_format.WokenReplyReader().feed(written)
-    assert [(number, reply.body) for number, reply in told] == [(n, body) for n in range(50)]
+    numbered = woken_batch_format.WokenReplyReader().feed(written)
+    assert [(number, reply.body) for number, reply in numbered] == [(n, body) for n in range(50)]
 
 
 @pytest.mark.parametrize(

@@ -184,8 +184,8 @@ async def test_pending_releases_are_bounded_and_the_oldest_are_dropped(refused_u
 
 def test_back_off_grows_to_its_maximum() -> None:
     pauses = Pauses(first_s=0.1, longest_s=1.0)
-    taken = [pauses.take() for _ in range(8)]
-    for pause_s, ceiling_s in zip(taken, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0), strict=True):
+    pauses_s = [pauses.take() for _ in range(8)]
+    for pause_s, ceiling_s in zip(pauses_s, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0), strict=True):
         assert ceiling_s / 2 <= pause_s <= ceiling_s
 
 
@@ -205,19 +205,19 @@ ENVIRONMENT = {
 
 
 def test_settings_come_from_the_environment() -> None:
-    given = read_settings(ENVIRONMENT)
-    assert (given.api_url, given.lobby_id, given.port) == (
+    settings = read_settings(ENVIRONMENT)
+    assert (settings.api_url, settings.lobby_id, settings.port) == (
         "http://127.0.0.1:8080",
         "0001-lobby",
         9000,
     )
-    assert "secret" not in repr(given)
+    assert "secret" not in repr(settings)
 
 
 def test_named_port_and_largest_limit_are_used() -> None:
-    given = read_settings(ENVIRONMENT | {"PORT_GAME": "9001", "HOSTING_MAX_PLAYERS_PARTY": "20"})
-    assert given.port == 9001
-    assert given.max_players == 20
+    settings = read_settings(ENVIRONMENT | {"PORT_GAME": "9001", "HOSTING_MAX_PLAYERS_PARTY": "20"})
+    assert settings.port == 9001
+    assert settings.max_players == 20
 
 
 def test_all_environment_problems_are_reported_at_once() -> None:

@@ -95,8 +95,8 @@ def test_every_player_token_error_has_its_close_code() -> None:
 
 def test_1000_messages_per_second_exceed_the_burst() -> None:
     bucket = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, now_s=0)
-    taken = sum(bucket.take(1, number / 1000) for number in range(1000))
-    assert taken == pytest.approx(MESSAGES_BURST + MESSAGES_PER_S, abs=2)
+    accepted = sum(bucket.take(1, number / 1000) for number in range(1000))
+    assert accepted == pytest.approx(MESSAGES_BURST + MESSAGES_PER_S, abs=2)
     refused_first = next(
         number for number in range(1000) if not _fresh_bucket_after(number).take(1, number / 1000)
     )

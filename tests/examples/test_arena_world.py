@@ -315,9 +315,9 @@ def check_one_step(world: World) -> None:
     assert len(world.gems) >= GEM_COUNT
     # Points equal the values of taken gems minus the dropped ones. A dropped gem may be taken in
     # the same tick.
-    taken = sum(gem.value for gem in gems_before.values() if gem.id not in world.gems)
+    collected_value = sum(gem.value for gem in gems_before.values() if gem.id not in world.gems)
     knocks = sum(
         player.shaken_until_tick == world.tick + SHAKEN_TICKS for player in world.players.values()
     )
     won = sum(player.score for player in world.players.values()) - score_before
-    assert taken - knocks <= won <= taken
+    assert collected_value - knocks <= won <= collected_value

@@ -45,7 +45,7 @@ def test_unmodified_bzflag_server_starts_serves_and_ends(full_service: FullServi
     headers = {"authorization": f"Bearer {full_service.cloud_token}"}
 
     def cloud(method: str, path: str, body: Any = None) -> Any:
-        url = f"http://{full_service.said['http']}{path}"
+        url = f"http://{full_service.ready['http']}{path}"
         answer = httpx.request(method, url, json=body, headers=headers, timeout=60)
         assert answer.status_code == 200, answer.text
         return answer.json()

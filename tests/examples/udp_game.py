@@ -105,12 +105,12 @@ class Stage:
         headers = {"authorization": f"Bearer {token}", "idempotency-key": key}
 
         def answer() -> httpx.Response | None:
-            url = f"http://{self.full_service.said['http']}{path}"
+            url = f"http://{self.full_service.ready['http']}{path}"
             try:
-                given = httpx.request(method, url, json=body, headers=headers, timeout=60)
+                response = httpx.request(method, url, json=body, headers=headers, timeout=60)
             except httpx.TransportError:
                 return None
-            return None if given.status_code == 503 else given
+            return None if response.status_code == 503 else response
 
         return first(answer)
 
@@ -194,7 +194,7 @@ class Stage:
         body = {"game_mode": BY_HAND, "ports": ports}
         created = self.cloud("POST", f"{PATH}/lobbies/attach", body)
         environment = {
-            "HOSTING_API_URL": f"http://{self.full_service.said['http']}",
+            "HOSTING_API_URL": f"http://{self.full_service.ready['http']}",
             "HOSTING_LOBBY_ID": created["lobby_id"],
             "HOSTING_LOBBY_TOKEN": created["lobby_token"],
             "HOSTING_MAX_PLAYERS": "8",
@@ -226,7 +226,7 @@ class Bots:
     def __init__(self, stage: Stage, mode: str, count: int, seconds: int) -> None:
         token_file = stage.full_service.folder / "public.token"
         token_file.write_text(stage.public_token)
-        api = f"http://{stage.full_service.said['http']}"
+        api = f"http://{stage.full_service.ready['http']}"
         command = [
             *(str(stage.programs / "udp-bot"), "--json", "--api", api, "--mode", mode),
             *("--token-file", str(token_file), "--count", str(count), "--seconds", str(seconds)),

@@ -93,8 +93,8 @@ class Ledger:
                 changes[ticket.lobby_id].append((ticket.answered_at, 1))
                 changes[ticket.lobby_id].append((ticket.surely_until, -1))
         for lobby_id, moments in changes.items():
-            taken = itertools.accumulate(change for _, change in sorted(moments))
-            most = max(taken)
+            slot_counts = itertools.accumulate(change for _, change in sorted(moments))
+            most = max(slot_counts)
             limit = self.lobbies[lobby_id].limit
             assert most <= limit, f"{most} slots of {limit} were taken at once"
 

@@ -116,9 +116,9 @@ async def send(
     token: str = "client",
     **headers: str,
 ) -> Response:
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
     authorization = {"authorization": f"Bearer {shared.tokens[token]}"}
-    return await shared.transports.http.request(method, path, authorization | given, text)
+    return await shared.transports.http.request(method, path, authorization | header_fields, text)
 
 
 def paths_of(problem: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -73,13 +73,13 @@ def altered(token: str) -> str:
 async def test_invalid_token_returns_its_code_and_changes_nothing(
     shared: SharedPlane, operation: str
 ) -> None:
-    taken = PORT_OWNER[operation]
-    kind = min(taken)
+    accepted_kinds = PORT_OWNER[operation]
+    kind = min(accepted_kinds)
     wrong: dict[str | None, str] = {None: "TOKEN_MISSING"}
     for name in WORDS:
         token = shared.tokens[name]
-        wrong[altered(token)] = "TOKEN_INVALID" if name in taken else "FORBIDDEN"
-        if name not in taken:
+        wrong[altered(token)] = "TOKEN_INVALID" if name in accepted_kinds else "FORBIDDEN"
+        if name not in accepted_kinds:
             wrong[token] = "FORBIDDEN"
     good = shared.tokens[kind]
     wrong |= dict.fromkeys(

@@ -113,13 +113,13 @@ async def test_reader_has_every_fact_exactly_once_across_kills(
     await plane.stop()
 
 
-async def act(session: ApiSession, told: list[tuple[str, str]]) -> None:
+async def act(session: ApiSession, facts: list[tuple[str, str]]) -> None:
     while True:
         lobby = await session.attach("crowd", is_ready=False)
-        told.append((lobby.id, "made"))
+        facts.append((lobby.id, "made"))
         await session.must("ready", token=lobby.token)
-        told.append((lobby.id, "ready"))
+        facts.append((lobby.id, "ready"))
         await session.must("closed", {"is_closed": True}, token=lobby.token)
-        told.append((lobby.id, "closed"))
+        facts.append((lobby.id, "closed"))
         await session.detach(lobby)
-        told.append((lobby.id, "ended"))
+        facts.append((lobby.id, "ended"))

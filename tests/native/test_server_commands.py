@@ -18,9 +18,9 @@ SERVER = b"s" * 16
 
 @pytest.fixture
 def engine() -> Iterator[_native.Engine]:
-    made = open_engine(None)
-    yield made
-    made.close()
+    opened = open_engine(None)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def find(engine: _native.Engine, creation: _native.Make | int | None) -> _native
 def test_find_creates_an_allowed_lobby_and_waits(
     engine: _native.Engine, servers: _native.Servers
 ) -> None:
-    held = find(engine, make(tags=[("map", "sea")], lobby_config=b'{"a": 1}'))
-    lobby = engine.lobby(held.lobby)
+    hold = find(engine, make(tags=[("map", "sea")], lobby_config=b'{"a": 1}'))
+    lobby = engine.lobby(hold.lobby)
     assert lobby is not None
     assert (lobby.is_ours, lobby.is_public, lobby.is_ready, lobby.ports) == (True, True, False, ())
     assert (lobby.tags, lobby.lobby_config) == ({"map": "sea"}, b'{"a": 1}')
@@ -65,7 +65,7 @@ def test_find_creates_an_allowed_lobby_and_waits(
     assert engine.lobby_of_token(token) == lobby.id
     engine.ready(lobby.id)
     [resolved] = engine.take_resolved()
-    assert (resolved.hold, resolved.placed is not None) == (held.hold, True)
+    assert (resolved.hold, resolved.placed is not None) == (hold.hold, True)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,13 @@ def test_create_returns_its_own_lobby_or_no_capacity(engine: _native.Engine) -> 
 def test_waiting_find_receives_the_exit_code(
     engine: _native.Engine, servers: _native.Servers
 ) -> None:
-    held = find(engine, make())
-    assert servers.exited(held.lobby, 3)[0] is True
+    hold = find(engine, make())
+    assert servers.exited(hold.lobby, 3)[0] is True
     [resolved] = engine.take_resolved()
     assert resolved.refusal is not None
     assert resolved.refusal.slug == "MATCHMAKER_LOBBY_START_FAILED"
     assert resolved.refusal.context == {"reason": "exited", "exit_code": 3}
-    assert servers.wanted_since(2)[3] == [held.lobby]
+    assert servers.wanted_since(2)[3] == [hold.lobby]
 
 
 def test_idle_lobbies_are_reported_and_stopped_unless_used(
@@ -128,8 +128,8 @@ def test_idle_lobbies_are_reported_and_stopped_unless_used(
 
 
 def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Servers) -> None:
-    wanted = [GAME, ("web", "https", "host", 0, 0), ("raw", "tcp", "range", 20_000, 20_004)]
-    ports, _ = servers.lease(SERVER, NAMESPACE, "local", wanted)
+    requested = [GAME, ("web", "https", "host", 0, 0), ("raw", "tcp", "range", 20_000, 20_004)]
+    ports, _ = servers.lease(SERVER, NAMESPACE, "local", requested)
     assert [(port.name, port.number > 0, port.range) for port in ports] == [
         ("game", True, None),
         ("web", False, None),
@@ -140,8 +140,8 @@ def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Ser
     servers.set_backends(SERVER, [("game", "127.0.0.1", 12_000)])
     routes = servers.routes_since(0)
     assert routes.is_complete
-    told = [(route.owner, route.port.name, route.port.backend) for route in routes.changed]
-    assert told == [(SERVER, "game", ("127.0.0.1", 12_000)), (SERVER, "web", None)]
+    changes = [(route.owner, route.port.name, route.port.backend) for route in routes.changed]
+    assert changes == [(SERVER, "game", ("127.0.0.1", 12_000)), (SERVER, "web", None)]
     assert servers.end_lease(SERVER)[0] is True
     assert servers.routes_since(routes.version).removed == [SERVER]
     assert servers.ports_returned(SERVER)[0] is True

@@ -18,8 +18,8 @@ TOKENS = {kind: f"{kind}_" + "Ab9-" * 12 for kind in KINDS}
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    with logged() as made:
-        yield made
+    with logged() as output:
+        yield output
 
 
 def lines(stream: io.StringIO) -> list[Any]:
@@ -56,16 +56,16 @@ def test_exception_is_logged_with_its_traceback(stream: io.StringIO) -> None:
 
 
 def test_records_below_the_level_are_dropped() -> None:
-    with logged(level="warning") as made:
+    with logged(level="warning") as output:
         get_logger("pyservice.test").info("chatter")
-    assert made.getvalue() == ""
+    assert output.getvalue() == ""
 
 
 def test_terminal_output_is_text() -> None:
-    with logged(format="console") as made:
+    with logged(format="console") as output:
         get_logger("pyservice.test").info("something happened", count=3)
-    assert "something happened" in made.getvalue()
-    assert not made.getvalue().startswith("{")
+    assert "something happened" in output.getvalue()
+    assert not output.getvalue().startswith("{")
 
 
 @pytest.mark.parametrize("kind", KINDS)

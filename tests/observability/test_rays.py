@@ -64,7 +64,7 @@ def end(rays: Rays, trace: Trace, code: str = OK) -> bool:
     return bool(rays.take_all())
 
 
-def quiet(service: str = "data-plane", **options: Any) -> Rays:
+def make_rays(service: str = "data-plane", **options: Any) -> Rays:
     """Returns rays of which the random selection draws none of the next 3,600 requests."""
     with mock.patch("random.random", return_value=1.0 - 2.0**-53):
         return Rays(service, **options)
@@ -86,7 +86,7 @@ def fail(rays: Rays, operation: str = "find", trace: Trace | None = None) -> Non
 
 
 def test_failed_slow_or_traced_requests_are_stored() -> None:
-    rays = quiet()
+    rays = make_rays()
     assert not end(rays, a_trace())
     assert end(rays, a_trace(), "NOT_FOUND")
     assert end(rays, a_trace(took_s=0.11))
@@ -96,7 +96,7 @@ def test_failed_slow_or_traced_requests_are_stored() -> None:
 
 
 def test_time_in_a_watch_does_not_count_as_slow() -> None:
-    rays = quiet()
+    rays = make_rays()
     trace = a_trace(took_s=40.0)
     trace.is_held = True
     assert not end(rays, trace)
@@ -112,7 +112,7 @@ def test_one_in_a_hundred_other_requests_is_stored() -> None:
 
 
 def test_internal_server_follows_the_public_servers_choice() -> None:
-    rays = quiet("control-plane", is_internal=True)
+    rays = make_rays("control-plane", is_internal=True)
     assert not end(rays, a_trace(parent_span("00")))
     assert end(rays, a_trace(parent_span("01")))
     assert end(rays, a_trace(parent_span("00")), "INTERNAL")
@@ -120,7 +120,7 @@ def test_internal_server_follows_the_public_servers_choice() -> None:
 
 def test_both_planes_store_rays_chosen_by_one() -> None:
     public = Rays("data-plane", per_second=MANY, queued_max=MANY)
-    internal = quiet("control-plane", is_internal=True, per_second=MANY, queued_max=MANY)
+    internal = make_rays("control-plane", is_internal=True, per_second=MANY, queued_max=MANY)
     drawn = 0
     for _ in range(20 * ONE_IN):
         trace = a_trace()
@@ -131,7 +131,7 @@ def test_both_planes_store_rays_chosen_by_one() -> None:
 
 
 def test_forwarded_request_names_the_public_span() -> None:
-    rays = quiet()
+    rays = make_rays()
     trace = a_trace(parent_span())
     traceparent = rays.pass_on(trace)
     assert traceparent == f"00-{RAY}-{trace.span_id}-01"
@@ -142,13 +142,13 @@ def test_forwarded_request_names_the_public_span() -> None:
 
 def test_rays_over_rate_or_queue_limit_are_dropped_and_counted() -> None:
     count = RayMetrics()
-    rays = quiet(per_second=5, count=count)
+    rays = make_rays(per_second=5, count=count)
     assert sum(end(rays, a_trace(), "INTERNAL") for _ in range(8)) == 5
     # Requested rays have a separate quota.
     assert end(rays, a_trace(parent_span()))
     assert (count.kept, count.dropped) == (6, 3)
 
-    rays = quiet(queued_max=2, count=(count := RayMetrics()))
+    rays = make_rays(queued_max=2, count=(count := RayMetrics()))
     for _ in range(3):
         fail(rays)
     assert (count.kept, count.dropped) == (2, 1)
@@ -208,10 +208,10 @@ class Store:
     def __init__(self) -> None:
         self.stored: list[pb.SpanSet] = []
         self.failures: list[str] = []
-        self.asked = 0
+        self.call_count = 0
 
     async def __call__(self, span_sets: Sequence[pb.SpanSet]) -> None:
-        self.asked += 1
+        self.call_count += 1
         if self.failures:
             raise ServiceError(self.failures.pop(0))
         self.stored += span_sets
@@ -226,13 +226,13 @@ async def until(is_so: object, timeout_s: float = PATIENCE_S) -> None:
 
 async def test_failed_store_is_retried_and_rejected_spans_are_dropped() -> None:
     count, store = RayMetrics(), Store()
-    rays = quiet(count=count)
+    rays = make_rays(count=count)
     delivery = RayDelivery(rays, store, None, 10)
     async with running(delivery):
         store.failures = ["CONTROL_PLANE_UNAVAILABLE", "CONTROL_PLANE_UNAVAILABLE"]
         fail(rays)
         await until(lambda: store.stored)
-        assert (store.asked, count.dropped) == (3, 0)
+        assert (store.call_count, count.dropped) == (3, 0)
         store.failures = ["BODY_INVALID"]
         fail(rays)
         await until(lambda: count.dropped == 1)
@@ -250,7 +250,7 @@ async def test_oldest_spans_are_dropped_and_counted_during_an_outage() -> None:
         await gate.wait()
         stored.extend(span_sets)
 
-    rays = quiet(count=count, per_second=1_000)
+    rays = make_rays(count=count, per_second=1_000)
     delivery = RayDelivery(rays, store, None, 3)
     async with running(delivery):
         fail(rays, "first")
@@ -264,7 +264,7 @@ async def test_oldest_spans_are_dropped_and_counted_during_an_outage() -> None:
 
 
 async def test_private_spans_are_exported_and_not_stored() -> None:
-    store, rays = Store(), quiet()
+    store, rays = Store(), make_rays()
     with running_collector() as collector:
         delivery = RayDelivery(rays, store, collector.url, 10)
         async with running(delivery):
@@ -275,12 +275,12 @@ async def test_private_spans_are_exported_and_not_stored() -> None:
         await delivery.close()
         assert [span.name for span in collector.of_ray("1" * 32)] == ["http none"]
         assert [span.name for span in collector.of_ray(RAY)] == ["http find"]
-    assert store.asked == 0
+    assert store.call_count == 0
 
 
 @pytest.mark.full
 async def test_unreachable_collector_blocks_nothing() -> None:
-    rays = quiet()
+    rays = make_rays()
     delivery = RayDelivery(rays, Store(), "http://127.0.0.1:9/v1/traces", 10)
     fail(rays)
     async with asyncio.timeout(PATIENCE_S):

@@ -113,7 +113,7 @@ def test_parent_that_exits_at_once_leaves_no_child(tmp_path: Path, number: signa
 
 
 def test_rejected_start_leaves_no_child(tmp_path: Path) -> None:
-    household = SupervisedService(tmp_path)
-    assert household.spawn("--set", "nonsense=1").wait(WAIT_S) == 1
-    assert not processes_of(household.data_dir)
-    assert not household.data_dir.exists()
+    service = SupervisedService(tmp_path)
+    assert service.spawn("--set", "nonsense=1").wait(WAIT_S) == 1
+    assert not processes_of(service.data_dir)
+    assert not service.data_dir.exists()

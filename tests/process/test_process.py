@@ -224,18 +224,18 @@ async def test_wait_for_exit_ends_at_a_forced_shutdown() -> None:
 async def test_ready_file_on_a_full_disk_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
+    retries: list[int] = []
 
     def full_once(path: Path, content: bytes, mode: int = 0o600) -> None:
-        if not told:
+        if not retries:
             raise OSError(errno.ENOSPC, "No space left on device")
         write_file(path, content, mode)
 
     monkeypatch.setattr("pyservice.process.ready_report.write_file", full_once)
     monkeypatch.setattr("pyservice.process.ready_report._RETRY_MS", 1)
     path = tmp_path / "ready.json"
-    await report_ready(path, {"a": 1}, StopSignals(), lambda _, retry_ms: told.append(retry_ms))
-    assert told == [1]
+    await report_ready(path, {"a": 1}, StopSignals(), lambda _, retry_ms: retries.append(retry_ms))
+    assert retries == [1]
     assert json.loads(path.read_text()) == {"a": 1}
     with pytest.raises(OSError, match="missing"):
         await report_ready(tmp_path / "missing" / "x", {}, StopSignals(), lambda *_: None)

@@ -34,9 +34,9 @@ def server_archive(*command: str, **files: bytes) -> bytes:
 def upload_build(cloud: Cloud, game: str, archive: bytes, name: str = "server", **form: Any) -> str:
     digest = hashlib.sha256(archive).hexdigest()
     image = {"path": "server.tar", "content_length": len(archive), "sha256": digest}
-    made = cloud(
+    response = cloud(
         "POST", f"/cloud/games/{game}/builds", {"display_name": name, "image_file": image, **form}
     )
-    httpx.put(made["image_presigned_request"]["url"], content=archive).raise_for_status()
-    cloud("POST", f"/cloud/uploads/{made['upload_id']}/complete", {})
-    return str(made["build_id"])
+    httpx.put(response["image_presigned_request"]["url"], content=archive).raise_for_status()
+    cloud("POST", f"/cloud/uploads/{response['upload_id']}/complete", {})
+    return str(response["build_id"])

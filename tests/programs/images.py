@@ -99,12 +99,14 @@ def saved(
     **more: Any,
 ) -> bytes:
     """Returns an image in the format of `docker save` before Docker 25."""
-    told = _told(config, layers, **more)
-    name = hashlib.sha256(told).hexdigest()
+    image_config = _image_config(config, layers, **more)
+    name = hashlib.sha256(image_config).hexdigest()
     paths = [f"{number:064x}/layer.tar" for number in range(len(layers))]
     manifest = [{"Config": f"{name}.json", "RepoTags": tags, "Layers": paths}]
     files = dict(zip(paths, layers, strict=True))
-    return tar({f"{name}.json": told, **files, "manifest.json": json.dumps(manifest).encode()})
+    return tar(
+        {f"{name}.json": image_config, **files, "manifest.json": json.dumps(manifest).encode()}
+    )
 
 
 def laid_out(
@@ -118,12 +120,12 @@ def laid_out(
     versions of `docker save` add.
     """
     packed = [gzipped(one) for one in layers]
-    told = _told(config, layers)
-    blobs = {_blob(one): one for one in (told, *packed)}
+    image_config = _image_config(config, layers)
+    blobs = {_blob(one): one for one in (image_config, *packed)}
     manifest = json.dumps(
         {
             "schemaVersion": 2,
-            "config": _descriptor(told),
+            "config": _descriptor(image_config),
             "layers": [_descriptor(one) for one in packed],
         }
     ).encode()
@@ -140,7 +142,7 @@ def laid_out(
     if with_manifest:
         paths = [_blob(one) for one in packed]
         files["manifest.json"] = json.dumps(
-            [{"Config": _blob(told), "RepoTags": [tag], "Layers": paths}]
+            [{"Config": _blob(image_config), "RepoTags": [tag], "Layers": paths}]
         ).encode()
     return tar(files)
 
@@ -148,14 +150,14 @@ def laid_out(
 def bundle(
     *more: tuple[tarfile.TarInfo, bytes], config: Mapping[str, Any] | None = None, **process: Any
 ) -> bytes:
-    told = {
+    runtime_config = {
         "ociVersion": "1.0.2",
         "process": {"args": [PROGRAM], "cwd": "/", **process},
         "root": {"path": "rootfs"},
         **(config or {}),
     }
     return layer(
-        file("./config.json", json.dumps(told).encode()),
+        file("./config.json", json.dumps(runtime_config).encode()),
         folder("./rootfs"),
         folder("./rootfs/bin"),
         file(f"./rootfs{PROGRAM}", server_program(), 0o755),
@@ -163,7 +165,7 @@ def bundle(
     )
 
 
-def _told(config: Mapping[str, Any] | None, layers: Sequence[bytes], **more: Any) -> bytes:
+def _image_config(config: Mapping[str, Any] | None, layers: Sequence[bytes], **more: Any) -> bytes:
     usual = {"Entrypoint": [PROGRAM], "Cmd": ["--usual"]}
     digests = [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in layers]
     return json.dumps(

@@ -33,8 +33,8 @@ def write(text: bytes) -> None:
         text = text[os.write(1, text) :]
 
 
-def beside(work: Callable[..., None], *given: int) -> int:
-    threading.Thread(target=work, args=given, daemon=True).start()
+def beside(work: Callable[..., None], *arguments: int) -> int:
+    threading.Thread(target=work, args=arguments, daemon=True).start()
     return server.main()
 
 
@@ -56,9 +56,9 @@ def leak_when_told() -> None:
 
 
 def leak() -> None:
-    held = []
+    blocks = []
     while True:
-        held.append(b"\1" * (4 << 20))
+        blocks.append(b"\1" * (4 << 20))
         time.sleep(0.005)
 
 
@@ -119,8 +119,8 @@ def spies() -> int:
 
 def ranges() -> int:
     first, last = (int(os.environ[f"PORT_RANGE_{end}_GAME"]) for end in ("MIN", "MAX"))
-    told = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("PORT")}
-    server.say("told", json.dumps(told))
+    ports = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("PORT")}
+    server.say("told", json.dumps(ports))
     for number in range(first, last + 1):
         try:
             socket.create_server(("127.0.0.1", number)).close()

@@ -52,14 +52,14 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_build_needs_neither_rustfmt_nor_clippy(machine: Machine) -> None:
-    told = machine.check()
-    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+    result = machine.check()
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_lint_names_both_missing_tools_and_distribution_packages(machine: Machine) -> None:
-    told = machine.check("lint")
-    assert told.returncode == 1
-    assert told.stderr.splitlines() == [
+    result = machine.check("lint")
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
         "missing: rustfmt",
         "  install: apt-get install rustfmt",
         "missing: clippy",
@@ -69,9 +69,9 @@ def test_lint_names_both_missing_tools_and_distribution_packages(machine: Machin
 
 def test_rustup_commands_are_printed_where_rustup_exists(machine: Machine) -> None:
     machine.add("rustup", "exit 0")
-    told = machine.check("lint")
-    assert told.returncode == 1
-    assert [line for line in told.stderr.splitlines() if "install:" in line] == [
+    result = machine.check("lint")
+    assert result.returncode == 1
+    assert [line for line in result.stderr.splitlines() if "install:" in line] == [
         "  install: rustup component add rustfmt",
         "  install: rustup component add clippy",
     ]
@@ -79,15 +79,15 @@ def test_rustup_commands_are_printed_where_rustup_exists(machine: Machine) -> No
 
 def test_lint_passes_with_both_tools(machine: Machine) -> None:
     machine.add("cargo", "exit 0")
-    told = machine.check("lint")
-    assert (told.returncode, told.stderr) == (0, "")
+    result = machine.check("lint")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_old_rust_is_updated_by_its_own_installer(machine: Machine) -> None:
     machine.add("rustc", "echo 'rustc 1.87.0'")
-    told = machine.check()
-    assert told.returncode == 1
-    assert told.stderr.splitlines() == [
+    result = machine.check()
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
         "missing: Rust 1.88 or newer (found: 1.87.0)",
         "  install: see https://rustup.rs, or apt-get install cargo where it is new enough",
     ]
@@ -96,10 +96,10 @@ def test_old_rust_is_updated_by_its_own_installer(machine: Machine) -> None:
 
 
 def test_lint_checks_its_tools_first(machine: Machine) -> None:
-    told = machine.run("scripts/lint")
-    assert told.returncode == 1
-    assert told.stdout == ""
-    assert [line for line in told.stderr.splitlines() if "install:" not in line] == [
+    result = machine.run("scripts/lint")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert [line for line in result.stderr.splitlines() if "install:" not in line] == [
         "missing: rustfmt",
         "missing: clippy",
     ]

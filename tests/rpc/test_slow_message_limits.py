@@ -223,16 +223,16 @@ async def test_large_messages_count_until_their_response(stage: Stage) -> None:
     message = b"\x0a\x24" + LOBBY_ID.encode() + b"\xc2\x3e" + bytes(coded) + padding
     method: Any = stage.api.channel.unary_unary("/hosting.v1.Matchmaker/JoinLobby")
     calls = [method(message, metadata=tuple(GOOD.items())) for _ in range(6)]
-    held = 4 * len(message)
+    body_bytes = 4 * len(message)
     codes = stage.metrics.grpc.meters["join"].codes
     await until(lambda: codes.get("OVERLOADED") == 2)
-    assert stage.metrics.grpc.body_bytes == held
+    assert stage.metrics.grpc.body_bytes == body_bytes
     assert (await stage.api.call("PlayerConnected", CONNECTED)).code == "OK"
-    told = [call for call in calls if call.done()]
+    refused = [call for call in calls if call.done()]
     [first, second] = [call for call in calls if not call.done()][:2]
-    assert [await call.code() for call in told] == [grpc.StatusCode.UNAVAILABLE] * 2
+    assert [await call.code() for call in refused] == [grpc.StatusCode.UNAVAILABLE] * 2
     first.cancel()
-    await until(lambda: stage.metrics.grpc.body_bytes == held - len(message))
+    await until(lambda: stage.metrics.grpc.body_bytes == body_bytes - len(message))
     stage.service.may_join.set()
     await second
     await until(lambda: stage.metrics.grpc.body_bytes == 0)

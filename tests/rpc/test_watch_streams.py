@@ -30,7 +30,7 @@ class Counter:
 
     def __init__(self) -> None:
         self.number = 0
-        self.asked: list[str] = []
+        self.watch_indexes: list[str] = []
         self.left = 0
         self._changed = asyncio.Condition()
         self.impatient = 0
@@ -48,7 +48,7 @@ class Counter:
     async def run(
         self, request: pb.GetLiveEventsRequest, caller: Caller
     ) -> pb.GetLiveEventsResponse:
-        self.asked.append(request.watch_index)
+        self.watch_indexes.append(request.watch_index)
         try:
             if self.impatient:
                 self.impatient -= 1
@@ -98,7 +98,7 @@ async def test_stream_sends_the_current_and_each_newer_response(
         answer = await stream.read()
         assert isinstance(answer, pb.StreamLiveEventsResponse)
         assert answer.watch.index == str(number)
-    assert counter.asked[:3] == ["", "0", "5"]
+    assert counter.watch_indexes[:3] == ["", "0", "5"]
     stream.cancel()
 
 
@@ -108,7 +108,7 @@ async def test_stream_starts_at_the_clients_index(
     await counter.raise_to(3)
     stream = _stream(channel, watch_index="3")
     reading = asyncio.ensure_future(stream.read())
-    while counter.asked != ["3"]:
+    while counter.watch_indexes != ["3"]:
         await asyncio.sleep(0)
     assert not reading.done()
     await counter.raise_to(4)
@@ -125,7 +125,7 @@ async def test_equal_response_is_not_sent_twice(
     stream = _stream(channel)
     first = await stream.read()
     assert isinstance(first, pb.StreamLiveEventsResponse)
-    while len(counter.asked) < 20:
+    while len(counter.watch_indexes) < 20:
         await asyncio.sleep(0.001)
     await counter.raise_to(1)
     second = await stream.read()
@@ -139,7 +139,7 @@ async def test_disconnect_ends_the_waiting_request(
 ) -> None:
     stream = _stream(channel)
     await stream.read()
-    while len(counter.asked) < 2:
+    while len(counter.watch_indexes) < 2:
         await asyncio.sleep(0)
     stream.cancel()
     async with asyncio.timeout(PATIENCE_S):

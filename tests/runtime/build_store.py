@@ -20,11 +20,11 @@ class Store:
     ) -> None:
         self.source = (archive, compression, sha256)
         self.archives: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.fault: Exception | None = None
 
     async def __call__(self, game_id: str, build_id: str) -> BuildSource:
-        self.asked.append(f"{game_id}/{build_id}")
+        self.requests.append(f"{game_id}/{build_id}")
         if self.fault is not None:
             raise self.fault
         archive, compression, sha256 = self.source

@@ -15,5 +15,5 @@ def unpacked_builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def host(tmp_path: Path, unpacked_builds: Path) -> AsyncIterator[RuntimeHost]:
-    async with open_host(tmp_path, unpacked_builds) as made:
-        yield made
+    async with open_host(tmp_path, unpacked_builds) as host:
+        yield host

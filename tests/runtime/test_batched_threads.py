@@ -17,9 +17,9 @@ THREADS = 3
 
 @pytest.fixture
 def workers() -> Iterator[BatchedThreads]:
-    made = BatchedThreads(THREADS, "test")
-    yield made
-    made.close()
+    threads = BatchedThreads(THREADS, "test")
+    yield threads
+    threads.close()
 
 
 async def test_concurrent_calls_each_get_their_result(workers: BatchedThreads) -> None:

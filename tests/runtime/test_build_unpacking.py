@@ -196,7 +196,7 @@ async def test_unpacking_waits_when_the_disk_reaches_its_reserve(folder: Path) -
     assert list(folder.iterdir()) == []
     store.source = (whole(), "none", None)
     assert (await opened(folder, store).unpacked(GAME, BUILD)).root.is_dir()
-    assert len(store.asked) == 2
+    assert len(store.requests) == 2
 
 
 WRONG: Final = {
@@ -243,7 +243,7 @@ async def test_concurrent_requests_unpack_a_build_once(folder: Path) -> None:
     found = await asyncio.gather(*others)
     assert all(one is found[0] for one in found)
     assert await builds.unpacked(GAME, BUILD) is found[0]
-    assert store.asked == [f"{GAME}/{BUILD}"], "the cancelled request did not stop the unpacking"
+    assert store.requests == [f"{GAME}/{BUILD}"], "the cancelled request did not stop the unpacking"
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
 
@@ -298,10 +298,10 @@ async def test_complete_build_survives_a_service_restart_but_not_a_reboot(folder
     store = Store(whole())
     first = await opened(folder, store).unpacked(GAME, BUILD)
     assert await opened(folder, store).unpacked(GAME, BUILD) == first
-    assert len(store.asked) == 1
+    assert len(store.requests) == 1
     # The build was unpacked before a reboot, perhaps not to its end.
     (folder / BUILD / "boot_id").write_text("0b9e0f5c-0000-4000-8000-000000000000")
     (first.root / "data/map").write_bytes(b"")
     again = await opened(folder, store).unpacked(GAME, BUILD)
     assert (again.root / "data/map").stat().st_size == 3 << 20
-    assert len(store.asked) == 2
+    assert len(store.requests) == 2

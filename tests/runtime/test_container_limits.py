@@ -40,7 +40,7 @@ def begun(containers: ContainerRuntime, folder: Path, *command: str) -> RunFolde
     return run
 
 
-async def said(run: RunFolder) -> list[str]:
+async def output_lines(run: RunFolder) -> list[str]:
     async def looked() -> list[str]:
         return [line.text for line in run.lines()]
 
@@ -56,12 +56,12 @@ async def test_fork_bomb_in_a_container_ends_with_its_container(tmp_path: Path) 
     assert found is not None, problem
     greedy = begun(found, tmp_path / "greedy", "/usr/bin/perl", "-e", FORKS)
     try:
-        [made] = await said(greedy)
-        assert PROCESSES_MAX - FEW <= int(made) < PROCESSES_MAX
+        [count] = await output_lines(greedy)
+        assert PROCESSES_MAX - FEW <= int(count) < PROCESSES_MAX
         other = begun(found, tmp_path / "other", "/bin/sh", "-c", "sleep 0 & wait; echo well")
-        assert await said(other) == ["well"]
+        assert await output_lines(other) == ["well"]
         files = begun(found, tmp_path / "files", "/bin/sh", "-c", "ulimit -Hn")
-        [most] = await said(files)
+        [most] = await output_lines(files)
         assert int(most) <= 65_536
     finally:
         greedy.stop(0)

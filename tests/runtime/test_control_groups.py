@@ -56,10 +56,10 @@ async def groups(host: RuntimeHost, tmp_path: Path) -> AsyncIterator[Groups]:
     await host.drop()
     host.node = dataclasses.replace(host.node, groups=found)
     await host.start()
-    made = Groups(found)
-    yield made
+    groups = Groups(found)
+    yield groups
     await host.supervisor.stop_all(asyncio.Event())
-    assert [path for path in made.parents.values() if path.exists()] == []
+    assert [path for path in groups.parents.values() if path.exists()] == []
 
 
 @pytest.mark.parametrize(

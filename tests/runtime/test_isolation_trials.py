@@ -59,8 +59,15 @@ class Machine:
         path.chmod(0o755)
         return path
 
-    def chosen(self, wanted: str, keeper: Path) -> Any:
-        command = [sys.executable, "-c", CHOOSES, wanted, str(keeper), str(self.folder / "trials")]
+    def chosen(self, isolation: str, keeper: Path) -> Any:
+        command = [
+            sys.executable,
+            "-c",
+            CHOOSES,
+            isolation,
+            str(keeper),
+            str(self.folder / "trials"),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
@@ -70,10 +77,10 @@ class Machine:
 def machine() -> Iterator[Machine]:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o777)
-        made = Machine(Path(name))
-        if made.chosen("landlock", made.keeper())[0] is None:
+        machine = Machine(Path(name))
+        if machine.chosen("landlock", machine.keeper())[0] is None:
             pytest.skip("this kernel has no Landlock")
-        yield made
+        yield machine
 
 
 def test_landlock_is_chosen_without_user_namespaces(machine: Machine) -> None:

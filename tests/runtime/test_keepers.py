@@ -43,9 +43,9 @@ async def followed(logs: LogReader, path: Path, stream: LogStream) -> list[LogLi
 
 @pytest.fixture
 def logs() -> Iterator[LogReader]:
-    made = LogReader()
-    yield made
-    made.close()
+    reader = LogReader()
+    yield reader
+    reader.close()
 
 
 @pytest.mark.full
@@ -117,9 +117,9 @@ async def test_long_line_is_split_between_two_characters(
 
 
 async def test_missing_folder_has_no_lines(tmp_path: Path, logs: LogReader) -> None:
-    gone = tmp_path / "gone"
-    assert await logs.newest(gone, "std_out") == ([], 0, True)
-    assert await logs.after(gone, "std_err", 4711) is None
+    missing = tmp_path / "gone"
+    assert await logs.newest(missing, "std_out") == ([], 0, True)
+    assert await logs.after(missing, "std_err", 4711) is None
 
 
 async def test_log_follower_is_notified_of_growth(host: RuntimeHost) -> None:
@@ -194,9 +194,9 @@ async def test_program_can_only_access_its_build_and_its_own_folder(
     }
     host.supervisor.ensure_running(replace(order, env=places))
     await host.reports.end(order.id)
-    said = [line.text for line in host.of(order).lines() if line.stream == "std_out"]
+    lines = [line.text for line in host.of(order).lines() if line.stream == "std_out"]
     # The program has the three standard descriptors and the one that lists the folder.
-    assert said == ["wrote what is its own", "read its build", "0", "4"], isolation
+    assert lines == ["wrote what is its own", "read its build", "0", "4"], isolation
 
 
 async def test_ineffective_isolation_is_not_chosen(tmp_path: Path) -> None:

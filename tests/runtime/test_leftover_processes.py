@@ -41,8 +41,8 @@ UNMARKED: Final = "setsid env -i /bin/sh -c 'echo $$; exec sleep 3600' & wait"
 async def host() -> AsyncIterator[RuntimeHost]:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
-        async with open_host(Path(name), Path(name) / "builds") as made:
-            yield made
+        async with open_host(Path(name), Path(name) / "builds") as host:
+            yield host
 
 
 @pytest.fixture(autouse=True)

@@ -114,9 +114,9 @@ async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
     await eventually(is_over)
     state = run.state()
     assert state is not None
-    said = [line.text for line in run.lines()]
-    assert (state.status, state.exit_code, runtime_failure(run)) == ("ended", 3, None), said
-    assert said[1:] == [
+    lines = [line.text for line in run.lines()]
+    assert (state.status, state.exit_code, runtime_failure(run)) == ("ended", 3, None), lines
+    assert lines[1:] == [
         "write /own written",
         "write /tmp/own written",
         "see / bin dev etc own proc tmp",

@@ -55,7 +55,7 @@ async def number_of(host: RuntimeHost, order: RunRequest) -> int:
     return int(number)
 
 
-async def taken(host: RuntimeHost, count: int) -> dict[int, RunRequest]:
+async def running_on_ports(host: RuntimeHost, count: int) -> dict[int, RunRequest]:
     orders = [await host.running(ports=GAME) for _ in range(count)]
     numbers = {await number_of(host, order): order for order in orders}
     assert len(numbers) == count
@@ -76,7 +76,7 @@ async def test_port_is_quarantined_after_its_run_and_then_reused(
     host: RuntimeHost, few: range
 ) -> None:
     clock = with_clock(host)
-    running = await taken(host, FEW)
+    running = await running_on_ports(host, FEW)
     assert set(running) == set(few)
     number, order = running.popitem()
     await ended(host, order)
@@ -95,16 +95,16 @@ async def test_run_gets_a_free_port_and_never_a_quarantined_one(
     with_clock(host)
     resting = set()
     for _ in range(FEW - 2):
-        [(number, order)] = (await taken(host, 1)).items()
+        [(number, order)] = (await running_on_ports(host, 1)).items()
         assert number not in resting
         resting.add(number)
         await ended(host, order)
-    last = await taken(host, 2)
+    last = await running_on_ports(host, 2)
     assert set(last) == set(few) - resting
 
 
 async def test_quarantine_survives_a_service_restart(host: RuntimeHost, few: range) -> None:
-    running = await taken(host, FEW)
+    running = await running_on_ports(host, FEW)
     orders = list(running.items())
     goes_on, (lately, one), (long_ago, other), (ahead, third) = orders[0], *orders[1:4]
     for order in (one, other, third):
@@ -127,7 +127,7 @@ async def test_quarantine_survives_a_service_restart(host: RuntimeHost, few: ran
 
 
 async def test_restart_keeps_the_rest_of_the_quarantine(host: RuntimeHost, few: range) -> None:
-    [(number, order)] = (await taken(host, 1)).items()
+    [(number, order)] = (await running_on_ports(host, 1)).items()
     await ended(host, order)
     found = StoredRun(host.of(order).path)
     for passed_s, left_s in (
@@ -201,5 +201,5 @@ def test_build_with_quarantined_ports_leaves_half_to_others() -> None:
 @pytest.mark.usefixtures("no_foreign_programs")
 def test_build_with_many_running_servers_may_use_all_ports() -> None:
     placements = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=Clock())
-    taken = [placements.allocate(order_of("one game", 8)) for _ in range(len(MANY) // 8)]
-    assert len({port.number for one in taken for port in one.ports.values()}) == len(MANY)
+    placed = [placements.allocate(order_of("one game", 8)) for _ in range(len(MANY) // 8)]
+    assert len({port.number for one in placed for port in one.ports.values()}) == len(MANY)

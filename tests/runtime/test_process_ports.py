@@ -54,8 +54,8 @@ def kind(request: pytest.FixtureRequest) -> socket.SocketKind:
 
 @pytest.fixture
 def foreigner(kind: socket.SocketKind) -> Iterator[Foreigner]:
-    with closing(Foreigner(kind, NUMBERS, FREE)) as made:
-        yield made
+    with closing(Foreigner(kind, NUMBERS, FREE)) as foreigner:
+        yield foreigner
 
 
 @pytest.fixture
@@ -128,14 +128,14 @@ def draw(kind: socket.SocketKind) -> int | None:
 
 
 def hold(kind: socket.SocketKind, address: str) -> socket.socket:
-    held = socket.socket(family_of(address), kind)
-    if held.family is socket.AF_INET6:
-        held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind((address, ONE[0]))
+    listener = socket.socket(family_of(address), kind)
+    if listener.family is socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, ONE[0]))
     if kind is socket.SOCK_STREAM:
-        held.listen()
-    return held
+        listener.listen()
+    return listener
 
 
 @pytest.mark.parametrize("address", [*LOOPBACKS, *EVERYWHERE])
@@ -200,8 +200,8 @@ def deny_ipv6() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     no_new_privileges, set_seccomp, by_filter = 38, 22, 2
     assert libc.prctl(no_new_privileges, 1, 0, 0, 0) == 0
-    given = Filter(len(program), packed)
-    assert libc.prctl(set_seccomp, by_filter, ctypes.byref(given)) == 0
+    program_filter = Filter(len(program), packed)
+    assert libc.prctl(set_seccomp, by_filter, ctypes.byref(program_filter)) == 0
 
 
 @pytest.mark.full

@@ -29,8 +29,8 @@ SAYS: Final = "logs of ended game servers are removed before their 7 days"
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[RuntimeHost]:
-    async with open_host(tmp_path, tmp_path / "builds") as made:
-        yield made
+    async with open_host(tmp_path, tmp_path / "builds") as host:
+        yield host
 
 
 async def ended(host: RuntimeHost, *ages_s: float) -> list[RunRequest]:
@@ -62,7 +62,7 @@ async def test_oldest_logs_are_removed_until_the_disk_has_space(host: RuntimeHos
         return len(kept(host, orders)) > left
 
     tidied = RunRetention(servers(host), has_too_little)
-    with logged() as said:
+    with logged() as log:
         await tidied.remove_expired()
         assert kept(host, orders) == [1, 3]
         left = 1
@@ -70,13 +70,13 @@ async def test_oldest_logs_are_removed_until_the_disk_has_space(host: RuntimeHos
         assert kept(host, orders) == [1]
     assert await host.lines(orders[1], 1) == ["said"]
     assert await host.lines(runs, 1) == ["said"]
-    assert said.getvalue().count(SAYS) == 1
-    with logged() as said:
+    assert log.getvalue().count(SAYS) == 1
+    with logged() as log:
         await tidied.remove_expired()
         left = 0
         await tidied.remove_expired()
     assert kept(host, orders) == []
-    assert said.getvalue().count(SAYS) == 1
+    assert log.getvalue().count(SAYS) == 1
 
 
 async def test_full_disk_keeps_running_and_recent_runs(host: RuntimeHost) -> None:

@@ -29,13 +29,13 @@ LONG: Final = "0192f000-0000-7000-8000-0000000000f1"
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[RuntimeHost]:
-    async with open_host(tmp_path, tmp_path / "builds") as made:
-        yield made
+    async with open_host(tmp_path, tmp_path / "builds") as host:
+        yield host
 
 
 async def about_to_be_laid_out(host: RuntimeHost, run_id: str) -> None:
     await until(lambda: host.supervisor.runs[run_id].state == "preparing")
-    await until(lambda: host.store.asked)
+    await until(lambda: host.store.requests)
 
 
 async def test_failed_preparation_of_a_run_is_retried(host: RuntimeHost) -> None:
@@ -86,20 +86,20 @@ async def test_run_without_an_owner_record_is_ended_unless_requested(
     host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_cleanup, "UNOWNED_GRACE_S", 0.5)
-    wanted, foreign, other = [await host.running() for _ in range(3)]
-    pids = {order.id: host.pid_of(order) for order in (wanted, foreign, other)}
+    owned, foreign, other = [await host.running() for _ in range(3)]
+    pids = {order.id: host.pid_of(order) for order in (owned, foreign, other)}
     await host.drop()
-    for order in (wanted, foreign):
+    for order in (owned, foreign):
         _remove_owner(host.of(order))
     await host.start()
-    host.supervisor.ensure_running(wanted)
+    host.supervisor.ensure_running(owned)
     await until(lambda: (host.of(foreign).path / "told").exists())
     assert not is_alive(pids[foreign.id])
-    assert host.supervisor.runs.keys() == {wanted.id, other.id}
-    assert is_alive(pids[wanted.id])
+    assert host.supervisor.runs.keys() == {owned.id, other.id}
+    assert is_alive(pids[owned.id])
     assert is_alive(pids[other.id])
-    host.supervisor.end(wanted.id, 0)
-    assert (await host.reports.end(wanted.id)).reason == "stopped"
+    host.supervisor.end(owned.id, 0)
+    assert (await host.reports.end(owned.id)).reason == "stopped"
     await host.anew()
     assert host.supervisor.runs.keys() == {other.id}
 

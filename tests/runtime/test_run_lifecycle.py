@@ -69,14 +69,14 @@ async def test_impossible_run_is_reported_with_a_sentence_and_no_process(host: R
         UNFINDABLE: build_of("nobody-has-this"),
         BROKEN: build_of("./not-in-it"),
     }
-    wanted = {
+    orders = {
         "is not a tar": host.want(build_id=UNUSABLE),
         "nobody-has-this is not in any of": host.want(build_id=UNFINDABLE),
         "not-in-it": host.want(build_id=BROKEN),
         "there is no such build": host.want(build_id="0192f000-0000-7000-8000-0000000000ff"),
         "a NUL": host.want("echo \0"),
     }
-    ends = {sentence: await host.reports.end(order.id) for sentence, order in wanted.items()}
+    ends = {sentence: await host.reports.end(order.id) for sentence, order in orders.items()}
     assert [end.reason for end in ends.values()] == [
         *("build_unusable", "exec_failed", "exec_failed", "build_unusable", "exec_failed")
     ]
@@ -84,8 +84,8 @@ async def test_impossible_run_is_reported_with_a_sentence_and_no_process(host: R
         assert sentence in end.message
         assert (end.exit_code, end.started_ms) == (None, None)
     await until(lambda: not host.supervisor.runs)
-    begun = [order for order in wanted.values() if host.of(order).path.exists()]
-    assert begun == [wanted["not-in-it"]], "a run without a keeper has no folder"
+    begun = [order for order in orders.values() if host.of(order).path.exists()]
+    assert begun == [orders["not-in-it"]], "a run without a keeper has no folder"
     assert host.supervisor.capacity.free == CAPACITY
 
 

@@ -25,9 +25,9 @@ FULL: Final = f"echo early >&2; yes {TEXT} | head -n 1000000; echo late"
 
 @pytest.fixture
 def logs() -> Iterator[LogReader]:
-    made = LogReader()
-    yield made
-    made.close()
+    reader = LogReader()
+    yield reader
+    reader.close()
 
 
 class Count:

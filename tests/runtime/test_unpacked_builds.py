@@ -73,7 +73,7 @@ async def test_build_requested_during_the_cleanup_stays_whole(folder: Path) -> N
     found = await builds.unpacked(GAME, BUILD)
     await removing
     assert (found.root / "data/map").stat().st_size == 3 << 20
-    assert len(store.asked) == 1
+    assert len(store.requests) == 1
 
 
 @pytest.mark.full
@@ -118,7 +118,7 @@ async def test_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
     builds = opened(folder, store)
     assert {path.stat().st_ino for path in folder.glob("*/root/data/map")} == maps
     await builds.unpacked(GAME, ids[0])
-    assert store.asked.count(f"{GAME}/{ids[0]}") == 2
+    assert store.requests.count(f"{GAME}/{ids[0]}") == 2
     _of_an_earlier_boot(folder, ids[0])
     builds = opened(folder, store)
     await builds.unpacked(GAME, ids[0])
@@ -185,4 +185,4 @@ async def test_unreadable_build_stays_for_its_runs(folder: Path) -> None:
     boot_id.unlink()
     boot_id.write_bytes(content)
     assert await builds.unpacked(GAME, BUILD) == first
-    assert len(store.asked) == 1
+    assert len(store.requests) == 1

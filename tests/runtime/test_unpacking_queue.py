@@ -35,7 +35,7 @@ def build_id(number: int) -> str:
 
 class Gated:
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._gates: dict[str, asyncio.Event] = {}
 
     def release(self, *build_ids: str) -> None:
@@ -46,7 +46,7 @@ class Gated:
         return self._gates.setdefault(one, asyncio.Event())
 
     async def __call__(self, game_id: str, build_id: str) -> BuildSource:
-        self.asked.append(build_id)
+        self.requests.append(build_id)
         return BuildSource("archive", "none", None, self._blocks(build_id), len(tar()))
 
     async def _blocks(self, build_id: str) -> AsyncIterator[bytes]:
@@ -68,25 +68,25 @@ class UnpackingQueue:
         return task
 
     async def started(self, *numbers: int) -> None:
-        wanted = [build_id(number) for number in numbers]
-        await until(lambda: len(self.store.asked) >= len(wanted))
-        assert self.store.asked == wanted
+        build_ids = [build_id(number) for number in numbers]
+        await until(lambda: len(self.store.requests) >= len(build_ids))
+        assert self.store.requests == build_ids
 
     async def close(self) -> None:
         for task in self._waiting:
             task.cancel()
-        self.store.release(*self.store.asked)
+        self.store.release(*self.store.requests)
         await until(lambda: not self.builds._unpacking)
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
 
 @pytest.fixture
 async def queue(tmp_path: Path) -> AsyncIterator[UnpackingQueue]:
-    made = UnpackingQueue(tmp_path / "builds")
+    queue = UnpackingQueue(tmp_path / "builds")
     try:
-        yield made
+        yield queue
     finally:
-        await made.close()
+        await queue.close()
 
 
 async def test_few_builds_unpack_at_once_in_request_order(queue: UnpackingQueue) -> None:
@@ -98,7 +98,7 @@ async def test_few_builds_unpack_at_once_in_request_order(queue: UnpackingQueue)
     await queue.started(0, 1, 2)
     queue.store.release(*(build_id(number) for number in range(5)))
     assert all(build.root.is_dir() for build in await asyncio.gather(*tasks))
-    assert queue.store.asked == [build_id(number) for number in range(5)]
+    assert queue.store.requests == [build_id(number) for number in range(5)]
 
 
 @pytest.mark.full
@@ -112,7 +112,7 @@ async def test_game_with_many_builds_does_not_delay_other_games(queue: Unpacking
     assert not any(task.done() for task in mine)
     queue.store.release(*(build_id(number) for number in range(6)))
     await asyncio.gather(*mine)
-    assert queue.store.asked == [build_id(number) for number in (0, 6, 1, 2, 3, 4, 5)]
+    assert queue.store.requests == [build_id(number) for number in (0, 6, 1, 2, 3, 4, 5)]
 
 
 async def test_build_without_a_waiting_request_leaves_the_queue(queue: UnpackingQueue) -> None:
@@ -125,7 +125,7 @@ async def test_build_without_a_waiting_request_leaves_the_queue(queue: Unpacking
     await asyncio.gather(beside, return_exceptions=True)
     queue.store.release(build_id(0), build_id(2))
     await asyncio.gather(first, third)
-    assert queue.store.asked == [build_id(0), build_id(2)]
+    assert queue.store.requests == [build_id(0), build_id(2)]
 
 
 async def test_request_after_a_cancelled_one_gets_the_build(queue: UnpackingQueue) -> None:
@@ -135,7 +135,7 @@ async def test_request_after_a_cancelled_one_gets_the_build(queue: UnpackingQueu
     again = queue.ask("game", 1)
     queue.store.release(build_id(0), build_id(1))
     assert (await first).root != (await again).root
-    assert queue.store.asked == [build_id(0), build_id(1)]
+    assert queue.store.requests == [build_id(0), build_id(1)]
 
 
 async def test_started_unpacking_continues_for_the_next_request(queue: UnpackingQueue) -> None:
@@ -146,7 +146,7 @@ async def test_started_unpacking_continues_for_the_next_request(queue: Unpacking
     patient = queue.ask("game", 0)
     queue.store.release(build_id(0))
     assert (await patient).root.is_dir()
-    assert queue.store.asked == [build_id(0)]
+    assert queue.store.requests == [build_id(0)]
 
 
 async def test_unpacking_past_its_deadline_frees_its_position(
@@ -195,14 +195,14 @@ async def test_unpacking_uses_no_shared_threads(queue: UnpackingQueue) -> None:
     common = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(common)
     let_go = threading.Event()
-    held = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
+    occupying = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
     try:
         queue.store.release(build_id(0))
         assert (await queue.ask("game", 0)).root.is_dir()
-        assert not held.done()
+        assert not occupying.done()
     finally:
         let_go.set()
-        await held
+        await occupying
 
 
 async def test_server_waiting_for_its_build_is_preparing_and_stoppable(
@@ -214,16 +214,16 @@ async def test_server_waiting_for_its_build_is_preparing_and_stoppable(
     await host.start()
     try:
         first = host.want(build_id=build_id(0))
-        await until(lambda: store.asked)
+        await until(lambda: store.requests)
         waits = host.want(build_id=build_id(1))
         run = host.supervisor.runs[waits.id]
         await until(lambda: run.state == "preparing")
         host.supervisor.end(waits.id, 0)
         end = await host.reports.end(waits.id)
-        assert (end.reason, store.asked) == ("stopped", [build_id(0)])
+        assert (end.reason, store.requests) == ("stopped", [build_id(0)])
         assert host.supervisor.runs[first.id].state == "preparing"
     finally:
-        store.release(*store.asked)
+        store.release(*store.requests)
         await until(lambda: not host.supervisor.builds._unpacking)
         host.supervisor.end(first.id, 0)
         await host.reports.end(first.id)

@@ -86,14 +86,14 @@ async def host(tmp_path: Path) -> AsyncIterator[RuntimeHost]:
     node = tmp_path / "node"
     node.mkdir()
     with disk_of(tmp_path / "disk", INODES) as disk:
-        async with open_host(node, disk / "builds") as made:
-            made.store.archives[BUILD] = build_of("sleep", "3600")
-            yield made
+        async with open_host(node, disk / "builds") as host:
+            host.store.archives[BUILD] = build_of("sleep", "3600")
+            yield host
 
 
 async def waiting(host: RuntimeHost) -> RunRequest:
     order = host.want(build_id=BUILD, args=())
-    await until(lambda: len(host.store.asked) > 1)
+    await until(lambda: len(host.store.requests) > 1)
     assert host.supervisor.runs[order.id].state == "preparing"
     return order
 

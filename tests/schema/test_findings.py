@@ -32,8 +32,8 @@ def size(problem: FieldProblem) -> int:
 
 @pytest.mark.parametrize("count", [0, 1, MAX_PROBLEMS])
 def test_all_problems_up_to_the_limit_are_reported(count: int) -> None:
-    told = report_findings(unknown(count))
-    assert told == [
+    reported = report_findings(unknown(count))
+    assert reported == [
         FieldProblem((f"n{number}", "unknown-field"), f"n{number} is not known")
         for number in range(count)
     ]
@@ -41,22 +41,26 @@ def test_all_problems_up_to_the_limit_are_reported(count: int) -> None:
 
 @pytest.mark.parametrize("more", [1, 2, 1000])
 def test_last_problem_counts_the_rest_over_the_limit(more: int) -> None:
-    *told, last = report_findings(unknown(MAX_PROBLEMS + more))
-    assert [problem.path[0] for problem in told] == [f"n{n}" for n in range(MAX_PROBLEMS)]
+    *reported, last = report_findings(unknown(MAX_PROBLEMS + more))
+    assert [problem.path[0] for problem in reported] == [f"n{n}" for n in range(MAX_PROBLEMS)]
     assert last == FieldProblem(("too-many",), f"and {more} more problems")
     assert last.path[-1] in WORDS
 
 
 @pytest.mark.parametrize("more", [0, 1, 1000])
 def test_problems_over_the_limit_are_counted_and_not_stored(more: int) -> None:
-    made = unknown(MAX_PROBLEMS + 5)
-    once = bounded_findings(made, more)
-    twice = bounded_findings([*nested_under("a", once), *nested_under("b", bounded_findings(made))])
+    problems = unknown(MAX_PROBLEMS + 5)
+    once = bounded_findings(problems, more)
+    twice = bounded_findings(
+        [*nested_under("a", once), *nested_under("b", bounded_findings(problems))]
+    )
     count = 2 * (MAX_PROBLEMS + 5) + more
     assert len(twice) == MAX_PROBLEMS + 1
     assert count_findings(twice) == count
-    *told, last = report_findings(twice)
-    assert [problem.path[:2] for problem in told] == [("a", f"n{n}") for n in range(MAX_PROBLEMS)]
+    *reported, last = report_findings(twice)
+    assert [problem.path[:2] for problem in reported] == [
+        ("a", f"n{n}") for n in range(MAX_PROBLEMS)
+    ]
     assert last.message == f"and {count - MAX_PROBLEMS} more problems"
 
 
@@ -69,11 +73,11 @@ def test_few_findings_are_unchanged() -> None:
 @pytest.mark.parametrize("character", ["x", "é", "𝄞", "\0", '"'])
 def test_long_names_are_cut_to_the_available_size(character: str) -> None:
     found = unknown(300, "{}" + character * 10_000)
-    *told, last = report_findings(found)
-    assert told
-    assert all(len(problem.path[0]) == MAX_NAME_LENGTH + 1 for problem in told)
-    assert last.message == f"and {300 - len(told)} more problems"
-    body = ServiceError("BODY_INVALID", errors=[*told, last]).problem("0" * 32)
+    *reported, last = report_findings(found)
+    assert reported
+    assert all(len(problem.path[0]) == MAX_NAME_LENGTH + 1 for problem in reported)
+    assert last.message == f"and {300 - len(reported)} more problems"
+    body = ServiceError("BODY_INVALID", errors=[*reported, last]).problem("0" * 32)
     assert len(orjson.dumps(body["errors"])) <= MAX_PROBLEMS_BYTES + 100
 
 
@@ -84,10 +88,10 @@ def test_name_of_maximum_length_is_complete() -> None:
 
 def test_smaller_limit_also_counts_earlier_omitted_problems() -> None:
     problems = report_findings(unknown(1000))
-    *told, last = shorten_problems(problems, 100, size)
-    assert sum(map(size, told)) <= 100
-    assert told == problems[: len(told)]
-    assert last.message == f"and {1000 - len(told)} more problems"
+    *reported, last = shorten_problems(problems, 100, size)
+    assert sum(map(size, reported)) <= 100
+    assert reported == problems[: len(reported)]
+    assert last.message == f"and {1000 - len(reported)} more problems"
 
 
 def test_sufficient_limit_changes_nothing() -> None:

@@ -22,9 +22,9 @@ def test_presence_decides_what_an_empty_message_includes(
     assert {name: empty[name] for name in included} == included
     omitted = {"optional_text", "flag", "large", "inner", "made_ts", "listed", "quiet"}
     assert not omitted & set(empty)
-    given = {"flag": False, "large": 0, "optional_text": "", "quiet": ["a"]}
-    written = compile_encoder(shape.DESCRIPTOR)(shape(**given))
-    assert {name: written[name] for name in given} == given
+    fields = {"flag": False, "large": 0, "optional_text": "", "quiet": ["a"]}
+    written = compile_encoder(shape.DESCRIPTOR)(shape(**fields))
+    assert {name: written[name] for name in fields} == fields
 
 
 def test_64_bit_integers_are_exact_numbers(shape: type[Any]) -> None:

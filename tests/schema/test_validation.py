@@ -86,7 +86,7 @@ def _messages(message_class: type[Message]) -> st.SearchStrategy[Message]:
         fields = descriptor_of(message_class).fields
         members = {field.name: _fields(field) for field in fields if not form_of(field).raw_json}
         messages = st.fixed_dictionaries({}, optional=members)
-        _strategies[message_class] = messages.map(lambda given: message_class(**given))
+        _strategies[message_class] = messages.map(lambda values: message_class(**values))
     return _strategies[message_class]
 
 

@@ -48,9 +48,9 @@ def test_lobby_names_accept_ports_80_and_443_or_a_front(
 def test_missing_edge_ports_fail_the_start(
     where: dict[str, Any], certificate: dict[str, Any]
 ) -> None:
-    told = problems_of(**where, certificates=[certificate])
-    assert list(told) == ["domains.job"]
-    assert "needs edge-guard at ports 80 and 443" in told["domains.job"]
+    problems = problems_of(**where, certificates=[certificate])
+    assert list(problems) == ["domains.job"]
+    assert "needs edge-guard at ports 80 and 443" in problems["domains.job"]
 
 
 def test_all_tls_problems_are_reported(tmp_path: Path, certificate: dict[str, Any]) -> None:
@@ -58,13 +58,13 @@ def test_all_tls_problems_are_reported(tmp_path: Path, certificate: dict[str, An
         "edge.https": "needs edge.certificates"
     }
     absent = {**certificate, "cert": str(tmp_path / "none"), "key": str(tmp_path / "nothing")}
-    told = problems_of(is_fronted=True, certificates=[certificate, absent])
-    assert list(told) == ["edge.certificates.1.cert", "edge.certificates.1.key"]
+    problems = problems_of(is_fronted=True, certificates=[certificate, absent])
+    assert list(problems) == ["edge.certificates.1.cert", "edge.certificates.1.key"]
 
 
 def test_socket_serves_one_listener(certificate: dict[str, Any]) -> None:
-    told = problems_of(http="fd:3", https="fd:3", certificates=[certificate])
-    assert told == {"edge.https": "fd:3 is edge.http: hand over another socket"}
+    problems = problems_of(http="fd:3", https="fd:3", certificates=[certificate])
+    assert problems == {"edge.https": "fd:3 is edge.http: hand over another socket"}
 
 
 @pytest.mark.parametrize("value", ["fd:2", "fd:", "fd:x", "fd:-3", "80", "nowhere"])

@@ -211,8 +211,8 @@ def test_sites_never_share_an_origin_with_the_api_or_user_pages(flags: dict[str,
     ],
 )
 def test_game_cannot_have_the_name_of_the_file_host(flags: dict[str, object], name: str) -> None:
-    given = {"cdn": "192.0.2.1:80", **flags} if "s3" in flags else flags
-    [problem] = _problems({**given, "domains": SITES})
+    settings = {"cdn": "192.0.2.1:80", **flags} if "s3" in flags else flags
+    [problem] = _problems({**settings, "domains": SITES})
     assert problem.name == name
     assert "a game of that name would share its origin" in problem.message
     assert "a separate host outside that domain" in problem.message

@@ -30,10 +30,10 @@ AFTER_MS = NOW_MS + MANY + lobby_records.LOBBY_RETENTION_MS
 async def database(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> AsyncIterator[Database]:
-    made = open_database(databases.url(request.param), tmp_path)
-    await migrate(made, is_allowed=True)
-    yield made
-    await made.close()
+    database = open_database(databases.url(request.param), tmp_path)
+    await migrate(database, is_allowed=True)
+    yield database
+    await database.close()
 
 
 async def make_links(database: Database, count: int) -> list[str]:

@@ -47,10 +47,10 @@ _MAX = 40
 async def database(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> AsyncIterator[Database]:
-    made = open_database(databases.url(request.param), tmp_path)
-    await prepare(made)
-    yield made
-    await made.close()
+    database = open_database(databases.url(request.param), tmp_path)
+    await prepare(database)
+    yield database
+    await database.close()
 
 
 async def test_statements_of_one_shape_use_their_own_values(database: Database) -> None:
@@ -75,8 +75,10 @@ async def test_list_may_have_any_length(database: Database) -> None:
             assert [row.name for row in await tx.all(own)] == found
             others = select(NOTES.c.name).where(not_(NOTES.c.name.in_(names)))
             assert {row.name for row in await tx.all(others)} == {"a", "b"} - set(names)
-        gone = delete(NOTES).where(and_(NOTES.c.name.in_(["a", "nobody"]), NOTES.c.number == 0))
-        assert await tx.run(gone) == 1
+        statement = delete(NOTES).where(
+            and_(NOTES.c.name.in_(["a", "nobody"]), NOTES.c.number == 0)
+        )
+        assert await tx.run(statement) == 1
 
 
 async def test_text_longer_than_its_column_finds_nothing(database: Database) -> None:

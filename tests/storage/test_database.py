@@ -46,27 +46,27 @@ def url(request: pytest.FixtureRequest, databases: Databases) -> str | None:
 
 @pytest.fixture
 async def database(url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
-    made = open_database(url, tmp_path)
-    await prepare(made)
-    yield made
-    await _at_rest(made)
-    await made.close()
+    database = open_database(url, tmp_path)
+    await prepare(database)
+    yield database
+    await _at_rest(database)
+    await database.close()
 
 
 @pytest.fixture
 async def on_sqlite(tmp_path: Path) -> AsyncIterator[Database]:
-    made = open_database(None, tmp_path)
-    await prepare(made)
-    yield made
-    await made.close()
+    database = open_database(None, tmp_path)
+    await prepare(database)
+    yield database
+    await database.close()
 
 
 @pytest.fixture
 async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
-    made = open_database(server.url(), tmp_path)
-    await prepare(made)
-    yield made
-    await made.close()
+    database = open_database(server.url(), tmp_path)
+    await prepare(database)
+    yield database
+    await database.close()
 
 
 async def test_sqlite_connections_sync_commits_and_overwrite_deleted_data(
@@ -128,8 +128,10 @@ def test_sqlite_start_does_not_load_the_postgresql_driver(
         f"open_database(None, Path({str(tmp_path)!r})); "
         "print(*(name for name in ('asyncpg', 'sqlalchemy.ext.asyncio') if name in sys.modules))"
     )
-    said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == []
+    result = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == []
 
 
 WRITER = """
@@ -155,7 +157,7 @@ asyncio.run(live(*sys.argv[1:]))
 async def test_committed_transactions_survive_kill_9_whole(
     database: Database, url: str | None, tmp_path: Path
 ) -> None:
-    told = 0
+    confirmed = 0
     for _ in range(3):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, url or "", str(tmp_path)],
@@ -163,18 +165,18 @@ async def test_committed_transactions_survive_kill_9_whole(
             text=True,
         )
         assert writer.stdout is not None
-        told_now = 0
-        while told_now < 20:
-            told_now = int(await asyncio.to_thread(writer.stdout.readline))
+        count = 0
+        while count < 20:
+            count = int(await asyncio.to_thread(writer.stdout.readline))
         writer.kill()
         rest = await asyncio.to_thread(writer.communicate)
-        told += max([told_now, *map(int, rest[0].split())])
+        confirmed += max([count, *map(int, rest[0].split())])
         async with database.write() as tx:
             a, b = await both(tx)
         assert a == b
         # The last transaction may be committed without an acknowledgement.
-        assert told <= a <= told + 1
-        told = a
+        assert confirmed <= a <= confirmed + 1
+        confirmed = a
 
 
 async def test_reader_sees_one_state_during_writes(database: Database) -> None:
@@ -262,7 +264,7 @@ async def test_transaction_that_continues_after_an_error_is_not_committed(
 async def test_one_of_concurrent_creations_of_a_name_wins(
     database: Database,
 ) -> None:
-    made, found = [], []
+    created, found = [], []
 
     async def create(tx: Transaction) -> feed_pb2.HeldResponse:
         if await tx.first(select(NOTES).where(NOTES.c.name == "new")) is not None:
@@ -270,13 +272,13 @@ async def test_one_of_concurrent_creations_of_a_name_wins(
             raise ServiceError("VALIDATION_FAILED")
         await asyncio.sleep(0.05)
         await tx.run(insert(NOTES), {"name": "new", "number": 0})
-        made.append(1)
+        created.append(1)
         return feed_pb2.HeldResponse()
 
     answers = await asyncio.gather(
         *(changed(database, create) for _ in range(6)), return_exceptions=True
     )
-    assert len(made) == 1
+    assert len(created) == 1
     assert len(found) == 5
     assert sum(isinstance(answer, ServiceError) for answer in answers) == 5
 
@@ -364,18 +366,18 @@ async def test_failed_commit_callback_does_not_block_others(
 async def test_database_file_is_private_in_any_folder(tmp_path: Path) -> None:
     """An earlier service may have created the file with open permissions before it was killed."""
     files = [tmp_path / f"records.db{suffix}" for suffix in ("", "-wal", "-shm")]
-    made = open_database(None, tmp_path)
-    await migrate(made, is_allowed=True)
-    async with made.read() as tx:
+    database = open_database(None, tmp_path)
+    await migrate(database, is_allowed=True)
+    async with database.read() as tx:
         await tx.all(select(metadata.tables["groups"]))
         assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o600"] * 3
         left = {path: path.read_bytes() for path in files}
-    await made.close()
+    await database.close()
     for path, content in left.items():
         path.write_bytes(content)
         path.chmod(0o644)
-    made = open_database(None, tmp_path)
-    async with made.read() as tx:
+    database = open_database(None, tmp_path)
+    async with database.read() as tx:
         await tx.all(select(metadata.tables["groups"]))
         assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o600"] * 3
-    await made.close()
+    await database.close()

@@ -33,26 +33,26 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
-    made = SqliteDatabase(tmp_path / "records.db")
-    await prepare(made)
-    yield made
-    await made.close()
+    database = SqliteDatabase(tmp_path / "records.db")
+    await prepare(database)
+    yield database
+    await database.close()
 
 
 async def test_concurrent_transactions_share_one_sync(
     database: SqliteDatabase, opened: list[sqlite3.Connection]
 ) -> None:
-    said: list[str] = []
+    statements: list[str] = []
 
     async def write() -> None:
         async with database.write() as tx:
-            opened[-1].set_trace_callback(said.append)
+            opened[-1].set_trace_callback(statements.append)
             await count_up(tx, "a")
 
     await asyncio.gather(*(write() for _ in range(50)))
     async with database.read() as tx:
         assert await both(tx) == (50, 0)
-    assert 1 <= said.count("COMMIT") <= 3
+    assert 1 <= statements.count("COMMIT") <= 3
 
 
 async def test_failed_transaction_does_not_affect_its_group(
@@ -124,7 +124,7 @@ async def test_continued_transaction_after_a_full_disk_writes_nothing(
     database: SqliteDatabase, opened: list[sqlite3.Connection]
 ) -> None:
     """SQLite rolls back a transaction on a full disk. Later statements would commit on their own."""
-    told = []
+    codes = []
 
     async def go_on() -> None:
         async with database.write() as tx:
@@ -136,11 +136,11 @@ async def test_continued_transaction_after_a_full_disk_writes_nothing(
                 try:
                     await work
                 except ServiceError as error:
-                    told.append(error.code)
+                    codes.append(error.code)
 
     with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
         await go_on()
-    assert told == ["STORAGE_FULL", "CONTROL_PLANE_UNAVAILABLE", "CONTROL_PLANE_UNAVAILABLE"]
+    assert codes == ["STORAGE_FULL", "CONTROL_PLANE_UNAVAILABLE", "CONTROL_PLANE_UNAVAILABLE"]
     async with database.write() as tx:
         assert await both(tx) == (0, 0)
         await count_up(tx, "a")

@@ -95,12 +95,12 @@ def test_jpeg_with_stuffed_bytes_and_several_scans_is_accepted(coded: bytes) -> 
 
 
 def test_jpeg_metadata_of_cameras_and_programs_is_accepted() -> None:
-    said = (
+    segments = (
         segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
         + segment(0xE1, b"Exif\xff\xd9" * 99)
         + segment(0xFE, b"")
     )
-    assert check_image(b"\xff\xd8" + said + b"\xff\xff" + jpeg()[2:]) is not None
+    assert check_image(b"\xff\xd8" + segments + b"\xff\xff" + jpeg()[2:]) is not None
     assert check_image(jpeg() + jpeg()) is not None
 
 

@@ -33,9 +33,9 @@ def url(request: pytest.FixtureRequest, databases: Databases) -> str | None:
 
 @pytest.fixture
 async def database(url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
-    made = open_database(url, tmp_path)
-    yield made
-    await made.close()
+    database = open_database(url, tmp_path)
+    yield database
+    await database.close()
 
 
 def tables_of(connection: Connection) -> list[Table]:
@@ -232,8 +232,10 @@ async def test_one_of_several_processes_migrates_and_the_others_wait(
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    said = [(await asyncio.to_thread(process.communicate, timeout=60))[0] for process in processes]
-    assert sorted(said) == ["False\n", "False\n", "True\n"]
+    outputs = [
+        (await asyncio.to_thread(process.communicate, timeout=60))[0] for process in processes
+    ]
+    assert sorted(outputs) == ["False\n", "False\n", "True\n"]
     assert [process.returncode for process in processes] == [0, 0, 0]
     count = select(func.count()).select_from(text("alembic_version"))
     assert await database.run_sync(lambda connection: connection.execute(count).scalar()) == 1

@@ -135,11 +135,11 @@ async def test_store_that_enforces_lengths_is_asked_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site has thousands of files."""
-    asked: list[str] = []
+    names_asked: list[str] = []
     lengths = place.blobs.lengths
 
     async def noted(names: Sequence[str]) -> list[int | None]:
-        asked.extend(names)
+        names_asked.extend(names)
         return await lengths(names)
 
     for key in ("up/r", "up/s"):
@@ -150,7 +150,7 @@ async def test_store_that_enforces_lengths_is_asked_once(
             [PendingObject(f"up/{k}", [Part(0, len(CONTENT))]) for k in "rs"]
         )
     again = ["kept/up/r", "kept/up/s"] if place.blobs.takes_any_length else []
-    assert asked == ["pending/up/r.0", "pending/up/s.0", *again]
+    assert names_asked == ["pending/up/r.0", "pending/up/s.0", *again]
     assert await place.content("up/r") == CONTENT
 
 

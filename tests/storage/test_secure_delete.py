@@ -35,15 +35,15 @@ async def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     connect = sqlite3.connect
 
     def leaves_it(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        made: sqlite3.Connection = connect(*arguments, **options)
-        made.execute("PRAGMA secure_delete=OFF")
-        return made
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        connection.execute("PRAGMA secure_delete=OFF")
+        return connection
 
     monkeypatch.setattr(sqlite3, "connect", leaves_it)
-    made = open_database(None, tmp_path)
-    await migrate(made, is_allowed=True)
-    yield made
-    await made.close()
+    database = open_database(None, tmp_path)
+    await migrate(database, is_allowed=True)
+    yield database
+    await database.close()
 
 
 def written_back(folder: Path) -> int:

@@ -83,8 +83,8 @@ def test_every_character_is_signed() -> None:
 def test_fields_cannot_be_exchanged() -> None:
     name = UrlGrant("GET", "up/a", None, filename="x", content_type=None)
     kind = UrlGrant("GET", "up/a", None, filename=None, content_type="x")
-    given = UrlSigner(KEY).target(name).partition("signature=")[2]
-    other = UrlSigner(KEY).target(kind).partition("signature=")[0] + "signature=" + given
+    signature = UrlSigner(KEY).target(name).partition("signature=")[2]
+    other = UrlSigner(KEY).target(kind).partition("signature=")[0] + "signature=" + signature
     with pytest.raises(InvalidSignature):
         verified(other, "GET")
 

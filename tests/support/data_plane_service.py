@@ -185,10 +185,10 @@ class Service:
             **fields,
         }
         path = f"/cloud/games/{GAME}/namespaces/prod/lobbies/attach"
-        made = self.good("POST", path, body, self.environment_token)
+        lobby = self.good("POST", path, body, self.environment_token)
         if is_ready:
-            self.good("POST", "/matchmaker/lobbies/ready", {}, made["lobby_token"])
-        return made["lobby_id"], made["lobby_token"]
+            self.good("POST", "/matchmaker/lobbies/ready", {}, lobby["lobby_token"])
+        return lobby["lobby_id"], lobby["lobby_token"]
 
     def find(self, token: str, mode: str = "duel", **fields: Any) -> httpx.Response:
         return self.ask("POST", "/matchmaker/lobbies/find", {"game_modes": [mode], **fields}, token)
@@ -199,21 +199,21 @@ class Service:
 
 
 class MakeService(Protocol):
-    def __call__(self, **given: Any) -> Service: ...
+    def __call__(self, **options: Any) -> Service: ...
 
 
 @pytest.fixture
 def make_service(tmp_path: Path) -> Iterator[MakeService]:
-    made: list[Service] = []
+    services: list[Service] = []
 
-    def make(**given: Any) -> Service:
-        folder = tmp_path / f"service-{len(made)}"
+    def make(**options: Any) -> Service:
+        folder = tmp_path / f"service-{len(services)}"
         folder.mkdir()
-        made.append(Service(folder, **given))
-        return made[-1]
+        services.append(Service(folder, **options))
+        return services[-1]
 
     yield make
-    for service in made:
+    for service in services:
         service.close()
 
 

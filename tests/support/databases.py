@@ -156,9 +156,9 @@ class Server:
 
 @pytest.fixture(scope="session")
 def one_server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    server = Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -174,6 +174,6 @@ def server(one_server: Server) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def databases() -> Iterator[Databases]:
-    made = Databases()
-    yield made
-    made.close()
+    opened = Databases()
+    yield opened
+    opened.close()

@@ -148,8 +148,8 @@ class Shell:
         block.write_text(text)
         command = f"source {block} >{output} 2>{errors} </dev/null"
         if is_tried_again:
-            said = "if [ $? = 0 ]; then echo done; else echo failed; fi"
-            self._bash.stdin.write(f"set +e; {command}; {said}; set -e\n")
+            report = "if [ $? = 0 ]; then echo done; else echo failed; fi"
+            self._bash.stdin.write(f"set +e; {command}; {report}; set -e\n")
         else:
             self._bash.stdin.write(f"{command}; echo done\n")
         self._bash.stdin.flush()
@@ -238,9 +238,9 @@ def check_output(output: str, follower: Block, expected: str) -> None:
             f"printed:\n{output}\nexpected:\n{expected}"
         )
         return
-    printed, wanted = list(documents(output)), list(documents(expected))
-    assert len(printed) == len(wanted), f"printed:\n{output}\nexpected:\n{expected}"
-    for one, other in zip(printed, wanted, strict=True):
+    printed, expected_documents = list(documents(output)), list(documents(expected))
+    assert len(printed) == len(expected_documents), f"printed:\n{output}\nexpected:\n{expected}"
+    for one, other in zip(printed, expected_documents, strict=True):
         assert is_like(one, other), f"printed:\n{output}\nexpected:\n{expected}"
 
 

@@ -75,8 +75,8 @@ class HttpClient:
             content = json.dumps(rest[method.body_field]).encode()
         elif rest:
             path += "?" + urlencode({name: _text(value) for name, value in rest.items()})
-        given = {"origin": origin, "traceparent": traceparent}
-        headers = {name: value for name, value in given.items() if value is not None}
+        optional_headers = {"origin": origin, "traceparent": traceparent}
+        headers = {name: value for name, value in optional_headers.items() if value is not None}
         answer = await self.request(
             method.http_method, path, content, token=token, key=key, headers=headers
         )
@@ -200,7 +200,7 @@ class FullService:
             **settings,
         }
         self.database_url = database_url
-        self.said: dict[str, Any] = {}
+        self.ready: dict[str, Any] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, *words: str) -> subprocess.Popen[bytes]:
@@ -208,7 +208,7 @@ class FullService:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)
         flags = [
-            f"--{name}={self.said.get(name) or FREE_PORT}"
+            f"--{name}={self.ready.get(name) or FREE_PORT}"
             for name in ("http", "grpc", "cdn", "metrics")
         ]
         environment = clean_environment()
@@ -225,7 +225,7 @@ class FullService:
         return self.process
 
     def start(self, *words: str) -> FullService:
-        self.said = wait_ready_file(self.spawn(*words), self.ready_file, self.log)
+        self.ready = wait_ready_file(self.spawn(*words), self.ready_file, self.log)
         return self
 
     def stop(self) -> int:
@@ -249,15 +249,17 @@ class FullService:
 
     @property
     def group_id(self) -> str:
-        return str(self.said["owner_group_id"])
+        return str(self.ready["owner_group_id"])
 
     @property
     def cloud_token(self) -> str:
-        return Path(self.said["cloud_token_file"]).read_text().strip()
+        return Path(self.ready["cloud_token_file"]).read_text().strip()
 
     def client(self, transport: str) -> ServiceClient:
         return (
-            HttpClient(self.said["http"]) if transport == "http" else GrpcClient(self.said["grpc"])
+            HttpClient(self.ready["http"])
+            if transport == "http"
+            else GrpcClient(self.ready["grpc"])
         )
 
     @contextlib.asynccontextmanager
@@ -335,13 +337,13 @@ class Developer:
         return answer
 
     async def game(self, **fields: Any) -> str:
-        wanted = {
+        request = {
             "developer_group_id": self.full_service.group_id,
             "display_name": "Game",
             "name_id": f"g{uuid4().hex[:20]}",
             **fields,
         }
-        return str((await self.good("create_game", **wanted))["game_id"])
+        return str((await self.good("create_game", **request))["game_id"])
 
     async def version(self, game_id: str, config: Any = None, name: str = "1.0.0") -> str:
         """Creates a version and returns its id. The default configuration has the game mode
@@ -349,8 +351,10 @@ class Developer:
         """
         if config is None:
             config = {"matchmaker": {"game_modes": ARENA_MODES}}
-        made = await self.good("create_version", game_id=game_id, display_name=name, config=config)
-        return str(made["version_id"])
+        response = await self.good(
+            "create_version", game_id=game_id, display_name=name, config=config
+        )
+        return str(response["version_id"])
 
     async def arena(self) -> str:
         """Creates a game with the namespace `prod` and the game mode `arena`. Returns the id of
@@ -362,14 +366,16 @@ class Developer:
         return game_id
 
     async def public_token(self, game_id: str, namespace_id: str = "prod") -> str:
-        made = await self.good("create_public_token", game_id=game_id, namespace_id=namespace_id)
-        return str(made["token"])
+        response = await self.good(
+            "create_public_token", game_id=game_id, namespace_id=namespace_id
+        )
+        return str(response["token"])
 
     async def service_token(self, game_id: str, environment_id: str = "prod") -> str:
-        made = await self.good(
+        response = await self.good(
             "create_service_token", game_id=game_id, environment_id=environment_id
         )
-        return str(made["token"])
+        return str(response["token"])
 
     async def lobby(self, game_id: str, service_token: str, mode: str = "arena") -> Any:
         """Attaches a lobby that is ready. Returns `lobby_id` and `lobby_token`."""

@@ -22,28 +22,28 @@ class Foreigner:
     def __init__(self, kind: socket.SocketKind, numbers: Collection[int], free: int) -> None:
         self.kind = kind
         self.free = frozenset(random.sample(list(numbers), free))
-        self._held: dict[int, socket.socket] = {}
+        self._sockets: dict[int, socket.socket] = {}
         for number in set(numbers) - self.free:
-            self._held[number] = held = socket.socket(type=kind)
-            held.bind((OWN_ADDRESS, number))
+            self._sockets[number] = bound_socket = socket.socket(type=kind)
+            bound_socket.bind((OWN_ADDRESS, number))
 
     def let_go(self) -> int:
-        number, held = self._held.popitem()
-        held.close()
+        number, bound_socket = self._sockets.popitem()
+        bound_socket.close()
         return number
 
     def close(self) -> None:
-        for held in self._held.values():
-            held.close()
+        for bound_socket in self._sockets.values():
+            bound_socket.close()
 
 
 @contextlib.contextmanager
 def many_files(count: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _OTHER_FILES
-    if before[1] < wanted:
-        pytest.skip(f"a process may open {before[1]} files here: set ulimit -n {wanted}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], wanted), before[1]))
+    needed = count + _OTHER_FILES
+    if before[1] < needed:
+        pytest.skip(f"a process may open {before[1]} files here: set ulimit -n {needed}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], needed), before[1]))
     try:
         yield
     finally:

@@ -207,9 +207,9 @@ class HttpApi:
         self, name: str, fields: Mapping[str, Any] | None = None, headers: Mapping[str, str] = GOOD
     ) -> Outcome:
         method = METHODS[f"{MATCHMAKER}.{name}"]
-        given = dict(fields or {})
-        path = method.template.format(**{name: given.pop(name) for name in method.path_fields})
-        body = orjson.dumps(given) if method.body_field == "*" else given.get(method.body_field)
+        rest = dict(fields or {})
+        path = method.template.format(**{name: rest.pop(name) for name in method.path_fields})
+        body = orjson.dumps(rest) if method.body_field == "*" else rest.get(method.body_field)
         connection = await HttpConnection.open(self.address)
         try:
             response = await connection.ask(method.http_method, path, body, headers)

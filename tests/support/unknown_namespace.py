@@ -28,5 +28,5 @@ def full_service(
     feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
     with running(
         FullService(folder, databases.url(request.param)), "--feed", str(feed_file)
-    ) as made:
-        yield made
+    ) as service:
+        yield service

@@ -99,8 +99,10 @@ async def test_address_has_half_with_any_number_of_tokens() -> None:
 async def test_request_without_a_token_counts_by_address(nothing: str | None) -> None:
     shares = short_queue(8)
     async with place(shares, nothing), place(shares, None):
-        told = await refusal(shares, nothing)
-        assert told.startswith("2 requests without a token from your address are being worked on.")
+        message = await refusal(shares, nothing)
+        assert message.startswith(
+            "2 requests without a token from your address are being worked on."
+        )
         async with place(shares, nothing, "192.0.2.2"), place(shares, "cloud_a"):
             pass
 
@@ -129,11 +131,11 @@ async def test_failed_request_returns_its_permit() -> None:
 
 async def test_requests_over_the_share_queue_and_are_served() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
-    held = HeldRequests(shares)
-    tasks = await held.arrive("cloud_a", 6)
+    requests = HeldRequests(shares)
+    tasks = await requests.arrive("cloud_a", 6)
     assert (len(shares), shares.waiting) == (2, 4)
     for left in (3, 2, 1, 0, 0, 0):
-        await held.finish_longest("cloud_a")
+        await requests.finish_longest("cloud_a")
         assert shares.waiting == left
     await asyncio.gather(*tasks)
     assert (len(shares), shares.waiting) == (0, 0)
@@ -141,15 +143,17 @@ async def test_requests_over_the_share_queue_and_are_served() -> None:
 
 async def test_queue_of_twice_the_share_rejects_further_requests() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
-    held = HeldRequests(shares)
-    tasks = await held.arrive("cloud_a", 6)
+    requests = HeldRequests(shares)
+    tasks = await requests.arrive("cloud_a", 6)
     assert "2 requests of this token are" in await refusal(shares, "cloud_a")
     for number in range(20):
-        tasks += await held.arrive(f"cloud_{number}", 3, "192.0.2.2")
+        tasks += await requests.arrive(f"cloud_{number}", 3, "192.0.2.2")
     assert shares.waiting == 4 + 8
     assert sum(task.done() for task in tasks) == 60 - 4 - 8
     tasks += [
-        task for number in range(9) for task in await held.arrive("cloud_z", 2, f"10.0.0.{number}")
+        task
+        for number in range(9)
+        for task in await requests.arrive("cloud_z", 2, f"10.0.0.{number}")
     ]
     assert shares.waiting <= 16
     for task in tasks:
@@ -160,81 +164,81 @@ async def test_queue_of_twice_the_share_rejects_further_requests() -> None:
 
 async def test_tokens_are_served_in_rotation() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
-    held = HeldRequests(shares)
+    requests = HeldRequests(shares)
     tasks = [
         task
         for number in range(4)
-        for task in await held.arrive(f"cloud_x{number}", 1, f"10.0.0.{number}")
+        for task in await requests.arrive(f"cloud_x{number}", 1, f"10.0.0.{number}")
     ]
-    tasks += await held.arrive("cloud_a", 2) + await held.arrive("cloud_b", 2)
-    tasks += await held.arrive("cloud_c", 1, "192.0.2.2")
-    held.order.clear()
+    tasks += await requests.arrive("cloud_a", 2) + await requests.arrive("cloud_b", 2)
+    tasks += await requests.arrive("cloud_c", 1, "192.0.2.2")
+    requests.order.clear()
     for number in range(3):
-        await held.finish_longest(f"cloud_x{number}")
+        await requests.finish_longest(f"cloud_x{number}")
     # The first two tokens share an address, which has half of all permits.
-    assert held.order == ["cloud_a", "cloud_b", "cloud_c"]
-    await held.finish_longest("cloud_x3")
-    assert held.order == ["cloud_a", "cloud_b", "cloud_c"]
-    await held.finish_longest("cloud_b")
-    await held.finish_longest("cloud_a")
-    assert held.order == ["cloud_a", "cloud_b", "cloud_c", "cloud_b", "cloud_a"]
+    assert requests.order == ["cloud_a", "cloud_b", "cloud_c"]
+    await requests.finish_longest("cloud_x3")
+    assert requests.order == ["cloud_a", "cloud_b", "cloud_c"]
+    await requests.finish_longest("cloud_b")
+    await requests.finish_longest("cloud_a")
+    assert requests.order == ["cloud_a", "cloud_b", "cloud_c", "cloud_b", "cloud_a"]
     for token in ("cloud_a", "cloud_b", "cloud_c"):
-        await held.finish_longest(token)
+        await requests.finish_longest(token)
     await asyncio.gather(*tasks)
 
 
 async def test_queued_request_times_out() -> None:
     shares = short_queue(4)
-    held = HeldRequests(shares)
-    [first, *others] = await held.arrive("cloud_a", 3)
+    requests = HeldRequests(shares)
+    [first, *others] = await requests.arrive("cloud_a", 3)
     answers = await asyncio.gather(*others, return_exceptions=True)
     assert [getattr(answer, "code", "") for answer in answers] == ["OVERLOADED"] * 2
     assert (len(shares), shares.waiting) == (1, 0)
-    await held.finish_longest("cloud_a")
+    await requests.finish_longest("cloud_a")
     await first
 
 
 async def test_cancelled_request_leaves_the_queue() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
-    held = HeldRequests(shares)
-    [first, second, third] = await held.arrive("cloud_a", 3)
+    requests = HeldRequests(shares)
+    [first, second, third] = await requests.arrive("cloud_a", 3)
     second.cancel()
     # The permit is free at the same moment, and the next request gets it.
-    held.running["cloud_a"].pop(0).set()
+    requests.running["cloud_a"].pop(0).set()
     await settled()
-    assert (len(shares), shares.waiting, held.order) == (1, 0, ["cloud_a"] * 2)
-    await held.finish_longest("cloud_a")
+    assert (len(shares), shares.waiting, requests.order) == (1, 0, ["cloud_a"] * 2)
+    await requests.finish_longest("cloud_a")
     await asyncio.gather(first, third)
     assert second.cancelled()
 
 
 async def test_permit_for_a_cancelled_request_passes_to_the_next() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
-    held = HeldRequests(shares)
+    requests = HeldRequests(shares)
     async with place(shares, "cloud_a"):
-        [gone, next_one] = await held.arrive("cloud_a", 2)
-    assert (len(shares), shares.waiting, held.order) == (1, 1, [])
-    gone.cancel()
+        [cancelled, next_one] = await requests.arrive("cloud_a", 2)
+    assert (len(shares), shares.waiting, requests.order) == (1, 1, [])
+    cancelled.cancel()
     await settled()
-    assert (len(shares), shares.waiting, held.order) == (1, 0, ["cloud_a"])
-    await held.finish_longest("cloud_a")
+    assert (len(shares), shares.waiting, requests.order) == (1, 0, ["cloud_a"])
+    await requests.finish_longest("cloud_a")
     await next_one
-    assert (gone.cancelled(), len(shares)) == (True, 0)
+    assert (cancelled.cancelled(), len(shares)) == (True, 0)
 
 
 async def test_returned_permit_may_serve_a_token_and_an_address() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
-    held = HeldRequests(shares)
+    requests = HeldRequests(shares)
     # Limit of two for each token and four for each address: both are reached.
-    tasks = await held.arrive("env_a", 2)
-    tasks += await held.arrive("env_b", 2)
-    tasks += await held.arrive("env_c")
-    tasks += await held.arrive("env_a", address="192.0.2.2")
+    tasks = await requests.arrive("env_a", 2)
+    tasks += await requests.arrive("env_b", 2)
+    tasks += await requests.arrive("env_c")
+    tasks += await requests.arrive("env_a", address="192.0.2.2")
     assert (len(shares), shares.waiting) == (4, 2)
-    held.running["env_a"].pop(0).set()
+    requests.running["env_a"].pop(0).set()
     await settled()
     assert (len(shares), shares.waiting) == (5, 0)
-    for events in held.running.values():
+    for events in requests.running.values():
         for event in events:
             event.set()
     await asyncio.gather(*tasks)

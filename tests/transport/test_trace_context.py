@@ -42,7 +42,7 @@ def test_trace_is_continued(traceparent: str) -> None:
 )
 def test_invalid_trace_is_replaced(traceparent: str) -> None:
     assert continued_trace_id(traceparent) is None
-    ray_id, given = read_traceparent(traceparent)
-    assert given is None
+    ray_id, parent = read_traceparent(traceparent)
+    assert parent is None
     assert ray_id != TRACE
     assert re.fullmatch("[0-9a-f]{32}", ray_id)

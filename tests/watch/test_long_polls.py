@@ -48,8 +48,8 @@ UNKNOWN_INDEXES = "1 x . 0.0 {run} {run}. {run}.x {run}.-1 {run}.² {run}.1.0 {r
 def test_missing_foreign_or_future_index_is_answered_at_once(index: str | None) -> None:
     topics = Topics()
     topics.bump("game/a")
-    given = index and index.format(run=topics.run)
-    assert topics.wait_unless_changed(given, CALL, "game/a") is None
+    watch_index = index and index.format(run=topics.run)
+    assert topics.wait_unless_changed(watch_index, CALL, "game/a") is None
     earlier_run = Topics().index_of("game/a")
     assert topics.wait_unless_changed(earlier_run, CALL, "game/a") is None
 

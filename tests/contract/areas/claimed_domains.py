@@ -14,7 +14,7 @@ BLOCKED = "blocked"
 
 
 def blocked_token(scenario: Scenario) -> str:
-    def made() -> str:
+    def create() -> str:
         base = f"/cloud/games/{GAME}/namespaces"
         version_id = scenario.world.version_id
         names = {"display_name": BLOCKED, "name_id": BLOCKED, "version_id": version_id}
@@ -25,7 +25,7 @@ def blocked_token(scenario: Scenario) -> str:
         assert answer.json()["code"] == "VALIDATION_FAILED", answer.text
         return str(token["token_id"])
 
-    return scenario.world.once("blocked", made)
+    return scenario.world.once("blocked", create)
 
 
 def _refused(slug: str, named: str = "namespace_id") -> None:

@@ -52,7 +52,7 @@ def _(scenario: Scenario) -> str:
 
 @place("expired cloud")
 def _(scenario: Scenario) -> str:
-    def made() -> str:
+    def create() -> str:
         identity_id = scenario.good("inspect_token")["identity_id"]
 
         async def add(records: Records) -> str:
@@ -60,12 +60,12 @@ def _(scenario: Scenario) -> str:
 
         return _recorded(scenario, add)
 
-    return scenario.world.once("expired cloud", made)
+    return scenario.world.once("expired cloud", create)
 
 
 @place("expired env")
 def _(scenario: Scenario) -> str:
-    def made() -> str:
+    def create() -> str:
         namespace_id = _namespace_id(scenario)
         token = _recorded(
             scenario, lambda records: records.environment_token(namespace_id, now_ms() - 1)
@@ -74,18 +74,18 @@ def _(scenario: Scenario) -> str:
         scenario.good("create_service_token", path={"environment_id": "prod"})
         return token
 
-    return scenario.world.once("expired env", made)
+    return scenario.world.once("expired env", create)
 
 
 @place("expired dev")
 def _(scenario: Scenario) -> str:
-    def made() -> str:
+    def create() -> str:
         namespace = UUID(_namespace_id(scenario)).bytes
         return _signed(
             scenario, lambda keys: keys.development_token(namespace, uuid4().bytes, now_ms() - 1)
         )
 
-    return scenario.world.once("expired dev", made)
+    return scenario.world.once("expired dev", create)
 
 
 @place("expired lobby")

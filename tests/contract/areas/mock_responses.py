@@ -14,10 +14,10 @@ _PROD: Final = {"namespace_id": "prod"}
 
 @credential("dev")
 def _(scenario: Scenario) -> str:
-    def made() -> str:
+    def create() -> str:
         return str(scenario.good("create_development_token", path=_PROD)["token"])
 
-    return scenario.world.once("development token", made)
+    return scenario.world.once("development token", create)
 
 
 def ask_mock(scenario: Scenario, slug: str) -> httpx.Response:

@@ -29,25 +29,25 @@ def _asked(scenario: Scenario, path: str) -> Any:
 
 @place("lobby_id", "Logs")
 def _(scenario: Scenario) -> str:
-    def made() -> str:
+    def create() -> str:
         lobby = scenario.lobby
         path = f"/cloud/games/{GAME}/namespaces/prod/logs/lobbies/{lobby.id}"
         until(lambda: _asked(scenario, path).status_code == 200)
         return lobby.id
 
-    return scenario.world.once("recorded lobby", made)
+    return scenario.world.once("recorded lobby", create)
 
 
 @place("ray_id")
 def _(scenario: Scenario) -> str:
-    def made() -> str:
+    def create() -> str:
         ray_id = secrets.token_hex(16)
         trace = {"traceparent": f"00-{ray_id}-{secrets.token_hex(8)}-00"}
         assert scenario.call("regions", headers=trace).headers["x-ray-id"] == ray_id
         until(lambda: _asked(scenario, f"/cloud/rays/{ray_id}/perf").json()["perf_lists"])
         return ray_id
 
-    return scenario.world.once("ray", made)
+    return scenario.world.once("ray", create)
 
 
 @error_case("export_lobby_history", "VALIDATION_FAILED")

@@ -17,11 +17,11 @@ _PATIENT: Final = ("sh", "-c", "exec sleep 3600")
 
 
 def _build(scenario: Scenario, name: str, command: tuple[str, ...]) -> str:
-    def made() -> str:
+    def create() -> str:
         archive = programs.server_archive(*command)
         return programs.upload_build(scenario.world.cloud, GAME, archive, name)
 
-    return scenario.world.once(f"{name} build", made)
+    return scenario.world.once(f"{name} build", create)
 
 
 @place("environment_id", "Servers")

@@ -24,10 +24,10 @@ def _put(scenario: Scenario, request: Any, content: bytes) -> None:
 
 def _new_build(scenario: Scenario, content: bytes, *, is_uploaded: bool = True) -> Any:
     image = {"path": "server.tar", "content_length": len(content)}
-    made = scenario.good("create_game_build", fields={"image_file": image})
+    response = scenario.good("create_game_build", fields={"image_file": image})
     if is_uploaded:
-        _put(scenario, made["image_presigned_request"], content)
-    return made
+        _put(scenario, response["image_presigned_request"], content)
+    return response
 
 
 def build(scenario: Scenario) -> Any:
@@ -46,9 +46,9 @@ def _(scenario: Scenario) -> str:
 
 def _picture(scenario: Scenario, kind: str, content: bytes) -> str:
     fields = {"path": "picture.png", "content_length": len(content), "mime": "image/png"}
-    made = scenario.good(f"prepare_{kind}", fields=fields)
-    _put(scenario, made["presigned_request"], content)
-    return str(made["upload_id"])
+    response = scenario.good(f"prepare_{kind}", fields=fields)
+    _put(scenario, response["presigned_request"], content)
+    return str(response["upload_id"])
 
 
 def _unsent_picture(scenario: Scenario, kind: str) -> str:
@@ -111,13 +111,13 @@ def _gone(slug: str, id_of: Callable[[Any], Any]) -> None:
     @error_case(slug, "UPLOAD_NOT_FOUND")
     def _(scenario: Scenario) -> httpx.Response:
         key = {"idempotency-key": scenario.name}
-        made = scenario.good(slug, headers=key)
-        scenario.good("delete_build", path={"build_id": id_of(made)})
+        response = scenario.good(slug, headers=key)
+        scenario.good("delete_build", path={"build_id": id_of(response)})
         return scenario.call(slug, headers=key)
 
 
-_gone("create_game_build", lambda made: made["build_id"])
-_gone("prepare_build", lambda made: made["build"]["id"])
+_gone("create_game_build", lambda build: build["build_id"])
+_gone("prepare_build", lambda build: build["build"]["id"])
 
 
 @error_case("list_builds", "QUERY_INVALID")
@@ -126,8 +126,8 @@ def _(scenario: Scenario) -> httpx.Response:
 
 
 def _of_build(slug: str, named: str) -> None:
-    def call(scenario: Scenario, made: Any) -> httpx.Response:
-        return scenario.call(slug, path={named: made[named]})
+    def call(scenario: Scenario, build: Any) -> httpx.Response:
+        return scenario.call(slug, path={named: build[named]})
 
     @error_case(slug, "UPLOAD_INCOMPLETE")
     def _(scenario: Scenario) -> httpx.Response:

@@ -42,7 +42,7 @@ class GameFixture:
         self.client = client
         self.developer = Developer(full_service, client)
         self.tokens: dict[str, str] = {}
-        self.made: set[str] = set()
+        self.kept_ids: set[str] = set()
         self.version_names: dict[str, str] = {}
         self.pictures: dict[str, bytes] = {}
         self.next_game = ""
@@ -199,7 +199,7 @@ class GameFixture:
         """
         if "token" in body:
             self.tokens[body["token_id"]] = body["token"]
-        self.made |= {body[name] for name in ("identity_id", "group_id") if name in body}
+        self.kept_ids |= {body[name] for name in ("identity_id", "group_id") if name in body}
         self.link_token = body.get("device_link_token", self.link_token)
         if name := body.get("version_display_name"):
             assert self.version_names.setdefault(name, key) == key, name
@@ -312,7 +312,7 @@ class GameFixture:
             assert group["is_current_identity_member"], group
             answer = await self.developer.good("get_group", group_id=group["group_id"])
             assert answer["group"] == group, (answer, group)
-        assert self.made <= ids
+        assert self.kept_ids <= ids
         group_id = self.full_service.group_id
         members = {row[1] for row in responses["records"]["members"] if row[0] == group_id}
         for person in self.people:
@@ -334,11 +334,11 @@ class GameFixture:
 
     async def _check_site(self, responses: Fields, browser: httpx.AsyncClient) -> None:
         cdn = responses["get_namespace"]["namespace"]["config"]["cdn"]
-        url = f"http://{self.full_service.said['cdn']}/{responses['games'][0]['name_id']}/prod/"
+        url = f"http://{self.full_service.ready['cdn']}/{responses['games'][0]['name_id']}/prod/"
 
-        async def answers(status: int, who: tuple[str, str] | None = None) -> None:
+        async def answers(status: int, credentials: tuple[str, str] | None = None) -> None:
             async def is_so() -> bool:
-                return (await browser.get(url, auth=who)).status_code == status
+                return (await browser.get(url, auth=credentials)).status_code == status
 
             await eventually(is_so)
 

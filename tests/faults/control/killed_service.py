@@ -260,10 +260,10 @@ async def _kill_while_stalled(
     asking = asyncio.ensure_future(ask())
     try:
         await _reached(step, lambda: rule.waiting > 0, asking)
-        held = full_service.unpackers() if step.other == UNPACKER else set()
+        unpackers = full_service.unpackers() if step.other == UNPACKER else set()
         full_service.kill(step.role)
         await _reached(
-            step, lambda: not held & full_service.unpackers(), "an unpacker outlives its plane"
+            step, lambda: not unpackers & full_service.unpackers(), "an unpacker outlives its plane"
         )
     finally:
         (rule.forget if step.other == UNPACKER else rule.release)()
@@ -283,7 +283,7 @@ class StateReader:
     def __init__(
         self, full_service: KilledService, client: ServiceClient, token: str, game_id: str
     ) -> None:
-        self._house = full_service
+        self._service = full_service
         self._client = client
         self._token = token
         self._game_id = game_id
@@ -297,7 +297,7 @@ class StateReader:
     @contextlib.asynccontextmanager
     async def _look(self) -> AsyncIterator[Transaction]:
         """SQLite recovers the log of a killed plane only if no other process has the file open."""
-        database = open_database(self._house.database_url, self._house.data_dir / "control")
+        database = open_database(self._service.database_url, self._service.data_dir / "control")
         try:
             async with database.read() as tx:
                 yield tx
@@ -313,7 +313,7 @@ class StateReader:
                 await self._control.call(_IDENTITIES, control_admin_pb2.ListIdentitiesRequest())
                 if (await self._client.call("get_game", fields, token=self._token)).code == "OK":
                     return
-            assert time.monotonic() < end, self._house.log()
+            assert time.monotonic() < end, self._service.log()
             await asyncio.sleep(0.005)
 
     async def agree(self) -> None:
@@ -323,7 +323,7 @@ class StateReader:
         await self.both_up()
         end = time.monotonic() + PATIENCE_S
         while found := await self._differences():
-            assert time.monotonic() < end, (found, self._house.log())
+            assert time.monotonic() < end, (found, self._service.log())
             await asyncio.sleep(0.01)
 
     async def records(self) -> Rows:
@@ -332,9 +332,9 @@ class StateReader:
             for table in metadata.sorted_tables:
                 if table.name not in MOVING:
                     rows[table.name] = await tx.all(still(table))
-        gone = {row.upload_id for row in rows["uploads"] if row.kind == uploads.ABANDONED}
+        abandoned = {row.upload_id for row in rows["uploads"] if row.kind == uploads.ABANDONED}
         for name in ("uploads", "upload_files"):
-            rows[name] = [row for row in rows[name] if row.upload_id not in gone]
+            rows[name] = [row for row in rows[name] if row.upload_id not in abandoned]
         return {name: frozenset(tuple(row) for row in found) for name, found in rows.items()}
 
     async def _differences(self) -> list[Any]:
@@ -348,12 +348,12 @@ class StateReader:
             ids = await _all_namespaces(tx)
             desired = {one: await composer.compose(tx, one) for one in ids}
         answer = await self._admin_client.call(_HELD, feed_pb2.HeldRequest())
-        held = {one.namespace_id: one for one in answer.configurations}
+        fed = {one.namespace_id: one for one in answer.configurations}
         found: list[Any] = []
         for namespace_id, message in desired.items():
             assert message is not None
-            path = self._house.data_dir / "feed" / f"{namespace_id}.cfg"
-            one = held.get(namespace_id)
+            path = self._service.data_dir / "feed" / f"{namespace_id}.cfg"
+            one = fed.get(namespace_id)
             if one is None or (one.revision, one.current_version_id) != (
                 message.revision,
                 message.current_version_id,

@@ -121,7 +121,7 @@ class RunningServers:
 
 def processes_of_runs(full_service: FullService) -> Counter[str]:
     """Counts processes by run id, without keepers and container runtimes."""
-    api_url = f"http://{full_service.said['http']}"
+    api_url = f"http://{full_service.ready['http']}"
     found = Counter[str]()
     for path in Path("/proc").glob("[0-9]*/environ"):
         # The process may end during the read.

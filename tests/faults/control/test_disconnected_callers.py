@@ -155,11 +155,11 @@ class CallerFixture:
         )
 
     async def request_and_disconnect(self, watched: Watched) -> None:
-        with self.full_service.commits_held() as held:
+        with self.full_service.commits_held() as stalled:
             asking = asyncio.ensure_future(watched.change())
 
             async def is_on_its_way() -> bool:
-                return held.waiting > 0
+                return stalled.waiting > 0
 
             await eventually(is_on_its_way)
             asking.cancel()

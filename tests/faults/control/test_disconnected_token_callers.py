@@ -108,11 +108,11 @@ async def goes(asking: asyncio.Future[Any]) -> None:
 
 
 async def disconnect_during_commit(fixture: TokenFixture, ask: Ask) -> None:
-    with fixture.full_service.commits_held() as held:
+    with fixture.full_service.commits_held() as stalled:
         asking = asyncio.ensure_future(ask())
 
         async def is_on_its_way() -> bool:
-            return held.waiting > 0
+            return stalled.waiting > 0
 
         await eventually(is_on_its_way)
         await goes(asking)
@@ -121,7 +121,7 @@ async def disconnect_during_commit(fixture: TokenFixture, ask: Ask) -> None:
 
 
 async def disconnect_during_feed(fixture: TokenFixture, kind: str, ask: Ask) -> None:
-    with fixture.full_service.shim.stalled("fsync", FED) as held:
+    with fixture.full_service.shim.stalled("fsync", FED) as stalled:
         before = asyncio.ensure_future(
             fixture.developer.call(
                 "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
@@ -129,7 +129,7 @@ async def disconnect_during_feed(fixture: TokenFixture, kind: str, ask: Ask) -> 
         )
 
         async def is_on_its_way() -> bool:
-            return held.waiting > 0
+            return stalled.waiting > 0
 
         await eventually(is_on_its_way)
         asking = asyncio.ensure_future(ask())

@@ -62,7 +62,7 @@ async def test_killed_first_start_is_completed_by_the_next(
         async with full_service.open_client("http") as client:
             answer = await client.call("get_games", {}, token=full_service.cloud_token)
             assert answer.code == "OK", answer
-            assert Path(full_service.said["cloud_token_file"]).stat().st_mode & 0o777 == 0o600
+            assert Path(full_service.ready["cloud_token_file"]).stat().st_mode & 0o777 == 0o600
             assert [one["group_id"] for one in answer.body["groups"]] == [full_service.group_id]
         assert full_service.stop() == 0
         database = open_database(full_service.database_url, full_service.data_dir / "control")

@@ -56,8 +56,8 @@ class OrphanedNamespaces:
             request = feed_pb2.ApplyRequest(configuration=configuration(source_epoch=1, **fields))
             answer = await self._feed("Apply", request)
             assert answer.HasField("applied"), answer
-        held = await self.held()
-        return {one: held[one] for one in ids}
+        namespaces = await self.held()
+        return {one: namespaces[one] for one in ids}
 
     async def held(self) -> Held:
         answer = await self._feed("Held", feed_pb2.HeldRequest())
@@ -83,11 +83,11 @@ class OrphanedNamespaces:
             lambda: answer_of(fixture.command("RemoveOrphans", all=True)),
         )
         await fixture.state_reader.agree()
-        held = await self.held()
-        gone = left.keys() - held.keys()
-        assert gone == set(list(left)[: len(gone)])
-        assert held == {one: held_one for one, held_one in before.items() if one not in gone}
-        rest = [one for one in left if one not in gone]
+        after = await self.held()
+        removed = left.keys() - after.keys()
+        assert removed == set(list(left)[: len(removed)])
+        assert after == {one: held_one for one, held_one in before.items() if one not in removed}
+        rest = [one for one in left if one not in removed]
         assert await self.commanded("ListOrphans") == rest
         if answer is not None:
             assert answer.code == "OK", answer

@@ -61,14 +61,16 @@ async def built(full_service: FullService, origin: str = ORIGIN) -> Played:
     return Played(game_id, public_token, service_token, *ids)
 
 
-async def good(client: ServiceClient, slug: str, fields: Any, **who: Any) -> Any:
-    answer = await client.call(slug, fields, **who)
-    assert answer.code == "OK", (slug, who, answer)
+async def good(client: ServiceClient, slug: str, fields: Any, **credentials: Any) -> Any:
+    answer = await client.call(slug, fields, **credentials)
+    assert answer.code == "OK", (slug, credentials, answer)
     return answer.body
 
 
-async def play(client: ServiceClient, lobby_token: str, slug: str, fields: Any, **who: Any) -> None:
-    found = await good(client, slug, fields, **who)
+async def play(
+    client: ServiceClient, lobby_token: str, slug: str, fields: Any, **credentials: Any
+) -> None:
+    found = await good(client, slug, fields, **credentials)
     player = {"player_token": found["player"]["token"]}
     await good(client, "connected", player, token=lobby_token)
     await good(client, "disconnected", player, token=lobby_token)
@@ -78,10 +80,10 @@ async def all_players_play(full_service: FullService, played: Played, origin: st
     for transport in TRANSPORTS:
         async with full_service.open_client(transport) as client:
             find, join = {"game_modes": ["arena"]}, {"lobby_id": played.lobby_id}
-            for who in ({"token": played.public_token}, {"origin": origin}):
-                await play(client, played.lobby_token, "find", find, **who)
-                await play(client, played.lobby_token, "join", join, **who)
-                await good(client, "list", {}, **who)
+            for credentials in ({"token": played.public_token}, {"origin": origin}):
+                await play(client, played.lobby_token, "find", find, **credentials)
+                await play(client, played.lobby_token, "join", join, **credentials)
+                await good(client, "list", {}, **credentials)
             fields = {
                 "game_id": played.game_id,
                 "namespace_id": "prod",
@@ -101,7 +103,7 @@ async def all_players_play(full_service: FullService, played: Played, origin: st
 
 async def check_unavailable(full_service: FullService, played: Played) -> None:
     async with httpx.AsyncClient(
-        base_url=f"http://{full_service.said['http']}", timeout=PATIENCE_S
+        base_url=f"http://{full_service.ready['http']}", timeout=PATIENCE_S
     ) as client:
         answer = await client.get(
             f"/cloud/games/{played.game_id}", headers={"authorization": "Bearer cloud_any"}
@@ -159,7 +161,7 @@ async def test_players_are_served_if_the_control_plane_cannot_start(
     async def is_ready() -> bool:
         with contextlib.suppress(httpx.TransportError):
             async with httpx.AsyncClient(
-                base_url=f"http://{full_service.said['metrics']}", timeout=PATIENCE_S
+                base_url=f"http://{full_service.ready['metrics']}", timeout=PATIENCE_S
             ) as client:
                 return (await client.get("/readyz")).status_code == 200
         return False
@@ -225,7 +227,7 @@ async def test_database_outage_returns_503_and_players_continue(
 
 class Crowd:
     def __init__(self, full_service: FullService, played: Played) -> None:
-        self._house = full_service
+        self._service = full_service
         self._played = played
         self._is_over = False
         self.failures: list[Any] = []
@@ -234,9 +236,9 @@ class Crowd:
     async def live(self, each: int = 2) -> None:
         ways: list[tuple[str, str, Any, dict[str, str]]] = []
         for transport in TRANSPORTS:
-            for who in ({"token": self._played.public_token}, {"origin": ORIGIN}):
-                ways.append((transport, "find", {"game_modes": ["arena"]}, who))
-                ways.append((transport, "join", {"lobby_id": self._played.lobby_id}, who))
+            for credentials in ({"token": self._played.public_token}, {"origin": ORIGIN}):
+                ways.append((transport, "find", {"game_modes": ["arena"]}, credentials))
+                ways.append((transport, "join", {"lobby_id": self._played.lobby_id}, credentials))
         await asyncio.gather(*(self._connect_and_leave(*way) for way in ways * each))
 
     async def goes_on(self, games: int = 20) -> None:
@@ -252,12 +254,12 @@ class Crowd:
         self._is_over = True
 
     async def _connect_and_leave(
-        self, transport: str, slug: str, fields: Any, who: dict[str, str]
+        self, transport: str, slug: str, fields: Any, credentials: dict[str, str]
     ) -> None:
-        async with self._house.open_client(transport) as client:
+        async with self._service.open_client(transport) as client:
             while not self._is_over:
                 try:
-                    await play(client, self._played.lobby_token, slug, fields, **who)
+                    await play(client, self._played.lobby_token, slug, fields, **credentials)
                 except (AssertionError, httpx.HTTPError) as error:
                     self.failures.append(error)
                     return

@@ -75,8 +75,8 @@ class ChangeFixture:
         await self.outer.close()
         await self.inner.close()
 
-    async def regions(self, **who: Any) -> str:
-        return (await self.outer.call("regions", {}, **who)).code
+    async def regions(self, **credentials: Any) -> str:
+        return (await self.outer.call("regions", {}, **credentials)).code
 
     async def page(self) -> tuple[str, list[str]]:
         answer = await self.outer.call("list", {}, origin=f"https://{self.domain}")

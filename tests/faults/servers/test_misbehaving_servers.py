@@ -171,11 +171,11 @@ async def test_out_of_memory_after_ready_ends_the_lobby(game: FailingGame) -> No
 
 
 async def out_of_memory(game: FailingGame, lobby_id: str) -> None:
-    async def told() -> Any:
+    async def killed_record() -> Any:
         record = await game.over(lobby_id)
         return record if record["failure"] != "EXITED" else None
 
-    record = await eventually(told)
+    record = await eventually(killed_record)
     assert record["failure"] == "OUT_OF_MEMORY"
     assert record["status"]["stopped"]["exit_code"] == KILLED
     await check_no_leftovers(game, lobby_id)

@@ -171,11 +171,11 @@ async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
             later = await asyncio.gather(
                 *(game.found(PLAIN, tags={"n": str(n)}) for n in range(LATER))
             )
-            given = [address_of(port) for one in later for port in one["ports"].values()]
-            assert len(set(given)) == LATER * MANY
-            assert {number for _, number in given} < other_programs[1].free
-            assert old.isdisjoint(given)
-            for address in given:
+            addresses = [address_of(port) for one in later for port in one["ports"].values()]
+            assert len(set(addresses)) == LATER * MANY
+            assert {number for _, number in addresses} < other_programs[1].free
+            assert old.isdisjoint(addresses)
+            for address in addresses:
                 assert (await asyncio.to_thread(answered, address)).endswith(b" hello")
             await clients.are_silent()
             assert clients.answers == answers, "a player of the first lobby reached another lobby"
@@ -219,7 +219,7 @@ async def game(
         yield game
 
 
-async def said(game: FailingGame, lobby_id: str, word: str) -> Any:
+async def reported_value(game: FailingGame, lobby_id: str, word: str) -> Any:
     async def line() -> str | None:
         lines = await game.logs(lobby_id)
         return next((one.partition(" ")[2] for one in lines if one.startswith(f"{word} ")), None)
@@ -246,11 +246,11 @@ async def test_lobby_with_a_port_range_listens_in_it_directly(
         joined = await game.developer.client.call("join", fields, token=game.public_token)
         assert joined.code == "OK", joined
         assert joined.body["ports"] == {"game": desired}
-        assert await said(game, lobby_id, "told") == {
+        assert await reported_value(game, lobby_id, "told") == {
             "PORT_RANGE_MIN_GAME": str(span["min"]),
             "PORT_RANGE_MAX_GAME": str(span["max"]),
         }
-        numbers.add(await said(game, lobby_id, "bound"))
+        numbers.add(await reported_value(game, lobby_id, "bound"))
     assert len(numbers) == LOBBIES
     assert all(span["min"] <= number <= span["max"] for number in numbers)
     edge = int((game.developer.full_service.data_dir / "edge" / "LOCK").read_text())

@@ -98,11 +98,11 @@ async def test_find_during_suspension_uses_another_lobby(game: FailingGame) -> N
     await eventually(is_seen)
     # Two slots are free, one in each lobby. Of six concurrent players, four get new lobbies.
     found = await asyncio.gather(*(game.found("beats") for _ in range(6)))
-    given = await places(game)
-    assert sum(given.values()) == 8
-    assert set(given.values()) == {LIMIT}
-    assert {one["lobby"]["lobby_id"] for one in found} == set(given)
-    assert {first, second} < set(given)
+    counts = await places(game)
+    assert sum(counts.values()) == 8
+    assert set(counts.values()) == {LIMIT}
+    assert {one["lobby"]["lobby_id"] for one in found} == set(counts)
+    assert {first, second} < set(counts)
 
 
 async def test_server_that_stays_suspended_ends_once_without_leftovers(game: FailingGame) -> None:
