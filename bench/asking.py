@@ -234,8 +234,8 @@ def _body(connection: socket.socket, question: Question) -> bytes:
         needed_bytes = needed_bytes or _length(came)
     head, _, body = came.partition(_HEAD_END)
     if not head.startswith(b"HTTP/1.1 200 ") or question.expected not in body:
-        asked = question.sent.partition(b"\r\n")[0].decode()
-        raise WrongAnswer(f"{asked}: {came[:800].decode(errors='replace')}")
+        request_line = question.sent.partition(b"\r\n")[0].decode()
+        raise WrongAnswer(f"{request_line}: {came[:800].decode(errors='replace')}")
     return body
 
 

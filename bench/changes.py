@@ -90,12 +90,12 @@ class _World:
             )
             for _ in range(COUNT)
         ]
-        asked = self._measure(questions)
-        self._require(games.c.game_id, [json.loads(body)["game_id"] for body in asked.bodies])
+        batch = self._measure(questions)
+        self._require(games.c.game_id, [json.loads(body)["game_id"] for body in batch.bodies])
         began_s = time.perf_counter()
         self.service.wait_held()
-        asked.run["caught_up_s"] = time.perf_counter() - began_s
-        return asked.run
+        batch.run["caught_up_s"] = time.perf_counter() - began_s
+        return batch.run
 
     def create_versions(self) -> Run:
         questions = [
@@ -110,14 +110,14 @@ class _World:
             )
             for number in range(COUNT)
         ]
-        asked = self._measure(questions)
-        made = [json.loads(body)["version_id"] for body in asked.bodies]
-        self._require(versions.c.version_id, made)
-        return asked.run
+        batch = self._measure(questions)
+        version_ids = [json.loads(body)["version_id"] for body in batch.bodies]
+        self._require(versions.c.version_id, version_ids)
+        return batch.run
 
     def set_versions(self) -> Run:
         """Measures version changes. Each change sets a version that no namespace had before."""
-        wanted = self._new_versions(COUNT // CALLERS)
+        version_ids_of_games = self._new_versions(COUNT // CALLERS)
         before = self._history_count()
         questions = [
             self.service.question(
@@ -125,23 +125,23 @@ class _World:
                 {
                     "game_id": self.games[number % CALLERS],
                     "namespace_id": self.namespaces[number % CALLERS],
-                    "version_id": wanted[number % CALLERS][number // CALLERS],
+                    "version_id": version_ids_of_games[number % CALLERS][number // CALLERS],
                 },
             )
             for number in range(COUNT // CALLERS * CALLERS)
         ]
-        asked = self._measure(questions)
-        held = self.service.held()
-        for namespace_id, version_ids in zip(self.namespaces, wanted, strict=True):
-            if held[namespace_id] != version_ids[-1]:
+        batch = self._measure(questions)
+        configurations = self.service.held()
+        for namespace_id, version_ids in zip(self.namespaces, version_ids_of_games, strict=True):
+            if configurations[namespace_id] != version_ids[-1]:
                 raise WrongAnswer("the data plane lacks an acknowledged configuration")
         if self._history_count() - before != len(questions):
             raise WrongAnswer("the history lacks a version")
-        return asked.run
+        return batch.run
 
     def _new_versions(self, count: int) -> list[list[str]]:
         kept = kept_config({"matchmaker": {"game_modes": MODES}})
-        made = [[self.service.ids.new() for _ in range(count)] for _ in self.games]
+        ids_of_games = [[self.service.ids.new() for _ in range(count)] for _ in self.games]
         rows = (
             {
                 "version_id": version_id,
@@ -150,19 +150,19 @@ class _World:
                 "create_ms": 1_700_000_000_000,
                 **kept,
             }
-            for game_id, version_ids in zip(self.games, made, strict=True)
+            for game_id, version_ids in zip(self.games, ids_of_games, strict=True)
             for version_id in version_ids
         )
         self.service.fill(versions, rows)
-        return made
+        return ids_of_games
 
     def _measure(self, questions: Sequence[Question]) -> Asked:
         before_s = self.service.cpu_s()
         address = self.service.address
-        asked = loaded(lambda: ask_all(address, questions, CALLERS, is_kept=True))
+        batch = loaded(lambda: ask_all(address, questions, CALLERS, is_kept=True))
         cpu_s = self.service.cpu_s() - before_s
-        asked.run["server_cpu_us_per_answer"] = cpu_s / len(questions) * 1e6
-        return asked
+        batch.run["server_cpu_us_per_answer"] = cpu_s / len(questions) * 1e6
+        return batch
 
     def _require(self, column: Any, ids: Sequence[str]) -> None:
         async def found(tx: Transaction) -> set[str]:

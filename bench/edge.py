@@ -249,13 +249,13 @@ def _added(
 ) -> Figure:
     before, after = (median(runs, "p99_us") for runs in (straight, passed_on))
     middle = " → ".join(f"{median(runs, 'p50_us'):.0f}" for runs in (straight, passed_on))
-    told = f"p99 {before:.0f} → {after:.0f} µs, p50 {middle} µs"
+    summary = f"p99 {before:.0f} → {after:.0f} µs, p50 {middle} µs"
     return Figure(
         f"{what}: added at p99",
         after - before,
         "µs",
         at_most=at_most,
-        note=f"{told}; {note}" if note else told,
+        note=f"{summary}; {note}" if note else summary,
     )
 
 
@@ -300,20 +300,20 @@ def _as_many_as_fit(guard: Guard) -> int:
 
 def _held(guard: Guard, count: int, tls: ssl.SSLContext | None) -> Run:
     before = guard.memory_kib() * 1024
-    held: list[socket.socket] = []
+    connections: list[socket.socket] = []
     try:
         for _ in range(count):
-            held.append(_upgraded(guard.ports["game"], tls))
+            connections.append(_upgraded(guard.ports["game"], tls))
         there = guard.figure('connections{kind="websocket"}')
         if there != count:
             raise WrongAnswer(f"{count} WebSockets were opened, {there:.0f} exist")
         after = guard.memory_kib() * 1024
-        for one in random.Random(count).sample(held, ASKED_OF_IDLE):
+        for one in random.Random(count).sample(connections, ASKED_OF_IDLE):
             one.sendall(b"\x82\x82\0\0\0\0ok")
             if (answer := one.recv(16)) != b"\x82\x02ok":
                 raise WrongAnswer(f"an idle WebSocket answers with {answer!r}")
     finally:
-        for one in held:
+        for one in connections:
             one.close()
     return {
         "connections": count,

@@ -61,14 +61,14 @@ def _on(bench: Bench, database: str, new_url: Callable[[], str | None]) -> dict[
     return {f"{database} {name}": of_name for name, of_name in runs.items()}
 
 
-def _in_turn(service: Service, asked: Mapping[str, Callable[[], Run]]) -> dict[str, list[Run]]:
+def _in_turn(service: Service, runs: Mapping[str, Callable[[], Run]]) -> dict[str, list[Run]]:
     if service.database_url is not None:
         tidy(service.database_url)
-    return interleaved(asked)
+    return interleaved(runs)
 
 
 def _paged(service: Service, paged: Paged) -> dict[str, Callable[[], Run]]:
-    asked: dict[str, Callable[[], Run]] = {}
+    runs: dict[str, Callable[[], Run]] = {}
     for count in (SHORT, LONG):
         place = Place.make(service, f"{paged.slug.replace('_', '-')}-{count}")
         service.fill(paged.table, (paged.row(place, number) for number in range(count)))
@@ -78,24 +78,22 @@ def _paged(service: Service, paged: Paged) -> dict[str, Callable[[], Run]]:
             fields = {"game_id": place.game_id, "namespace_id": place.namespace_id, **more}
             question = service.question(paged.slug, fields)
             look = partial(_look_page, paged, newest)
-            asked[f"{paged.slug} {which} {count}"] = partial(
-                _window, service, question, ASKED, look
-            )
-    return asked
+            runs[f"{paged.slug} {which} {count}"] = partial(_window, service, question, ASKED, look)
+    return runs
 
 
 def _look_page(paged: Paged, newest: int, answer: Any) -> None:
     rows = answer[paged.member]
     times = [one.get("deploy_ts") or one.get("create_ts") for one in rows]
-    wanted = [rfc3339(FIRST_MS + newest - number) for number in range(len(rows))]
+    expected = [rfc3339(FIRST_MS + newest - number) for number in range(len(rows))]
     # Ignores the first version of the namespace, which is newer than all inserted rows.
     times = [one for one in times if one < rfc3339(FIRST_MS + 10 * LONG)]
-    if len(rows) != paged.page or times != wanted[: len(times)] or len(times) < len(rows) - 1:
-        raise WrongAnswer(f"{paged.slug}: unexpected page: {times[:1]} {wanted[:1]}")
+    if len(rows) != paged.page or times != expected[: len(times)] or len(times) < len(rows) - 1:
+        raise WrongAnswer(f"{paged.slug}: unexpected page: {times[:1]} {expected[:1]}")
 
 
 def _whole(service: Service, whole: Whole, counts: Sequence[int]) -> dict[str, Callable[[], Run]]:
-    asked: dict[str, Callable[[], Run]] = {}
+    runs: dict[str, Callable[[], Run]] = {}
     for count in counts:
         place = Place.make(service, f"{whole.slug.replace('_', '-')}-{count}")
         for table, rows in whole.rows(place, count):
@@ -103,8 +101,8 @@ def _whole(service: Service, whole: Whole, counts: Sequence[int]) -> dict[str, C
         # Passes only the path parameters.
         question = service.question(whole.slug, _only_path(whole.slug, place.fields))
         look = partial(_look_whole, whole, count)
-        asked[f"{whole.slug} {count}"] = partial(_window, service, question, ASKED_WHOLE, look)
-    return asked
+        runs[f"{whole.slug} {count}"] = partial(_window, service, question, ASKED_WHOLE, look)
+    return runs
 
 
 def _only_path(slug: str, fields: Mapping[str, str]) -> Mapping[str, str]:
@@ -122,11 +120,11 @@ def _look_whole(whole: Whole, count: int, answer: Any) -> None:
 
 def _window(service: Service, question: Question, count: int, look: Callable[[Any], None]) -> Run:
     before_s = service.cpu_s()
-    asked = loaded(lambda: ask_all(service.address, [question] * count, 1, is_kept=True))
-    asked.run["server_cpu_us_per_answer"] = (service.cpu_s() - before_s) / count * 1e6
-    for body in {asked.bodies[0], asked.bodies[-1]}:
+    batch = loaded(lambda: ask_all(service.address, [question] * count, 1, is_kept=True))
+    batch.run["server_cpu_us_per_answer"] = (service.cpu_s() - before_s) / count * 1e6
+    for body in {batch.bodies[0], batch.bodies[-1]}:
         look(json.loads(body))
-    return asked.run
+    return batch.run
 
 
 # Figures ------------------------------------------------------------------------------------------

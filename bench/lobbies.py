@@ -259,8 +259,8 @@ def _rest() -> None:
 
 
 def _ready(service: Service, token: str) -> set[str]:
-    said = json.loads(ask_once(service.address, service.question("list", token=token)))
-    return {one["lobby_id"] for one in said["lobbies"]}
+    response = json.loads(ask_once(service.address, service.question("list", token=token)))
+    return {one["lobby_id"] for one in response["lobbies"]}
 
 
 def _end(service: Service, lobby_ids: Sequence[str]) -> None:

@@ -59,14 +59,14 @@ class Players:
 
     def _namespaces(self, count: int) -> Sequence[Namespace]:
         version_id = self.service.version(self._game_id, _CONFIG)
-        made = self._all(
+        responses = self._all(
             "create_namespace",
             [
                 {"display_name": f"N{number}", "name_id": f"n{number}", "version_id": version_id}
                 for number in range(count)
             ],
         )
-        ids = [str(one["namespace_id"]) for one in made]
+        ids = [str(one["namespace_id"]) for one in responses]
         # The creation of a token waits at most one second for the data plane.
         self.service.wait_held()
         tokens = self._all("create_service_token", [{"environment_id": one} for one in ids])
@@ -78,10 +78,10 @@ class Players:
             for one in namespaces
         ]
         tokens = [one.environment_token for one in namespaces]
-        made = self._all("attach", of_each, tokens)
+        responses = self._all("attach", of_each, tokens)
         lobbies = [
             Lobby(namespace, str(one["lobby_id"]), str(one["lobby_token"]))
-            for namespace, one in zip(namespaces, made, strict=True)
+            for namespace, one in zip(namespaces, responses, strict=True)
         ]
         questions = [self.service.question("ready", token=one.lobby_token) for one in lobbies]
         self.service.call_all(questions)
@@ -94,17 +94,19 @@ class Players:
 
     def reserve(self, lobbies: Sequence[Lobby], places: int) -> list[list[str]]:
         parties = [PARTY] * (places // PARTY) + ([places % PARTY] if places % PARTY else [])
-        asked = [(number, size) for number in range(len(lobbies)) for size in parties]
+        parties_of_lobbies = [(number, size) for number in range(len(lobbies)) for size in parties]
         questions = [
             self.service.question(
                 "join",
                 {"lobby_id": lobbies[number].lobby_id, "party_size": size},
                 token=lobbies[number].namespace.environment_token,
             )
-            for number, size in asked
+            for number, size in parties_of_lobbies
         ]
         tokens: list[list[str]] = [[] for _ in lobbies]
-        for (number, size), answer in zip(asked, self.service.call_all(questions), strict=True):
+        for (number, size), answer in zip(
+            parties_of_lobbies, self.service.call_all(questions), strict=True
+        ):
             players = answer.get("players") or [answer["player"]]
             if len(players) != size:
                 raise WrongAnswer(f"{len(players)} slots for a party of {size}")

@@ -17,8 +17,8 @@ def wait_for(ready: Path, process: subprocess.Popen[bytes], log: Path | None = N
     end_s = time.monotonic() + _START_TIMEOUT_S
     while not (ready.exists() and ready.read_text()):
         if process.poll() is not None or time.monotonic() > end_s:
-            said = log.read_text(errors="replace")[-2_000:] if log else ""
-            raise WrongAnswer(f"{process.args!r} did not start:\n{said}")
+            output = log.read_text(errors="replace")[-2_000:] if log else ""
+            raise WrongAnswer(f"{process.args!r} did not start:\n{output}")
         time.sleep(0.01)
 
 

@@ -219,12 +219,12 @@ def _takes(port: int) -> bool:
 
 
 def _until(
-    is_there: Callable[[], bool], process: subprocess.Popen[bytes], said: Callable[[], str]
+    is_there: Callable[[], bool], process: subprocess.Popen[bytes], read_output: Callable[[], str]
 ) -> None:
     end_s = time.monotonic() + _START_S
     while not is_there():
         if process.poll() is not None or time.monotonic() > end_s:
-            raise WrongAnswer(f"{process.args!r} did not start:\n{said()}")
+            raise WrongAnswer(f"{process.args!r} did not start:\n{read_output()}")
         time.sleep(_POLL_S)
 
 
@@ -248,8 +248,8 @@ def edge_guard(
         }
         for name, (protocol, backend) in routes.items()
     ]
-    given = {"epoch": 1, "version": 1, "newest_epoch": 1, "routes": kept}
-    (folder / "routes").write_text(json.dumps(given))
+    state = {"epoch": 1, "version": 1, "newest_epoch": 1, "routes": kept}
+    (folder / "routes").write_text(json.dumps(state))
     config = {
         "folder": str(folder),
         "source": str(folder / "nobody.sock"),
@@ -259,11 +259,11 @@ def edge_guard(
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     log = folder / "log"
-    with log.open("w") as said:
+    with log.open("w") as output:
         process = subprocess.Popen(
             [str(EDGE_GUARD_BINARY), str(path)],
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             preexec_fn=on_core(SERVER_CORE),
         )
     guard = Guard(folder, process.pid, ports)

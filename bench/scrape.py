@@ -90,11 +90,12 @@ def _scraping(service: Service) -> Iterator[list[tuple[float, bool]]]:
 
 
 def _figures(runs: dict[str, list[Run]]) -> list[Figure]:
-    scrapes, quiet, scraped = runs["scrapes"], runs["without scrapes"], runs["with scrapes"]
-    before, after = (median(one, "p99_us") / 1e3 for one in (quiet, scraped))
+    scrapes, unscraped, scraped = runs["scrapes"], runs["without scrapes"], runs["with scrapes"]
+    before, after = (median(one, "p99_us") / 1e3 for one in (unscraped, scraped))
     # Compares neighbouring windows, because the load of the machine changes over time.
     growths_ms = [
-        (one["p99_us"] - other["p99_us"]) / 1e3 for one, other in zip(scraped, quiet, strict=True)
+        (one["p99_us"] - other["p99_us"]) / 1e3
+        for one, other in zip(scraped, unscraped, strict=True)
     ]
     return [
         Figure(

@@ -60,10 +60,10 @@ class Service:
         self.data_dir = folder / "data"
         self.process = process
         self.database_url = database_url
-        self.said: Mapping[str, Any] = json.loads((folder / "ready.json").read_text())
-        self.address = str(self.said["http"])
-        self.group_id = str(self.said["owner_group_id"])
-        self.token = Path(self.said["cloud_token_file"]).read_text().strip()
+        self.ready: Mapping[str, Any] = json.loads((folder / "ready.json").read_text())
+        self.address = str(self.ready["http"])
+        self.group_id = str(self.ready["owner_group_id"])
+        self.token = Path(self.ready["cloud_token_file"]).read_text().strip()
         self.ids = RecordIds()
 
     # Processes
@@ -79,7 +79,7 @@ class Service:
         return sum(map(memory_kib, self.pids()))
 
     def scrape(self) -> tuple[float, bytes]:
-        connection = http.client.HTTPConnection(str(self.said["metrics"]), timeout=60)
+        connection = http.client.HTTPConnection(str(self.ready["metrics"]), timeout=60)
         began = time.perf_counter()
         connection.request("GET", "/metrics")
         text = connection.getresponse().read()
@@ -129,8 +129,8 @@ class Service:
         return json.loads(ask_once(self.address, self.question(slug, fields)))
 
     def call_all(self, questions: Sequence[Question]) -> list[Any]:
-        asked = loaded(lambda: ask_all(self.address, questions, _CALLERS, is_kept=True))
-        return [json.loads(body) for body in asked.bodies]
+        batch = loaded(lambda: ask_all(self.address, questions, _CALLERS, is_kept=True))
+        return [json.loads(body) for body in batch.bodies]
 
     def game(self, name: str) -> str:
         fields = {"developer_group_id": self.group_id, "display_name": name, "name_id": name}
@@ -160,9 +160,9 @@ class Service:
         return asyncio.run(ask())
 
     def wait_held(self) -> None:
-        wanted = self.count_of(namespaces)
+        expected = self.count_of(namespaces)
         end_s = time.monotonic() + _TAKEN_IN_S
-        while len(self.held()) < wanted:
+        while len(self.held()) < expected:
             if time.monotonic() > end_s:
                 raise WrongAnswer("the data plane was not fed every new namespace")
             time.sleep(0.05)
@@ -214,7 +214,7 @@ class Service:
         return self.with_records(identity)
 
     def owner_tokens(self, count: int) -> list[str]:
-        made = [f"cloud_{secrets.token_urlsafe(32)}" for _ in range(count)]
+        tokens = [f"cloud_{secrets.token_urlsafe(32)}" for _ in range(count)]
         identity_id = self.identity_id()
         now_ms = time.time_ns() // 1_000_000
         self.fill(
@@ -226,10 +226,10 @@ class Service:
                     "identity_id": identity_id,
                     "create_ms": now_ms,
                 }
-                for token in made
+                for token in tokens
             ),
         )
-        return made
+        return tokens
 
     def games_at_rest(self, group_id: str, count: int) -> list[str]:
         """Inserts games without namespaces, which the data plane never receives. Returns their ids."""
@@ -282,13 +282,13 @@ def started(
         *("--data-dir", str(folder / "data"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
         *("--cdn", "127.0.0.1:0", "--metrics", "127.0.0.1:0"),
     )
-    with log.open("ab") as said:
+    with log.open("ab") as output:
         process = subprocess.Popen(
             command,
             preexec_fn=on_core(SERVER_CORE) if is_pinned else None,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
         )
     try:
         wait_for(ready, process, log)

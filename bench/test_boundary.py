@@ -115,25 +115,25 @@ def test_disconnected(hall: Hall, benchmark: BenchmarkFixture) -> None:
 @pytest.mark.parametrize("operation", ["join", "find"])
 def test_places(hall: Hall, benchmark: BenchmarkFixture, operation: str) -> None:
     join, find, lobby, source = hall.engine.join, hall.engine.find, hall.lobby, hall.source
-    given: list[_native.Placed] = []
+    placements: list[_native.Placed] = []
 
     def empty() -> None:
-        hall.empty([placed.tokens[0] for placed in given])
-        given.clear()
+        hall.empty([placed.tokens[0] for placed in placements])
+        placements.clear()
         assert hall.players() == (0, 0, 0, 0)
 
     def call_join() -> None:
         for _ in range(CALLS):
-            given.append(join(NAMESPACE, lobby, source=source))
+            placements.append(join(NAMESPACE, lobby, source=source))
 
     def call_find() -> None:
         for _ in range(CALLS):
-            given.append(find(NAMESPACE, VERSION, MODES, REGIONS, (), source=source))
+            placements.append(find(NAMESPACE, VERSION, MODES, REGIONS, (), source=source))
 
     call = call_join if operation == "join" else call_find
     timed(benchmark, call, setup=empty)
     assert hall.players() == (0, CALLS, 0, 0)
-    assert len({placed.tokens[0] for placed in given}) == CALLS
+    assert len({placed.tokens[0] for placed in placements}) == CALLS
 
 
 def test_refusal(hall: Hall, benchmark: BenchmarkFixture) -> None:

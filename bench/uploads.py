@@ -89,10 +89,10 @@ class _Content:
         head = manifest.tobuf(tarfile.USTAR_FORMAT) + _MANIFEST.ljust(tarfile.BLOCKSIZE, b"\0")
         chance = memoryview(random.Random(seed).randbytes(2 * _BLOCK_BYTES))
         digest = hashlib.sha256()
-        made = cls(head + entry.tobuf(tarfile.USTAR_FORMAT), chance, "")
-        for block in made.blocks():
+        content = cls(head + entry.tobuf(tarfile.USTAR_FORMAT), chance, "")
+        for block in content.blocks():
             digest.update(block)
-        return cls(made.head, chance, digest.hexdigest())
+        return cls(content.head, chance, digest.hexdigest())
 
     def blocks(self) -> Iterator[bytes | memoryview]:
         yield self.head

@@ -23,12 +23,12 @@ class ByHand:
         self.attached = asyncio.Event()
         self.lobby_token = ""
 
-    async def run(self, told: Callable[[str], None]) -> None:
-        """Attaches a lobby again whenever it ends. `told` receives each lobby token."""
+    async def run(self, on_token: Callable[[str], None]) -> None:
+        """Attaches a lobby again whenever it ends. `on_token` receives each lobby token."""
         while True:
             try:
                 await self._attach()
-                told(self.lobby_token)
+                on_token(self.lobby_token)
                 self.attached.set()
                 await self._speak()
             except (ServiceAway, ServiceRefused):

@@ -46,10 +46,10 @@ class Deployment:
             "content_length": len(archive),
             "sha256": hashlib.sha256(archive).hexdigest(),
         }
-        made = await self._call("POST", path, {"display_name": name, "image_file": file})
-        await put(made["image_presigned_request"]["url"], archive)
-        await self._complete(made["upload_id"])
-        return str(made["build_id"])
+        response = await self._call("POST", path, {"display_name": name, "image_file": file})
+        await put(response["image_presigned_request"]["url"], archive)
+        await self._complete(response["upload_id"])
+        return str(response["build_id"])
 
     async def ensure_site(self, name: str, files: Mapping[str, tuple[bytes, str]]) -> str:
         """Returns the id of the site with this name. Uploads the files if there is none."""
@@ -61,11 +61,11 @@ class Deployment:
             {"path": path, "content_length": len(content), "content_type": kind}
             for path, (content, kind) in files.items()
         ]
-        made = await self._call("POST", path, {"display_name": name, "files": listed})
-        for request in made["presigned_requests"]:
+        response = await self._call("POST", path, {"display_name": name, "files": listed})
+        for request in response["presigned_requests"]:
             await put(request["url"], files[request["path"]][0])
-        await self._complete(made["upload_id"])
-        return str(made["site_id"])
+        await self._complete(response["upload_id"])
+        return str(response["site_id"])
 
     async def deploy(self, version: str, config: dict[str, Any]) -> None:
         version_id = await self._ensure_version(version, config)

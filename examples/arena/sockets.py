@@ -223,11 +223,11 @@ class Arena:
             if not seat.messages_left.take(1, time.monotonic()):
                 return End.TOO_MANY_MESSAGES
             try:
-                given = messages.parse_input(message, last_seq)
+                steering = messages.parse_input(message, last_seq)
             except Unacceptable as unacceptable:
                 return unacceptable.end
-            last_seq = given.seq
-            self._world.steer(seat.player_id, given.seq, given.dirs)
+            last_seq = steering.seq
+            self._world.steer(seat.player_id, steering.seq, steering.dirs)
 
     def _connected_tokens(self) -> list[str]:
         return [seat.token for seat in self._seats.values()]

@@ -156,7 +156,7 @@ class World:
 
     def _collect_gems(self) -> None:
         reach = PLAYER_RADIUS + GEM_RADIUS
-        taken: list[int] = []
+        collected_ids: list[int] = []
         for gem in self.gems.values():
             near = [
                 (math.hypot(player.x - gem.x, player.y - gem.y), player.id)
@@ -165,8 +165,8 @@ class World:
             ]
             if near and min(near)[0] < reach:
                 self.players[min(near)[1]].score += gem.value
-                taken.append(gem.id)
-        for gem_id in taken:
+                collected_ids.append(gem.id)
+        for gem_id in collected_ids:
             del self.gems[gem_id]
         self._refill_gems()
 
