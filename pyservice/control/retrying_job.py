@@ -66,8 +66,9 @@ class RetryingJob:
     async def attempt(
         self, step: Callable[[], Awaitable[object]], **about: Any
     ) -> Exception | None:
-        """Runs `step` once. Returns None, or logs and returns its error. The log entry includes
-        `about`.
+        """Runs `step` once. Returns None, or logs and returns its error.
+
+        The fields of `about` are added to the log entry.
         """
         try:
             await step()

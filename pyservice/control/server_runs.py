@@ -80,7 +80,7 @@ class ServerRuns:
     def creating(self, server_id: str) -> Iterator[None]:
         """Protects the port lease of a new server until the server's record is stored.
 
-        Without this protection, a comparison could remove the lease because it has no record.
+        Until then, the removal of leases without a record ignores this server.
         """
         self._creating.add(server_id)
         try:
@@ -201,7 +201,7 @@ class ServerRuns:
     async def over(self, run_id: str, end: RunEnd, tier: str = "") -> None:
         """Stores the end of the server, and then ends its port lease.
 
-        If the second step fails, a later comparison removes the lease.
+        If the second step fails, a later comparison of leases and records removes the lease.
         """
         failure = None
         code = RUN_FAILURE_CODES.get(end.reason)

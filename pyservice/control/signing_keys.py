@@ -1,7 +1,7 @@
-"""Key file of the control plane: numbered keys that sign device links and object URLs, and a hash
-key.
+"""Key file of the control plane: numbered signing keys, and one hash key.
 
-The hash key is never rotated. Key bytes never appear in messages or `repr`.
+The signing keys sign device links and object URLs. The hash key hashes requests with an idempotency
+key, and is never rotated. Key bytes never appear in messages or `repr`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ class SigningKeys:
         return self.signing[-1]
 
     def numbered(self, number: int) -> SigningKey | None:
-        """Returns the signing key with this number, or None if the key does not exist."""
         return next((key for key in self.signing if key.number == number), None)
 
 

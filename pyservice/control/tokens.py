@@ -461,8 +461,9 @@ class UndeliveredSecrets:
         """Runs `create` to its end and returns the token. Revokes the token after an error or
         cancellation.
 
-        `create` calls its argument with each token that it stores. With `is_kept`, no token is
-        revoked, because a repeated request gets the same token. Raises the errors of `create`.
+        `create` gets a function, and calls it with each token that it stores. For a request with an
+        idempotency key, `is_kept` is True: no token is revoked, because a repeated request gets the
+        same token. Raises the errors of `create`.
         """
         added: list[StoredToken] = []
         creating = asyncio.ensure_future(create((lambda one: None) if is_kept else added.append))
@@ -482,7 +483,8 @@ class UndeliveredSecrets:
     async def deliver_confirmed(
         self, namespace_id: str, sign: Callable[[], Awaitable[str]], *, is_kept: bool = False
     ) -> str:
-        """Waits until the data plane has the new token, and then returns the result of `sign`.
+        """Waits until the data plane has confirmed the new token, and then returns the token from
+        `sign`.
 
         Raises VALIDATION_FAILED if the data plane refuses the namespace. Raises
         CONTROL_PLANE_UNAVAILABLE after a second without confirmation.
