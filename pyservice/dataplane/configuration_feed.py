@@ -58,10 +58,11 @@ def retain_versions(
     live_versions: LiveVersions,
     now_ms: int,
 ) -> RetainedVersions:
-    """Returns the versions of `held` to retain when `configuration` replaces it.
+    """Returns the versions of the stored configuration `held` to keep when `configuration` replaces
+    it.
 
     These are the versions with lobbies, and the current version of `held`, which can get new
-    lobbies until the replacement. `now_ms` is stored as the retirement time of the current version.
+    lobbies until the replacement. `now_ms` becomes the retirement time of the current version.
     """
     if held is None:
         return RetainedVersions()
@@ -101,9 +102,9 @@ def admission_rules_only(version: configuration_pb2.Version) -> configuration_pb
 def retention_problems(
     retention: RetainedVersions, held: configuration_pb2.NamespaceConfiguration | None
 ) -> Iterator[Finding]:
-    """Yields a problem for each exceeded limit of retained versions.
+    """Yields a problem for too many retained versions, and for too many bytes of them.
 
-    Changes that retain no additional version are not checked.
+    Checks nothing if `held`, the stored configuration, already retains all these versions.
     """
     before = {one.version_id for one in held.retained_versions} if held else set()
     if {one.version_id for one in retention.versions} <= before:
@@ -226,7 +227,7 @@ class ConfigurationFeed:
     ) -> pb.ApplyResponse:
         """Returns the response that `apply` would give to this configuration. Changes nothing.
 
-        A configuration with the stored revision gets the response `stale`.
+        Unlike `apply`, always returns `stale` for the stored revision, even with equal content.
         """
         item = pb.ManyItem(configuration=configuration, is_check=True)
         return (await asyncio.shield(self._apply([item])))[0]
@@ -273,8 +274,7 @@ class ConfigurationFeed:
         """Decides whether a configuration is applied, stale or refused. A repeated message counts
         as applied.
 
-        Another content with the stored revision is stale, because only the sender knows which
-        content is newer.
+        Different content with the stored revision is stale: only the sender knows which is newer.
         """
         configuration = item.configuration
         namespace_id, order = configuration.namespace_id, _order(configuration)

@@ -38,10 +38,7 @@ class MockTokens(Protocol):
 
     def mock_player_token(
         self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
-    ) -> str:
-        """Returns a new mock player token. The same 16-byte nonce gives the same token within an
-        hour.
-        """
+    ) -> str: ...
 
     async def consume_mock(
         self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
@@ -60,8 +57,8 @@ class MockOperations:
         self._tokens = tokens
 
     async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
-        """Returns the mock lobby with the ports of the `dev_` token, or else of the first requested
-        mode.
+        """Returns the mock lobby. Its ports are those of the `dev_` token, or else of the first
+        requested mode.
 
         Raises MATCHMAKER_GAME_MODE_NOT_FOUND if the token defines no ports and a mode is unknown.
         """

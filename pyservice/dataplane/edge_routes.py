@@ -1,8 +1,8 @@
 """Data plane side of `hosting.internal.v1.Routes`: routes from public ports to lobby processes.
 
 Edge-guard polls for route changes. Each poll also reports the outcomes of earlier changes. A
-removal is sent again until edge-guard confirms it. The set of bound ports is only in memory, and is
-cleared when a new edge-guard instance polls.
+removal is sent again until edge-guard confirms it. The set of ports that edge-guard serves is only
+in memory, and is cleared when a new edge-guard instance polls.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class EdgeRoutes:
         most `wait_ms` for changes.
 
         Raises STORAGE_FULL if the removal of a route could not be stored. Edge-guard must then send
-        the outcomes again. A refused port that cannot be replaced raises no error, because it must
-        not block other routes.
+        the outcomes again. A port that edge-guard refused and that cannot be replaced raises no
+        error, so that other routes continue.
         """
         require_valid(request)
         is_new = request.instance != self._instance
@@ -234,10 +234,10 @@ class EdgeRoutes:
         )
 
     def _is_replaceable(self, owner: bytes) -> bool:
-        """Returns whether a refused port of `owner` may get another number.
+        """Returns whether a port of `owner` that edge-guard refused may get another number.
 
-        For a lobby, the engine decides. A port of a dynamic server can change until a waiting
-        caller has received it.
+        For a lobby, always returns True, because the engine decides. A port of a dynamic server can
+        change until a waiting caller has received it.
         """
         if self._source.lobby(owner) is not None:
             return True

@@ -143,8 +143,8 @@ class Engine:
         self.wait_for_batch = self._waiter.wait_for_batch
 
     def start(self) -> None:
-        """Registers the engine's wake-up file descriptor. Call it on the event loop that awaits the
-        results.
+        """Registers the engine's wake-up file descriptor. Call it on the event loop that runs the
+        commands.
         """
         self._waiter.start()
 
@@ -187,8 +187,8 @@ class Engine:
         """Reserves slots in the fullest matching lobby, or in a new lobby from the template
         `creation`.
 
-        Waits if the lobby is still starting. `creation` is None if no lobby may be created. It is
-        the integer `lobby_count_max` if no new lobby can start.
+        Waits if the lobby is still starting. `creation` is None if no lobby may be created. If no
+        lobby can start, it is `lobby_count_max`, which the engine needs to choose its error.
         """
         began = perf_counter()
         try:

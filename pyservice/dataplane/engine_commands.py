@@ -366,7 +366,8 @@ class PlayerRecords:
         """Returns the time of the address's last captcha pass (Unix ms, or None) and the number of
         requests since then.
 
-        Passes are stored for 12 h. If the wall clock is set, the returned time changes too.
+        Passes are stored for 12 h. The time is computed from the pass's age, so setting the wall
+        clock changes it.
         """
         ago_ms, requests = self._native.standing(namespace, address)
         return (None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms), requests
@@ -381,7 +382,7 @@ class PlayerRecords:
     ) -> str:
         """Returns a mock player token, valid only for the given `dev_` token.
 
-        The same 16-byte nonce gives the same token within an hour.
+        Calls with the same 16-byte `nonce` return the same token within an hour.
         """
         return self._native.mock_player_token(
             namespace, token_id, nonce or secrets.token_bytes(_NONCE_BYTES)

@@ -60,7 +60,9 @@ class FeedFiles:
             raise FeedFileError(f"{self._folder} cannot be read: {error}") from None
 
     def save(self, several: Iterable[StoredNamespace]) -> None:
-        """Stores the files durably. If it raises OSError, some of the files may be stored."""
+        """Stores the file of each namespace durably. If it raises OSError, some of the files may be
+        stored.
+        """
         contents = {f"{kept.namespace_id}{_SUFFIX}": _encode(kept) for kept in several}
         write_files(self._folder, contents)
 

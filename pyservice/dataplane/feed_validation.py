@@ -329,11 +329,11 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fi
 def _owner(
     configuration: pb.NamespaceConfiguration, held: NamespaceIndex, namespace_id: bytes | None
 ) -> str:
-    """Returns the id of another namespace that has a value of the configuration, or an empty
-    string.
+    """Returns the id of another namespace that already owns a value, such as a host name.
 
-    `namespace_id` is the namespace that has the value, or None. A conflict is logged. Only the log
-    contains that namespace's name, because it may belong to another developer.
+    Returns an empty string if `namespace_id`, the owner, is None or the namespace of
+    `configuration`. Only the log has the other namespace's name, because it may belong to another
+    developer.
     """
     found = held.configuration(namespace_id) if namespace_id else None
     if found is None or found.namespace_id == configuration.namespace_id:

@@ -113,10 +113,10 @@ class ControlPlaneMonitor:
     def __init__(
         self, metrics: Callable[[], Awaitable[pb.MetricsResponse]], *, is_awaited: bool
     ) -> None:
-        """`metrics` requests the control plane's metrics, and this call may be cancelled.
+        """`metrics` requests the control plane's metrics. The call is cancelled after a timeout.
 
-        `is_awaited` is True if both planes start together. Until its first response, the control
-        plane then counts as starting.
+        `is_awaited` is True if both planes start together. The control plane then counts as
+        starting until its first response.
         """
         self._metrics = metrics
         self._is_awaited = is_awaited

@@ -106,7 +106,8 @@ class JournalCompactor:
     def _run_child(self) -> CompactionFailure | None:
         """Runs the compaction process and waits for its end. Call it in a thread.
 
-        The vfork suspends only this thread, and fork handlers of libraries do not run.
+        The process is started with vfork, which suspends only this thread and runs no fork handlers
+        of libraries.
         """
         try:
             child = subprocess.Popen(

@@ -87,8 +87,8 @@ def plan_group(
 ) -> GroupPlan:
     """Returns the plan for the lobbies of one version, game mode and region.
 
-    `mode` is None if the version is not current or has no such mode. A region that the operator
-    removed keeps no idle lobbies.
+    `mode` is None if the version is not current or has no such mode. The plan then stops all empty
+    lobbies that the service started. A region that the operator removed keeps no idle lobbies.
     """
     ours = [one for one in group.empty if one.is_ours]
     if mode is None:
@@ -186,7 +186,7 @@ class LobbyScaler:
         self._due[key] = min(check_s, self._due.get(key, check_s))
 
     async def run(self) -> None:
-        """Applies the plans of all groups until cancelled. Retries failed commands."""
+        """Starts and stops lobbies by their plans until cancelled. Retries failed commands."""
         for namespace in self._namespaces:
             self.namespace_changed(raw_id(namespace.namespace_id))
         while True:

@@ -46,8 +46,7 @@ class LobbyTemplates:
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
         """Waits until a runtime connects, at most until three seconds after the service start.
 
-        Returns True if it waited. Returns False at once if no mode needs a runtime or the wait is
-        over.
+        Returns False if no wait was necessary, for example because no mode needs a runtime.
         """
         if self._availability is None or self._availability.is_known:
             return False
@@ -62,7 +61,7 @@ class LobbyTemplates:
         """Returns a template for the first region and mode that can start a lobby.
 
         Tries all modes in one region before the next region. If no lobby can start, returns
-        `lobby_count_max`.
+        `lobby_count_max`, which the engine needs to choose its error.
         """
         for region in target.regions:
             for name in target.modes:

@@ -313,7 +313,7 @@ class Matchmaker:
         return [_region_info(away) for away in self._regions.nearest_first(caller.call.coords)]
 
     def _source(self, request: PlacementRequest, caller: Caller) -> int:
-        """Returns the key of the player's address. The number of players with the same key is
+        """Returns a hash of the player's address. The number of players with the same hash is
         limited.
 
         An `env_` caller sends the player's address in the request. For other callers, the client

@@ -62,8 +62,9 @@ class AdmissionRules:
     current_version: bytes
 
     def join(self, version: bytes, mode: str) -> JoinRules:
-        """Returns the rules for joins to a lobby of this version and mode. For an unknown version,
-        returns the rules of the current version.
+        """Returns the captcha and verification rules for joins to a lobby of this version and mode.
+
+        For an unknown version, returns the rules of the current version.
         """
         gate = self.joins.get((version, mode)) or self.joins.get((self.current_version, mode))
         return gate or JoinRules(self.captcha, None)
@@ -168,9 +169,9 @@ class DevPort:
 
 @dataclass(frozen=True, slots=True)
 class LobbyRuntime:
-    """Program that the service starts for a lobby.
+    """Program that the service starts for each lobby of a game mode.
 
-    Without `image_id`, the service starts no program, and lobbies of the mode can only be attached.
+    Without `image_id`, the service starts no program. The game mode then has only attached lobbies.
     """
 
     image_id: str | None = None
@@ -232,7 +233,9 @@ class RetiredVersion:
     max_drain_ms: Mapping[str, int]
 
     def drain_deadline_ms(self, mode: str) -> int:
-        """Returns the time (Unix ms) by which the retired version's lobbies of this mode must end."""
+        """Returns the deadline (Unix ms) for a game mode's lobbies after their version was
+        replaced.
+        """
         return self.since_ms + self.max_drain_ms.get(mode, MAX_DRAIN_MS)
 
 

@@ -31,7 +31,7 @@ from pyservice.schema.validation import require_valid
 
 
 class PreviousVersions:
-    """Configurations of previous versions. Each is kept in memory while lobbies of the version are
+    """Configurations of previous versions. Each is kept only while lobbies of its version are
     starting.
     """
 
@@ -224,8 +224,9 @@ class RuntimeConnection:
         )
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """Applies the runtime's reports about lobby processes, in order for each lobby. Ignores
-        reports about ended lobbies.
+        """Applies the runtime's reports about lobby processes. Ignores reports about ended lobbies.
+
+        The reports about one lobby are applied in the given order.
         """
         require_valid(request)
         by_lobby: dict[str, list[pb.LobbyReport]] = {}
@@ -243,8 +244,8 @@ class RuntimeConnection:
     async def lease(self, request: pb.LeaseRequest) -> pb.LeaseResponse:
         """Leases ports for a dynamic server and waits until edge-guard serves them.
 
-        Raises PORTS_EXHAUSTED, STORAGE_FULL, OVERLOADED, and IN_USE if the server has already
-        ended.
+        Raises PORTS_EXHAUSTED, STORAGE_FULL and OVERLOADED. Raises IN_USE if the server and its
+        lease have already ended.
         """
         require_valid(request)
         owner = raw_id(request.server_id)
@@ -307,8 +308,8 @@ class RuntimeConnection:
     def _detect_crash(self, lobby_id: bytes, code: int | None) -> None:
         """Calls `on_lobby_crashed` if the exit of the lobby's process is a crash.
 
-        Call it before the exit is applied, because the scaler reacts as soon as the lobby has
-        ended.
+        Call it before the exit is applied. Otherwise the scaler could replace the lobby before it
+        knows about the crash.
         """
         lobby = self._source.lobby(lobby_id)
         if lobby is None:

@@ -44,12 +44,12 @@ class MacKeyRotation:
         self._running: asyncio.Task[RotatedKeys] | None = None
 
     async def rotate(self, *, drop_unused: bool) -> RotatedKeys:
-        """Creates a new signing key. With `drop_unused`, deletes the old keys that the engine does
-        not need.
+        """Creates a new signing key. With `drop_unused`, deletes the old keys that no stored token
+        needs.
 
-        The engine does not record `pub_` and `dev_` tokens, so a deleted key may invalidate some of
-        them. Only an administrator may delete keys. If it raises STORAGE_FULL, the key file is
-        unchanged, or has the new key and all old keys.
+        The engine does not store `pub_` and `dev_` tokens, so a deleted key may invalidate some of
+        them. Only an administrator may delete keys. After STORAGE_FULL, the key file is unchanged,
+        or has the new key and all old keys.
         """
         # Shielded: a cancelled caller must not leave a stored key that does not sign.
         self._running = asyncio.create_task(self._rotate(drop_unused))
@@ -82,7 +82,7 @@ class MacKeyRotation:
 
 
 class TokenSigning:
-    """Signs tokens for the control plane, which has no signing keys of its own for these tokens."""
+    """Signs `pub_` and `dev_` tokens for the control plane, which does not have their signing keys."""
 
     def __init__(self, namespaces: NamespaceIndex, signer: Engine) -> None:
         self._namespaces = namespaces
