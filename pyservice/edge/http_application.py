@@ -118,7 +118,8 @@ _SLASH: Final = "\udc2f"
 class _Node:
     """Node of a tree of path templates, which contains all templates with the same first segments.
 
-    `tables` has the methods of the templates that end here, by the names of their parameters.
+    `tables` has the methods of the templates that end here. Its keys are the names of the path
+    parameters.
     """
 
     __slots__ = ("fixed", "parameter", "tables")

@@ -87,9 +87,9 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
 
 
 class _RawMembers(dict[str, "_RawMembers | None"]):
-    """Names of the JSON object members that have raw JSON text, as a tree.
+    """Tree of the JSON object members that a message keeps as unparsed JSON text.
 
-    A raw member has the value None. An object with raw members inside has their names as its value.
+    The value of such a member is None. The value of an object with such members is its own tree.
     """
 
     most: int

@@ -53,7 +53,7 @@ log = get_logger("pyservice.edge")
 
 
 class ParkedSender:
-    """The client of a parked request, with the data that its response and its metrics need."""
+    """The client of a waiting long poll, with the data that its response and its metrics need."""
 
     __slots__ = ("_count", "_headers", "_meter", "client", "ray_id", "trace")
 
@@ -80,7 +80,9 @@ class ParkedSender:
 
 
 class ParkedRequest(WaitingRequest):
-    """One parked request. It ends with one call of `answer`, `refuse` or `abandon`."""
+    """One long poll that waits for a change. It ends with one call of `answer`, `refuse` or
+    `abandon`.
+    """
 
     __slots__ = ("_deliver", "_park", "_requests", "request_key", "sender")
 
@@ -181,8 +183,8 @@ Work = Callable[[ParkedRequest], None]
 
 
 class ParkedRequests:
-    """Parked requests of one public server. When requests wake, sends them to the control plane
-    again.
+    """Waiting long polls of one public server. When a change wakes them, sends them to the control
+    plane again.
     """
 
     def __init__(self, ask: Ask, long_polls: LongPolls, rays: Rays) -> None:

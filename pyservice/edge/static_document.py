@@ -24,8 +24,6 @@ _PREFLIGHT: Final[Headers] = [
 
 
 class _NotModified(HttpResponse):
-    """A response with status 304 and without a body."""
-
     __slots__ = ()
 
     def header_list(self) -> Headers:

@@ -45,7 +45,7 @@ log = get_logger("pyservice.edge")
 
 
 class WokenBatchEndpoint:
-    """Receives a batch of woken long polls as one HTTP request."""
+    """Receives a batch of long polls as one HTTP request, after a change woke them."""
 
     def __init__(
         self, find: Find, count: Count, metrics: TransportMetrics, unrouted: Meter
@@ -203,7 +203,7 @@ class WokenBatchExchange:
 
 
 class _SharedEndpoint(Endpoint):
-    """Endpoint for the equal requests of a batch. It decodes and validates the message only once."""
+    """Endpoint for the equal requests of a batch. It decodes and validates their message only once."""
 
     def __init__(self, find: Find, request: Request, encoded: _EncodedBodies) -> None:
         endpoint, self.parameters = request.match = find(request)

@@ -1,4 +1,4 @@
-"""Wire format of batches of woken long polls between the public and the internal server."""
+"""Wire format between the public and the internal server: batches of long polls that a change woke."""
 
 from __future__ import annotations
 
