@@ -51,15 +51,15 @@ def is_header_of_connection(name: str) -> bool:
 def is_header_of_requests(name: str) -> bool:
     """Returns whether the service sets this header in its webhook requests.
 
-    Returns False for headers of the connection, such as `upgrade`.
+    Connection headers such as `upgrade` are excluded: see `is_header_of_connection`.
     """
     return name.lower() in HEADERS_OF_REQUESTS
 
 
 def is_header_of_answers(name: str) -> bool:
-    """Returns whether site routes are not allowed to set this response header.
+    """Returns True if the routes of a site must not set this response header.
 
-    Returns False for headers of the connection, such as `upgrade`.
+    Connection headers such as `upgrade` are excluded: see `is_header_of_connection`.
     """
     return name.lower() in HEADERS_OF_ANSWERS
 

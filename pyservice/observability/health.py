@@ -81,7 +81,9 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptor_reserve(most: int) -> int:
-    """Returns how many of `most` file descriptors are not available for client connections."""
+    """Returns how many file descriptors are kept free of client connections. `most` is the limit of
+    open files.
+    """
     return min(_RESERVE_MAX, most // _RESERVE_PART)
 
 

@@ -80,8 +80,9 @@ class FeedMetrics:
         self.last_applied_ts_s = 0.0
 
     def count(self, outcome: str, now_s: float) -> None:
-        """Counts a feed message as `applied`, `stale`, `refused` or `removed`. `now_s` is Unix
-        time.
+        """Counts a feed message as `applied`, `stale`, `refused` or `removed`.
+
+        After `applied` and `removed`, `now_s` (Unix time) is the time of the last change.
         """
         self.outcomes[outcome] += 1
         if outcome in ("applied", "removed"):

@@ -1,4 +1,4 @@
-"""Rays: timed records of requests. A part of them is kept and queued for delivery.
+"""Rays: timed records of requests. A part of them is kept for the database and the trace collector.
 
 Recording must be cheap, because most records are dropped. Records contain only validated ids and
 names, and no other client input.
@@ -169,7 +169,7 @@ class Rays:
     def pass_on(self, trace: Trace) -> str:
         """Returns the traceparent header for a forwarded request.
 
-        Its flag makes both planes keep the request, or neither of them.
+        Its sampled flag has this server's decision, so that both planes sample the same requests.
         """
         if not trace.is_passed:
             trace.is_passed = True
@@ -321,7 +321,7 @@ _CLOSE_S: Final = 2.0
 
 
 class RayDelivery:
-    """Delivers kept rays to the collector and the database.
+    """Delivers kept rays to the trace collector and the database.
 
     Run `run` and `store` as tasks. Call `close` after both have ended.
     """
@@ -335,8 +335,8 @@ class RayDelivery:
     ) -> None:
         """At most `waiting_max` rays wait for `store`, which saves them to the database.
 
-        If `store` raises a ServiceError with a retry time, it is called again. Rays without an
-        owner are only exported.
+        If `store` raises a ServiceError with a retry time, it is called again. A ray without a
+        known caller is not stored. All rays are sent to the trace collector, if one is set.
         """
         self._rays = rays
         self._store = store
@@ -346,7 +346,7 @@ class RayDelivery:
         self._are_waiting = asyncio.Event()
 
     async def run(self) -> None:
-        """Exports kept rays to the collector and queues them for `store`, until cancelled."""
+        """Sends kept rays to the trace collector and queues them for the database, until cancelled."""
         while True:
             for kept in await self._rays.take(_AT_ONCE):
                 self._deliver(kept)
@@ -393,7 +393,7 @@ class RayDelivery:
             pause_s = min(_RETRY_MAX_S, 2 * pause_s)
 
     async def close(self) -> None:
-        """Sends the remaining rays to the collector. Waits at most 2 s for the collector."""
+        """Sends the remaining rays to the trace collector. Waits at most 2 s for it."""
         if self._exporter is None:
             return
         for kept in self._rays.take_all():

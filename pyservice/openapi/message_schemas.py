@@ -186,8 +186,8 @@ _REFERENCE: Final = "#/components/schemas/"
 
 
 class SchemaForm(Enum):
-    """Form of a message's schema: for a response, for a request, or for a request with unknown
-    members.
+    """Form of a message's schema: for a response, for a request, or for a request that may have
+    unknown members.
 
     The value is the suffix of the schema name.
     """
@@ -265,8 +265,9 @@ class SchemaComponents:
         return "required" in self._schemas[reference["$ref"]]
 
     def finish(self, document: Any) -> tuple[Any, dict[str, Schema]]:
-        """Replaces references to messages by schema names. Returns the document and the schemas by
-        name.
+        """Replaces the references to messages in `document` by schema names.
+
+        Returns the new document and the schemas by name.
         """
         names = self._names()
         schemas = {names[key]: _named(schema, names) for key, schema in self._schemas.items()}

@@ -19,7 +19,7 @@ _STOPPING: Final = "stopping"
 class DirectoryUnusable(Exception):
     """The data directory cannot be used.
 
-    The message gives the reason, and the PID of the process that holds the lock.
+    The message gives the reason, or the PID of the process that already uses the directory.
     """
 
 
