@@ -66,9 +66,9 @@ impl FromStr for IpNetwork {
             None => (text, None),
         };
         let address = canonical_ip(address.parse().map_err(|_| ())?);
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.unwrap_or(most);
-        if prefix > most { Err(()) } else { Ok(Self { address, prefix }) }
+        let prefix_max = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.unwrap_or(prefix_max);
+        if prefix > prefix_max { Err(()) } else { Ok(Self { address, prefix }) }
     }
 }
 

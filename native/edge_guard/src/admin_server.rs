@@ -17,16 +17,16 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::connection_workers::ConnectionWorkers;
 use crate::metrics::{MetricsPage, ThreadCounters};
 use crate::route_controller::{AdminCommand, EdgeStatus};
 use crate::udp::UdpThreads;
-use crate::worker::Workers;
 
 #[derive(Debug)]
 pub struct AdminServer {
     pub status: Arc<Mutex<EdgeStatus>>,
     pub commands: UnboundedSender<AdminCommand>,
-    pub workers: Workers,
+    pub workers: ConnectionWorkers,
     pub datagrams: Arc<UdpThreads>,
     pub counters: Arc<ThreadCounters>,
     pub listeners: [(&'static str, Option<SocketAddr>); 2],
@@ -35,31 +35,32 @@ pub struct AdminServer {
 #[derive(Debug)]
 pub struct AdminSocket {
     pub listener: UnixListener,
-    fresh: PathBuf,
-    place: PathBuf,
+    temporary_path: PathBuf,
+    path: PathBuf,
 }
 
 pub fn bind(folder: &Path) -> io::Result<AdminSocket> {
-    let fresh = folder.join("admin.sock.new");
-    if let Err(error) = std::fs::remove_file(&fresh)
+    let temporary_path = folder.join("admin.sock.new");
+    if let Err(error) = std::fs::remove_file(&temporary_path)
         && error.kind() != io::ErrorKind::NotFound
     {
         return Err(error);
     }
-    let listener = UnixListener::bind(&fresh)?;
-    let socket = AdminSocket { listener, fresh, place: folder.join("admin.sock") };
-    std::fs::set_permissions(&socket.fresh, PermissionsExt::from_mode(0o600)).inspect_err(|_| socket.discard())?;
+    let listener = UnixListener::bind(&temporary_path)?;
+    let socket = AdminSocket { listener, temporary_path, path: folder.join("admin.sock") };
+    std::fs::set_permissions(&socket.temporary_path, PermissionsExt::from_mode(0o600))
+        .inspect_err(|_| socket.discard())?;
     Ok(socket)
 }
 
 impl AdminSocket {
     /// Moves the administration socket to its final path, and replaces the socket of an older process.
     pub fn put(&self) -> io::Result<()> {
-        std::fs::rename(&self.fresh, &self.place)
+        std::fs::rename(&self.temporary_path, &self.path)
     }
 
     pub fn discard(&self) {
-        let _ = std::fs::remove_file(&self.fresh);
+        let _ = std::fs::remove_file(&self.temporary_path);
     }
 }
 
@@ -68,17 +69,17 @@ impl AdminServer {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    tokio::spawn(self.clone().serve_one(stream));
+                    tokio::spawn(self.clone().serve_connection(stream));
                 }
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
             }
         }
     }
 
-    async fn serve_one(self: Arc<Self>, stream: UnixStream) {
+    async fn serve_connection(self: Arc<Self>, stream: UnixStream) {
         let service = service_fn(move |request| {
             let admin = self.clone();
-            async move { Ok::<_, Infallible>(admin.answer(request)) }
+            async move { Ok::<_, Infallible>(admin.handle_request(request)) }
         });
         let _ = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service)
@@ -86,7 +87,7 @@ impl AdminServer {
             .await;
     }
 
-    fn answer(&self, request: Request<Incoming>) -> Response<TextBody> {
+    fn handle_request(&self, request: Request<Incoming>) -> Response<TextBody> {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/livez") => respond(StatusCode::OK, "ok\n".to_owned()),
             (&Method::GET, "/readyz") => self.ready(request.uri().query() == Some("verbose")),
@@ -135,7 +136,7 @@ impl AdminServer {
 
     fn ready(&self, is_verbose: bool) -> Response<TextBody> {
         let status = self.status();
-        let is_ready = status.has_begun && !status.is_leaving;
+        let is_ready = status.is_started && !status.is_leaving;
         let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         if !is_verbose {
             return respond(code, if is_ready { "ready\n" } else { "not ready\n" }.to_owned());
@@ -145,7 +146,7 @@ impl AdminServer {
             "is_ready": is_ready,
             "is_leaving": status.is_leaving,
             "is_connected": status.is_connected,
-            "is_kept": status.is_kept,
+            "is_kept": status.is_saved,
             "epoch": status.epoch,
             "version": status.version,
             "routes_listening": status.counts.listening,
@@ -166,17 +167,17 @@ impl AdminServer {
         all.extend(self.workers.iter().map(|worker| &worker.counters));
         all.extend(self.datagrams.counters().map(|counters| &**counters));
         let routes = [("listening", status.counts.listening as u64), ("refused", status.counts.refused as u64)];
-        page.values("hosting_edge_routes", "gauge", "Routes by state", "state", &routes);
-        let gauge = |page: &mut MetricsPage, name: &str, about: &str, value: u64| {
-            page.value(&format!("hosting_edge_{name}"), "gauge", about, value);
+        page.write_values("hosting_edge_routes", "gauge", "Routes by state", "state", &routes);
+        let gauge = |page: &mut MetricsPage, name: &str, help: &str, value: u64| {
+            page.write_value(&format!("hosting_edge_{name}"), "gauge", help, value);
         };
         gauge(&mut page, "routes_epoch", "Epoch of the routes", status.epoch);
         gauge(&mut page, "routes_version", "Version of the routes", status.version);
-        gauge(&mut page, "routes_kept", "Whether the routes on disk are those in memory", status.is_kept.into());
+        gauge(&mut page, "routes_kept", "Whether the routes on disk are those in memory", status.is_saved.into());
         gauge(&mut page, "source_connected", "Whether the data plane answers", status.is_connected.into());
         gauge(&mut page, "descriptors_max", "Limit of descriptors", status.descriptors);
         gauge(&mut page, "datagram_sessions_max", "Limit of UDP sessions", status.datagram_sessions as u64);
-        page.counters(&all);
+        page.write_counters(&all);
         page.into_text()
     }
 }

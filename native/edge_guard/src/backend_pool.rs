@@ -20,8 +20,8 @@ const IDLE_SHARE: usize = 8;
 /// Pool of idle backend connections by route number. `take` returns the most recently used connection.
 #[derive(Debug)]
 pub struct BackendPool<B> {
-    waiting: Mutex<PoolState<B>>,
-    most: usize,
+    state: Mutex<PoolState<B>>,
+    idle_max: usize,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl<B> IdleConnection<B> {
         Self { sender, backend, since: Instant::now() }
     }
 
-    fn is_good(&self) -> bool {
+    fn is_reusable(&self) -> bool {
         !self.sender.is_closed() && self.since.elapsed() < IDLE_LIMIT
     }
 }
@@ -50,20 +50,20 @@ impl<B> IdleConnection<B> {
 impl<B> BackendPool<B> {
     #[must_use]
     pub fn for_each_thread(threads: usize, connections: usize) -> Self {
-        let waiting = PoolState { by_route: HashMap::new(), count: 0 };
+        let state = PoolState { by_route: HashMap::new(), count: 0 };
         Self {
-            waiting: Mutex::new(waiting),
-            most: IDLE_CONNECTIONS_MAX.min(connections / IDLE_SHARE).div_ceil(threads),
+            state: Mutex::new(state),
+            idle_max: IDLE_CONNECTIONS_MAX.min(connections / IDLE_SHARE).div_ceil(threads),
         }
     }
 
     pub fn take(&self, route: u64, backend: &BackendAddress) -> Option<SendRequest<B>> {
-        let mut waiting = self.waiting();
-        let PoolState { by_route, count } = &mut *waiting;
+        let mut state = self.lock();
+        let PoolState { by_route, count } = &mut *state;
         let all = by_route.get_mut(&route)?;
         while let Some(idle) = all.pop() {
             *count -= 1;
-            if idle.backend == *backend && idle.is_good() {
+            if idle.backend == *backend && idle.is_reusable() {
                 return Some(idle.sender);
             }
         }
@@ -74,26 +74,26 @@ impl<B> BackendPool<B> {
         if sender.is_closed() {
             return;
         }
-        let mut waiting = self.waiting();
-        let PoolState { by_route, count } = &mut *waiting;
-        if *count < self.most {
+        let mut state = self.lock();
+        let PoolState { by_route, count } = &mut *state;
+        if *count < self.idle_max {
             *count += 1;
             by_route.entry(route).or_default().push(IdleConnection::new(sender, backend));
         }
     }
 
     pub fn sweep(&self) {
-        let mut waiting = self.waiting();
-        let PoolState { by_route, count } = &mut *waiting;
+        let mut state = self.lock();
+        let PoolState { by_route, count } = &mut *state;
         by_route.retain(|_, all| {
-            all.retain(IdleConnection::is_good);
+            all.retain(IdleConnection::is_reusable);
             !all.is_empty()
         });
         *count = by_route.values().map(Vec::len).sum();
     }
 
-    fn waiting(&self) -> MutexGuard<'_, PoolState<B>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PoolState<B>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,19 +113,19 @@ impl<B> Default for DedicatedConnection<B> {
 impl<B> DedicatedConnection<B> {
     /// Returns the idle connection if it is open and leads to this backend of the route. Otherwise closes it.
     pub fn take(&self, route: u64, backend: &BackendAddress) -> Option<SendRequest<B>> {
-        let (of, idle) = self.waiting().take()?;
-        (of == route && idle.backend == *backend && idle.is_good()).then_some(idle.sender)
+        let (idle_route, idle) = self.lock().take()?;
+        (idle_route == route && idle.backend == *backend && idle.is_reusable()).then_some(idle.sender)
     }
 
     pub fn put(&self, route: u64, backend: BackendAddress, sender: SendRequest<B>) {
-        *self.waiting() = Some((route, IdleConnection::new(sender, backend)));
+        *self.lock() = Some((route, IdleConnection::new(sender, backend)));
     }
 
     pub fn sweep(&self) {
-        self.waiting().take_if(|(_, idle)| !idle.is_good());
+        self.lock().take_if(|(_, idle)| !idle.is_reusable());
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Option<(u64, IdleConnection<B>)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(u64, IdleConnection<B>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -202,8 +202,8 @@ impl Config {
     }
 
     fn check(&self, problems: &mut Problems) {
-        let mut require = |path: String, is_there: bool, problem: &str| {
-            if !is_there && !problems.has(&path) {
+        let mut require = |path: String, is_valid: bool, problem: &str| {
+            if !is_valid && !problems.has(&path) {
                 problems.add(&path, problem);
             }
         };
@@ -211,10 +211,10 @@ impl Config {
         require("folder".to_owned(), has_path(&self.folder), "is required");
         require("source".to_owned(), has_path(&self.source), "is required");
         for (index, Certificate { server_names, cert, key }) in self.certificates.iter().enumerate() {
-            let place = format!("certificates.{index}");
-            require(format!("{place}.server_names"), !server_names.is_empty(), "must name at least one");
-            require(format!("{place}.cert"), has_path(cert), "is required");
-            require(format!("{place}.key"), has_path(key), "is required");
+            let path = format!("certificates.{index}");
+            require(format!("{path}.server_names"), !server_names.is_empty(), "must name at least one");
+            require(format!("{path}.cert"), has_path(cert), "is required");
+            require(format!("{path}.key"), has_path(key), "is required");
         }
         for (index, backend) in self.backends.iter().enumerate() {
             require(format!("backends.{index}.hosts"), !backend.hosts.is_empty(), "must name at least one");
@@ -235,8 +235,8 @@ impl Problems {
 
     /// Reports whether the setting at this path, or a setting inside it, has a problem.
     fn has(&self, path: &str) -> bool {
-        let rest = |problem: &String| problem.strip_prefix(path).map(|rest| rest.starts_with([':', '.']));
-        self.0.iter().any(|problem| rest(problem).unwrap_or(false))
+        let suffix = |problem: &String| problem.strip_prefix(path).map(|suffix| suffix.starts_with([':', '.']));
+        self.0.iter().any(|problem| suffix(problem).unwrap_or(false))
     }
 
     /// Deserializes a value and reports all its errors. serde stops at the first error, so the faulty part is removed
@@ -295,13 +295,13 @@ fn remove(value: &mut Value, path: &[String]) -> bool {
             true
         }
         (Value::Object(fields), [key]) => fields.remove(key).is_some(),
-        (Value::Object(fields), [key, rest @ ..]) => fields.get_mut(key).is_some_and(|inner| remove(inner, rest)),
-        (Value::Array(all), [key, rest @ ..]) => {
+        (Value::Object(fields), [key, suffix @ ..]) => fields.get_mut(key).is_some_and(|inner| remove(inner, suffix)),
+        (Value::Array(all), [key, suffix @ ..]) => {
             let Some(inner) = key.parse::<usize>().ok().and_then(|index| all.get_mut(index)) else { return false };
-            if rest.is_empty() {
+            if suffix.is_empty() {
                 return !std::mem::replace(inner, Value::Null).is_null();
             }
-            remove(inner, rest)
+            remove(inner, suffix)
         }
         _ => false,
     }
@@ -424,7 +424,7 @@ mod tests {
             "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99", "10.0.0.0/8", 7], "workers": null}"#;
         let problems = Config::parse(text).unwrap_err().join("\n");
         let count = problems.lines().count();
-        let places = [
+        let paths = [
             "folder: is required",
             "source: ",
             "bind: ",
@@ -439,9 +439,9 @@ mod tests {
             "proxies.0: ",
             "proxies.2: ",
         ];
-        assert_eq!(count, places.len(), "{problems}");
-        for place in places {
-            assert!(problems.contains(place), "no `{place}` in\n{problems}");
+        assert_eq!(count, paths.len(), "{problems}");
+        for path in paths {
+            assert!(problems.contains(path), "no `{path}` in\n{problems}");
         }
     }
 

@@ -11,10 +11,10 @@ use crate::metrics::ConnectionRefusal;
 
 #[derive(Debug)]
 pub struct ConnectionLimits {
-    all_max: AtomicUsize,
+    total_max: AtomicUsize,
     route_max: AtomicUsize,
     address_max: AtomicUsize,
-    all: AtomicUsize,
+    total: AtomicUsize,
     addresses: Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -30,24 +30,24 @@ impl ConnectionLimits {
     #[must_use]
     pub fn new(settings: &LimitSettings) -> Self {
         Self {
-            all_max: settings.connections.into(),
+            total_max: settings.connections.into(),
             route_max: settings.connections_per_route.into(),
             address_max: settings.connections_per_address.into(),
-            all: AtomicUsize::new(0),
+            total: AtomicUsize::new(0),
             addresses: Mutex::default(),
         }
     }
 
     /// Changes the limits for new connections. Open connections continue.
     pub fn change(&self, settings: &LimitSettings) {
-        self.all_max.store(settings.connections, SeqCst);
+        self.total_max.store(settings.connections, SeqCst);
         self.route_max.store(settings.connections_per_route, SeqCst);
         self.address_max.store(settings.connections_per_address, SeqCst);
     }
 
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.all.load(SeqCst) >= self.all_max.load(SeqCst)
+        self.total.load(SeqCst) >= self.total_max.load(SeqCst)
     }
 
     /// Admits a connection, or returns the limit that it would exceed.
@@ -59,13 +59,13 @@ impl ConnectionLimits {
         client: Option<IpAddr>,
         of_route: Option<&Arc<AtomicUsize>>,
     ) -> Result<ConnectionPermit, ConnectionRefusal> {
-        if !add_one(&self.all, &self.all_max) {
+        if !increment_below(&self.total, &self.total_max) {
             return Err(ConnectionRefusal::All);
         }
         // Returns each count on drop, also if a later limit refuses.
         let mut permit = ConnectionPermit { limits: self.clone(), source: None, of_route: None };
         if let Some(of_route) = of_route {
-            if !add_one(of_route, &self.route_max) {
+            if !increment_below(of_route, &self.route_max) {
                 return Err(ConnectionRefusal::Route);
             }
             permit.of_route = Some(of_route.clone());
@@ -84,14 +84,14 @@ impl ConnectionLimits {
     }
 }
 
-fn add_one(count: &AtomicUsize, most: &AtomicUsize) -> bool {
-    let most = most.load(SeqCst);
-    count.fetch_update(SeqCst, SeqCst, |count| (count < most).then_some(count + 1)).is_ok()
+fn increment_below(count: &AtomicUsize, maximum: &AtomicUsize) -> bool {
+    let maximum = maximum.load(SeqCst);
+    count.fetch_update(SeqCst, SeqCst, |count| (count < maximum).then_some(count + 1)).is_ok()
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.limits.all.fetch_sub(1, SeqCst);
+        self.limits.total.fetch_sub(1, SeqCst);
         if let Some(of_route) = &self.of_route {
             of_route.fetch_sub(1, SeqCst);
         }
@@ -112,20 +112,21 @@ impl Drop for ConnectionPermit {
 /// get half each. Either kind gets more if the other kind needs less.
 #[must_use]
 pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
-    let wanted = wanted(settings) + RESERVED_DESCRIPTORS;
-    let have = raise_descriptors(wanted);
-    (fit_to_descriptors(settings, have), have)
+    let needed_descriptors = needed_descriptors(settings) + RESERVED_DESCRIPTORS;
+    let available = raise_descriptors(needed_descriptors);
+    (fit_to_descriptors(settings, available), available)
 }
 
 /// Descriptors reserved for routes, pooled connections, pipes and the process itself.
 const RESERVED_DESCRIPTORS: u64 = 8_192;
 
-fn wanted(settings: &LimitSettings) -> u64 {
+fn needed_descriptors(settings: &LimitSettings) -> u64 {
     2 * settings.connections as u64 + settings.datagram_sessions as u64
 }
 
-fn fit_to_descriptors(settings: &LimitSettings, have: u64) -> LimitSettings {
-    let free = usize::try_from(have.saturating_sub(RESERVED_DESCRIPTORS.min(have / 10))).unwrap_or(usize::MAX);
+fn fit_to_descriptors(settings: &LimitSettings, available: u64) -> LimitSettings {
+    let free =
+        usize::try_from(available.saturating_sub(RESERVED_DESCRIPTORS.min(available / 10))).unwrap_or(usize::MAX);
     let for_connections = (2 * settings.connections).min(free.saturating_sub(settings.datagram_sessions).max(free / 2));
     LimitSettings {
         connections: (for_connections / 2).max(1),
@@ -134,22 +135,26 @@ fn fit_to_descriptors(settings: &LimitSettings, have: u64) -> LimitSettings {
     }
 }
 
-fn raise_descriptors(wanted: u64) -> u64 {
+fn raise_descriptors(needed_descriptors: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` outlives the calls.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
             return 1_024;
         }
-        if limit.rlim_max < wanted {
+        if limit.rlim_max < needed_descriptors {
             // Only privileged processes may raise the hard limit.
-            let higher = libc::rlimit { rlim_cur: wanted, rlim_max: wanted };
-            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const higher) == 0 {
-                return wanted;
+            let raised = libc::rlimit { rlim_cur: needed_descriptors, rlim_max: needed_descriptors };
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) == 0 {
+                return needed_descriptors;
             }
         }
-        let own = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
-        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const own) == 0 { own.rlim_cur } else { limit.rlim_cur }
+        let raised_soft = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised_soft) == 0 {
+            raised_soft.rlim_cur
+        } else {
+            limit.rlim_cur
+        }
     }
 }
 
@@ -157,9 +162,9 @@ fn raise_descriptors(wanted: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn limits(all: usize, route: usize, address: usize) -> Arc<ConnectionLimits> {
+    fn limits(total: usize, route: usize, address: usize) -> Arc<ConnectionLimits> {
         let mut settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
-        settings.connections = all;
+        settings.connections = total;
         settings.connections_per_route = route;
         settings.connections_per_address = address;
         Arc::new(ConnectionLimits::new(&settings))
@@ -168,46 +173,47 @@ mod tests {
     #[test]
     fn each_limit_refuses_with_its_own_reason() {
         let (one, two) = (Arc::default(), Arc::default());
-        let here: IpAddr = "10.0.0.1".parse().unwrap();
-        let there: IpAddr = "10.0.0.2".parse().unwrap();
+        let first_client: IpAddr = "10.0.0.1".parse().unwrap();
+        let second_client: IpAddr = "10.0.0.2".parse().unwrap();
         let limits = limits(3, 2, 2);
-        let first = limits.admit(Some(here), Some(&one)).unwrap();
-        let _second = limits.admit(Some(here), Some(&one)).unwrap();
-        assert_eq!(limits.admit(Some(there), Some(&one)).unwrap_err(), ConnectionRefusal::Route);
-        assert_eq!(limits.admit(Some(here), Some(&two)).unwrap_err(), ConnectionRefusal::Address);
-        let _third = limits.admit(Some(there), Some(&two)).unwrap();
+        let first = limits.admit(Some(first_client), Some(&one)).unwrap();
+        let _second = limits.admit(Some(first_client), Some(&one)).unwrap();
+        assert_eq!(limits.admit(Some(second_client), Some(&one)).unwrap_err(), ConnectionRefusal::Route);
+        assert_eq!(limits.admit(Some(first_client), Some(&two)).unwrap_err(), ConnectionRefusal::Address);
+        let _third = limits.admit(Some(second_client), Some(&two)).unwrap();
         assert!(limits.is_full());
-        assert_eq!(limits.admit(Some(there), Some(&two)).unwrap_err(), ConnectionRefusal::All);
+        assert_eq!(limits.admit(Some(second_client), Some(&two)).unwrap_err(), ConnectionRefusal::All);
         drop(first);
-        assert!(limits.admit(Some(there), Some(&one)).is_ok(), "a place that was given back is a place");
+        assert!(limits.admit(Some(second_client), Some(&one)).is_ok(), "a place that was given back is a place");
     }
 
     #[test]
     fn changed_limits_apply_to_new_connections_only() {
         let route = Arc::default();
-        let here: IpAddr = "10.0.0.1".parse().unwrap();
+        let first_client: IpAddr = "10.0.0.1".parse().unwrap();
         let limits = limits(9, 9, 2);
-        let held: Vec<_> = (0..2).map(|_| limits.admit(Some(here), Some(&route)).unwrap()).collect();
+        let permits: Vec<_> = (0..2).map(|_| limits.admit(Some(first_client), Some(&route)).unwrap()).collect();
         let mut settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
         settings.connections_per_address = 1;
         limits.change(&settings);
         assert_eq!(route.load(SeqCst), 2, "both continue");
-        assert_eq!(limits.admit(Some(here), Some(&route)).unwrap_err(), ConnectionRefusal::Address);
+        assert_eq!(limits.admit(Some(first_client), Some(&route)).unwrap_err(), ConnectionRefusal::Address);
         settings.connections_per_address = 3;
         limits.change(&settings);
-        let _third = limits.admit(Some(here), Some(&route)).unwrap();
+        let _third = limits.admit(Some(first_client), Some(&route)).unwrap();
         settings.connections = 3;
         limits.change(&settings);
-        assert_eq!(limits.admit(Some(here), Some(&route)).unwrap_err(), ConnectionRefusal::All);
-        drop(held);
-        assert!(limits.admit(Some(here), Some(&route)).is_ok());
+        assert_eq!(limits.admit(Some(first_client), Some(&route)).unwrap_err(), ConnectionRefusal::All);
+        drop(permits);
+        assert!(limits.admit(Some(first_client), Some(&route)).is_ok());
     }
 
     #[test]
     fn scarce_descriptors_are_divided_fairly() {
         let settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
-        let fitting = |connections, datagram_sessions, have| {
-            let few = fit_to_descriptors(&LimitSettings { connections, datagram_sessions, ..settings.clone() }, have);
+        let fitting = |connections, datagram_sessions, available| {
+            let few =
+                fit_to_descriptors(&LimitSettings { connections, datagram_sessions, ..settings.clone() }, available);
             (few.connections, few.datagram_sessions)
         };
         assert_eq!(fitting(4_000, 1_000, 1_000_000), (4_000, 1_000));
@@ -221,7 +227,7 @@ mod tests {
         let route = Arc::default();
         let limits = limits(9, 9, 1);
         let (first, second) = ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
-        let _held = limits.admit(Some(first), Some(&route)).unwrap();
+        let _permit = limits.admit(Some(first), Some(&route)).unwrap();
         assert_eq!(limits.admit(Some(second), Some(&route)).unwrap_err(), ConnectionRefusal::Address);
         assert!(limits.admit(None, Some(&route)).is_ok(), "a proxy in front of us speaks for many");
     }

@@ -29,7 +29,7 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
         }
     };
     // Before any thread starts: threads inherit the attributes.
-    scheduling::apply(config.nice);
+    scheduling::raise_priority(config.nice);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -50,7 +50,7 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
 
 /// Logs all problems of the settings file and its certificates.
 #[must_use]
-pub fn check(path: &Path) -> ExitCode {
+pub fn check_config(path: &Path) -> ExitCode {
     let read = Config::read(path).and_then(|config| Certificates::read(&config).map(drop));
     match read {
         Ok(()) => ExitCode::SUCCESS,
@@ -79,11 +79,11 @@ async fn serve(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<
     config.limits = limits;
     let context =
         ProcessContext::start(config, path, certificates).map_err(|error| format!("cannot start: {error}"))?;
-    let begin = match lock {
+    let startup = match lock {
         Some(lock) => Startup::start_alone(lock, &context.shared.config)?,
         None => Startup::take_over(&context.shared.config)?,
     };
-    let life = EdgeGuard::begin(context, begin, descriptors);
+    let edge_guard = EdgeGuard::start(context, startup, descriptors);
     operator_log::write_line("serving");
-    Ok(life.run().await)
+    Ok(edge_guard.run().await)
 }

@@ -64,10 +64,10 @@ mod tests {
         assert!(FolderLock::take(&inner).unwrap().is_none());
         let pid = std::fs::read_to_string(inner.join("LOCK")).unwrap();
         assert_eq!(pid, format!("{}\n", std::process::id()));
-        let given = FolderLock::inherit(lock.descriptor().try_clone().unwrap().into());
+        let inherited = FolderLock::inherit(lock.descriptor().try_clone().unwrap().into());
         drop(lock);
         assert!(FolderLock::take(&inner).unwrap().is_none(), "the inherited lock holds");
-        drop(given);
+        drop(inherited);
         assert!(FolderLock::take(&inner).unwrap().is_some());
     }
 }

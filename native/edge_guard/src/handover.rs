@@ -60,13 +60,18 @@ pub enum SocketRole {
 #[serde(rename_all = "snake_case")]
 pub enum HandoverMessage {
     Routes(RouteSet),
-    Items(Vec<SocketRole>),
+    #[serde(rename = "items")]
+    Sockets(Vec<SocketRole>),
     End,
     Ready,
-    Yours,
-    Kept,
-    Remove(String),
-    Gone(String),
+    #[serde(rename = "yours")]
+    Confirmed,
+    #[serde(rename = "kept")]
+    Cancelled,
+    #[serde(rename = "remove")]
+    RemoveOwner(String),
+    #[serde(rename = "gone")]
+    OwnerRemoved(String),
     Stop,
 }
 
@@ -76,7 +81,7 @@ pub type SharedDescriptor = Arc<dyn AsFd + Send + Sync>;
 
 #[derive(Default)]
 pub struct HandoverOffer {
-    pub items: Vec<(SocketRole, SharedDescriptor)>,
+    pub sockets: Vec<(SocketRole, SharedDescriptor)>,
     pub set: RouteSet,
 }
 
@@ -97,15 +102,15 @@ pub struct InheritedSockets {
 }
 
 /// Sends all routes and sockets, and waits until the newer process is ready. After an error, the caller still serves.
-pub fn send_offer(stream: &UnixStream, gift: &HandoverOffer) -> io::Result<()> {
+pub fn send_offer(stream: &UnixStream, offer: &HandoverOffer) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(STEP_TIMEOUT))?;
     stream.set_write_timeout(Some(STEP_TIMEOUT))?;
-    framing::send(stream, &HandoverMessage::Routes(gift.set.clone()), &[])?;
-    for part in gift.items.chunks(framing::DESCRIPTORS) {
-        let items = part.iter().map(|(item, _)| item.clone()).collect();
+    framing::send(stream, &HandoverMessage::Routes(offer.set.clone()), &[])?;
+    for part in offer.sockets.chunks(framing::DESCRIPTORS) {
+        let sockets = part.iter().map(|(role, _)| role.clone()).collect();
         let descriptors: Vec<_> = part.iter().map(|(_, descriptor)| descriptor.as_fd()).collect();
-        framing::send(stream, &HandoverMessage::Items(items), &descriptors)?;
+        framing::send(stream, &HandoverMessage::Sockets(sockets), &descriptors)?;
     }
     framing::send(stream, &HandoverMessage::End, &[])?;
     match framing::receive(stream)?.0 {
@@ -116,7 +121,7 @@ pub fn send_offer(stream: &UnixStream, gift: &HandoverOffer) -> io::Result<()> {
 
 /// Sends the last message of the handover. From then on, the newer process serves.
 pub fn confirm(stream: &UnixStream) -> io::Result<()> {
-    framing::send(stream, &HandoverMessage::Yours, &[])
+    framing::send(stream, &HandoverMessage::Confirmed, &[])
 }
 
 pub fn connect(folder: &Path) -> io::Result<UnixStream> {
@@ -145,14 +150,14 @@ pub fn connect(folder: &Path) -> io::Result<UnixStream> {
 
 /// Receives the routes and sockets of the older process. This process must not serve with them before `accept`.
 pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
-    let mut taken = ReceivedState::default();
+    let mut received = ReceivedState::default();
     loop {
         match framing::receive(stream)? {
-            (HandoverMessage::Routes(set), _) => taken.set = set,
-            (HandoverMessage::Items(items), descriptors) if items.len() == descriptors.len() => {
-                items.into_iter().zip(descriptors).for_each(|(item, descriptor)| taken.add(item, descriptor));
+            (HandoverMessage::Routes(set), _) => received.set = set,
+            (HandoverMessage::Sockets(sockets), descriptors) if sockets.len() == descriptors.len() => {
+                sockets.into_iter().zip(descriptors).for_each(|(role, descriptor)| received.add(role, descriptor));
             }
-            (HandoverMessage::End, _) => return Ok(taken),
+            (HandoverMessage::End, _) => return Ok(received),
             (other, _) => return Err(io::Error::other(format!("{other:?} is out of place"))),
         }
     }
@@ -163,7 +168,7 @@ pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
 pub fn accept(stream: &UnixStream) -> io::Result<()> {
     framing::send(stream, &HandoverMessage::Ready, &[])?;
     match framing::receive(stream) {
-        Ok((HandoverMessage::Yours, _)) => Ok(()),
+        Ok((HandoverMessage::Confirmed, _)) => Ok(()),
         Ok((other, _)) => Err(io::Error::other(format!("`yours` was expected and not {other:?}"))),
         // The older process has died, so no other process can serve.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
@@ -172,8 +177,8 @@ pub fn accept(stream: &UnixStream) -> io::Result<()> {
 }
 
 impl ReceivedState {
-    fn add(&mut self, item: SocketRole, descriptor: OwnedFd) {
-        match item {
+    fn add(&mut self, role: SocketRole, descriptor: OwnedFd) {
+        match role {
             SocketRole::Lock => self.lock = Some(descriptor),
             SocketRole::Http => self.hosts[0] = Some(TcpListener::from(descriptor)),
             SocketRole::Https => self.hosts[1] = Some(TcpListener::from(descriptor)),
@@ -191,9 +196,9 @@ impl ReceivedState {
 mod tests {
     use super::*;
 
-    fn take_all(stream: &UnixStream) -> io::Result<ReceivedState> {
-        let taken = receive(stream)?;
-        accept(stream).map(|()| taken)
+    fn receive_and_accept(stream: &UnixStream) -> io::Result<ReceivedState> {
+        let received = receive(stream)?;
+        accept(stream).map(|()| received)
     }
 
     #[test]
@@ -201,24 +206,24 @@ mod tests {
         let (older, newer) = UnixStream::pair().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let mut items: Vec<(SocketRole, SharedDescriptor)> = vec![(SocketRole::Stream { port }, Arc::new(listener))];
+        let mut sockets: Vec<(SocketRole, SharedDescriptor)> = vec![(SocketRole::Stream { port }, Arc::new(listener))];
         for number in 0..500 {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let client = SocketAddr::from(([10, 0, 0, 1], number));
             let backend = socket.local_addr().unwrap();
             let local = Some(LocalAddress { address: [10, 0, 0, 2].into(), interface: 0 });
-            let item = SocketRole::Session { port: 7, client, local, backend, rank: Rank::Answered };
-            items.push((item, Arc::new(socket)));
+            let role = SocketRole::Session { port: 7, client, local, backend, rank: Rank::Answered };
+            sockets.push((role, Arc::new(socket)));
         }
-        let gift = HandoverOffer { items, set: RouteSet::default() };
-        let giving = std::thread::spawn(move || {
-            send_offer(&older, &gift).unwrap();
-            framing::send(&older, &HandoverMessage::Yours, &[]).unwrap();
+        let offer = HandoverOffer { sockets, set: RouteSet::default() };
+        let older_thread = std::thread::spawn(move || {
+            send_offer(&older, &offer).unwrap();
+            framing::send(&older, &HandoverMessage::Confirmed, &[]).unwrap();
         });
-        let taken = take_all(&newer).unwrap();
-        giving.join().unwrap();
-        assert_eq!(taken.inherited.streams[&port].local_addr().unwrap().port(), port);
-        let sessions = &taken.inherited.sessions[&7];
+        let received = receive_and_accept(&newer).unwrap();
+        older_thread.join().unwrap();
+        assert_eq!(received.inherited.streams[&port].local_addr().unwrap().port(), port);
+        let sessions = &received.inherited.sessions[&7];
         assert_eq!(sessions.len(), 500);
         for session in sessions {
             assert_eq!(session.local.unwrap().address, std::net::IpAddr::from([10, 0, 0, 2]));
@@ -230,24 +235,24 @@ mod tests {
     #[test]
     fn session_role_without_local_address_is_accepted() {
         let text = r#"{"session":{"port":7,"client":"10.0.0.1:5","backend":"127.0.0.1:6","rank":"spoken"}}"#;
-        let item: SocketRole = serde_json::from_str(text).unwrap();
-        assert!(matches!(item, SocketRole::Session { port: 7, local: None, rank: Rank::Spoken, .. }), "{item:?}");
-        assert_eq!(serde_json::to_string(&item).unwrap(), text);
+        let role: SocketRole = serde_json::from_str(text).unwrap();
+        assert!(matches!(role, SocketRole::Session { port: 7, local: None, rank: Rank::Established, .. }), "{role:?}");
+        assert_eq!(serde_json::to_string(&role).unwrap(), text);
     }
 
     #[test]
     fn kept_message_cancels_the_handover() {
         let (older, newer) = UnixStream::pair().unwrap();
-        let taking = std::thread::spawn(move || take_all(&newer));
+        let taking = std::thread::spawn(move || receive_and_accept(&newer));
         send_offer(&older, &HandoverOffer::default()).unwrap();
-        framing::send(&older, &HandoverMessage::Kept, &[]).unwrap();
+        framing::send(&older, &HandoverMessage::Cancelled, &[]).unwrap();
         assert!(taking.join().unwrap().is_err());
     }
 
     #[test]
     fn death_after_the_offer_completes_the_handover() {
         let (older, newer) = UnixStream::pair().unwrap();
-        let taking = std::thread::spawn(move || take_all(&newer));
+        let taking = std::thread::spawn(move || receive_and_accept(&newer));
         send_offer(&older, &HandoverOffer::default()).unwrap();
         drop(older);
         assert!(taking.join().unwrap().is_ok());

@@ -1,6 +1,6 @@
 //! HTTP/1.1 and HTTP/2 connections of players, plain or over TLS. A port or a host name selects the route.
 
-mod activity;
+mod connection_activity;
 mod exchange;
 mod headers;
 mod response_body;
@@ -19,13 +19,13 @@ use tokio::time::{Instant, timeout};
 
 use crate::address::BackendAddress;
 use crate::backend_pool::DedicatedConnection;
+use crate::connection_workers::{ConnectionWorker, OpenConnection};
 use crate::listener::{ConnectionHandler, prepare};
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal};
 use crate::proxy_protocol;
 use crate::request_body::{BackendSender, RequestBody};
-use crate::worker::{OpenConnection, Worker};
-use activity::{ActivityTracker, TrackedStream, Verdict};
+use connection_activity::{ActivityTracker, TimeoutCheck, TrackedStream};
 use response_body::BackendConnection;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
@@ -44,7 +44,7 @@ pub struct HttpHandler {
 
 #[derive(Debug)]
 struct PlayerConnection {
-    worker: Arc<Worker>,
+    worker: Arc<ConnectionWorker>,
     route: Option<Arc<LiveRoute>>,
     is_tls: bool,
     peer: SocketAddr,
@@ -53,34 +53,34 @@ struct PlayerConnection {
     forwarded: headers::ForwardedHeaders,
     tracker: Arc<ActivityTracker>,
     /// Idle backend connection that began with the PROXY header of this player.
-    own: DedicatedConnection<RequestBody>,
+    dedicated: DedicatedConnection<RequestBody>,
     _open: OpenConnection,
 }
 
 impl ConnectionHandler for HttpHandler {
-    fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>) {
+    fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<ConnectionWorker>) {
         let kind = if self.live.is_tls { ConnectionKind::Https } else { ConnectionKind::Http };
         let of_route = (!self.by_host).then_some(&self.live.connections);
         match worker.shared.limits.admit(worker.shared.client(peer), of_route) {
             Ok(permit) => {
                 let open = OpenConnection::new(worker, kind, Some(permit));
                 let route = (!self.by_host).then(|| self.live.clone());
-                let arrived =
+                let connection =
                     AcceptedConnection { worker: worker.clone(), route, is_tls: self.live.is_tls, peer, open };
-                let of_worker = worker.clone();
+                let task_worker = worker.clone();
                 self.live.spawn(&worker.handle, async move {
-                    if let Err(refusal) = arrived.serve(client).await {
-                        of_worker.counters.refused.of(refusal).one();
+                    if let Err(refusal) = connection.serve(client).await {
+                        task_worker.counters.refused.with_label(refusal).increment();
                     }
                 });
             }
-            Err(refusal) => worker.counters.refused.of(refusal).one(),
+            Err(refusal) => worker.counters.refused.with_label(refusal).increment(),
         }
     }
 }
 
 struct AcceptedConnection {
-    worker: Arc<Worker>,
+    worker: Arc<ConnectionWorker>,
     route: Option<Arc<LiveRoute>>,
     is_tls: bool,
     peer: SocketAddr,
@@ -94,8 +94,9 @@ impl AcceptedConnection {
         let Ok(client) = prepare(client) else { return Ok(()) };
         let Ok(mut local) = client.local_addr() else { return Ok(()) };
         if worker.shared.is_trusted(self.peer) {
-            let forwarded =
-                timeout(timeouts.head, proxy_protocol::read(&client)).await.map_err(|_| ConnectionRefusal::Proxy)?;
+            let forwarded = timeout(timeouts.head, proxy_protocol::read_header(&client))
+                .await
+                .map_err(|_| ConnectionRefusal::Proxy)?;
             if let Some((client, server)) = forwarded.map_err(|_| ConnectionRefusal::Proxy)? {
                 (self.peer, local) = (client, server);
             }
@@ -128,25 +129,25 @@ impl AcceptedConnection {
             local,
             is_proxied,
             tracker: Arc::default(),
-            own: DedicatedConnection::default(),
+            dedicated: DedicatedConnection::default(),
             _open: self.open,
         })
     }
 }
 
 impl PlayerConnection {
-    fn take(&self, live: &LiveRoute, backend: &BackendAddress) -> Option<BackendSender> {
+    fn take_idle(&self, live: &LiveRoute, backend: &BackendAddress) -> Option<BackendSender> {
         // Taken also for a shared backend, which closes it: only one of both is counted.
-        let own = self.own.take(live.number, backend);
-        if live.sends_proxy_header { own } else { self.worker.pool.take(live.number, backend) }
+        let dedicated = self.dedicated.take(live.number, backend);
+        if live.sends_proxy_header { dedicated } else { self.worker.pool.take(live.number, backend) }
     }
 
-    fn keep(&self, BackendConnection { is_own, route, backend, sender, .. }: BackendConnection) {
-        if !is_own {
+    fn store_idle(&self, BackendConnection { is_dedicated, route, backend, sender, .. }: BackendConnection) {
+        if !is_dedicated {
             self.worker.pool.put(route, backend, sender);
         } else if self.tracker.is_alone() {
             // Concurrent requests keep only the last connection, because only one is counted.
-            self.own.put(route, backend, sender);
+            self.dedicated.put(route, backend, sender);
         }
     }
 
@@ -159,7 +160,7 @@ impl PlayerConnection {
         let front = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let front = front.clone();
-            async move { Ok::<_, Infallible>(exchange::answer(&front, request).await) }
+            async move { Ok::<_, Infallible>(exchange::handle_request(&front, request).await) }
         });
         if is_http2 {
             let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -169,7 +170,7 @@ impl PlayerConnection {
                 .max_send_buf_size(HTTP2_SEND_BUFFER_BYTES);
             let connection = builder.serve_connection(io, service);
             tokio::pin!(connection);
-            serve_until_cut(connection, &self, |connection| connection.graceful_shutdown()).await;
+            serve_until_timeout(connection, &self, |connection| connection.graceful_shutdown()).await;
         } else {
             let mut builder = hyper::server::conn::http1::Builder::new();
             // A half close ends the connection (`half_close` stays off), as in other proxies: while a response is
@@ -177,39 +178,39 @@ impl PlayerConnection {
             builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(READ_BUFFER_BYTES)).half_close(false);
             let connection = builder.serve_connection(io, service).with_upgrades();
             tokio::pin!(connection);
-            serve_until_cut(connection, &self, |connection| connection.graceful_shutdown()).await;
+            serve_until_timeout(connection, &self, |connection| connection.graceful_shutdown()).await;
         }
     }
 }
 
-async fn serve_until_cut<C: Future>(
+async fn serve_until_timeout<C: Future>(
     mut connection: std::pin::Pin<&mut C>,
     front: &PlayerConnection,
-    end_gently: impl Fn(std::pin::Pin<&mut C>),
+    shut_down_gracefully: impl Fn(std::pin::Pin<&mut C>),
 ) {
     let shared = &front.worker.shared;
     let timeouts = shared.timeouts();
-    let mut leaving = shared.leaving.subscribe();
+    let mut leaving = shared.leave_signal.subscribe();
     let first = Instant::now() + timeouts.head.min(timeouts.keep_alive);
     let timer = tokio::time::sleep_until(first);
     tokio::pin!(timer);
-    let left = leaving.wait_for(|is_leaving| *is_leaving);
-    tokio::pin!(left);
+    let process_leaving = leaving.wait_for(|is_leaving| *is_leaving);
+    tokio::pin!(process_leaving);
     let mut is_leaving = false;
     loop {
         tokio::select! {
             biased;
             _ = connection.as_mut() => return,
-            () = timer.as_mut() => match front.tracker.verdict(&shared.timeouts()) {
-                Verdict::Cut => return,
-                Verdict::AskAgain(when) => {
-                    front.own.sweep();
+            () = timer.as_mut() => match front.tracker.check_timeouts(&shared.timeouts()) {
+                TimeoutCheck::Expired => return,
+                TimeoutCheck::CheckAgainAt(when) => {
+                    front.dedicated.sweep();
                     timer.as_mut().reset(when + Duration::from_millis(1));
                 }
             },
-            _ = left.as_mut(), if !is_leaving => {
+            _ = process_leaving.as_mut(), if !is_leaving => {
                 is_leaving = true;
-                end_gently(connection.as_mut());
+                shut_down_gracefully(connection.as_mut());
             }
         }
     }

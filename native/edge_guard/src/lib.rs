@@ -1,7 +1,7 @@
 //! Port proxy: forwards players to game servers, and survives restarts of the rest of the service.
 //!
 //! Edge-guard owns the public sockets. The data plane decides the routes, and edge-guard saves the last routes on disk.
-//! Start reading at `route_set` (the routes and their rules), `route_controller` (receives them), `route_table` (binds
+//! Start reading at `route_set` (the routes and their rules), `route_controller` (receives them), `route_listeners` (binds
 //! sockets), `tcp`, `http` and `udp` (forward traffic), and `handover` (replaces the process). In this list, a module
 //! may only use modules of lower lines:
 //!
@@ -33,10 +33,11 @@ mod backend_pool;
 pub mod certificate_authority;
 mod config;
 mod connection_limits;
+mod connection_workers;
 pub mod entrypoint;
 mod folder_lock;
 mod handover;
-mod host_table;
+mod host_routes;
 mod http;
 mod lifecycle;
 mod listener;
@@ -50,12 +51,11 @@ mod relay;
 mod request_body;
 mod route_client;
 mod route_controller;
+mod route_listeners;
 mod route_set;
-mod route_table;
 mod scheduling;
 mod startup;
 mod tcp;
 mod tls;
 mod udp;
 pub mod wire;
-mod worker;

@@ -17,8 +17,8 @@ use crate::operator_log;
 use crate::process_context::ProcessContext;
 use crate::route_client::RouteClient;
 use crate::route_controller::{AdminCommand, RouteController, outcomes};
+use crate::route_listeners::{RouteListeners, RouteOutcome};
 use crate::route_set::RouteFile;
-use crate::route_table::{RouteOutcome, RouteTable};
 use crate::startup::{OpenedSockets, Startup, instance};
 use crate::udp::MigratedSession;
 
@@ -29,13 +29,13 @@ fn to_async(stream: std::os::unix::net::UnixStream) -> std::io::Result<UnixStrea
 
 /// Reads handover messages in a separate task, because a cancelled read would lose a part of a message.
 fn read_messages(mut from: OwnedReadHalf) -> UnboundedReceiver<HandoverMessage> {
-    let (say, said) = unbounded_channel();
+    let (sender, receiver) = unbounded_channel();
     tokio::spawn(async move {
         while let Ok(frame) = read_frame(&mut from).await {
-            let _ = say.send(frame);
+            let _ = sender.send(frame);
         }
     });
-    said
+    receiver
 }
 
 pub struct EdgeGuard {
@@ -48,22 +48,33 @@ pub struct EdgeGuard {
 }
 
 impl EdgeGuard {
-    pub fn begin(context: ProcessContext, begin: Startup, descriptors: u64) -> Self {
-        let Startup { lock, set, inherited, predecessor, opened } = begin;
+    pub fn start(context: ProcessContext, startup: Startup, descriptors: u64) -> Self {
+        let Startup { lock, set, inherited, predecessor, opened } = startup;
         let OpenedSockets { hosts, admin: socket, commands, command_receiver } = opened;
         let folder = &context.shared.config.folder;
         let listeners = context.open_host_listeners(hosts);
-        let (say, outcomes) = outcomes();
-        let has = (listeners[0].is_some(), listeners[1].is_some());
-        let mut table =
-            RouteTable::new(context.shared.clone(), context.workers.clone(), context.datagrams.clone(), has, say);
-        table.inherited = inherited;
-        table.predecessor = predecessor;
-        table.begin(&set);
+        let (outcome_sender, outcomes) = outcomes();
+        let has_listeners = (listeners[0].is_some(), listeners[1].is_some());
+        let mut route_listeners = RouteListeners::new(
+            context.shared.clone(),
+            context.workers.clone(),
+            context.datagrams.clone(),
+            has_listeners,
+            outcome_sender,
+        );
+        route_listeners.inherited = inherited;
+        route_listeners.predecessor = predecessor;
+        route_listeners.serve_all(&set);
         let source = RouteClient::new(&context.shared.config.source, &context.shared.config.edge_id, &instance());
-        let kept = (RouteFile::new(folder), set);
-        let control =
-            RouteController::new(table, source, kept, outcomes, context.counters.clone(), context.status.clone());
+        let saved_routes = (RouteFile::new(folder), set);
+        let control = RouteController::new(
+            route_listeners,
+            source,
+            saved_routes,
+            outcomes,
+            context.counters.clone(),
+            context.status.clone(),
+        );
         context.publish_capacity(descriptors, context.shared.config.limits.datagram_sessions);
         let admin = tokio::spawn(Arc::new(context.admin(commands, &listeners)).serve(socket.listener));
         Self { context, control, listeners, lock, command_receiver, admin }
@@ -78,7 +89,7 @@ impl EdgeGuard {
                     self.drain().await;
                     break;
                 }
-                AdminCommand::ReadAgain => self.reload(),
+                AdminCommand::Reload => self.reload(),
                 AdminCommand::HandOver(stream) => {
                     if let Some(stream) = self.hand_over(stream).await {
                         return self.finish_connections(stream).await;
@@ -86,7 +97,7 @@ impl EdgeGuard {
                 }
             }
         }
-        if let Some(predecessor) = &self.control.table.predecessor {
+        if let Some(predecessor) = &self.control.route_listeners.predecessor {
             predecessor.stop();
             // Waits for the final report, but not long: a stop is urgent.
             let end = Instant::now() + Duration::from_secs(2);
@@ -105,7 +116,7 @@ impl EdgeGuard {
     /// Returns `None` if the handover failed. This process then continues to serve.
     async fn hand_over(&mut self, stream: std::os::unix::net::UnixStream) -> Option<UnixStream> {
         let sessions = self.context.datagrams.pause().await;
-        let given = match self.handover_offer(sessions) {
+        let sent_offer = match self.handover_offer(sessions) {
             Ok(handover_offer) => {
                 tokio::task::spawn_blocking(move || handover::send_offer(&stream, &handover_offer).map(|()| stream))
                     .await
@@ -113,50 +124,50 @@ impl EdgeGuard {
             Err(error) => Ok(Err(error)),
         };
         // Until this message is sent, this process can still continue. Afterwards it reads nothing more.
-        let said = given.map_err(std::io::Error::other).and_then(|given| given).and_then(|stream| {
+        let confirmed = sent_offer.map_err(std::io::Error::other).and_then(|result| result).and_then(|stream| {
             handover::confirm(&stream)?;
             to_async(stream)
         });
-        let stream = match said {
+        let stream = match confirmed {
             Ok(stream) => stream,
             Err(error) => {
                 operator_log::write_line(&format!("handover failed: {error}"));
-                self.context.counters.failures.of(ControlFailure::Handover).one();
+                self.context.counters.failures.with_label(ControlFailure::Handover).increment();
                 self.context.datagrams.resume();
                 return None;
             }
         };
         self.context.datagrams.close_all().await;
-        self.control.table.stop_accepting();
+        self.control.route_listeners.stop_accepting();
         self.listeners = [None, None];
         self.admin.abort();
         Some(stream)
     }
 
     fn handover_offer(&self, sessions: Vec<MigratedSession>) -> std::io::Result<HandoverOffer> {
-        let mut items: Vec<(SocketRole, SharedDescriptor)> = vec![(SocketRole::Lock, self.lock.descriptor())];
-        for (listener, item) in self.listeners.iter().zip([SocketRole::Http, SocketRole::Https]) {
+        let mut sockets: Vec<(SocketRole, SharedDescriptor)> = vec![(SocketRole::Lock, self.lock.descriptor())];
+        for (listener, role) in self.listeners.iter().zip([SocketRole::Http, SocketRole::Https]) {
             if let Some(listener) = listener {
-                items.push((item, listener.socket()));
+                sockets.push((role, listener.socket()));
             }
         }
-        let (listeners, datagrams) = self.control.table.sockets();
+        let (listeners, datagrams) = self.control.route_listeners.sockets();
         for listener in listeners {
             let port = listener.address().map_or(0, |address| address.port());
-            items.push((SocketRole::Stream { port }, listener.socket()));
+            sockets.push((SocketRole::Stream { port }, listener.socket()));
         }
         let mut ports = HashMap::new();
         for (number, socket) in datagrams {
             let port = socket.local_addr()?.port();
             ports.insert(number, port);
-            items.push((SocketRole::Datagram { port }, socket.clone()));
+            sockets.push((SocketRole::Datagram { port }, socket.clone()));
         }
         for MigratedSession { number, client, local, backend, rank, socket } in sessions {
             if let Some(port) = ports.get(&number).copied() {
-                items.push((SocketRole::Session { port, client, local, backend, rank }, socket));
+                sockets.push((SocketRole::Session { port, client, local, backend, rank }, socket));
             }
         }
-        Ok(HandoverOffer { items, set: self.control.set().clone() })
+        Ok(HandoverOffer { sockets, set: self.control.set().clone() })
     }
 
     /// Serves the open connections until they end. The newer process serves all new connections.
@@ -168,19 +179,19 @@ impl EdgeGuard {
         let (from, mut to) = stream.into_split();
         let mut frames = read_messages(from);
         // This process receives no new routes, so kept-alive clients are sent to the newer one.
-        context.shared.leaving.send_replace(true);
+        context.shared.leave_signal.send_replace(true);
         operator_log::write_line(&format!("replaced; {} connections and sessions are open", context.active_count()));
-        let mut look = tokio::time::interval(Duration::from_millis(100));
+        let mut poll_interval = tokio::time::interval(Duration::from_millis(100));
         loop {
             tokio::select! {
                 Some(frame) = frames.recv() => match frame {
-                    HandoverMessage::Remove(owner) => control.table.remove(&owner),
+                    HandoverMessage::RemoveOwner(owner) => control.route_listeners.remove(&owner),
                     HandoverMessage::Stop => break,
                     _ => {}
                 },
                 Some(outcome) = control.outcome() => {
                     if let RouteOutcome::Removed(owner) = outcome {
-                        let _ = write_frame(&mut to, &HandoverMessage::Gone(owner)).await;
+                        let _ = write_frame(&mut to, &HandoverMessage::OwnerRemoved(owner)).await;
                     }
                 }
                 Some(command) = command_receiver.recv() => {
@@ -188,15 +199,15 @@ impl EdgeGuard {
                         break;
                     }
                 }
-                _ = look.tick() => {
-                    let is_last = control.table.predecessor.as_ref().is_none_or(|before| before.is_over());
-                    if (context.active_count() == 0 && is_last) || Instant::now() >= end {
+                _ = poll_interval.tick() => {
+                    let is_predecessor_over = control.route_listeners.predecessor.as_ref().is_none_or(|before| before.is_over());
+                    if (context.active_count() == 0 && is_predecessor_over) || Instant::now() >= end {
                         break;
                     }
                 }
             }
         }
-        if let Some(predecessor) = &control.table.predecessor {
+        if let Some(predecessor) = &control.route_listeners.predecessor {
             predecessor.stop();
         }
         operator_log::write_line("replaced; all connections have ended");
@@ -212,12 +223,12 @@ impl EdgeGuard {
             self.context.active_count()
         ));
         self.listeners = [None, None];
-        self.control.table.stop_accepting();
-        self.context.shared.leaving.send_replace(true);
+        self.control.route_listeners.stop_accepting();
+        self.context.shared.leave_signal.send_replace(true);
         while self.context.active_count() > 0 && Instant::now() < end {
             match tokio::time::timeout(Duration::from_millis(50), self.command_receiver.recv()).await {
                 Ok(Some(AdminCommand::Drain | AdminCommand::Stop)) => return,
-                Ok(Some(AdminCommand::ReadAgain | AdminCommand::HandOver(_)) | None) | Err(_) => {}
+                Ok(Some(AdminCommand::Reload | AdminCommand::HandOver(_)) | None) | Err(_) => {}
             }
         }
     }
@@ -228,7 +239,7 @@ impl EdgeGuard {
             Err(problems) => {
                 problems.iter().for_each(|problem| operator_log::write_line(problem));
                 operator_log::write_line("keeping the former certificates, limits and timeouts");
-                self.context.counters.failures.of(ControlFailure::Certificates).one();
+                self.context.counters.failures.with_label(ControlFailure::Certificates).increment();
             }
         }
     }

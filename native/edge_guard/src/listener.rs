@@ -10,10 +10,10 @@ use socket2::{Domain, Protocol as Transport, SockAddr, SockRef, Socket, TcpKeepa
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
+use crate::connection_workers::{ConnectionWorker, ConnectionWorkers};
 use crate::live_route::LiveRoute;
 use crate::metrics::ConnectionRefusal;
 use crate::udp;
-use crate::worker::{Worker, Workers};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -78,21 +78,26 @@ pub struct Listener {
 }
 
 pub trait ConnectionHandler: Send + Sync + 'static {
-    fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>);
+    fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<ConnectionWorker>);
 }
 
 impl Listener {
     #[must_use]
-    pub fn open(socket: TcpListener, live: &Arc<LiveRoute>, workers: &Workers, serve: impl ConnectionHandler) -> Self {
+    pub fn open(
+        socket: TcpListener,
+        live: &Arc<LiveRoute>,
+        workers: &ConnectionWorkers,
+        serve: impl ConnectionHandler,
+    ) -> Self {
         let (open, closed) = oneshot::channel();
         let socket = Arc::new(socket);
         let port = socket.local_addr().map_or(0, |address| address.port());
         let own = workers.for_port(port).clone();
-        let (on, workers, taken) = (own.handle.clone(), workers.clone(), socket.clone());
-        live.spawn(&on, async move {
+        let (runtime, workers, task_socket) = (own.handle.clone(), workers.clone(), socket.clone());
+        live.spawn(&runtime, async move {
             tokio::select! {
                 _ = closed => {}
-                () = take_connections(taken, &own, &workers, serve) => {}
+                () = accept_connections(task_socket, &own, &workers, serve) => {}
             }
         });
         Self { socket, _open: open }
@@ -109,10 +114,10 @@ impl Listener {
     }
 }
 
-async fn take_connections(
+async fn accept_connections(
     socket: Arc<TcpListener>,
-    own: &Arc<Worker>,
-    workers: &Workers,
+    own: &Arc<ConnectionWorker>,
+    workers: &ConnectionWorkers,
     serve: impl ConnectionHandler,
 ) {
     let socket = loop {
@@ -124,7 +129,7 @@ async fn take_connections(
     };
     loop {
         if own.shared.limits.is_full() {
-            own.counters.refused.of(ConnectionRefusal::All).one();
+            own.counters.refused.with_label(ConnectionRefusal::All).increment();
             while own.shared.limits.is_full() {
                 tokio::time::sleep(PAUSE).await;
             }
@@ -135,7 +140,7 @@ async fn take_connections(
             Ok(Err(error)) if is_client_error(&error) => {}
             Ok(Err(_)) => {
                 // Out of descriptors or memory. New connections stay in the socket's queue.
-                own.counters.accept_pauses.one();
+                own.counters.accept_pauses.increment();
                 tokio::time::sleep(PAUSE).await;
             }
             Err(_would_block) => {}
@@ -164,8 +169,8 @@ mod tests {
     #[test]
     fn udp_socket_buffers_are_enlarged() {
         let port = bind_datagram(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        let bound: usize = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap().trim().parse().unwrap();
-        let room = SockRef::from(&port).recv_buffer_size().unwrap();
-        assert!(room >= 2 * RECEIVE_BUFFER_BYTES.min(bound), "{room} bytes");
+        let system_max: usize = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap().trim().parse().unwrap();
+        let buffer_bytes = SockRef::from(&port).recv_buffer_size().unwrap();
+        assert!(buffer_bytes >= 2 * RECEIVE_BUFFER_BYTES.min(system_max), "{buffer_bytes} bytes");
     }
 }

@@ -19,7 +19,7 @@ pub struct LiveRoute {
     pub connections: Arc<AtomicUsize>,
     pub sends_proxy_header: bool,
     state: Mutex<State>,
-    over: Notify,
+    all_tasks_ended: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl LiveRoute {
             connections: Arc::default(),
             sends_proxy_header,
             state: Mutex::new(State { backend, ..State::default() }),
-            over: Notify::new(),
+            all_tasks_ended: Notify::new(),
         })
     }
 
@@ -54,19 +54,19 @@ impl LiveRoute {
     }
 
     /// Spawns a task that the end of the route aborts. Does nothing if the route has ended.
-    pub fn spawn(self: &Arc<Self>, on: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+    pub fn spawn(self: &Arc<Self>, runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.state();
         if state.is_ended {
             return;
         }
         // The lock is held until the handle is stored, so a task that ends at once finds its entry.
-        let place = state.tasks.insert(None);
-        let seat = TaskGuard { live: self.clone(), place };
-        let handle = on.spawn(async move {
-            let _seat = seat;
+        let index = state.tasks.insert(None);
+        let guard = TaskGuard { live: self.clone(), index };
+        let handle = runtime.spawn(async move {
+            let _guard = guard;
             task.await;
         });
-        state.tasks[place] = Some(handle.abort_handle());
+        state.tasks[index] = Some(handle.abort_handle());
     }
 
     pub fn end(&self) {
@@ -79,7 +79,7 @@ impl LiveRoute {
 
     pub async fn wait_ended(&self) {
         loop {
-            let notified = self.over.notified();
+            let notified = self.all_tasks_ended.notified();
             if self.state().tasks.is_empty() {
                 return;
             }
@@ -94,15 +94,15 @@ impl LiveRoute {
 
 struct TaskGuard {
     live: Arc<LiveRoute>,
-    place: usize,
+    index: usize,
 }
 
 impl Drop for TaskGuard {
     fn drop(&mut self) {
         let mut state = self.live.state();
-        state.tasks.remove(self.place);
+        state.tasks.remove(self.index);
         if state.tasks.is_empty() {
-            self.live.over.notify_waiters();
+            self.live.all_tasks_ended.notify_waiters();
         }
     }
 }
@@ -114,15 +114,15 @@ mod tests {
     #[tokio::test]
     async fn end_aborts_all_tasks() {
         let live = LiveRoute::new(false, None, false);
-        let gone = Arc::new(AtomicUsize::new(0));
-        struct Gone(Arc<AtomicUsize>);
-        impl Drop for Gone {
+        let drop_count = Arc::new(AtomicUsize::new(0));
+        struct DropCounter(Arc<AtomicUsize>);
+        impl Drop for DropCounter {
             fn drop(&mut self) {
                 self.0.fetch_add(1, Relaxed);
             }
         }
         for _ in 0..3 {
-            let guard = Gone(gone.clone());
+            let guard = DropCounter(drop_count.clone());
             live.spawn(&Handle::current(), async move {
                 let _guard = guard;
                 std::future::pending().await
@@ -130,7 +130,7 @@ mod tests {
         }
         live.end();
         live.wait_ended().await;
-        assert_eq!(gone.load(Relaxed), 3);
+        assert_eq!(drop_count.load(Relaxed), 3);
         live.spawn(&Handle::current(), async { panic!("runs after the end") });
         live.wait_ended().await;
     }

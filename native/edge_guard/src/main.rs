@@ -13,9 +13,9 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match *arguments {
         ["ca", folder, ref names @ ..] if !names.is_empty() => {
-            hosting_edge_guard::certificate_authority::make(folder, names)
+            hosting_edge_guard::certificate_authority::create_certificates(folder, names)
         }
-        [config, "--check"] => hosting_edge_guard::entrypoint::check(Path::new(config)),
+        [config, "--check"] => hosting_edge_guard::entrypoint::check_config(Path::new(config)),
         [config, "--replace"] => hosting_edge_guard::entrypoint::run(Path::new(config), true),
         [config] if !config.starts_with('-') => hosting_edge_guard::entrypoint::run(Path::new(config), false),
         _ => {

@@ -11,8 +11,8 @@ pub trait LabelSet: Copy + 'static {
 }
 
 macro_rules! labels {
-    ($(#[$about:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$about])*
+    ($(#[$help:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$help])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name { $($(#[$each])* $variant,)* }
 
@@ -70,7 +70,7 @@ labels! {
         Late = "backend_late",
         Slow = "client_late",
         /// The client sent more concurrent HTTP/2 requests than the connection limits allow.
-        Crowded = "too_many_at_once",
+        TooManyRequests = "too_many_at_once",
         Request = "request_invalid",
     }
 }
@@ -89,7 +89,7 @@ labels! {
 labels! {
     SessionEnd {
         Idle = "idle",
-        Displaced = "displaced",
+        Evicted = "displaced",
         Route = "route",
         HandedOver = "handed_over",
     }
@@ -108,19 +108,19 @@ labels! {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    pub fn one(&self) {
+    pub fn increment(&self) {
         self.add(1);
     }
 
-    pub fn add(&self, more: u64) {
-        self.0.fetch_add(more, Relaxed);
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Relaxed);
     }
 
-    pub fn less(&self) {
+    pub fn decrement(&self) {
         self.0.fetch_sub(1, Relaxed);
     }
 
-    pub fn now(&self) -> u64 {
+    pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
@@ -130,7 +130,7 @@ impl Counter {
 pub struct LabelledCounters([Counter; 8]);
 
 impl LabelledCounters {
-    pub fn of(&self, label: impl LabelSet) -> &Counter {
+    pub fn with_label(&self, label: impl LabelSet) -> &Counter {
         &self.0[label.number()]
     }
 }
@@ -159,22 +159,22 @@ pub struct ThreadCounters {
 pub struct MetricsPage(String);
 
 impl MetricsPage {
-    pub fn value(&mut self, name: &str, kind: &str, about: &str, value: impl std::fmt::Display) {
-        self.head(name, kind, about);
+    pub fn write_value(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
+        self.write_header(name, kind, help);
         let _ = writeln!(self.0, "{name} {value}");
     }
 
-    pub fn values(&mut self, name: &str, kind: &str, about: &str, label: &str, values: &[(&str, u64)]) {
-        self.head(name, kind, about);
+    pub fn write_values(&mut self, name: &str, kind: &str, help: &str, label: &str, values: &[(&str, u64)]) {
+        self.write_header(name, kind, help);
         for (text, value) in values {
             let _ = writeln!(self.0, "{name}{{{label}=\"{text}\"}} {value}");
         }
     }
 
-    pub fn counters(&mut self, all: &[&ThreadCounters]) {
+    pub fn write_counters(&mut self, all: &[&ThreadCounters]) {
         self.streams(all);
         self.datagrams(all);
-        self.by::<ControlFailure>("failures_total", "Failures that are retried", "of", all, |c| &c.failures);
+        self.labelled_sums::<ControlFailure>("failures_total", "Failures that are retried", "of", all, |c| &c.failures);
     }
 
     #[must_use]
@@ -183,61 +183,81 @@ impl MetricsPage {
     }
 
     fn streams(&mut self, all: &[&ThreadCounters]) {
-        self.by::<ConnectionKind>("connections", "Open client connections", "kind", all, |c| &c.open);
-        self.by::<ConnectionKind>("connections_total", "Accepted client connections", "kind", all, |c| &c.opened);
-        self.by::<ConnectionRefusal>("connections_refused_total", "Connections closed at once", "reason", all, |c| {
-            &c.refused
+        self.labelled_sums::<ConnectionKind>("connections", "Open client connections", "kind", all, |c| &c.open);
+        self.labelled_sums::<ConnectionKind>("connections_total", "Accepted client connections", "kind", all, |c| {
+            &c.opened
         });
-        self.by::<Direction>("stream_bytes_total", "Bytes of TCP and WebSocket", "way", all, |c| &c.stream_bytes);
-        self.by::<StatusClass>("http_requests_total", "HTTP requests by status", "status", all, |c| &c.requests);
-        self.by::<RequestProblem>("http_problems_total", "Requests answered by edge-guard", "reason", all, |c| {
-            &c.problems
+        self.labelled_sums::<ConnectionRefusal>(
+            "connections_refused_total",
+            "Connections closed at once",
+            "reason",
+            all,
+            |c| &c.refused,
+        );
+        self.labelled_sums::<Direction>("stream_bytes_total", "Bytes of TCP and WebSocket", "way", all, |c| {
+            &c.stream_bytes
         });
-        self.sum("accept_pauses_total", "counter", "Pauses in accepting, because no descriptor was free", all, |c| {
+        self.labelled_sums::<StatusClass>("http_requests_total", "HTTP requests by status", "status", all, |c| {
+            &c.requests
+        });
+        self.labelled_sums::<RequestProblem>(
+            "http_problems_total",
+            "Requests answered by edge-guard",
+            "reason",
+            all,
+            |c| &c.problems,
+        );
+        self.total("accept_pauses_total", "counter", "Pauses in accepting, because no descriptor was free", all, |c| {
             &c.accept_pauses
         });
     }
 
     fn datagrams(&mut self, all: &[&ThreadCounters]) {
-        self.by::<Direction>("datagrams_total", "Datagrams forwarded", "way", all, |c| &c.datagrams);
-        self.by::<Direction>("datagram_bytes_total", "Bytes of forwarded datagrams", "way", all, |c| &c.datagram_bytes);
-        self.by::<DatagramDrop>("datagrams_dropped_total", "Datagrams dropped", "reason", all, |c| &c.dropped);
-        self.sum("datagram_sessions", "gauge", "UDP sessions", all, |c| &c.sessions);
-        self.sum("datagram_sessions_total", "counter", "Created UDP sessions", all, |c| &c.sessions_begun);
-        self.by::<SessionEnd>("datagram_sessions_ended_total", "UDP sessions ended", "reason", all, |c| {
+        self.labelled_sums::<Direction>("datagrams_total", "Datagrams forwarded", "way", all, |c| &c.datagrams);
+        self.labelled_sums::<Direction>("datagram_bytes_total", "Bytes of forwarded datagrams", "way", all, |c| {
+            &c.datagram_bytes
+        });
+        self.labelled_sums::<DatagramDrop>("datagrams_dropped_total", "Datagrams dropped", "reason", all, |c| {
+            &c.dropped
+        });
+        self.total("datagram_sessions", "gauge", "UDP sessions", all, |c| &c.sessions);
+        self.total("datagram_sessions_total", "counter", "Created UDP sessions", all, |c| &c.sessions_begun);
+        self.labelled_sums::<SessionEnd>("datagram_sessions_ended_total", "UDP sessions ended", "reason", all, |c| {
             &c.sessions_ended
         });
     }
 
-    fn by<L: LabelSet>(
+    fn labelled_sums<L: LabelSet>(
         &mut self,
         name: &str,
-        about: &str,
+        help: &str,
         label: &str,
         all: &[&ThreadCounters],
         pick: fn(&ThreadCounters) -> &LabelledCounters,
     ) {
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
         let values: Vec<(&str, u64)> = (L::TEXTS.iter().enumerate())
-            .map(|(number, text)| (*text, all.iter().map(|each| pick(each).0[number].now()).fold(0, u64::wrapping_add)))
+            .map(|(number, text)| {
+                (*text, all.iter().map(|each| pick(each).0[number].value()).fold(0, u64::wrapping_add))
+            })
             .collect();
-        self.values(&format!("hosting_edge_{name}"), kind, about, label, &values);
+        self.write_values(&format!("hosting_edge_{name}"), kind, help, label, &values);
     }
 
-    fn sum(
+    fn total(
         &mut self,
         name: &str,
         kind: &str,
-        about: &str,
+        help: &str,
         all: &[&ThreadCounters],
         pick: fn(&ThreadCounters) -> &Counter,
     ) {
-        let sum = all.iter().map(|each| pick(each).now()).fold(0, u64::wrapping_add);
-        self.value(&format!("hosting_edge_{name}"), kind, about, sum);
+        let sum = all.iter().map(|each| pick(each).value()).fold(0, u64::wrapping_add);
+        self.write_value(&format!("hosting_edge_{name}"), kind, help, sum);
     }
 
-    fn head(&mut self, name: &str, kind: &str, about: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {about}.\n# TYPE {name} {kind}");
+    fn write_header(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");
     }
 }
 
@@ -247,12 +267,12 @@ mod tests {
 
     #[test]
     fn scrape_sums_the_counters_of_all_threads() {
-        let (here, there) = (ThreadCounters::default(), ThreadCounters::default());
-        here.open.of(ConnectionKind::Http).add(3);
+        let (first_thread, second_thread) = (ThreadCounters::default(), ThreadCounters::default());
+        first_thread.open.with_label(ConnectionKind::Http).add(3);
         // Opened in one thread and closed in another: only the sum is meaningful.
-        there.open.of(ConnectionKind::Http).less();
+        second_thread.open.with_label(ConnectionKind::Http).decrement();
         let mut page = MetricsPage::default();
-        page.counters(&[&here, &there]);
+        page.write_counters(&[&first_thread, &second_thread]);
         let text = page.into_text();
         assert!(text.contains("hosting_edge_connections{kind=\"http\"} 2\n"), "{text}");
         assert!(text.contains("# TYPE hosting_edge_connections_total counter\n"), "{text}");
@@ -261,7 +281,7 @@ mod tests {
     #[test]
     fn metric_names_and_labels_are_stable() {
         let mut page = MetricsPage::default();
-        page.counters(&[&ThreadCounters::default()]);
+        page.write_counters(&[&ThreadCounters::default()]);
         let text = page.into_text();
         let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE hosting_edge_"));
         let label_of = |name: &str| {

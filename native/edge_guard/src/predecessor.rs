@@ -12,14 +12,14 @@ use crate::handover::{HandoverMessage, read_frame, write_frame};
 
 #[derive(Debug)]
 pub struct Predecessor {
-    say: mpsc::UnboundedSender<HandoverMessage>,
+    sender: mpsc::UnboundedSender<HandoverMessage>,
     state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     is_over: bool,
-    waiting: HashMap<String, Vec<oneshot::Sender<()>>>,
+    removal_waiters: HashMap<String, Vec<oneshot::Sender<()>>>,
 }
 
 impl Predecessor {
@@ -27,22 +27,22 @@ impl Predecessor {
         stream.set_read_timeout(None)?;
         stream.set_nonblocking(true)?;
         let (mut from, to) = UnixStream::from_std(stream)?.into_split();
-        let (say, said) = mpsc::unbounded_channel();
+        let (sender, receiver) = mpsc::unbounded_channel();
         let state: Arc<Mutex<State>> = Arc::default();
-        tokio::spawn(write_all(to, said));
-        let heard = state.clone();
+        tokio::spawn(write_all(to, receiver));
+        let shared_state = state.clone();
         tokio::spawn(async move {
             while let Ok(frame) = read_frame(&mut from).await {
-                if let HandoverMessage::Gone(owner) = frame {
-                    heard.lock().unwrap_or_else(PoisonError::into_inner).waiting.remove(&owner);
+                if let HandoverMessage::OwnerRemoved(owner) = frame {
+                    shared_state.lock().unwrap_or_else(PoisonError::into_inner).removal_waiters.remove(&owner);
                 }
             }
             // All connections of the process have ended with it.
-            let mut state = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = shared_state.lock().unwrap_or_else(PoisonError::into_inner);
             state.is_over = true;
-            state.waiting.clear();
+            state.removal_waiters.clear();
         });
-        Ok(Arc::new(Self { say, state }))
+        Ok(Arc::new(Self { sender, state }))
     }
 
     #[must_use]
@@ -54,27 +54,27 @@ impl Predecessor {
     ///
     /// Returns when these connections, or the older process, have ended.
     pub async fn remove(&self, owner: &str) {
-        let gone = {
+        let removed = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.is_over {
                 return;
             }
-            let (waits, gone) = oneshot::channel();
-            state.waiting.entry(owner.to_owned()).or_default().push(waits);
-            gone
+            let (notify, removed) = oneshot::channel();
+            state.removal_waiters.entry(owner.to_owned()).or_default().push(notify);
+            removed
         };
-        let _ = self.say.send(HandoverMessage::Remove(owner.to_owned()));
+        let _ = self.sender.send(HandoverMessage::RemoveOwner(owner.to_owned()));
         // The channel also closes when the process ends.
-        let _ = gone.await;
+        let _ = removed.await;
     }
 
     pub fn stop(&self) {
-        let _ = self.say.send(HandoverMessage::Stop);
+        let _ = self.sender.send(HandoverMessage::Stop);
     }
 }
 
-async fn write_all(mut to: OwnedWriteHalf, mut said: mpsc::UnboundedReceiver<HandoverMessage>) {
-    while let Some(frame) = said.recv().await {
+async fn write_all(mut to: OwnedWriteHalf, mut receiver: mpsc::UnboundedReceiver<HandoverMessage>) {
+    while let Some(frame) = receiver.recv().await {
         if write_frame(&mut to, &frame).await.is_err() {
             return;
         }

@@ -10,7 +10,8 @@ use tokio::sync::watch;
 use crate::admin_server::AdminServer;
 use crate::config::Config;
 use crate::connection_limits::{ConnectionLimits, fit_descriptors};
-use crate::host_table::HostTable;
+use crate::connection_workers::{ConnectionWorkers, SharedState};
+use crate::host_routes::HostRoutes;
 use crate::http::HttpHandler;
 use crate::listener::Listener;
 use crate::live_route::LiveRoute;
@@ -18,12 +19,11 @@ use crate::metrics::ThreadCounters;
 use crate::route_controller::{AdminCommand, EdgeStatus};
 use crate::tls::Certificates;
 use crate::udp::{SessionLimits, UdpThreads};
-use crate::worker::{SharedState, Workers};
 
 pub struct ProcessContext {
     pub path: PathBuf,
     pub shared: Arc<SharedState>,
-    pub workers: Workers,
+    pub workers: ConnectionWorkers,
     pub datagrams: Arc<UdpThreads>,
     pub counters: Arc<ThreadCounters>,
     pub status: Arc<Mutex<EdgeStatus>>,
@@ -34,13 +34,13 @@ impl ProcessContext {
         let bounds = SessionLimits::from(&config);
         let shared = Arc::new(SharedState {
             limits: Arc::new(ConnectionLimits::new(&config.limits)),
-            hosts: RwLock::new(HostTable::new(&config.backends)),
+            hosts: RwLock::new(HostRoutes::new(&config.backends)),
             certificates,
-            leaving: watch::Sender::new(false),
-            times: RwLock::new(config.timeouts),
+            leave_signal: watch::Sender::new(false),
+            timeouts: RwLock::new(config.timeouts),
             config,
         });
-        let workers = Workers::start(&shared)?;
+        let workers = ConnectionWorkers::start(&shared)?;
         let datagrams = Arc::new(UdpThreads::start(shared.config.workers, bounds)?);
         Ok(Self { path, shared, workers, datagrams, counters: Arc::default(), status: Arc::default() })
     }
@@ -52,7 +52,7 @@ impl ProcessContext {
         let (limits, descriptors) = fit_descriptors(&config.limits);
         config.limits = limits;
         self.shared.limits.change(&config.limits);
-        *self.shared.times.write().unwrap_or_else(PoisonError::into_inner) = config.timeouts;
+        *self.shared.timeouts.write().unwrap_or_else(PoisonError::into_inner) = config.timeouts;
         self.datagrams.set_limits(SessionLimits::from(&config));
         self.publish_capacity(descriptors, config.limits.datagram_sessions);
         Ok(())
@@ -90,8 +90,8 @@ impl ProcessContext {
         let streams = self
             .workers
             .iter()
-            .flat_map(|worker| [Tcp, TcpTls, Http, Https].map(|kind| worker.counters.open.of(kind).now()));
-        let sessions = self.datagrams.counters().map(|counters| counters.sessions.now());
+            .flat_map(|worker| [Tcp, TcpTls, Http, Https].map(|kind| worker.counters.open.with_label(kind).value()));
+        let sessions = self.datagrams.counters().map(|counters| counters.sessions.value());
         streams.chain(sessions).fold(0, u64::wrapping_add)
     }
 }

@@ -13,7 +13,7 @@ const COMMAND_PROXY: u8 = 0x21;
 
 /// Returns the PROXY header for a connection from `client` to `server`.
 #[must_use]
-pub fn header(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
+pub fn encode_header(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
     header.push(COMMAND_PROXY);
     match (canonical_ip(client.ip()), canonical_ip(server.ip())) {
@@ -24,8 +24,8 @@ pub fn header(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
         }
         (from, to) => {
             header.extend([0x21, 0, 36]);
-            header.extend(wide(from).octets());
-            header.extend(wide(to).octets());
+            header.extend(to_ipv6(from).octets());
+            header.extend(to_ipv6(to).octets());
         }
     }
     header.extend(client.port().to_be_bytes());
@@ -33,7 +33,7 @@ pub fn header(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     header
 }
 
-fn wide(address: IpAddr) -> Ipv6Addr {
+fn to_ipv6(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
@@ -43,14 +43,14 @@ fn wide(address: IpAddr) -> Ipv6Addr {
 /// Reads the PROXY header that a trusted proxy sends, and returns its client and server addresses.
 ///
 /// Returns `None` if the stream starts without a header, or if the header has no addresses.
-pub async fn read(stream: &TcpStream) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
+pub async fn read_header(stream: &TcpStream) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
     let mut begin = [0; SIGNATURE.len()];
     loop {
-        let seen = stream.peek(&mut begin).await?;
-        if seen == 0 || begin[..seen] != SIGNATURE[..seen] {
+        let available = stream.peek(&mut begin).await?;
+        if available == 0 || begin[..available] != SIGNATURE[..available] {
             return Ok(None);
         }
-        if seen == SIGNATURE.len() {
+        if available == SIGNATURE.len() {
             break;
         }
         // Half of the signature has arrived, and a peek would return at once.
@@ -62,21 +62,21 @@ pub async fn read(stream: &TcpStream) -> io::Result<Option<(SocketAddr, SocketAd
     if length > 4_096 {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let mut rest = vec![0; length];
-    read_exact(stream, &mut rest).await?;
-    Ok(addresses(head[12], head[13], &rest))
+    let mut body = vec![0; length];
+    read_exact(stream, &mut body).await?;
+    Ok(addresses(head[12], head[13], &body))
 }
 
-fn addresses(command: u8, family: u8, rest: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
-    let port = |at: usize| Some(u16::from_be_bytes([*rest.get(at)?, *rest.get(at + 1)?]));
-    let four = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(rest.get(at..at + 4)?).ok()?));
-    let six = |at: usize| Some(Ipv6Addr::from(<[u8; 16]>::try_from(rest.get(at..at + 16)?).ok()?));
+fn addresses(command: u8, family: u8, body: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
+    let port = |at: usize| Some(u16::from_be_bytes([*body.get(at)?, *body.get(at + 1)?]));
+    let ipv4_at = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(body.get(at..at + 4)?).ok()?));
+    let ipv6_at = |at: usize| Some(Ipv6Addr::from(<[u8; 16]>::try_from(body.get(at..at + 16)?).ok()?));
     match (command, family) {
         (COMMAND_PROXY, 0x11) => {
-            Some((SocketAddr::from((four(0)?, port(8)?)), SocketAddr::from((four(4)?, port(10)?))))
+            Some((SocketAddr::from((ipv4_at(0)?, port(8)?)), SocketAddr::from((ipv4_at(4)?, port(10)?))))
         }
         (COMMAND_PROXY, 0x21) => {
-            Some((SocketAddr::from((six(0)?, port(32)?)), SocketAddr::from((six(16)?, port(34)?))))
+            Some((SocketAddr::from((ipv6_at(0)?, port(32)?)), SocketAddr::from((ipv6_at(16)?, port(34)?))))
         }
         _ => None,
     }
@@ -105,7 +105,7 @@ mod tests {
         for (client, server) in [("198.51.100.7:5000", "203.0.113.1:443"), ("[2001:db8::7]:5000", "[2001:db8::1]:443")]
         {
             let (client, server) = (client.parse().unwrap(), server.parse().unwrap());
-            let header = header(client, server);
+            let header = encode_header(client, server);
             assert_eq!(header[..12], SIGNATURE);
             assert_eq!(usize::from(header[15]), header.len() - 16);
             assert_eq!(addresses(header[12], header[13], &header[16..]), Some((client, server)));

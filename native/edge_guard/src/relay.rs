@@ -4,8 +4,8 @@
 //! the other side does not accept at once. Half closes are relayed. Two sockets without TLS use splice(2) at high
 //! traffic.
 
+mod one_way_socket;
 mod pipe;
-mod splice;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -18,81 +18,89 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::metrics::{Direction, ThreadCounters};
-use splice::SpliceFlow;
+use one_way_socket::OneWaySocketRelay;
 
-const SCRATCH: usize = 65_536;
+const BUFFER_BYTES: usize = 65_536;
 
-const TURNS: usize = 32;
+const STEPS_PER_POLL: usize = 32;
 
 thread_local! {
-    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER_BYTES].into_boxed_slice());
 }
 
 /// Relays bytes between two sockets. Fails on a socket error, or after the duration `idle` without traffic.
-pub async fn sockets(
+pub async fn relay_sockets(
     client: &mut TcpStream,
     backend: &mut TcpStream,
     idle: Duration,
     counters: &ThreadCounters,
 ) -> io::Result<()> {
-    let (mut there, mut back) = (SpliceFlow::default(), SpliceFlow::default());
+    let (mut to_backend, mut to_client) = (OneWaySocketRelay::default(), OneWaySocketRelay::default());
     let mut is_over = (false, false);
     until_idle(idle, |cx| {
-        let before = there.relayed_bytes() + back.relayed_bytes();
-        let (in_before, out_before) = (there.relayed_bytes(), back.relayed_bytes());
-        is_over.0 = is_over.0 || there.poll(cx, client, backend)?.is_ready();
-        is_over.1 = is_over.1 || back.poll(cx, backend, client)?.is_ready();
-        count(counters, there.relayed_bytes() - in_before, back.relayed_bytes() - out_before);
-        let has_moved = there.relayed_bytes() + back.relayed_bytes() != before;
-        Ok(Turn { has_moved, is_over: is_over.0 && is_over.1 })
+        let before = to_backend.relayed_bytes() + to_client.relayed_bytes();
+        let (in_before, out_before) = (to_backend.relayed_bytes(), to_client.relayed_bytes());
+        is_over.0 = is_over.0 || to_backend.poll(cx, client, backend)?.is_ready();
+        is_over.1 = is_over.1 || to_client.poll(cx, backend, client)?.is_ready();
+        count(counters, to_backend.relayed_bytes() - in_before, to_client.relayed_bytes() - out_before);
+        let has_relayed = to_backend.relayed_bytes() + to_client.relayed_bytes() != before;
+        Ok(RelayProgress { has_relayed, is_over: is_over.0 && is_over.1 })
     })
     .await
 }
 
-pub async fn streams<A, B>(client: &mut A, backend: &mut B, idle: Duration, counters: &ThreadCounters) -> io::Result<()>
+pub async fn relay_streams<A, B>(
+    client: &mut A,
+    backend: &mut B,
+    idle: Duration,
+    counters: &ThreadCounters,
+) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut there, mut back) = (Flow::default(), Flow::default());
+    let (mut to_backend, mut to_client) = (OneWayStreamRelay::default(), OneWayStreamRelay::default());
     until_idle(idle, |cx| {
-        let (in_before, out_before) = (there.relayed_bytes, back.relayed_bytes);
-        let _ = there.poll(cx, client, backend)?;
-        let _ = back.poll(cx, backend, client)?;
-        count(counters, there.relayed_bytes - in_before, back.relayed_bytes - out_before);
-        let has_moved = (there.relayed_bytes, back.relayed_bytes) != (in_before, out_before);
-        Ok(Turn { has_moved, is_over: there.is_over() && back.is_over() })
+        let (in_before, out_before) = (to_backend.relayed_bytes, to_client.relayed_bytes);
+        let _ = to_backend.poll(cx, client, backend)?;
+        let _ = to_client.poll(cx, backend, client)?;
+        count(counters, to_backend.relayed_bytes - in_before, to_client.relayed_bytes - out_before);
+        let has_relayed = (to_backend.relayed_bytes, to_client.relayed_bytes) != (in_before, out_before);
+        Ok(RelayProgress { has_relayed, is_over: to_backend.is_over() && to_client.is_over() })
     })
     .await
 }
 
-fn count(counters: &ThreadCounters, more_in: u64, more_out: u64) {
-    if more_in > 0 {
-        counters.stream_bytes.of(Direction::In).add(more_in);
+fn count(counters: &ThreadCounters, received_bytes: u64, sent_bytes: u64) {
+    if received_bytes > 0 {
+        counters.stream_bytes.with_label(Direction::In).add(received_bytes);
     }
-    if more_out > 0 {
-        counters.stream_bytes.of(Direction::Out).add(more_out);
+    if sent_bytes > 0 {
+        counters.stream_bytes.with_label(Direction::Out).add(sent_bytes);
     }
 }
 
-struct Turn {
-    has_moved: bool,
+struct RelayProgress {
+    has_relayed: bool,
     is_over: bool,
 }
 
-async fn until_idle(idle: Duration, mut turn: impl FnMut(&mut Context<'_>) -> io::Result<Turn>) -> io::Result<()> {
+async fn until_idle(
+    idle: Duration,
+    mut step_relay: impl FnMut(&mut Context<'_>) -> io::Result<RelayProgress>,
+) -> io::Result<()> {
     let timer = tokio::time::sleep(idle);
     tokio::pin!(timer);
     // The timer is not reset with each byte. When it fires, the loop checks whether bytes have moved.
-    let mut has_moved = false;
+    let mut has_relayed = false;
     poll_fn(|cx| {
-        let result = turn(cx)?;
-        has_moved |= result.has_moved;
+        let result = step_relay(cx)?;
+        has_relayed |= result.has_relayed;
         if result.is_over {
             return Poll::Ready(Ok(()));
         }
         while timer.as_mut().poll(cx).is_ready() {
-            if !std::mem::take(&mut has_moved) {
+            if !std::mem::take(&mut has_relayed) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             timer.as_mut().reset(tokio::time::Instant::now() + idle);
@@ -111,15 +119,15 @@ enum Stage {
 }
 
 #[derive(Default)]
-struct Flow {
-    rest: Vec<u8>,
+struct OneWayStreamRelay {
+    unsent: Vec<u8>,
     sent: usize,
     stage: Stage,
     is_unflushed: bool,
     relayed_bytes: u64,
 }
 
-impl Flow {
+impl OneWayStreamRelay {
     fn is_over(&self) -> bool {
         self.stage == Stage::Closed
     }
@@ -129,7 +137,7 @@ impl Flow {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        for _ in 0..TURNS {
+        for _ in 0..STEPS_PER_POLL {
             match self.step(cx, from, to) {
                 Poll::Ready(Ok(())) if self.is_over() => return Ok(Poll::Ready(())),
                 Poll::Ready(result) => result?,
@@ -150,12 +158,12 @@ impl Flow {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        if self.sent < self.rest.len() {
-            let sent = ready!(Pin::new(to).poll_write(cx, &self.rest[self.sent..]))?;
-            self.moved(sent)?;
+        if self.sent < self.unsent.len() {
+            let sent = ready!(Pin::new(to).poll_write(cx, &self.unsent[self.sent..]))?;
+            self.record_sent(sent)?;
             self.sent += sent;
-            if self.sent == self.rest.len() {
-                (self.rest, self.sent) = (Vec::new(), 0);
+            if self.sent == self.unsent.len() {
+                (self.unsent, self.sent) = (Vec::new(), 0);
             }
             return Poll::Ready(Ok(()));
         }
@@ -177,17 +185,17 @@ impl Flow {
                 match Pin::new(to).poll_write(cx, buffer.filled()) {
                     Poll::Ready(sent) => {
                         let sent = sent?;
-                        self.moved(sent)?;
-                        self.rest.extend_from_slice(&buffer.filled()[sent..]);
+                        self.record_sent(sent)?;
+                        self.unsent.extend_from_slice(&buffer.filled()[sent..]);
                     }
-                    Poll::Pending => self.rest.extend_from_slice(buffer.filled()),
+                    Poll::Pending => self.unsent.extend_from_slice(buffer.filled()),
                 }
                 Poll::Ready(Ok(()))
             }),
         }
     }
 
-    fn moved(&mut self, sent: usize) -> io::Result<()> {
+    fn record_sent(&mut self, sent: usize) -> io::Result<()> {
         if sent == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }

@@ -15,8 +15,8 @@ pub type BackendSender = SendRequest<RequestBody>;
 /// Body of a request for a backend. Only a request without a body can be sent again.
 #[derive(Debug)]
 pub enum RequestBody {
-    Passed(Incoming, Arc<BodyProgress>),
-    Nothing,
+    Forwarded(Incoming, Arc<BodyProgress>),
+    Empty,
 }
 
 #[derive(Debug, Default)]
@@ -44,14 +44,14 @@ impl BodyProgress {
 impl RequestBody {
     #[must_use]
     pub fn new(body: Incoming) -> Self {
-        if body.is_end_stream() { Self::Nothing } else { Self::Passed(body, Arc::default()) }
+        if body.is_end_stream() { Self::Empty } else { Self::Forwarded(body, Arc::default()) }
     }
 
     #[must_use]
     pub fn progress(&self) -> Option<Arc<BodyProgress>> {
         match self {
-            Self::Passed(_, progress) => Some(progress.clone()),
-            Self::Nothing => None,
+            Self::Forwarded(_, progress) => Some(progress.clone()),
+            Self::Empty => None,
         }
     }
 }
@@ -61,7 +61,7 @@ impl Body for RequestBody {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Self::Passed(body, progress) = &mut *self else { return Poll::Ready(None) };
+        let Self::Forwarded(body, progress) = &mut *self else { return Poll::Ready(None) };
         let frame = Pin::new(&mut *body).poll_frame(cx);
         progress.is_waiting_for_player.store(frame.is_pending(), Relaxed);
         if frame.is_ready() {
@@ -75,15 +75,15 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Passed(body, _) => body.is_end_stream(),
-            Self::Nothing => true,
+            Self::Forwarded(body, _) => body.is_end_stream(),
+            Self::Empty => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Passed(body, _) => body.size_hint(),
-            Self::Nothing => SizeHint::with_exact(0),
+            Self::Forwarded(body, _) => body.size_hint(),
+            Self::Empty => SizeHint::with_exact(0),
         }
     }
 }

@@ -10,8 +10,8 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use crate::route_listeners::RouteOutcome;
 use crate::route_set::RouteUpdate;
-use crate::route_table::RouteOutcome;
 use crate::wire;
 use crate::wire::routes_client::RoutesClient;
 
@@ -19,7 +19,7 @@ use crate::wire::routes_client::RoutesClient;
 const WAIT_MS: u32 = 15_000;
 
 /// Extra time for the response to a long poll. After it, the request counts as failed.
-const ANSWER_GRACE: Duration = Duration::from_secs(5);
+const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 
 /// Delay before the first retry. All delays are short, because a failed request is cheap and starting lobbies wait for
 /// their routes.
@@ -28,7 +28,7 @@ const RETRY_DELAY_MAX: Duration = Duration::from_millis(250);
 
 const OUTCOMES_PER_REQUEST: usize = 2_000;
 
-const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+const RESPONSE_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 #[derive(Debug)]
 pub struct RouteClient {
@@ -36,7 +36,7 @@ pub struct RouteClient {
     edge_id: String,
     instance: String,
     outcomes: Vec<RouteOutcome>,
-    questions: u64,
+    request_count: u64,
     pause: Duration,
     not_before: Option<Instant>,
 }
@@ -58,11 +58,11 @@ impl RouteClient {
         // The host name is a placeholder: the connector uses the socket.
         let channel = Endpoint::from_static("http://data-plane").connect_with_connector_lazy(connector);
         Self {
-            client: RoutesClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),
+            client: RoutesClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX),
             edge_id: edge_id.to_owned(),
             instance: instance.to_owned(),
             outcomes: Vec::new(),
-            questions: 0,
+            request_count: 0,
             pause: FIRST_RETRY_DELAY,
             not_before: None,
         }
@@ -74,17 +74,17 @@ impl RouteClient {
 
     /// Returns the next request, for routes that are newer than an epoch and version.
     ///
-    /// The request reports removed routes only if the route set is saved (`is_kept`). Otherwise a restart could restore
+    /// The request reports removed routes only if the route set is saved (`is_saved`). Otherwise a restart could restore
     /// a route that was reported as removed.
-    pub fn next_call(&mut self, (epoch, version): (u64, u64), is_kept: bool) -> FollowCall {
-        if !is_kept {
+    pub fn next_call(&mut self, (epoch, version): (u64, u64), is_saved: bool) -> FollowCall {
+        if !is_saved {
             // Removals sort last, and wait.
             self.outcomes.sort_by_key(|outcome| matches!(outcome, RouteOutcome::Removed(_)));
         }
         let sendable =
-            self.outcomes.iter().filter(|outcome| is_kept || !matches!(outcome, RouteOutcome::Removed(_))).count();
+            self.outcomes.iter().filter(|outcome| is_saved || !matches!(outcome, RouteOutcome::Removed(_))).count();
         let outcomes = sendable.min(OUTCOMES_PER_REQUEST);
-        self.questions += 1;
+        self.request_count += 1;
         let request = wire::FollowRequest {
             edge_id: self.edge_id.clone(),
             instance: self.instance.clone(),
@@ -93,7 +93,7 @@ impl RouteClient {
             // More outcomes follow at once.
             wait_ms: if sendable > outcomes { 0 } else { WAIT_MS },
             outcomes: self.outcomes[..outcomes].iter().map(to_wire).collect(),
-            question: self.questions,
+            question: self.request_count,
         };
         FollowCall { request, outcomes }
     }
@@ -105,10 +105,10 @@ impl RouteClient {
             tokio::time::sleep_until(not_before).await;
         }
         let mut client = self.client.clone();
-        let asking = client.follow(next_call.request.clone());
-        let within = Duration::from_millis(u64::from(next_call.request.wait_ms)) + ANSWER_GRACE;
-        match tokio::time::timeout(within, asking).await {
-            Ok(Ok(answer)) => Ok(RouteUpdate::from_wire(answer.into_inner())),
+        let call = client.follow(next_call.request.clone());
+        let limit = Duration::from_millis(u64::from(next_call.request.wait_ms)) + RESPONSE_GRACE;
+        match tokio::time::timeout(limit, call).await {
+            Ok(Ok(response)) => Ok(RouteUpdate::from_wire(response.into_inner())),
             Ok(Err(status)) => Err(format!("{}: {}", status.code(), status.message())),
             Err(_) => Err("no answer in time".to_owned()),
         }
@@ -165,11 +165,11 @@ mod tests {
         let next_call = source.next_call((0, 0), true);
         assert!(source.send(&next_call).await.is_err(), "no server listens");
         source.failed();
-        let again = source.next_call((0, 0), true);
-        assert_eq!(again.request.outcomes, next_call.request.outcomes);
-        assert!(again.request.question > next_call.request.question, "which of both is the newer one can be seen");
+        let next_call = source.next_call((0, 0), true);
+        assert_eq!(next_call.request.outcomes, next_call.request.outcomes);
+        assert!(next_call.request.question > next_call.request.question, "which of both is the newer one can be seen");
         source.report(RouteOutcome::Removed("b".to_owned()));
-        source.succeeded(&again);
+        source.succeeded(&next_call);
         assert_eq!(
             source.outcomes,
             [RouteOutcome::Removed("b".to_owned())],
@@ -182,9 +182,9 @@ mod tests {
         let mut source = source();
         (0..1_000).for_each(|_| source.failed());
         let next_call = source.next_call((0, 0), true);
-        let begun = Instant::now();
+        let started = Instant::now();
         assert!(source.send(&next_call).await.is_err(), "no server listens");
-        let waited = begun.elapsed();
+        let waited = started.elapsed();
         assert!(waited <= Duration::from_millis(250), "{waited:?} without a question");
         assert!(waited >= Duration::from_millis(200), "{waited:?}: questions do not wait for each other");
     }

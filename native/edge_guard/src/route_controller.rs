@@ -9,13 +9,13 @@ use tokio::time::MissedTickBehavior;
 use crate::metrics::{ControlFailure, ThreadCounters};
 use crate::operator_log;
 use crate::route_client::RouteClient;
+use crate::route_listeners::{RouteCounts, RouteListeners, RouteOutcome};
 use crate::route_set::{RouteChange, RouteFile, RouteSet, RouteUpdate};
-use crate::route_table::{RouteCounts, RouteOutcome, RouteTable};
 
 #[derive(Debug)]
 pub enum AdminCommand {
     HandOver(std::os::unix::net::UnixStream),
-    ReadAgain,
+    Reload,
     /// Stops when all open connections have ended or the drain timeout is over. A second `Drain` stops at once.
     Drain,
     Stop,
@@ -23,10 +23,10 @@ pub enum AdminCommand {
 
 #[derive(Debug, Default, Clone)]
 pub struct EdgeStatus {
-    pub has_begun: bool,
+    pub is_started: bool,
     pub is_leaving: bool,
     pub is_connected: bool,
-    pub is_kept: bool,
+    pub is_saved: bool,
     pub epoch: u64,
     pub version: u64,
     pub counts: RouteCounts,
@@ -36,17 +36,17 @@ pub struct EdgeStatus {
 
 #[derive(Debug)]
 pub struct RouteController {
-    pub table: RouteTable,
+    pub route_listeners: RouteListeners,
     client: RouteClient,
     file: RouteFile,
     set: RouteSet,
-    is_kept: bool,
+    is_saved: bool,
     is_full: bool,
     is_connected: bool,
     /// False before the first response of the data plane. Until then, the saved route set may be incomplete, so all
     /// routes are requested.
-    has_been_answered: bool,
-    outcomes_in: UnboundedReceiver<RouteOutcome>,
+    has_response: bool,
+    outcome_receiver: UnboundedReceiver<RouteOutcome>,
     counters: Arc<ThreadCounters>,
     status: Arc<Mutex<EdgeStatus>>,
 }
@@ -58,23 +58,23 @@ pub fn outcomes() -> (UnboundedSender<RouteOutcome>, UnboundedReceiver<RouteOutc
 
 impl RouteController {
     pub fn new(
-        table: RouteTable,
+        route_listeners: RouteListeners,
         client: RouteClient,
         (file, set): (RouteFile, RouteSet),
-        outcomes_in: UnboundedReceiver<RouteOutcome>,
+        outcome_receiver: UnboundedReceiver<RouteOutcome>,
         counters: Arc<ThreadCounters>,
         status: Arc<Mutex<EdgeStatus>>,
     ) -> Self {
         let mut control = Self {
-            table,
+            route_listeners,
             client,
             file,
             set,
-            is_kept: false,
+            is_saved: false,
             is_full: false,
             is_connected: false,
-            has_been_answered: false,
-            outcomes_in,
+            has_response: false,
+            outcome_receiver,
             counters,
             status,
         };
@@ -88,28 +88,28 @@ impl RouteController {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let is_known = self.has_been_answered && self.set.is_complete();
-            let cursor = if is_known { (self.set.epoch, self.set.version) } else { (0, 0) };
-            let call = self.client.next_call(cursor, self.is_kept);
+            let is_set_complete = self.has_response && self.set.is_complete();
+            let cursor = if is_set_complete { (self.set.epoch, self.set.version) } else { (0, 0) };
+            let call = self.client.next_call(cursor, self.is_saved);
             tokio::select! {
                 Some(command) = commands.recv() => return command,
-                Some(outcome) = self.outcomes_in.recv() => {
+                Some(outcome) = self.outcome_receiver.recv() => {
                     // All pending outcomes go with the same request.
                     self.client.report(outcome);
-                    while let Ok(outcome) = self.outcomes_in.try_recv() {
+                    while let Ok(outcome) = self.outcome_receiver.try_recv() {
                         self.client.report(outcome);
                     }
                 }
-                answer = self.client.send(&call) => match answer {
-                    Ok(answer) => {
+                response = self.client.send(&call) => match response {
+                    Ok(response) => {
                         self.client.succeeded(&call);
-                        self.has_been_answered = true;
-                        self.follow(answer);
+                        self.has_response = true;
+                        self.apply(response);
                     }
                     Err(problem) => self.record_failure(&problem),
                 },
-                _ = second.tick(), if self.table.counts().refused > 0 || !self.is_kept => {
-                    self.table.retry_unserved();
+                _ = second.tick(), if self.route_listeners.counts().refused > 0 || !self.is_saved => {
+                    self.route_listeners.retry_unserved();
                     self.save();
                 }
             }
@@ -117,20 +117,20 @@ impl RouteController {
         }
     }
 
-    fn follow(&mut self, answer: RouteUpdate) {
-        for (key, port, problem) in &answer.unreadable {
+    fn apply(&mut self, response: RouteUpdate) {
+        for (key, port, problem) in &response.unreadable {
             operator_log::write_line(&format!("a route of {} is invalid: {problem}", key.owner));
-            self.counters.failures.of(ControlFailure::Route).one();
+            self.counters.failures.with_label(ControlFailure::Route).increment();
             self.client.report(RouteOutcome::Unserved(key.clone(), *port, problem.clone()));
         }
         let before = (self.set.epoch, self.set.version, self.set.newest_epoch);
-        let change = self.set.take(&answer);
-        self.table.follow(&change, &self.set);
-        if !self.is_connected || before.0 != answer.epoch {
+        let change = self.set.take(&response);
+        self.route_listeners.apply(&change, &self.set);
+        if !self.is_connected || before.0 != response.epoch {
             // The source may have lost the reported outcomes.
             self.is_connected = true;
-            self.table.report_all();
-            operator_log::write_line(&format!("following the routes of epoch {}", answer.epoch));
+            self.route_listeners.report_outcomes();
+            operator_log::write_line(&format!("following the routes of epoch {}", response.epoch));
             if self.set.is_from_older_epoch() {
                 let newest = self.set.newest_epoch;
                 operator_log::write_line(&format!(
@@ -139,29 +139,29 @@ impl RouteController {
             }
         }
         let after = (self.set.epoch, self.set.version, self.set.newest_epoch);
-        self.is_kept = self.is_kept && before == after && change == RouteChange::default();
+        self.is_saved = self.is_saved && before == after && change == RouteChange::default();
         self.save();
     }
 
     fn save(&mut self) {
-        if self.is_kept {
+        if self.is_saved {
             return;
         }
         match self.file.save(&self.set) {
-            Ok(()) => (self.is_kept, self.is_full) = (true, false),
+            Ok(()) => (self.is_saved, self.is_full) = (true, false),
             Err(error) => {
                 // Retried each second, and logged once.
                 if !std::mem::replace(&mut self.is_full, true) {
                     operator_log::write_line(&format!("cannot save the routes: {error}"));
                 }
-                self.counters.failures.of(ControlFailure::Disk).one();
+                self.counters.failures.with_label(ControlFailure::Disk).increment();
             }
         }
     }
 
     fn record_failure(&mut self, problem: &str) {
         self.client.failed();
-        self.counters.failures.of(ControlFailure::Follow).one();
+        self.counters.failures.with_label(ControlFailure::Follow).increment();
         if std::mem::take(&mut self.is_connected) {
             operator_log::write_line(&format!("the data plane does not answer ({problem}); serving the last routes"));
         }
@@ -175,16 +175,16 @@ impl RouteController {
     /// Returns the next route outcome, which is then not reported to the data plane. Use this only after a handover,
     /// when the newer process makes these reports.
     pub async fn outcome(&mut self) -> Option<RouteOutcome> {
-        self.outcomes_in.recv().await
+        self.outcome_receiver.recv().await
     }
 
     fn publish_status(&self) {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-        status.has_begun = true;
+        status.is_started = true;
         status.is_connected = self.is_connected;
-        status.is_kept = self.is_kept;
+        status.is_saved = self.is_saved;
         status.epoch = self.set.epoch;
         status.version = self.set.version;
-        status.counts = self.table.counts();
+        status.counts = self.route_listeners.counts();
     }
 }

@@ -169,8 +169,8 @@ impl RouteSet {
             self.whole_epoch = answer.epoch;
         }
         let may_remove = !is_from_older_epoch && self.whole_epoch == answer.epoch;
-        let goes = |owner: &&String| may_remove || self.of_older.contains(*owner) || !self.has(owner);
-        let removed = answer.removed.iter().filter(goes).cloned().collect();
+        let is_removable = |owner: &&String| may_remove || self.of_older.contains(*owner) || !self.has(owner);
+        let removed = answer.removed.iter().filter(is_removable).cloned().collect();
         let mut change = RouteChange { removed, ..RouteChange::default() };
         if answer.is_complete && !answer.routes.is_empty() && !is_from_older_epoch {
             self.add_missing_owners(answer, &mut change);
@@ -184,8 +184,8 @@ impl RouteSet {
         }
         if is_from_older_epoch {
             let owners = answer.routes.iter().map(|route| &route.key.owner);
-            let brought: Vec<String> = owners.filter(|owner| !self.has(owner)).cloned().collect();
-            self.of_older.extend(brought);
+            let added_owners: Vec<String> = owners.filter(|owner| !self.has(owner)).cloned().collect();
+            self.of_older.extend(added_owners);
         } else {
             self.of_older.clear();
         }
@@ -218,16 +218,16 @@ impl RouteSet {
 
     fn add_missing_owners(&self, answer: &RouteUpdate, change: &mut RouteChange) {
         // Invalid routes are not missing.
-        let kept: BTreeSet<&RouteKey> = (answer.routes.iter().map(|route| &route.key))
+        let present: BTreeSet<&RouteKey> = (answer.routes.iter().map(|route| &route.key))
             .chain(answer.unreadable.iter().map(|(key, _, _)| key))
             .collect();
-        let owners: BTreeSet<&str> = kept.iter().map(|key| key.owner.as_str()).collect();
+        let owners: BTreeSet<&str> = present.iter().map(|key| key.owner.as_str()).collect();
         for key in self.routes.keys() {
             if !owners.contains(key.owner.as_str()) {
                 if change.removed.last() != Some(&key.owner) {
                     change.removed.push(key.owner.clone());
                 }
-            } else if !kept.contains(key) {
+            } else if !present.contains(key) {
                 change.dropped.push(key.clone());
             }
         }

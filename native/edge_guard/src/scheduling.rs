@@ -10,16 +10,16 @@ use crate::operator_log;
 const TIME_SLICE_NS: u64 = 100_000;
 
 /// Sets the scheduler attributes of this thread and of threads that it starts later. Logs and ignores a failure.
-pub fn apply(nice: i8) {
+pub fn raise_priority(nice: i8) {
     if let Err(error) = set_attributes(nice.into()) {
         operator_log::write_line(&format!("nice {nice}: {error}; edge-guard runs without a higher priority"));
         // Needs no privilege.
-        let _ = set_attributes(own_nice());
+        let _ = set_attributes(current_nice());
     }
 }
 
 fn set_attributes(nice: i32) -> io::Result<()> {
-    let wanted = libc::sched_attr {
+    let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
         sched_policy: libc::SCHED_OTHER as u32,
         sched_flags: 0,
@@ -30,13 +30,13 @@ fn set_attributes(nice: i32) -> io::Result<()> {
         sched_period: 0,
     };
     // SAFETY: the attributes have their own size.
-    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) } {
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-fn own_nice() -> i32 {
+fn current_nice() -> i32 {
     // SAFETY: no memory is passed.
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }

@@ -39,16 +39,16 @@ pub struct OpenedSockets {
 }
 
 impl OpenedSockets {
-    fn new(config: &Config, taken: &mut [Option<TcpListener>; 2]) -> Result<Self, String> {
-        let open = |listen: &Option<Listen>, taken: &mut Option<TcpListener>| {
+    fn new(config: &Config, inherited: &mut [Option<TcpListener>; 2]) -> Result<Self, String> {
+        let open = |listen: &Option<Listen>, inherited: &mut Option<TcpListener>| {
             let Some(listen) = listen else { return Ok(None) };
-            let socket = match taken.take_if(|socket| matches_setting(listen, socket)) {
+            let socket = match inherited.take_if(|socket| matches_setting(listen, socket)) {
                 Some(socket) => socket,
                 None => listen_on(listen).map_err(|error| format!("cannot listen on {listen}: {error}"))?,
             };
             Ok::<_, String>(Some(socket))
         };
-        let [http, https] = taken;
+        let [http, https] = inherited;
         let hosts = [open(&config.http, http)?, open(&config.https, https)?];
         let (commands, command_receiver) = unbounded_channel();
         forward_signals(&commands).map_err(|error| format!("cannot handle signals: {error}"))?;
@@ -70,20 +70,20 @@ impl Startup {
     }
 
     pub fn take_over(config: &Config) -> Result<Self, String> {
-        let not_given = |error: std::io::Error| format!("cannot take over: {error}");
-        let stream = handover::connect(&config.folder).map_err(not_given)?;
-        let mut taken = handover::receive(&stream).map_err(not_given)?;
-        let lock = taken.lock.take().ok_or("cannot take over: the older process sent no lock")?;
-        let opened = OpenedSockets::new(config, &mut taken.hosts)?;
+        let takeover_error = |error: std::io::Error| format!("cannot take over: {error}");
+        let stream = handover::connect(&config.folder).map_err(takeover_error)?;
+        let mut received = handover::receive(&stream).map_err(takeover_error)?;
+        let lock = received.lock.take().ok_or("cannot take over: the older process sent no lock")?;
+        let opened = OpenedSockets::new(config, &mut received.hosts)?;
         if let Err(error) = handover::accept(&stream) {
             opened.admin.discard();
-            return Err(not_given(error));
+            return Err(takeover_error(error));
         }
-        Ok(Self::replace(stream, lock, taken, opened))
+        Ok(Self::replace(stream, lock, received, opened))
     }
 
     /// Finishes the start after a handover. Logs errors and continues, because the older process no longer serves.
-    fn replace(stream: UnixStream, lock: OwnedFd, taken: ReceivedState, opened: OpenedSockets) -> Self {
+    fn replace(stream: UnixStream, lock: OwnedFd, received: ReceivedState, opened: OpenedSockets) -> Self {
         let lock = FolderLock::inherit(lock);
         if let Err(error) = lock.write_pid() {
             operator_log::write_line(&format!("cannot write the PID file: {error}"));
@@ -94,7 +94,7 @@ impl Startup {
         let predecessor = Predecessor::new(stream)
             .inspect_err(|error| operator_log::write_line(&format!("cannot reach the older process: {error}")))
             .ok();
-        Self { lock, set: taken.set, inherited: taken.inherited, predecessor, opened }
+        Self { lock, set: received.set, inherited: received.inherited, predecessor, opened }
     }
 }
 
@@ -118,7 +118,7 @@ fn forward_signals(commands: &UnboundedSender<AdminCommand>) -> std::io::Result<
     let kinds: [(SignalKind, fn() -> AdminCommand); 3] = [
         (SignalKind::terminate(), || AdminCommand::Drain),
         (SignalKind::interrupt(), || AdminCommand::Drain),
-        (SignalKind::hangup(), || AdminCommand::ReadAgain),
+        (SignalKind::hangup(), || AdminCommand::Reload),
     ];
     for (kind, command) in kinds {
         let mut signals = signal(kind)?;
@@ -137,8 +137,8 @@ fn listen_on(listen: &Listen) -> std::io::Result<TcpListener> {
         Listen::Address(address) => bind_stream(*address),
         Listen::Inherited(number) => {
             // SAFETY: the descriptor stays open during the query.
-            let given = unsafe { BorrowedFd::borrow_raw(*number) };
-            if !SockRef::from(&given).is_listener()? {
+            let passed = unsafe { BorrowedFd::borrow_raw(*number) };
+            if !SockRef::from(&passed).is_listener()? {
                 return Err(std::io::Error::other("not a listening socket"));
             }
             // SAFETY: the setting passes ownership, and no other descriptor has an occupied number.

@@ -13,12 +13,12 @@ use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::{Certificate, Config};
-use crate::host_table::find_name;
+use crate::host_routes::find_name;
 
 pub struct Certificates {
-    by_name: Arc<CertificateResolver>,
+    resolver: Arc<CertificateResolver>,
     http: TlsAcceptor,
-    bytes: TlsAcceptor,
+    tcp: TlsAcceptor,
 }
 
 impl std::fmt::Debug for Certificates {
@@ -31,22 +31,22 @@ impl Certificates {
     pub fn read(config: &Config) -> Result<Self, Vec<String>> {
         let provider = Arc::new(ring::default_provider());
         let names = CertificateNames::read(config, &provider)?;
-        let by_name = Arc::new(CertificateResolver { names: RwLock::new(names), provider });
-        let http = by_name.acceptor(&[b"h2", b"http/1.1"])?;
-        let bytes = by_name.acceptor(&[])?;
-        Ok(Self { by_name, http, bytes })
+        let resolver = Arc::new(CertificateResolver { names: RwLock::new(names), provider });
+        let http = resolver.acceptor(&[b"h2", b"http/1.1"])?;
+        let tcp = resolver.acceptor(&[])?;
+        Ok(Self { resolver, http, tcp })
     }
 
     /// Reloads the certificates. After an error, the old certificates stay.
     pub fn reload(&self, config: &Config) -> Result<(), Vec<String>> {
-        let names = CertificateNames::read(config, &self.by_name.provider)?;
-        *self.by_name.names.write().unwrap_or_else(PoisonError::into_inner) = names;
+        let names = CertificateNames::read(config, &self.resolver.provider)?;
+        *self.resolver.names.write().unwrap_or_else(PoisonError::into_inner) = names;
         Ok(())
     }
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.by_name.names.read().unwrap_or_else(PoisonError::into_inner).unnamed.is_none()
+        self.resolver.names.read().unwrap_or_else(PoisonError::into_inner).unnamed.is_none()
     }
 
     #[must_use]
@@ -55,8 +55,8 @@ impl Certificates {
     }
 
     #[must_use]
-    pub fn bytes(&self) -> &TlsAcceptor {
-        &self.bytes
+    pub fn tcp(&self) -> &TlsAcceptor {
+        &self.tcp
     }
 }
 

@@ -7,7 +7,7 @@ mod epoll;
 mod event_loop;
 mod local_address;
 mod message_batch;
-mod port_counts;
+mod port_session_counts;
 mod session_table;
 
 use std::io;
@@ -45,13 +45,13 @@ pub struct MigratedSession {
 
 enum LoopCommand {
     Open(UdpPort, Vec<MigratedSession>),
-    Lead(u64, Option<SocketAddr>),
+    SetBackend(u64, Option<SocketAddr>),
     Close(u64, oneshot::Sender<()>),
-    Then(Box<dyn FnOnce() + Send>),
-    Rest(oneshot::Sender<Vec<MigratedSession>>),
-    Bound(SessionLimits),
-    GoOn,
-    Forget(oneshot::Sender<()>),
+    RunTask(Box<dyn FnOnce() + Send>),
+    Pause(oneshot::Sender<Vec<MigratedSession>>),
+    SetLimits(SessionLimits),
+    Resume,
+    CloseAll(oneshot::Sender<()>),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -110,22 +110,22 @@ impl UdpThreads {
     }
 
     pub fn open(&self, port: UdpPort, sessions: Vec<MigratedSession>) {
-        self.thread(port.number).order(LoopCommand::Open(port, sessions));
+        self.thread(port.number).send(LoopCommand::Open(port, sessions));
     }
 
     /// Changes the backend of a route, and ends its sessions with the old backend.
     pub fn set_backend(&self, number: u64, backend: Option<SocketAddr>) {
-        self.thread(number).order(LoopCommand::Lead(number, backend));
+        self.thread(number).send(LoopCommand::SetBackend(number, backend));
     }
 
-    /// Runs `act` in the thread of a route, after all commands that were sent before. `act` must not block.
-    pub fn run_in_order(&self, number: u64, act: impl FnOnce() + Send + 'static) {
-        self.thread(number).order(LoopCommand::Then(Box::new(act)));
+    /// Runs `task` in the thread of a route, after all commands that were sent before. `task` must not block.
+    pub fn run_in_order(&self, number: u64, task: impl FnOnce() + Send + 'static) {
+        self.thread(number).send(LoopCommand::RunTask(Box::new(task)));
     }
 
     pub fn close(&self, number: u64) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
-        self.thread(number).order(LoopCommand::Close(number, done));
+        self.thread(number).send(LoopCommand::Close(number, done));
         is_done
     }
 
@@ -133,9 +133,9 @@ impl UdpThreads {
     pub async fn pause(&self) -> Vec<MigratedSession> {
         let mut all = Vec::new();
         for thread in &self.threads {
-            let (say, said) = oneshot::channel();
-            thread.order(LoopCommand::Rest(say));
-            all.extend(said.await.unwrap_or_default());
+            let (reply, received_reply) = oneshot::channel();
+            thread.send(LoopCommand::Pause(reply));
+            all.extend(received_reply.await.unwrap_or_default());
         }
         all
     }
@@ -143,17 +143,17 @@ impl UdpThreads {
     /// Divides new limits among the threads. Open sessions continue.
     pub fn set_limits(&self, bounds: SessionLimits) {
         let each = bounds.for_each_thread(self.threads.len());
-        self.threads.iter().for_each(|thread| thread.order(LoopCommand::Bound(each)));
+        self.threads.iter().for_each(|thread| thread.send(LoopCommand::SetLimits(each)));
     }
 
     pub fn resume(&self) {
-        self.threads.iter().for_each(|thread| thread.order(LoopCommand::GoOn));
+        self.threads.iter().for_each(|thread| thread.send(LoopCommand::Resume));
     }
 
     pub async fn close_all(&self) {
         for thread in &self.threads {
             let (done, is_done) = oneshot::channel();
-            thread.order(LoopCommand::Forget(done));
+            thread.send(LoopCommand::CloseAll(done));
             let _ = is_done.await;
         }
     }
@@ -168,13 +168,13 @@ impl UdpThread {
         let (commands, receiver): (_, Receiver<LoopCommand>) = channel();
         let waker = Arc::new(Waker::new()?);
         let counters = Arc::new(ThreadCounters::default());
-        let mut turns = event_loop::EventLoop::new(bounds, receiver, waker.clone(), counters.clone())?;
-        std::thread::Builder::new().name(format!("datagram-{number}")).spawn(move || turns.run())?;
+        let mut event_loop = event_loop::EventLoop::new(bounds, receiver, waker.clone(), counters.clone())?;
+        std::thread::Builder::new().name(format!("datagram-{number}")).spawn(move || event_loop.run())?;
         Ok(Self { commands: Mutex::new(commands), waker, counters })
     }
 
-    fn order(&self, order: LoopCommand) {
-        let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(order);
+    fn send(&self, command: LoopCommand) {
+        let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
         self.waker.wake();
     }
 }

@@ -14,27 +14,27 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-use super::activity::TrackedStream;
+use super::connection_activity::TrackedStream;
 use super::response_body::{BackendConnection, Exchange, ResponseBody};
 use super::{PlayerConnection, headers};
 use crate::address::BackendAddress;
+use crate::connection_workers::OpenConnection;
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, RequestProblem, StatusClass};
 use crate::request_body::{BackendSender, BodyProgress, RequestBody};
-use crate::worker::OpenConnection;
 use crate::{backend_connect, proxy_protocol, relay};
 
-pub async fn answer(front: &Arc<PlayerConnection>, request: Request<Incoming>) -> Response<ResponseBody> {
-    let mut exchange = Exchange::begin(front);
+pub async fn handle_request(front: &Arc<PlayerConnection>, request: Request<Incoming>) -> Response<ResponseBody> {
+    let mut exchange = Exchange::start(front);
     let counters = &front.worker.counters;
     let response = match forward(front, request, &mut exchange).await {
-        Ok(response) => response.map(|body| ResponseBody::from_back_end(body, exchange)),
+        Ok(response) => response.map(|body| ResponseBody::from_backend(body, exchange)),
         Err(problem) => {
-            counters.problems.of(problem).one();
+            counters.problems.with_label(problem).increment();
             problem_response(problem, exchange)
         }
     };
-    counters.requests.of(class(response.status())).one();
+    counters.requests.with_label(class(response.status())).increment();
     response
 }
 
@@ -48,12 +48,13 @@ async fn forward(
         // Each concurrent HTTP/2 request counts as the connection that it would be in HTTP/1.1.
         let client = front.worker.shared.client(front.peer);
         let permit = front.worker.shared.limits.admit(client, Some(&live.connections));
-        exchange.permit = Some(permit.map_err(|_| RequestProblem::Crowded)?);
+        exchange.permit = Some(permit.map_err(|_| RequestProblem::TooManyRequests)?);
     }
     let backend = live.backend().ok_or(RequestProblem::NoBackend)?;
     let is_upgrade = headers::is_upgrade(&request);
     let trusted = front.is_proxied.then_some(&front.worker.shared.config.proxies[..]);
-    headers::to_back_end(&mut request, &front.forwarded, is_upgrade, trusted).ok_or(RequestProblem::Request)?;
+    headers::add_forwarding_headers(&mut request, &front.forwarded, is_upgrade, trusted)
+        .ok_or(RequestProblem::Request)?;
     let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
     if !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH) {
         // Otherwise hyper sends no body of unknown length with methods that rarely have one.
@@ -75,7 +76,7 @@ async fn forward(
         None => {
             headers::strip(response.headers_mut(), false);
             exchange.set_backend_connection(BackendConnection {
-                is_own: live.sends_proxy_header,
+                is_dedicated: live.sends_proxy_header,
                 route: live.number,
                 backend,
                 sender,
@@ -92,12 +93,12 @@ fn find_route(front: &PlayerConnection, request: &Request<Incoming>) -> Result<A
     }
     let host = headers::host(request.uri(), request.headers()).ok_or(RequestProblem::Request)?;
     let hosts = front.worker.shared.hosts.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let found = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+    let route = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
         hosts.find(front.is_tls, &host.to_ascii_lowercase())
     } else {
         hosts.find(front.is_tls, host)
     };
-    found.cloned().ok_or(RequestProblem::Host)
+    route.cloned().ok_or(RequestProblem::Host)
 }
 
 /// Sends a request over an idle or a new backend connection.
@@ -111,7 +112,7 @@ async fn send_request(
     mut request: Request<RequestBody>,
 ) -> Result<(Response<Incoming>, BackendSender), RequestProblem> {
     loop {
-        let waiting = front.take(live, backend);
+        let waiting = front.take_idle(live, backend);
         let is_reused = waiting.is_some();
         let mut sender = match waiting {
             Some(sender) => sender,
@@ -124,11 +125,11 @@ async fn send_request(
             }
             return Err(RequestProblem::Unreachable);
         }
-        let again = if is_reused { copy_request(&request) } else { None };
+        let retry = if is_reused { copy_request(&request) } else { None };
         let progress = request.body().progress();
         match wait_for_response(front, progress, sender.try_send_request(request)).await? {
             Ok(response) => return Ok((response, sender)),
-            Err(mut error) => match error.take_message().filter(|_| is_reused).or(again) {
+            Err(mut error) => match error.take_message().filter(|_| is_reused).or(retry) {
                 Some(unsent) => request = unsent,
                 None => return Err(RequestProblem::Unreachable),
             },
@@ -141,17 +142,17 @@ async fn send_request(
 async fn wait_for_response<T>(
     front: &PlayerConnection,
     progress: Option<Arc<BodyProgress>>,
-    answer: impl Future<Output = T>,
+    response: impl Future<Output = T>,
 ) -> Result<T, RequestProblem> {
     let timeouts = front.worker.shared.timeouts();
     let Some(progress) = progress else {
-        return timeout(timeouts.response, answer).await.map_err(|_late| RequestProblem::Late);
+        return timeout(timeouts.response, response).await.map_err(|_elapsed| RequestProblem::Late);
     };
-    tokio::pin!(answer);
+    tokio::pin!(response);
     let (mut frames, mut idle) = (0, Duration::ZERO);
     loop {
-        if let Ok(answer) = timeout(timeouts.head, answer.as_mut()).await {
-            return Ok(answer);
+        if let Ok(response) = timeout(timeouts.head, response.as_mut()).await {
+            return Ok(response);
         }
         if progress.frames() != std::mem::replace(&mut frames, progress.frames()) {
             idle = Duration::ZERO;
@@ -171,7 +172,7 @@ fn copy_request(request: &Request<RequestBody>) -> Option<Request<RequestBody>> 
     if !request.method().is_safe() || !request.body().is_end_stream() || request.headers().contains_key(UPGRADE) {
         return None;
     }
-    let mut copy = Request::new(RequestBody::Nothing);
+    let mut copy = Request::new(RequestBody::Empty);
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();
@@ -203,7 +204,7 @@ where
         _ => RequestProblem::Unreachable,
     })?;
     if live.sends_proxy_header {
-        let header = proxy_protocol::header(front.peer, front.local);
+        let header = proxy_protocol::encode_header(front.peer, front.local);
         stream.write_all(&header).await.map_err(|_| RequestProblem::Unreachable)?;
     }
     let (sender, connection) = hyper::client::conn::http1::Builder::new()
@@ -240,7 +241,8 @@ async fn between_sockets(
     backend: Parts<TokioIo<TcpStream>>,
 ) -> std::io::Result<()> {
     let (mut client, mut backend) = into_streams::<TcpStream, _>(client, backend).await?;
-    relay::sockets(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters).await
+    relay::relay_sockets(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters)
+        .await
 }
 
 async fn set_backend_connection<C, B>(
@@ -253,7 +255,8 @@ where
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut client, mut backend) = into_streams::<C, _>(client, backend).await?;
-    relay::streams(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters).await
+    relay::relay_streams(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters)
+        .await
 }
 
 /// Returns the raw streams of client and backend after an upgrade. Before, forwards the bytes that were read ahead.
@@ -294,7 +297,7 @@ fn problem_response(problem: RequestProblem, exchange: Exchange) -> Response<Res
         RequestProblem::Unreachable => (502, "SERVER_UNREACHABLE", "The server refused or broke the connection."),
         RequestProblem::Late => (504, "SERVER_LATE", "The server does not answer in time."),
         RequestProblem::Slow => (408, "REQUEST_TIMEOUT", "The body of the request comes too slowly."),
-        RequestProblem::Crowded => {
+        RequestProblem::TooManyRequests => {
             (503, "OVERLOADED", "Too many requests of this client or for this server are under way; try again.")
         }
         RequestProblem::Request => {

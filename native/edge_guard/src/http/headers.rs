@@ -52,7 +52,7 @@ pub fn is_upgrade(request: &Request<impl Sized>) -> bool {
 }
 
 /// Converts a player's request to a request for the backend. Returns `None` if the request cannot be forwarded.
-pub fn to_back_end(
+pub fn add_forwarding_headers(
     request: &mut Request<impl Sized>,
     forwarded: &ForwardedHeaders,
     is_upgrade: bool,
@@ -172,7 +172,7 @@ mod tests {
             .header("x-kept", "yes")
             .body(())
             .unwrap();
-        to_back_end(&mut request, &forwarded(), false, None).unwrap();
+        add_forwarding_headers(&mut request, &forwarded(), false, None).unwrap();
         let mut names: Vec<&str> = request.headers().keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["host", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-kept"]);
@@ -188,7 +188,7 @@ mod tests {
             .header("x-real-ip", "1.2.3.4")
             .body(())
             .unwrap();
-        to_back_end(&mut request, &forwarded(), false, None).unwrap();
+        add_forwarding_headers(&mut request, &forwarded(), false, None).unwrap();
         let headers = request.headers();
         assert_eq!(headers["x-forwarded-for"], "198.51.100.7");
         assert_eq!(headers["x-forwarded-proto"], "https");
@@ -204,7 +204,7 @@ mod tests {
             .header("x-forwarded-for", "10.0.0.4")
             .body(())
             .unwrap();
-        to_back_end(&mut request, &forwarded(), false, Some(&trusted)).unwrap();
+        add_forwarding_headers(&mut request, &forwarded(), false, Some(&trusted)).unwrap();
         assert_eq!(request.headers()["x-forwarded-for"], "203.0.113.9");
     }
 
@@ -216,7 +216,7 @@ mod tests {
             .body(())
             .unwrap();
         assert!(is_upgrade(&request));
-        to_back_end(&mut request, &forwarded(), true, None).unwrap();
+        add_forwarding_headers(&mut request, &forwarded(), true, None).unwrap();
         assert_eq!(request.headers()["connection"], "upgrade");
         assert_eq!(request.headers()["upgrade"], "websocket");
     }
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn connection_header_cannot_remove_the_host() {
         let mut request = Request::get("/").header("host", "a").header("connection", "host").body(()).unwrap();
-        to_back_end(&mut request, &forwarded(), false, None).unwrap();
+        add_forwarding_headers(&mut request, &forwarded(), false, None).unwrap();
         assert_eq!(request.headers()["host"], "a");
     }
 }

@@ -19,8 +19,8 @@ pub struct ResponseBody {
 }
 
 enum BodySource {
-    BackEnd(Incoming),
-    Own(Option<Bytes>),
+    Backend(Incoming),
+    Text(Option<Bytes>),
 }
 
 /// HTTP exchange in progress: a request and its response. Dropping it reports the end to the activity tracker.
@@ -35,7 +35,7 @@ pub struct Exchange {
 
 pub struct BackendConnection {
     /// True if the connection began with this player's PROXY header. Other players must not use such a connection.
-    pub is_own: bool,
+    pub is_dedicated: bool,
     pub route: u64,
     pub backend: BackendAddress,
     pub sender: BackendSender,
@@ -43,8 +43,8 @@ pub struct BackendConnection {
 }
 
 impl Exchange {
-    pub fn begin(front: &Arc<PlayerConnection>) -> Self {
-        let is_concurrent = front.tracker.begin_exchange();
+    pub fn start(front: &Arc<PlayerConnection>) -> Self {
+        let is_concurrent = front.tracker.start_exchange();
         Self { front: front.clone(), connection: None, is_concurrent, permit: None }
     }
 
@@ -56,7 +56,7 @@ impl Exchange {
         let Some(connection) = self.connection.take() else { return };
         // An unfinished request body would block the next request, which may be another player's.
         if connection.progress.as_ref().is_none_or(|progress| progress.is_over()) {
-            self.front.keep(connection);
+            self.front.store_idle(connection);
         }
     }
 }
@@ -68,15 +68,15 @@ impl Drop for Exchange {
 }
 
 impl ResponseBody {
-    pub fn from_back_end(body: Incoming, mut exchange: Exchange) -> Self {
+    pub fn from_backend(body: Incoming, mut exchange: Exchange) -> Self {
         if body.is_end_stream() {
             exchange.reuse_connection();
         }
-        Self { source: BodySource::BackEnd(body), exchange: Some(exchange) }
+        Self { source: BodySource::Backend(body), exchange: Some(exchange) }
     }
 
     pub fn from_text(text: Bytes, exchange: Exchange) -> Self {
-        Self { source: BodySource::Own((!text.is_empty()).then_some(text)), exchange: Some(exchange) }
+        Self { source: BodySource::Text((!text.is_empty()).then_some(text)), exchange: Some(exchange) }
     }
 }
 
@@ -87,8 +87,8 @@ impl Body for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         let frame = match &mut this.source {
-            BodySource::Own(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            BodySource::BackEnd(body) => {
+            BodySource::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            BodySource::Backend(body) => {
                 let frame = Pin::new(&mut *body).poll_frame(cx);
                 let is_end = matches!(frame, Poll::Ready(None)) || body.is_end_stream();
                 if is_end && let Some(exchange) = &mut this.exchange {
@@ -105,15 +105,15 @@ impl Body for ResponseBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            BodySource::BackEnd(body) => body.is_end_stream(),
-            BodySource::Own(text) => text.is_none(),
+            BodySource::Backend(body) => body.is_end_stream(),
+            BodySource::Text(text) => text.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            BodySource::BackEnd(body) => body.size_hint(),
-            BodySource::Own(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+            BodySource::Backend(body) => body.size_hint(),
+            BodySource::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
         }
     }
 }

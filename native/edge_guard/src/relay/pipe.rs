@@ -17,7 +17,7 @@ thread_local! {
 pub struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
-    held: usize,
+    length: usize,
 }
 
 impl Pipe {
@@ -34,39 +34,39 @@ impl Pipe {
             libc::fcntl(ends[1], libc::F_SETPIPE_SZ, SIZE);
             (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
         };
-        Ok(Self { reader, writer, held: 0 })
+        Ok(Self { reader, writer, length: 0 })
     }
 
     /// Stores an empty pipe for reuse. Closes a pipe that contains bytes.
     pub fn give_back(self) {
         UNUSED.with_borrow_mut(|unused| {
-            if self.held == 0 && unused.len() < KEPT {
+            if self.length == 0 && unused.len() < KEPT {
                 unused.push(self);
             }
         });
     }
 
-    pub fn held(&self) -> usize {
-        self.held
+    pub fn len(&self) -> usize {
+        self.length
     }
 
     /// Moves bytes from a socket into the pipe. Returns 0 if the peer has closed the connection.
     pub fn fill(&mut self, from: BorrowedFd<'_>) -> io::Result<usize> {
-        let moved = splice(from.as_raw_fd(), self.writer.as_raw_fd(), SIZE as usize)?;
-        self.held += moved;
-        Ok(moved)
+        let count = splice(from.as_raw_fd(), self.writer.as_raw_fd(), SIZE as usize)?;
+        self.length += count;
+        Ok(count)
     }
 
     pub fn empty(&mut self, to: BorrowedFd<'_>) -> io::Result<usize> {
-        let moved = splice(self.reader.as_raw_fd(), to.as_raw_fd(), self.held)?;
-        self.held -= moved;
-        Ok(moved)
+        let count = splice(self.reader.as_raw_fd(), to.as_raw_fd(), self.length)?;
+        self.length -= count;
+        Ok(count)
     }
 }
 
-fn splice(from: i32, to: i32, most: usize) -> io::Result<usize> {
+fn splice(from: i32, to: i32, limit: usize) -> io::Result<usize> {
     let flags = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK;
     // SAFETY: both descriptors are open, and no offsets are passed.
-    let moved = unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), most, flags) };
-    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
+    let count = unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), limit, flags) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }

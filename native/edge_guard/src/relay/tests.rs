@@ -19,15 +19,15 @@ fn pattern(length: usize) -> Vec<u8> {
 
 async fn carry(is_spliced: bool, length: usize) -> Arc<ThreadCounters> {
     let (mut player, mut front) = pair().await;
-    let (mut back, mut server) = pair().await;
+    let (mut to_client, mut server) = pair().await;
     let counters = Arc::new(ThreadCounters::default());
     let counted = counters.clone();
     let relay = tokio::spawn(async move {
         let idle = Duration::from_secs(60);
         if is_spliced {
-            sockets(&mut front, &mut back, idle, &counted).await
+            relay_sockets(&mut front, &mut to_client, idle, &counted).await
         } else {
-            streams(&mut front, &mut back, idle, &counted).await
+            relay_streams(&mut front, &mut to_client, idle, &counted).await
         }
     });
     let sent = pattern(length);
@@ -52,13 +52,13 @@ async fn carry(is_spliced: bool, length: usize) -> Arc<ThreadCounters> {
 #[tokio::test]
 async fn splice_relays_ten_megabytes_and_half_close() {
     let counters = carry(true, 10_000_000).await;
-    assert_eq!(counters.stream_bytes.of(Direction::In).now(), 10_000_000);
-    assert_eq!(counters.stream_bytes.of(Direction::Out).now(), 10_000_000);
+    assert_eq!(counters.stream_bytes.with_label(Direction::In).value(), 10_000_000);
+    assert_eq!(counters.stream_bytes.with_label(Direction::Out).value(), 10_000_000);
 }
 
 #[tokio::test]
 async fn buffer_relays_ten_megabytes_and_half_close() {
-    assert_eq!(carry(false, 10_000_000).await.stream_bytes.of(Direction::Out).now(), 10_000_000);
+    assert_eq!(carry(false, 10_000_000).await.stream_bytes.with_label(Direction::Out).value(), 10_000_000);
 }
 
 #[tokio::test]
@@ -70,11 +70,14 @@ async fn empty_stream_relays_only_its_end() {
 #[tokio::test(start_paused = true)]
 async fn idle_relay_ends_and_active_relay_stays() {
     let (player, mut front) = tokio::io::duplex(64);
-    let (mut back, server) = tokio::io::duplex(64);
+    let (mut to_client, server) = tokio::io::duplex(64);
     let (mut player, mut server) = (player, server);
     let counters = Arc::new(ThreadCounters::default());
-    let relay = tokio::spawn(async move { streams(&mut front, &mut back, Duration::from_secs(60), &counters).await });
-    let begun = tokio::time::Instant::now();
+    let relay =
+        tokio::spawn(
+            async move { relay_streams(&mut front, &mut to_client, Duration::from_secs(60), &counters).await },
+        );
+    let started = tokio::time::Instant::now();
     for _ in 0..4 {
         tokio::time::sleep(Duration::from_secs(40)).await;
         player.write_all(b"still here").await.unwrap();
@@ -82,5 +85,5 @@ async fn idle_relay_ends_and_active_relay_stays() {
     }
     assert!(!relay.is_finished());
     assert_eq!(relay.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
-    assert!(begun.elapsed() >= Duration::from_secs(4 * 40 + 60), "ended while it was in use");
+    assert!(started.elapsed() >= Duration::from_secs(4 * 40 + 60), "ended while it was in use");
 }

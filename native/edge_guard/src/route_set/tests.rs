@@ -58,7 +58,7 @@ fn changes_remove_only_named_owners() {
     assert_eq!(held(&set), ["b", "c"]);
 }
 
-fn gone(epoch: u64, version: u64, owners: &[&str]) -> RouteUpdate {
+fn removal(epoch: u64, version: u64, owners: &[&str]) -> RouteUpdate {
     let removed = owners.iter().map(|owner| (*owner).to_owned()).collect();
     RouteUpdate { epoch, version, removed, ..RouteUpdate::default() }
 }
@@ -69,10 +69,10 @@ fn only_the_newest_epoch_removes_named_owners() {
     let mut older = complete(4, &[route("c", "game", 3)]);
     older.removed = vec!["a".to_owned()];
     assert_eq!(set.take(&older).removed, [""; 0]);
-    assert_eq!(set.take(&gone(4, 11, &["b"])).removed, [""; 0]);
+    assert_eq!(set.take(&removal(4, 11, &["b"])).removed, [""; 0]);
     assert_eq!(held(&set), ["a", "b", "c"]);
     set.take(&complete(5, &[route("a", "game", 1), route("b", "game", 2)]));
-    assert_eq!(set.take(&gone(5, 12, &["a"])).removed, ["a"]);
+    assert_eq!(set.take(&removal(5, 12, &["a"])).removed, ["a"]);
     assert_eq!(held(&set), ["b"]);
 }
 
@@ -80,22 +80,22 @@ fn only_the_newest_epoch_removes_named_owners() {
 fn older_epoch_removes_owners_that_it_added() {
     let mut set = two();
     set.take(&complete(4, &[route("a", "game", 9), route("c", "game", 3)]));
-    assert_eq!(set.take(&gone(4, 11, &["a", "c", "z"])).removed, ["c", "z"]);
+    assert_eq!(set.take(&removal(4, 11, &["a", "c", "z"])).removed, ["c", "z"]);
     assert_eq!(held(&set), ["a", "b"]);
     set.take(&RouteUpdate { epoch: 4, version: 12, routes: vec![route("d", "game", 4)], ..RouteUpdate::default() });
     set.take(&complete(5, &[route("a", "game", 1), route("d", "game", 4)]));
-    assert_eq!(set.take(&gone(4, 13, &["d"])).removed, [""; 0], "the newest one has it now");
+    assert_eq!(set.take(&removal(4, 13, &["d"])).removed, [""; 0], "the newest one has it now");
 }
 
 #[test]
 fn new_epoch_removes_nothing_before_its_complete_set() {
     let mut set = two();
-    assert_eq!(set.take(&gone(6, 1, &["a"])).removed, [""; 0]);
+    assert_eq!(set.take(&removal(6, 1, &["a"])).removed, [""; 0]);
     assert!(!set.is_complete(), "all of it has to be asked for");
-    assert_eq!(set.take(&gone(6, 2, &["a"])).removed, [""; 0], "a second change is not a complete set either");
+    assert_eq!(set.take(&removal(6, 2, &["a"])).removed, [""; 0], "a second change is not a complete set either");
     set.take(&complete(6, &[]));
     assert_eq!(held(&set), ["a", "b"]);
-    assert_eq!(set.take(&gone(6, 11, &["a"])).removed, ["a"], "an unknown owner may be removed");
+    assert_eq!(set.take(&removal(6, 11, &["a"])).removed, ["a"], "an unknown owner may be removed");
     assert_eq!(held(&set), ["b"]);
 }
 

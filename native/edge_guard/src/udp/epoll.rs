@@ -27,9 +27,9 @@ impl Epoll {
     }
 
     pub fn wait(&self, events: &mut [libc::epoll_event], ms: i32) -> usize {
-        let most = i32::try_from(events.len()).unwrap_or(i32::MAX);
-        // SAFETY: there is room for `most` events.
-        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), most, ms) };
+        let maximum = i32::try_from(events.len()).unwrap_or(i32::MAX);
+        // SAFETY: there is room for `maximum` events.
+        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), maximum, ms) };
         usize::try_from(count).unwrap_or(0)
     }
 }
@@ -49,17 +49,17 @@ impl Waker {
 
     pub fn wake(&self) {
         // SAFETY: the source has eight bytes.
-        unsafe { libc::write(self.fd(), (&raw const ONE).cast(), 8) };
+        unsafe { libc::write(self.fd(), (&raw const WAKE_COUNT).cast(), 8) };
     }
 
-    pub fn heard(&self) {
+    pub fn drain(&self) {
         let mut count = 0_u64;
         // SAFETY: there is room for eight bytes.
         unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
     }
 }
 
-static ONE: u64 = 1;
+static WAKE_COUNT: u64 = 1;
 
 /// # Safety
 /// `fd` must be negative, or a new descriptor without another owner.

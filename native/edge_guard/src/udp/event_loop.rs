@@ -40,7 +40,7 @@ struct ServedPort {
 
 pub struct EventLoop {
     bounds: SessionLimits,
-    orders: Receiver<LoopCommand>,
+    commands: Receiver<LoopCommand>,
     waker: Arc<Waker>,
     counters: Arc<ThreadCounters>,
     epoll: Epoll,
@@ -48,19 +48,19 @@ pub struct EventLoop {
     by_number: HashMap<u64, usize>,
     sessions: SessionTable,
     batch: MessageBatch,
-    begun: Instant,
+    unestablished: Instant,
     turn: u64,
     now_ms: u64,
     swept_ms: u64,
-    may_begin: u64,
+    session_allowance: u64,
     refilled_ms: u64,
-    is_resting: bool,
+    is_paused: bool,
 }
 
 impl EventLoop {
     pub fn new(
         bounds: SessionLimits,
-        orders: Receiver<LoopCommand>,
+        commands: Receiver<LoopCommand>,
         waker: Arc<Waker>,
         counters: Arc<ThreadCounters>,
     ) -> io::Result<Self> {
@@ -68,7 +68,7 @@ impl EventLoop {
         epoll.add(waker.fd(), WAKER)?;
         Ok(Self {
             bounds,
-            orders,
+            commands,
             waker,
             counters,
             epoll,
@@ -76,13 +76,13 @@ impl EventLoop {
             by_number: HashMap::new(),
             sessions: SessionTable::default(),
             batch: MessageBatch::new(),
-            begun: Instant::now(),
+            unestablished: Instant::now(),
             turn: 0,
             now_ms: 0,
             swept_ms: 0,
-            may_begin: bounds.sessions_per_second as u64,
+            session_allowance: bounds.sessions_per_second as u64,
             refilled_ms: 0,
-            is_resting: false,
+            is_paused: false,
         })
     }
 
@@ -92,8 +92,8 @@ impl EventLoop {
         loop {
             let count = self.epoll.wait(&mut events, if self.sessions.len() > 0 { SWEEP_MS as i32 } else { 1_000 });
             self.turn += 1;
-            self.now_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-            if !self.is_resting {
+            self.now_ms = u64::try_from(self.unestablished.elapsed().as_millis()).unwrap_or(u64::MAX);
+            if !self.is_paused {
                 self.receive_from_backends(&events[..count]);
                 for event in &events[..count] {
                     let token = event.u64;
@@ -104,9 +104,9 @@ impl EventLoop {
                 self.sweep();
             }
             if events[..count].iter().any(|event| { event.u64 } == WAKER) {
-                self.waker.heard();
-                while let Ok(order) = self.orders.try_recv() {
-                    self.handle_command(order);
+                self.waker.drain();
+                while let Ok(command) = self.commands.try_recv() {
+                    self.handle_command(command);
                 }
             }
         }
@@ -117,13 +117,13 @@ impl EventLoop {
         let (fd, backend) = (served.socket.as_raw_fd(), served.backend);
         let info = if served.is_wildcard { AddressInfo::SenderAndLocal } else { AddressInfo::Sender };
         let Ok(count) = self.batch.receive(fd, 0, BATCH, info) else { return };
-        let mut place = 0;
-        while place < count {
-            let Some(client) = self.batch.sender(place) else {
-                place += 1;
+        let mut index = 0;
+        while index < count {
+            let Some(client) = self.batch.sender(index) else {
+                index += 1;
                 continue;
             };
-            let local = self.batch.local(place);
+            let local = self.batch.local(index);
             let session = match (self.sessions.find(port, client, local), backend) {
                 (Some(session), _) => Ok(session),
                 (None, Some(backend)) => self.open_session(port, (client, local), backend),
@@ -131,19 +131,19 @@ impl EventLoop {
             };
             match session {
                 Ok(session) => {
-                    let mut end = place + 1;
+                    let mut end = index + 1;
                     while end < count && self.batch.sender(end) == Some(client) && self.batch.local(end) == local {
                         end += 1;
                     }
                     let to = self.sessions.at(session).socket.as_raw_fd();
-                    let sent = self.batch.send(to, place..end, true);
+                    let sent = self.batch.send(to, index..end, true);
                     self.sessions.record_player_packet(session, self.now_ms);
                     self.count(Direction::In, sent, DatagramDrop::Backend);
-                    place = end;
+                    index = end;
                 }
-                Err(why) => {
-                    self.counters.dropped.of(why).one();
-                    place += 1;
+                Err(reason) => {
+                    self.counters.dropped.with_label(reason).increment();
+                    index += 1;
                 }
             }
         }
@@ -151,32 +151,32 @@ impl EventLoop {
 
     fn receive_from_backends(&mut self, events: &[libc::epoll_event]) {
         let mut filled = 0;
-        let mut through = None;
+        let mut batch_port = None;
         for event in events {
             let token = event.u64;
             if token & PORT != 0 {
                 continue;
             }
-            let place = (token & 0x7fff_ffff) as usize;
-            let Some(session) = self.sessions.get(place, (token >> 31) as u32) else { continue };
+            let index = (token & 0x7fff_ffff) as usize;
+            let Some(session) = self.sessions.get(index, (token >> 31) as u32) else { continue };
             let (client, local) = (session.client, session.local);
             let (port, fd) = (session.port, session.socket.as_raw_fd());
-            let most = if self.sessions.has_more(place, self.turn) { READS_PER_SESSION } else { 1 };
-            if through.is_some_and(|through| through != port) || BATCH - filled < most {
-                self.flush(through, &mut filled);
+            let maximum = if self.sessions.has_more(index, self.turn) { READS_PER_SESSION } else { 1 };
+            if batch_port.is_some_and(|batch_port| batch_port != port) || BATCH - filled < maximum {
+                self.flush(batch_port, &mut filled);
             }
-            through = Some(port);
-            match self.batch.receive(fd, filled, most, AddressInfo::Nothing) {
+            batch_port = Some(port);
+            match self.batch.receive(fd, filled, maximum, AddressInfo::Omitted) {
                 Ok(count) => {
-                    (filled..filled + count).for_each(|at| self.batch.address_to(at, client, local));
+                    (filled..filled + count).for_each(|at| self.batch.set_recipient(at, client, local));
                     filled += count;
-                    self.sessions.record_reply(place, self.now_ms);
+                    self.sessions.record_reply(index, self.now_ms);
                 }
                 Err(error) if is_earlier_error(&error) => {}
                 Err(_) => {}
             }
         }
-        self.flush(through, &mut filled);
+        self.flush(batch_port, &mut filled);
     }
 
     fn flush(&mut self, port: Option<usize>, filled: &mut usize) {
@@ -186,11 +186,11 @@ impl EventLoop {
         self.count(Direction::Out, sent, DatagramDrop::Client);
     }
 
-    fn count(&self, way: Direction, sent: SendResult, drop: DatagramDrop) {
-        self.counters.datagrams.of(way).add(sent.datagrams);
-        self.counters.datagram_bytes.of(way).add(sent.bytes);
+    fn count(&self, direction: Direction, sent: SendResult, drop: DatagramDrop) {
+        self.counters.datagrams.with_label(direction).add(sent.datagrams);
+        self.counters.datagram_bytes.with_label(direction).add(sent.bytes);
         if sent.dropped > 0 {
-            self.counters.dropped.of(drop).add(sent.dropped);
+            self.counters.dropped.with_label(drop).add(sent.dropped);
         }
     }
 
@@ -200,30 +200,30 @@ impl EventLoop {
         player: (SocketAddr, Option<LocalAddress>),
         backend: SocketAddr,
     ) -> Result<usize, DatagramDrop> {
-        if self.sessions.count_of_address(player.0.ip()) >= self.bounds.sessions_per_address {
+        if self.sessions.address_count(player.0.ip()) >= self.bounds.sessions_per_address {
             return Err(DatagramDrop::Address);
         }
         // Checked first, so that a full port takes nothing from the session rate of others.
-        let displaced = self.choose_eviction(port)?;
-        if !self.may_open_session(self.holds_most_sessions(port, displaced)) {
+        let evicted = self.choose_eviction(port)?;
+        if !self.may_open_session(self.holds_most_sessions(port, evicted)) {
             return Err(DatagramDrop::Rate);
         }
-        if let Some(displaced) = displaced {
-            self.end(displaced, SessionEnd::Displaced);
+        if let Some(evicted) = evicted {
+            self.end(evicted, SessionEnd::Evicted);
         }
         let socket = connect_backend(backend).map_err(|_| DatagramDrop::Descriptors)?;
-        let place = self.sessions.insert(port, player, socket, Rank::Begun, self.now_ms);
-        if self.poll_session(place).is_err() {
-            self.sessions.remove(place);
+        let index = self.sessions.insert(port, player, socket, Rank::New, self.now_ms);
+        if self.poll_session(index).is_err() {
+            self.sessions.remove(index);
             return Err(DatagramDrop::Descriptors);
         }
-        self.counters.sessions.one();
-        self.counters.sessions_begun.one();
-        Ok(place)
+        self.counters.sessions.increment();
+        self.counters.sessions_begun.increment();
+        Ok(index)
     }
 
     fn choose_eviction(&self, port: usize) -> Result<Option<usize>, DatagramDrop> {
-        if self.sessions.count_of_port(port) >= self.bounds.sessions_per_route {
+        if self.sessions.port_count(port) >= self.bounds.sessions_per_route {
             self.sessions.evictable_at_port(port, self.now_ms).ok_or(DatagramDrop::Route).map(Some)
         } else if self.sessions.len() >= self.bounds.sessions {
             self.sessions.evictable_for_port(port, self.now_ms).ok_or(DatagramDrop::Full).map(Some)
@@ -234,18 +234,18 @@ impl EventLoop {
 
     /// Reports whether a port is probably flooded.
     ///
-    /// `displaced` is the session that a new session of the port would evict. A flooded port has at least half as many
-    /// sessions as the port of `displaced`.
-    fn holds_most_sessions(&self, port: usize, displaced: Option<usize>) -> bool {
-        displaced.is_some_and(|displaced| {
-            let others = self.sessions.count_of_port(self.sessions.at(displaced).port);
-            2 * self.sessions.count_of_port(port) >= others
+    /// `evicted` is the session that a new session of the port would evict. A flooded port has at least half as many
+    /// sessions as the port of `evicted`.
+    fn holds_most_sessions(&self, port: usize, evicted: Option<usize>) -> bool {
+        evicted.is_some_and(|evicted| {
+            let others = self.sessions.port_count(self.sessions.at(evicted).port);
+            2 * self.sessions.port_count(port) >= others
         })
     }
 
-    fn poll_session(&self, place: usize) -> io::Result<()> {
-        let session = self.sessions.at(place);
-        let token = (u64::from(session.use_of_place) << 31 | place as u64) & !PORT;
+    fn poll_session(&self, index: usize) -> io::Result<()> {
+        let session = self.sessions.at(index);
+        let token = (u64::from(session.generation) << 31 | index as u64) & !PORT;
         self.epoll.add(session.socket.as_raw_fd(), token)
     }
 
@@ -253,24 +253,24 @@ impl EventLoop {
     ///
     /// A port with `holds_most_sessions` leaves half of the rate to other ports.
     fn may_open_session(&mut self, holds_most_sessions: bool) -> bool {
-        let most = self.bounds.sessions_per_second as u64;
-        let refill = (self.now_ms - self.refilled_ms) * most / 1_000;
+        let maximum = self.bounds.sessions_per_second as u64;
+        let refill = (self.now_ms - self.refilled_ms) * maximum / 1_000;
         if refill > 0 {
-            self.may_begin = (self.may_begin + refill).min(most);
+            self.session_allowance = (self.session_allowance + refill).min(maximum);
             self.refilled_ms = self.now_ms;
         }
-        let kept = if holds_most_sessions { most / 2 } else { 0 };
-        let may = self.may_begin > kept;
-        self.may_begin -= u64::from(may);
-        may
+        let reserved = if holds_most_sessions { maximum / 2 } else { 0 };
+        let is_allowed = self.session_allowance > reserved;
+        self.session_allowance -= u64::from(is_allowed);
+        is_allowed
     }
 
-    fn end(&mut self, place: usize, why: SessionEnd) {
-        let session = self.sessions.remove(place);
+    fn end(&mut self, index: usize, reason: SessionEnd) {
+        let session = self.sessions.remove(index);
         // Another process may have a duplicate of the socket, so closing does not remove it from epoll.
         self.epoll.remove(session.socket.as_raw_fd());
-        self.counters.sessions.less();
-        self.counters.sessions_ended.of(why).one();
+        self.counters.sessions.decrement();
+        self.counters.sessions_ended.with_label(reason).increment();
     }
 
     fn sweep(&mut self) {
@@ -279,13 +279,13 @@ impl EventLoop {
         }
         self.swept_ms = self.now_ms;
         let idle_ms = u64::try_from(self.bounds.idle.as_millis()).unwrap_or(u64::MAX);
-        self.sessions.idle(self.now_ms, idle_ms).into_iter().for_each(|place| self.end(place, SessionEnd::Idle));
+        self.sessions.idle(self.now_ms, idle_ms).into_iter().for_each(|index| self.end(index, SessionEnd::Idle));
     }
 
-    fn handle_command(&mut self, order: LoopCommand) {
-        match order {
+    fn handle_command(&mut self, command: LoopCommand) {
+        match command {
             LoopCommand::Open(port, sessions) => self.open(port, sessions),
-            LoopCommand::Lead(number, backend) => {
+            LoopCommand::SetBackend(number, backend) => {
                 let Some(port) = self.by_number.get(&number).copied() else { return };
                 if self.ports[port].backend != backend {
                     self.ports[port].backend = backend;
@@ -299,18 +299,18 @@ impl EventLoop {
                 }
                 let _ = done.send(());
             }
-            LoopCommand::Then(act) => act(),
-            LoopCommand::Rest(say) => {
-                self.is_resting = true;
+            LoopCommand::RunTask(task) => task(),
+            LoopCommand::Pause(reply) => {
+                self.is_paused = true;
                 self.set_port_polling(false);
-                let _ = say.send(self.migrated_sessions());
+                let _ = reply.send(self.migrated_sessions());
             }
-            LoopCommand::Bound(bounds) => self.bounds = bounds,
-            LoopCommand::GoOn => {
-                self.is_resting = false;
+            LoopCommand::SetLimits(bounds) => self.bounds = bounds,
+            LoopCommand::Resume => {
+                self.is_paused = false;
                 self.set_port_polling(true);
             }
-            LoopCommand::Forget(done) => {
+            LoopCommand::CloseAll(done) => {
                 let ports: Vec<usize> = self.by_number.drain().map(|(_, port)| port).collect();
                 for port in ports {
                     self.end_port_sessions(port, SessionEnd::HandedOver);
@@ -328,23 +328,23 @@ impl EventLoop {
         if is_wildcard {
             local_address::request_destination_address(&*socket);
         }
-        let place = self.ports.insert(ServedPort { number, socket, backend, is_wildcard });
-        self.by_number.insert(number, place);
-        for MigratedSession { client, local, backend: leads_to, rank, socket, .. } in sessions {
+        let index = self.ports.insert(ServedPort { number, socket, backend, is_wildcard });
+        self.by_number.insert(number, index);
+        for MigratedSession { client, local, backend: session_backend, rank, socket, .. } in sessions {
             // The new socket may not receive datagrams for that local address.
-            let is_heard = is_wildcard || local.is_none_or(|local| Some(local.address) == bound);
+            let can_receive = is_wildcard || local.is_none_or(|local| Some(local.address) == bound);
             let player = (client, local.filter(|_| is_wildcard));
-            let is_new = self.sessions.place_of(place, player.0, player.1).is_none();
-            if Some(leads_to) == backend && is_heard && is_new && self.sessions.len() < self.bounds.sessions {
-                let session = self.sessions.insert(place, player, socket, rank, self.now_ms);
-                self.counters.sessions.one();
+            let is_new = self.sessions.index_of(index, player.0, player.1).is_none();
+            if Some(session_backend) == backend && can_receive && is_new && self.sessions.len() < self.bounds.sessions {
+                let session = self.sessions.insert(index, player, socket, rank, self.now_ms);
+                self.counters.sessions.increment();
                 if self.poll_session(session).is_err() {
                     self.end(session, SessionEnd::Route);
                 }
             }
         }
         // Cannot fail for lack of descriptors, which the bind has checked.
-        let _ = self.epoll.add(self.ports[place].socket.as_raw_fd(), PORT | place as u64);
+        let _ = self.epoll.add(self.ports[index].socket.as_raw_fd(), PORT | index as u64);
     }
 
     fn close(&mut self, port: usize) {
@@ -352,25 +352,25 @@ impl EventLoop {
         self.epoll.remove(served.socket.as_raw_fd());
     }
 
-    fn end_port_sessions(&mut self, port: usize, why: SessionEnd) {
-        let places: Vec<usize> =
-            self.sessions.iter().filter(|(_, session)| session.port == port).map(|(place, _)| place).collect();
-        places.into_iter().for_each(|place| self.end(place, why));
+    fn end_port_sessions(&mut self, port: usize, reason: SessionEnd) {
+        let indices: Vec<usize> =
+            self.sessions.iter().filter(|(_, session)| session.port == port).map(|(index, _)| index).collect();
+        indices.into_iter().for_each(|index| self.end(index, reason));
     }
 
     /// Starts or stops polling of ports and sessions. During a pause, polled sockets would wake the loop repeatedly.
-    fn set_port_polling(&self, is_on: bool) {
-        for (place, served) in &self.ports {
+    fn set_port_polling(&self, is_enabled: bool) {
+        for (index, served) in &self.ports {
             let fd = served.socket.as_raw_fd();
-            if is_on {
-                let _ = self.epoll.add(fd, PORT | place as u64);
+            if is_enabled {
+                let _ = self.epoll.add(fd, PORT | index as u64);
             } else {
                 self.epoll.remove(fd);
             }
         }
-        for (place, session) in self.sessions.iter() {
-            if is_on {
-                let _ = self.poll_session(place);
+        for (index, session) in self.sessions.iter() {
+            if is_enabled {
+                let _ = self.poll_session(index);
             } else {
                 self.epoll.remove(session.socket.as_raw_fd());
             }

@@ -87,8 +87,8 @@ unsafe fn read_one(header: *const libc::cmsghdr) -> Option<LocalAddress> {
             let info = unsafe { libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>().read_unaligned() };
             let address = Ipv6Addr::from(info.ipi6_addr.s6_addr);
             let interface = if address.is_unicast_link_local() { info.ipi6_ifindex } else { 0 };
-            let is_ours = !address.is_multicast() && address.to_ipv4_mapped().is_none();
-            is_ours.then_some(LocalAddress { address: address.into(), interface })
+            let is_assigned = !address.is_multicast() && address.to_ipv4_mapped().is_none();
+            is_assigned.then_some(LocalAddress { address: address.into(), interface })
         }
         _ => None,
     }

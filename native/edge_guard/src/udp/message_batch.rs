@@ -9,7 +9,7 @@ use super::local_address::{self, ControlBuffer, LocalAddress};
 
 pub const BATCH: usize = 64;
 
-const LARGEST: usize = 65_536;
+const DATAGRAM_BYTES_MAX: usize = 65_536;
 
 pub struct MessageBatch {
     bytes: Box<[u8]>,
@@ -26,7 +26,7 @@ unsafe impl Send for MessageBatch {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressInfo {
-    Nothing,
+    Omitted,
     Sender,
     SenderAndLocal,
 }
@@ -43,36 +43,36 @@ impl MessageBatch {
         // SAFETY: plain data, for which zeroes are valid.
         let (names, iovecs, messages) =
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
-        let bytes = vec![0; BATCH * LARGEST].into();
+        let bytes = vec![0; BATCH * DATAGRAM_BYTES_MAX].into();
         let controls = Box::new([ControlBuffer::new(); BATCH]);
         let (locals, lengths) = ([None; BATCH], [0; BATCH]);
         let mut batch = Self { bytes, names, controls, locals, lengths, iovecs, messages };
-        for place in 0..BATCH {
-            batch.iovecs[place].iov_base = batch.bytes[place * LARGEST..].as_mut_ptr().cast();
-            let message = &mut batch.messages[place].msg_hdr;
-            message.msg_iov = &raw mut batch.iovecs[place];
+        for index in 0..BATCH {
+            batch.iovecs[index].iov_base = batch.bytes[index * DATAGRAM_BYTES_MAX..].as_mut_ptr().cast();
+            let message = &mut batch.messages[index].msg_hdr;
+            message.msg_iov = &raw mut batch.iovecs[index];
             message.msg_iovlen = 1;
         }
         batch
     }
 
-    pub fn receive(&mut self, fd: RawFd, first: usize, most: usize, info: AddressInfo) -> io::Result<usize> {
-        let count = most.min(BATCH - first);
-        if count == 1 && info == AddressInfo::Nothing {
+    pub fn receive(&mut self, fd: RawFd, first: usize, maximum: usize, info: AddressInfo) -> io::Result<usize> {
+        let count = maximum.min(BATCH - first);
+        if count == 1 && info == AddressInfo::Omitted {
             self.lengths[first] = self.receive_one(fd, first)?;
             return Ok(1);
         }
-        for place in first..first + count {
-            self.iovecs[place].iov_len = LARGEST;
-            let message = &mut self.messages[place].msg_hdr;
-            if info == AddressInfo::Nothing {
+        for index in first..first + count {
+            self.iovecs[index].iov_len = DATAGRAM_BYTES_MAX;
+            let message = &mut self.messages[index].msg_hdr;
+            if info == AddressInfo::Omitted {
                 clear_address(message);
                 continue;
             }
-            message.msg_name = (&raw mut self.names[place]).cast();
+            message.msg_name = (&raw mut self.names[index]).cast();
             message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
             if info == AddressInfo::SenderAndLocal {
-                message.msg_control = self.controls[place].start();
+                message.msg_control = self.controls[index].start();
                 message.msg_controllen = local_address::CONTROL_BYTES as _;
             } else {
                 clear_control(message);
@@ -80,39 +80,39 @@ impl MessageBatch {
         }
         let messages = &raw mut self.messages[first];
         // SAFETY: the buffers of `count` messages live as long as self.
-        let came = unsafe { libc::recvmmsg(fd, messages, count as u32, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
-        let came = usize::try_from(came).map_err(|_| io::Error::last_os_error())?;
-        for place in first..first + came {
-            self.lengths[place] = self.messages[place].msg_len as usize;
+        let count = unsafe { libc::recvmmsg(fd, messages, count as u32, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        for index in first..first + count {
+            self.lengths[index] = self.messages[index].msg_len as usize;
             // SAFETY: the kernel has filled it.
-            let local = || unsafe { local_address::read(&self.messages[place].msg_hdr) };
-            self.locals[place] = if info == AddressInfo::SenderAndLocal { local() } else { None };
+            let local = || unsafe { local_address::read(&self.messages[index].msg_hdr) };
+            self.locals[index] = if info == AddressInfo::SenderAndLocal { local() } else { None };
         }
-        Ok(came)
+        Ok(count)
     }
 
-    fn receive_one(&mut self, fd: RawFd, place: usize) -> io::Result<usize> {
+    fn receive_one(&mut self, fd: RawFd, index: usize) -> io::Result<usize> {
         // SAFETY: the buffer fits the largest datagram and lives as long as self.
-        let came = unsafe { libc::recv(fd, self.iovecs[place].iov_base, LARGEST, libc::MSG_DONTWAIT) };
-        usize::try_from(came).map_err(|_| io::Error::last_os_error())
+        let count = unsafe { libc::recv(fd, self.iovecs[index].iov_base, DATAGRAM_BYTES_MAX, libc::MSG_DONTWAIT) };
+        usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    pub fn sender(&self, place: usize) -> Option<SocketAddr> {
-        read_address(&self.names[place])
+    pub fn sender(&self, index: usize) -> Option<SocketAddr> {
+        read_address(&self.names[index])
     }
 
-    pub fn local(&self, place: usize) -> Option<LocalAddress> {
-        self.locals[place]
+    pub fn local(&self, index: usize) -> Option<LocalAddress> {
+        self.locals[index]
     }
 
-    pub fn address_to(&mut self, place: usize, client: SocketAddr, local: Option<LocalAddress>) {
-        let length = write_address(&mut self.names[place], client);
-        let message = &mut self.messages[place].msg_hdr;
-        message.msg_name = (&raw mut self.names[place]).cast();
+    pub fn set_recipient(&mut self, index: usize, client: SocketAddr, local: Option<LocalAddress>) {
+        let length = write_address(&mut self.names[index], client);
+        let message = &mut self.messages[index].msg_hdr;
+        message.msg_name = (&raw mut self.names[index]).cast();
         message.msg_namelen = length;
         if let Some(local) = local {
-            message.msg_controllen = local.write(&mut self.controls[place]) as _;
-            message.msg_control = self.controls[place].start();
+            message.msg_controllen = local.write(&mut self.controls[index]) as _;
+            message.msg_control = self.controls[index].start();
         } else {
             clear_control(message);
         }
@@ -120,32 +120,32 @@ impl MessageBatch {
 
     /// Sends datagrams to their recipients, or to the peer of a connected socket. If the socket would block, drops the
     /// rest.
-    pub fn send(&mut self, fd: RawFd, places: std::ops::Range<usize>, is_connected: bool) -> SendResult {
-        for place in places.clone() {
-            self.iovecs[place].iov_len = self.lengths[place];
+    pub fn send(&mut self, fd: RawFd, indices: std::ops::Range<usize>, is_connected: bool) -> SendResult {
+        for index in indices.clone() {
+            self.iovecs[index].iov_len = self.lengths[index];
             if is_connected {
-                clear_address(&mut self.messages[place].msg_hdr);
+                clear_address(&mut self.messages[index].msg_hdr);
             }
         }
         let mut sent = SendResult::default();
-        let mut next = places.start;
+        let mut next = indices.start;
         // A connected socket first reports the error of an earlier datagram. One retry is enough.
-        let mut may_repeat = is_connected;
-        while next < places.end {
-            let taken = if is_connected && places.end - next == 1 {
+        let mut can_retry = is_connected;
+        while next < indices.end {
+            let sent_count = if is_connected && indices.end - next == 1 {
                 self.send_one(fd, next)
             } else {
-                self.send_many(fd, next..places.end)
+                self.send_many(fd, next..indices.end)
             };
-            match taken {
-                Ok(taken) => {
-                    sent.datagrams += taken as u64;
-                    sent.bytes += self.lengths[next..next + taken].iter().sum::<usize>() as u64;
-                    next += taken;
+            match sent_count {
+                Ok(sent_count) => {
+                    sent.datagrams += sent_count as u64;
+                    sent.bytes += self.lengths[next..next + sent_count].iter().sum::<usize>() as u64;
+                    next += sent_count;
                 }
-                Err(error) if std::mem::take(&mut may_repeat) && is_earlier_error(&error) => {}
+                Err(error) if std::mem::take(&mut can_retry) && is_earlier_error(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    sent.dropped += (places.end - next) as u64;
+                    sent.dropped += (indices.end - next) as u64;
                     break;
                 }
                 Err(_) => {
@@ -157,19 +157,19 @@ impl MessageBatch {
         sent
     }
 
-    fn send_one(&self, fd: RawFd, place: usize) -> io::Result<usize> {
-        let part = &self.iovecs[place];
+    fn send_one(&self, fd: RawFd, index: usize) -> io::Result<usize> {
+        let part = &self.iovecs[index];
         // SAFETY: the bytes live as long as self.
         let sent = unsafe { libc::send(fd, part.iov_base, part.iov_len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
     }
 
-    fn send_many(&mut self, fd: RawFd, places: std::ops::Range<usize>) -> io::Result<usize> {
-        let messages = &raw mut self.messages[places.start];
+    fn send_many(&mut self, fd: RawFd, indices: std::ops::Range<usize>) -> io::Result<usize> {
+        let messages = &raw mut self.messages[indices.start];
         // SAFETY: these messages point to buffers that live as long as self.
-        let taken =
-            unsafe { libc::sendmmsg(fd, messages, places.len() as u32, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-        usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+        let sent_count =
+            unsafe { libc::sendmmsg(fd, messages, indices.len() as u32, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        usize::try_from(sent_count).map_err(|_| io::Error::last_os_error())
     }
 }
 
@@ -246,15 +246,15 @@ mod tests {
 
     #[test]
     fn batch_keeps_senders_and_recipients() {
-        let ((from, sender), (through, middle), (to, receiver)) = (socket(), socket(), socket());
+        let ((from, sender), (forwarder, middle), (to, receiver)) = (socket(), socket(), socket());
         for text in ["one", "", "three"] {
             from.send_to(text.as_bytes(), middle).unwrap();
         }
         let mut batch = MessageBatch::new();
-        assert_eq!(batch.receive(through.as_raw_fd(), 0, BATCH, AddressInfo::Sender).unwrap(), 3);
+        assert_eq!(batch.receive(forwarder.as_raw_fd(), 0, BATCH, AddressInfo::Sender).unwrap(), 3);
         assert_eq!(batch.sender(2), Some(sender));
-        (0..3).for_each(|place| batch.address_to(place, receiver, None));
-        let sent = batch.send(through.as_raw_fd(), 0..3, false);
+        (0..3).for_each(|index| batch.set_recipient(index, receiver, None));
+        let sent = batch.send(forwarder.as_raw_fd(), 0..3, false);
         assert_eq!(sent, SendResult { datagrams: 3, bytes: 8, dropped: 0 });
         let mut buffer = [0; 16];
         for text in ["one", "", "three"] {
@@ -266,20 +266,20 @@ mod tests {
     #[test]
     fn local_address_is_received_and_used_for_sending() {
         for bind in ["0.0.0.0:0", "[::]:0"] {
-            let through = UdpSocket::bind(bind).unwrap();
-            local_address::request_destination_address(&through);
-            let port = through.local_addr().unwrap().port();
+            let forwarder = UdpSocket::bind(bind).unwrap();
+            local_address::request_destination_address(&forwarder);
+            let port = forwarder.local_addr().unwrap().port();
             let (player, address) = socket();
             let mut batch = MessageBatch::new();
             for last in [2, 3] {
                 let to = SocketAddr::from(([127, 0, 0, last], port));
                 player.send_to(b"in", to).unwrap();
-                assert_eq!(batch.receive(through.as_raw_fd(), 0, BATCH, AddressInfo::SenderAndLocal).unwrap(), 1);
+                assert_eq!(batch.receive(forwarder.as_raw_fd(), 0, BATCH, AddressInfo::SenderAndLocal).unwrap(), 1);
                 assert_eq!(batch.local(0), Some(LocalAddress { address: to.ip(), interface: 0 }));
                 let sender = batch.sender(0).unwrap();
                 assert_eq!((sender.ip().to_canonical(), sender.port()), (address.ip(), address.port()));
-                batch.address_to(0, sender, batch.local(0));
-                assert_eq!(batch.send(through.as_raw_fd(), 0..1, false).datagrams, 1);
+                batch.set_recipient(0, sender, batch.local(0));
+                assert_eq!(batch.send(forwarder.as_raw_fd(), 0..1, false).datagrams, 1);
                 assert_eq!(player.recv_from(&mut [0; 8]).unwrap(), (2, to));
             }
         }
@@ -288,9 +288,9 @@ mod tests {
     #[test]
     fn error_of_an_earlier_datagram_loses_no_datagram() {
         let (from, _) = socket();
-        let (gone, backend) = socket();
+        let (closed_peer, backend) = socket();
         from.connect(backend).unwrap();
-        drop(gone);
+        drop(closed_peer);
         from.send(b"no listener").unwrap();
         let back = UdpSocket::bind(backend).unwrap();
         let mut batch = MessageBatch::new();

@@ -1,13 +1,13 @@
 //! Sessions of one thread, and the choice of the session to evict.
 //!
-//! The rank of a session is `Begun`, `Answered` (the backend has replied) or `Spoken` (the player has sent again after
+//! The rank of a session is `New`, `Answered` (the backend has replied) or `Established` (the player has sent again after
 //! a reply). A spoofed source can reach every rank. So only ranks within a port are compared. Ports are compared by
 //! their number of sessions.
 //!
-//! A full port evicts the least recently used session of its lowest rank. A `Spoken` session can be evicted only after
+//! A full port evicts the least recently used session of its lowest rank. A `Established` session can be evicted only after
 //! 10 s without traffic. A full thread chooses the first of these that exists:
-//! - A `Begun` or `Answered` session of the port with most of them, if these are more than 1/16 of all sessions.
-//! - A `Spoken` session of the port with most of them, after 1 s without traffic. If the port of the new session is not
+//! - A `New` or `Answered` session of the port with most of them, if these are more than 1/16 of all sessions.
+//! - A `Established` session of the port with most of them, after 1 s without traffic. If the port of the new session is not
 //!   smaller than that port, after 10 s.
 //! - A session of the new session's own port, by the rule for a full port.
 //!
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use slab::Slab;
 
 use super::local_address::LocalAddress;
-use super::port_counts::PortCounts;
+use super::port_session_counts::PortSessionCounts;
 use crate::address::client_key;
 
 const IN_USE_MS: u64 = 10_000;
@@ -38,9 +38,11 @@ const NEW_SESSION_SHARE: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rank {
-    Begun,
+    #[serde(rename = "begun")]
+    New,
     Answered,
-    Spoken,
+    #[serde(rename = "spoken")]
+    Established,
 }
 
 #[derive(Debug)]
@@ -50,12 +52,12 @@ pub struct Session {
     pub port: usize,
     pub socket: Arc<OwnedFd>,
     /// Generation of the slab index, which shows whether the index was reused.
-    pub use_of_place: u32,
+    pub generation: u32,
     rank: Rank,
     last_ms: u64,
     last_turn: u64,
-    before: Option<usize>,
-    after: Option<usize>,
+    previous: Option<usize>,
+    next: Option<usize>,
 }
 
 impl Session {
@@ -72,10 +74,10 @@ pub struct SessionTable {
     by_local: HashMap<(usize, SocketAddr, LocalAddress), usize>,
     by_address: HashMap<IpAddr, usize>,
     // For each port and rank, in the order of last use.
-    lines: Vec<[PortQueues; 3]>,
+    queues: Vec<[PortQueues; 3]>,
     // The first two ranks, and the highest.
-    begun: PortCounts,
-    spoken: PortCounts,
+    unestablished: PortSessionCounts,
+    established: PortSessionCounts,
     uses: u32,
 }
 
@@ -90,39 +92,39 @@ impl SessionTable {
         self.all.len()
     }
 
-    pub fn count_of_address(&self, client: IpAddr) -> usize {
+    pub fn address_count(&self, client: IpAddr) -> usize {
         self.by_address.get(&client_key(client)).copied().unwrap_or(0)
     }
 
-    pub fn count_of_port(&self, port: usize) -> usize {
-        self.begun.of(port) + self.spoken.of(port)
+    pub fn port_count(&self, port: usize) -> usize {
+        self.unestablished.count(port) + self.established.count(port)
     }
 
     pub fn find(&mut self, port: usize, client: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
-        if let Some(place) = self.place_of(port, client, local) {
-            return Some(place);
+        if let Some(index) = self.index_of(port, client, local) {
+            return Some(index);
         }
         let local = local?;
-        let place = self.by_client.remove(&(port, client))?;
-        self.all[place].local = Some(local);
-        self.by_local.insert((port, client, local), place);
-        Some(place)
+        let index = self.by_client.remove(&(port, client))?;
+        self.all[index].local = Some(local);
+        self.by_local.insert((port, client, local), index);
+        Some(index)
     }
 
     /// Returns the index of a player's session on a port and local address.
-    pub fn place_of(&self, port: usize, client: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
+    pub fn index_of(&self, port: usize, client: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
         match local {
             Some(local) => self.by_local.get(&(port, client, local)).copied(),
             None => self.by_client.get(&(port, client)).copied(),
         }
     }
 
-    pub fn get(&self, place: usize, use_of_place: u32) -> Option<&Session> {
-        self.all.get(place).filter(|session| session.use_of_place == use_of_place)
+    pub fn get(&self, index: usize, generation: u32) -> Option<&Session> {
+        self.all.get(index).filter(|session| session.generation == generation)
     }
 
-    pub fn at(&self, place: usize) -> &Session {
-        &self.all[place]
+    pub fn at(&self, index: usize) -> &Session {
+        &self.all[index]
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Session)> {
@@ -138,51 +140,51 @@ impl SessionTable {
         now_ms: u64,
     ) -> usize {
         self.uses = self.uses.wrapping_add(1);
-        let use_of_place = self.uses;
-        let place = self.all.insert(Session {
+        let generation = self.uses;
+        let index = self.all.insert(Session {
             client,
             local,
             port,
             socket,
-            use_of_place,
+            generation,
             rank,
             last_ms: now_ms,
             last_turn: 0,
-            before: None,
-            after: None,
+            previous: None,
+            next: None,
         });
         match local {
-            Some(local) => self.by_local.insert((port, client, local), place),
-            None => self.by_client.insert((port, client), place),
+            Some(local) => self.by_local.insert((port, client, local), index),
+            None => self.by_client.insert((port, client), index),
         };
         *self.by_address.entry(client_key(client.ip())).or_default() += 1;
-        if port >= self.lines.len() {
-            self.lines.resize(port + 1, [PortQueues::default(); 3]);
+        if port >= self.queues.len() {
+            self.queues.resize(port + 1, [PortQueues::default(); 3]);
         }
         self.counts_of(rank).add(port);
-        self.enqueue(place);
-        place
+        self.enqueue(index);
+        index
     }
 
-    pub fn record_player_packet(&mut self, place: usize, now_ms: u64) {
-        let rank = if self.all[place].rank == Rank::Begun { Rank::Begun } else { Rank::Spoken };
-        self.touch(place, rank, now_ms);
+    pub fn record_player_packet(&mut self, index: usize, now_ms: u64) {
+        let rank = if self.all[index].rank == Rank::New { Rank::New } else { Rank::Established };
+        self.touch(index, rank, now_ms);
     }
 
-    pub fn record_reply(&mut self, place: usize, now_ms: u64) {
-        let rank = self.all[place].rank.max(Rank::Answered);
-        self.touch(place, rank, now_ms);
+    pub fn record_reply(&mut self, index: usize, now_ms: u64) {
+        let rank = self.all[index].rank.max(Rank::Answered);
+        self.touch(index, rank, now_ms);
     }
 
     /// Records that a session has data in this loop turn. Returns true if it also had data in the previous turn.
-    pub fn has_more(&mut self, place: usize, turn: u64) -> bool {
-        std::mem::replace(&mut self.all[place].last_turn, turn) + 1 == turn
+    pub fn has_more(&mut self, index: usize, turn: u64) -> bool {
+        std::mem::replace(&mut self.all[index].last_turn, turn) + 1 == turn
     }
 
-    pub fn remove(&mut self, place: usize) -> Session {
-        self.dequeue(place);
-        let session = self.all.remove(place);
-        self.counts_of(session.rank).take(session.port);
+    pub fn remove(&mut self, index: usize) -> Session {
+        self.dequeue(index);
+        let session = self.all.remove(index);
+        self.counts_of(session.rank).remove(session.port);
         match session.local {
             Some(local) => self.by_local.remove(&(session.port, session.client, local)),
             None => self.by_client.remove(&(session.port, session.client)),
@@ -198,81 +200,81 @@ impl SessionTable {
     }
 
     pub fn evictable_at_port(&self, port: usize, now_ms: u64) -> Option<usize> {
-        self.oldest_unanswered(port).or_else(|| self.longest_silent(port, now_ms, IN_USE_MS))
+        self.oldest_unestablished(port).or_else(|| self.longest_idle(port, now_ms, IN_USE_MS))
     }
 
     pub fn evictable_for_port(&self, port: usize, now_ms: u64) -> Option<usize> {
-        if self.begun.all() * NEW_SESSION_SHARE > self.len() {
-            return self.oldest_unanswered(self.begun.largest()?);
+        if self.unestablished.total() * NEW_SESSION_SHARE > self.len() {
+            return self.oldest_unestablished(self.unestablished.largest()?);
         }
-        let of_most = || {
-            let most = self.spoken.largest()?;
-            let has_less = self.count_of_port(port) < self.spoken.of(most);
-            self.longest_silent(most, now_ms, if has_less { IN_USE_LARGEST_PORT_MS } else { IN_USE_MS })
+        let in_largest_port = || {
+            let largest = self.established.largest()?;
+            let is_smaller = self.port_count(port) < self.established.count(largest);
+            self.longest_idle(largest, now_ms, if is_smaller { IN_USE_LARGEST_PORT_MS } else { IN_USE_MS })
         };
-        of_most().or_else(|| self.evictable_at_port(port, now_ms))
+        in_largest_port().or_else(|| self.evictable_at_port(port, now_ms))
     }
 
     pub fn idle(&self, now_ms: u64, idle_ms: u64) -> Vec<usize> {
-        let is_idle = |place: &usize| now_ms.saturating_sub(self.all[*place].last_ms) >= idle_ms;
-        let firsts = self.lines.iter().flatten().map(|line| line.first);
+        let is_idle = |index: &usize| now_ms.saturating_sub(self.all[*index].last_ms) >= idle_ms;
+        let queue_heads = self.queues.iter().flatten().map(|queue| queue.first);
         let idle_of = |first: Option<usize>| {
-            std::iter::successors(first.filter(is_idle), move |place| self.all[*place].after.filter(is_idle))
+            std::iter::successors(first.filter(is_idle), move |index| self.all[*index].next.filter(is_idle))
         };
-        firsts.flat_map(idle_of).collect()
+        queue_heads.flat_map(idle_of).collect()
     }
 
-    fn oldest_unanswered(&self, port: usize) -> Option<usize> {
-        let first = |rank: Rank| self.lines.get(port)?[rank as usize].first;
-        first(Rank::Begun).or_else(|| first(Rank::Answered))
+    fn oldest_unestablished(&self, port: usize) -> Option<usize> {
+        let first = |rank: Rank| self.queues.get(port)?[rank as usize].first;
+        first(Rank::New).or_else(|| first(Rank::Answered))
     }
 
-    fn longest_silent(&self, port: usize, now_ms: u64, silent_ms: u64) -> Option<usize> {
-        let first = self.lines.get(port)?[Rank::Spoken as usize].first;
-        first.filter(|place| now_ms.saturating_sub(self.all[*place].last_ms) >= silent_ms)
+    fn longest_idle(&self, port: usize, now_ms: u64, idle_ms: u64) -> Option<usize> {
+        let first = self.queues.get(port)?[Rank::Established as usize].first;
+        first.filter(|index| now_ms.saturating_sub(self.all[*index].last_ms) >= idle_ms)
     }
 
-    fn counts_of(&mut self, rank: Rank) -> &mut PortCounts {
-        if rank == Rank::Spoken { &mut self.spoken } else { &mut self.begun }
+    fn counts_of(&mut self, rank: Rank) -> &mut PortSessionCounts {
+        if rank == Rank::Established { &mut self.established } else { &mut self.unestablished }
     }
 
-    fn touch(&mut self, place: usize, rank: Rank, now_ms: u64) {
-        let session = &mut self.all[place];
+    fn touch(&mut self, index: usize, rank: Rank, now_ms: u64) {
+        let session = &mut self.all[index];
         session.last_ms = now_ms;
-        let (port, before) = (session.port, session.rank);
-        if before == rank && self.lines[port][rank as usize].last == Some(place) {
+        let (port, previous) = (session.port, session.rank);
+        if previous == rank && self.queues[port][rank as usize].last == Some(index) {
             return;
         }
-        self.dequeue(place);
-        if before != rank {
-            self.counts_of(before).take(port);
+        self.dequeue(index);
+        if previous != rank {
+            self.counts_of(previous).remove(port);
             self.counts_of(rank).add(port);
-            self.all[place].rank = rank;
+            self.all[index].rank = rank;
         }
-        self.enqueue(place);
+        self.enqueue(index);
     }
 
-    fn enqueue(&mut self, place: usize) {
-        let Session { port, rank, .. } = self.all[place];
-        let line = &mut self.lines[port][rank as usize];
-        let before = line.last.replace(place);
-        match before {
-            Some(before) => self.all[before].after = Some(place),
-            None => line.first = Some(place),
+    fn enqueue(&mut self, index: usize) {
+        let Session { port, rank, .. } = self.all[index];
+        let queue = &mut self.queues[port][rank as usize];
+        let previous = queue.last.replace(index);
+        match previous {
+            Some(previous) => self.all[previous].next = Some(index),
+            None => queue.first = Some(index),
         }
-        self.all[place].before = before;
-        self.all[place].after = None;
+        self.all[index].previous = previous;
+        self.all[index].next = None;
     }
 
-    fn dequeue(&mut self, place: usize) {
-        let Session { port, rank, before, after, .. } = self.all[place];
-        match before {
-            Some(before) => self.all[before].after = after,
-            None => self.lines[port][rank as usize].first = after,
+    fn dequeue(&mut self, index: usize) {
+        let Session { port, rank, previous, next, .. } = self.all[index];
+        match previous {
+            Some(previous) => self.all[previous].next = next,
+            None => self.queues[port][rank as usize].first = next,
         }
-        match after {
-            Some(after) => self.all[after].before = before,
-            None => self.lines[port][rank as usize].last = before,
+        match next {
+            Some(next) => self.all[next].previous = previous,
+            None => self.queues[port][rank as usize].last = previous,
         }
     }
 }

@@ -42,7 +42,7 @@ fn migrated_sessions(
     session.connect(backend).unwrap();
     session.set_nonblocking(true).unwrap();
     let socket = Arc::new(session.into());
-    (MigratedSession { number: NUMBER, client, local, backend, rank: Rank::Spoken, socket }, address)
+    (MigratedSession { number: NUMBER, client, local, backend, rank: Rank::Established, socket }, address)
 }
 
 #[tokio::test]

@@ -10,27 +10,27 @@ use tokio::sync::watch;
 use super::*;
 use crate::config::Config;
 use crate::connection_limits::ConnectionLimits;
-use crate::host_table::HostTable;
+use crate::host_routes::HostRoutes;
 use crate::tls::Certificates;
 use crate::udp::SessionLimits;
 
 const LONG: Duration = Duration::from_secs(20);
 
-fn table() -> (RouteTable, UnboundedReceiver<RouteOutcome>) {
+fn route_listeners() -> (RouteListeners, UnboundedReceiver<RouteOutcome>) {
     let config = Config::parse(r#"{"folder": "/nowhere", "source": "/nowhere/source.sock", "workers": 1}"#).unwrap();
     let bounds = SessionLimits::from(&config);
     let shared = Arc::new(SharedState {
         limits: Arc::new(ConnectionLimits::new(&config.limits)),
-        hosts: RwLock::new(HostTable::new(&config.backends)),
+        hosts: RwLock::new(HostRoutes::new(&config.backends)),
         certificates: Certificates::read(&config).unwrap(),
-        leaving: watch::Sender::new(false),
-        times: RwLock::new(config.timeouts),
+        leave_signal: watch::Sender::new(false),
+        timeouts: RwLock::new(config.timeouts),
         config,
     });
-    let workers = Workers::start(&shared).unwrap();
+    let workers = ConnectionWorkers::start(&shared).unwrap();
     let datagrams = Arc::new(UdpThreads::start(1, bounds).unwrap());
-    let (say, said) = unbounded_channel();
-    (RouteTable::new(shared, workers, datagrams, (false, false), say), said)
+    let (sender, receiver) = unbounded_channel();
+    (RouteListeners::new(shared, workers, datagrams, (false, false), sender), receiver)
 }
 
 fn socket() -> (UdpSocket, SocketAddr) {
@@ -42,27 +42,27 @@ fn socket() -> (UdpSocket, SocketAddr) {
 
 #[test]
 fn udp_route_is_reported_after_its_thread_has_applied_it() {
-    let (mut table, mut outcomes) = table();
+    let (mut route_listeners, mut outcomes) = route_listeners();
     let (public, at) = socket();
     public.set_nonblocking(true).unwrap();
     // Keeps other programs from the port.
-    table.inherited.datagrams.insert(at.port(), public);
+    route_listeners.inherited.datagrams.insert(at.port(), public);
     let (process, backend) = socket();
     let key = RouteKey { owner: "a".to_owned(), port_name: "game".to_owned() };
     let (protocol, host) = (Protocol::Udp, String::new());
     let route = Route { key: key.clone(), protocol, port: at.port(), host, is_tls: false, backend: None };
-    table.put(route.clone());
+    route_listeners.put(route.clone());
     assert_eq!(outcomes.blocking_recv(), Some(RouteOutcome::Listening(key.clone(), at.port(), None)));
 
-    let (resume, may_go_on) = channel::<()>();
-    let (say, said) = channel();
-    table.datagrams.run_in_order(table.served[&key].live.number, move || {
-        say.send(()).unwrap();
-        let _ = may_go_on.recv();
+    let (resume, resumed) = channel::<()>();
+    let (sender, receiver) = channel();
+    route_listeners.datagrams.run_in_order(route_listeners.served[&key].live.number, move || {
+        sender.send(()).unwrap();
+        let _ = resumed.recv();
     });
-    said.recv().unwrap();
-    table.put(Route { backend: Some(backend), ..route });
-    table.report_all();
+    receiver.recv().unwrap();
+    route_listeners.put(Route { backend: Some(backend), ..route });
+    route_listeners.report_outcomes();
     assert!(outcomes.try_recv().is_err(), "reported while datagrams are still dropped");
     resume.send(()).unwrap();
     for _ in 0..2 {

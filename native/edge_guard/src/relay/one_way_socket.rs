@@ -9,22 +9,22 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::pipe::Pipe;
-use super::{BUFFER, Stage, TURNS, ignore_not_connected};
+use super::{BUFFER, STEPS_PER_POLL, Stage, ignore_not_connected};
 
 /// After a read of at least this many bytes, a relay uses a pipe. After a smaller read, it gives the pipe back.
 const SPLICE_THRESHOLD: usize = 16_384;
 
 #[derive(Default)]
-pub(super) struct SpliceFlow {
-    rest: Vec<u8>,
+pub(super) struct OneWaySocketRelay {
+    unsent: Vec<u8>,
     sent: usize,
     pipe: Option<Pipe>,
-    is_much: bool,
+    has_high_traffic: bool,
     stage: Stage,
     relayed_bytes: u64,
 }
 
-impl SpliceFlow {
+impl OneWaySocketRelay {
     pub(super) fn relayed_bytes(&self) -> u64 {
         self.relayed_bytes
     }
@@ -35,13 +35,13 @@ impl SpliceFlow {
         from: &mut TcpStream,
         to: &mut TcpStream,
     ) -> io::Result<Poll<()>> {
-        for _ in 0..TURNS {
+        for _ in 0..STEPS_PER_POLL {
             match self.step(cx, from, to) {
                 Poll::Ready(Ok(())) if self.stage == Stage::Closed => return Ok(Poll::Ready(())),
                 Poll::Ready(result) => result?,
                 Poll::Pending => {
                     // Returns the pipe while there is no traffic.
-                    if self.pipe.as_ref().is_some_and(|pipe| pipe.held() == 0) {
+                    if self.pipe.as_ref().is_some_and(|pipe| pipe.len() == 0) {
                         self.pipe.take().into_iter().for_each(Pipe::give_back);
                     }
                     return Ok(Poll::Pending);
@@ -53,17 +53,17 @@ impl SpliceFlow {
     }
 
     fn step(&mut self, cx: &mut Context<'_>, from: &mut TcpStream, to: &mut TcpStream) -> Poll<io::Result<()>> {
-        if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held() > 0) {
-            let sent = ready!(when_writable(cx, to, || pipe.empty(to.as_fd())))?;
+        if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.len() > 0) {
+            let sent = ready!(poll_write_with(cx, to, || pipe.empty(to.as_fd())))?;
             self.relayed_bytes += sent as u64;
             return Poll::Ready(Ok(()));
         }
-        if self.sent < self.rest.len() {
-            let sent = ready!(Pin::new(to).poll_write(cx, &self.rest[self.sent..]))?;
+        if self.sent < self.unsent.len() {
+            let sent = ready!(Pin::new(to).poll_write(cx, &self.unsent[self.sent..]))?;
             self.relayed_bytes += sent as u64;
             self.sent += sent;
-            if self.sent == self.rest.len() {
-                (self.rest, self.sent) = (Vec::new(), 0);
+            if self.sent == self.unsent.len() {
+                (self.unsent, self.sent) = (Vec::new(), 0);
             }
             return Poll::Ready(Ok(()));
         }
@@ -75,7 +75,7 @@ impl SpliceFlow {
                 self.stage = Stage::Closed;
                 Poll::Ready(Ok(()))
             }
-            Stage::Open if self.is_much => self.fill(cx, from),
+            Stage::Open if self.has_high_traffic => self.fill(cx, from),
             Stage::Open => self.copy(cx, from, to),
         }
     }
@@ -86,15 +86,15 @@ impl SpliceFlow {
                 Ok(pipe) => self.pipe = Some(pipe),
                 // No descriptor for a pipe: copies as before.
                 Err(_) => {
-                    self.is_much = false;
+                    self.has_high_traffic = false;
                     return Poll::Ready(Ok(()));
                 }
             }
         }
         let Some(pipe) = self.pipe.as_mut() else { return Poll::Ready(Ok(())) };
-        let taken = ready!(when_readable(cx, from, || pipe.fill(from.as_fd())))?;
-        self.is_much = taken >= SPLICE_THRESHOLD;
-        if taken == 0 {
+        let count = ready!(poll_read_with(cx, from, || pipe.fill(from.as_fd())))?;
+        self.has_high_traffic = count >= SPLICE_THRESHOLD;
+        if count == 0 {
             self.stage = Stage::Closing;
         }
         Poll::Ready(Ok(()))
@@ -105,45 +105,45 @@ impl SpliceFlow {
         BUFFER.with_borrow_mut(|buffer| {
             let mut buffer = ReadBuf::new(buffer);
             ready!(Pin::new(from).poll_read(cx, &mut buffer))?;
-            let taken = buffer.filled();
-            if taken.is_empty() {
+            let bytes = buffer.filled();
+            if bytes.is_empty() {
                 self.stage = Stage::Closing;
                 return Poll::Ready(Ok(()));
             }
-            self.is_much = taken.len() >= SPLICE_THRESHOLD;
-            let sent = match Pin::new(to).poll_write(cx, taken) {
+            self.has_high_traffic = bytes.len() >= SPLICE_THRESHOLD;
+            let sent = match Pin::new(to).poll_write(cx, bytes) {
                 Poll::Ready(sent) => sent?,
                 Poll::Pending => 0,
             };
             self.relayed_bytes += sent as u64;
-            self.rest.extend_from_slice(&taken[sent..]);
+            self.unsent.extend_from_slice(&bytes[sent..]);
             Poll::Ready(Ok(()))
         })
     }
 }
 
-fn when_readable<T>(
+fn poll_read_with<T>(
     cx: &mut Context<'_>,
-    of: &TcpStream,
-    mut act: impl FnMut() -> io::Result<T>,
+    stream: &TcpStream,
+    mut read_or_write: impl FnMut() -> io::Result<T>,
 ) -> Poll<io::Result<T>> {
     loop {
-        ready!(of.poll_read_ready(cx))?;
-        match of.try_io(Interest::READABLE, &mut act) {
+        ready!(stream.poll_read_ready(cx))?;
+        match stream.try_io(Interest::READABLE, &mut read_or_write) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             result => return Poll::Ready(result),
         }
     }
 }
 
-fn when_writable<T>(
+fn poll_write_with<T>(
     cx: &mut Context<'_>,
-    of: &TcpStream,
-    mut act: impl FnMut() -> io::Result<T>,
+    stream: &TcpStream,
+    mut read_or_write: impl FnMut() -> io::Result<T>,
 ) -> Poll<io::Result<T>> {
     loop {
-        ready!(of.poll_write_ready(cx))?;
-        match of.try_io(Interest::WRITABLE, &mut act) {
+        ready!(stream.poll_write_ready(cx))?;
+        match stream.try_io(Interest::WRITABLE, &mut read_or_write) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             result => return Poll::Ready(result),
         }

@@ -14,45 +14,45 @@ use crate::config::Timeouts;
 
 #[derive(Debug)]
 pub struct ActivityTracker {
-    begun: Instant,
+    started: Instant,
     exchanges: AtomicU32,
-    /// Start of the current request header in milliseconds since `begun`, at least 1. 0 if no header is being received.
+    /// Start of the current request header in milliseconds since `started`, at least 1. 0 if no header is being received.
     head_since: AtomicU64,
     idle_since: AtomicU64,
-    /// Time since which the player has accepted no bytes, in milliseconds since `begun`. 0 if the player accepts bytes.
-    stuck_since: AtomicU64,
-    has_moved: AtomicBool,
-    moved: AtomicU64,
+    /// Time since which the player has accepted no bytes, in milliseconds since `started`. 0 if the player accepts bytes.
+    blocked_since: AtomicU64,
+    has_activity: AtomicBool,
+    last_activity: AtomicU64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Cut,
+pub enum TimeoutCheck {
+    Expired,
     /// No timeout has expired. The next check is due at this time.
-    AskAgain(Instant),
+    CheckAgainAt(Instant),
 }
 
 impl Default for ActivityTracker {
     fn default() -> Self {
         Self {
-            begun: Instant::now(),
+            started: Instant::now(),
             exchanges: AtomicU32::new(0),
             // A silent connection has the timeout of a request header.
             head_since: AtomicU64::new(1),
             idle_since: AtomicU64::new(1),
-            stuck_since: AtomicU64::new(0),
-            has_moved: AtomicBool::new(false),
-            moved: AtomicU64::new(1),
+            blocked_since: AtomicU64::new(0),
+            has_activity: AtomicBool::new(false),
+            last_activity: AtomicU64::new(1),
         }
     }
 }
 
 impl ActivityTracker {
     /// Counts a new exchange (a request and its response). Returns true if other exchanges are in progress.
-    pub fn begin_exchange(&self) -> bool {
-        let others = self.exchanges.fetch_add(1, Relaxed);
+    pub fn start_exchange(&self) -> bool {
+        let concurrent = self.exchanges.fetch_add(1, Relaxed);
         self.head_since.store(0, Relaxed);
-        others > 0
+        concurrent > 0
     }
 
     /// Reports whether the caller's exchange is the only one on this connection.
@@ -66,43 +66,43 @@ impl ActivityTracker {
         }
     }
 
-    pub fn verdict(&self, timeouts: &Timeouts) -> Verdict {
+    pub fn check_timeouts(&self, timeouts: &Timeouts) -> TimeoutCheck {
         let now = Instant::now();
-        if self.has_moved.swap(false, Relaxed) {
-            self.moved.store(self.now(), Relaxed);
+        if self.has_activity.swap(false, Relaxed) {
+            self.last_activity.store(self.now(), Relaxed);
         }
-        let is_under_way = self.exchanges.load(Relaxed) > 0;
-        let (since, time) = match (is_under_way, self.stuck_since.load(Relaxed), self.head_since.load(Relaxed)) {
-            (true, 0, _) => (self.moved.load(Relaxed), timeouts.stream_idle),
+        let has_exchange = self.exchanges.load(Relaxed) > 0;
+        let (since, time) = match (has_exchange, self.blocked_since.load(Relaxed), self.head_since.load(Relaxed)) {
+            (true, 0, _) => (self.last_activity.load(Relaxed), timeouts.stream_idle),
             (true, since, _) => (since, timeouts.response),
             (false, _, 0) => (self.idle_since.load(Relaxed), timeouts.keep_alive),
             (false, _, since) => (since, timeouts.head),
         };
-        let end = self.begun + Duration::from_millis(since) + time;
+        let end = self.started + Duration::from_millis(since) + time;
         if end <= now {
-            return Verdict::Cut;
+            return TimeoutCheck::Expired;
         }
         // A request header, which has its own timeout, may begin before this time.
-        Verdict::AskAgain(end.min(now + timeouts.head))
+        TimeoutCheck::CheckAgainAt(end.min(now + timeouts.head))
     }
 
-    fn went<T>(&self, result: &Poll<std::io::Result<T>>) {
+    fn record_write<T>(&self, result: &Poll<std::io::Result<T>>) {
         if result.is_ready() {
-            self.has_moved.store(true, Relaxed);
-            self.stuck_since.store(0, Relaxed);
-        } else if self.stuck_since.load(Relaxed) == 0 {
-            self.stuck_since.store(self.now(), Relaxed);
+            self.has_activity.store(true, Relaxed);
+            self.blocked_since.store(0, Relaxed);
+        } else if self.blocked_since.load(Relaxed) == 0 {
+            self.blocked_since.store(self.now(), Relaxed);
         }
     }
 
-    fn bytes_came(&self) {
+    fn record_read(&self) {
         if self.exchanges.load(Relaxed) == 0 && self.head_since.load(Relaxed) == 0 {
             self.head_since.store(self.now(), Relaxed);
         }
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
 }
 
@@ -132,9 +132,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for TrackedStream<S> {
     ) -> Poll<std::io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if read.is_ready() {
-            self.tracker.has_moved.store(true, Relaxed);
+            self.tracker.has_activity.store(true, Relaxed);
             if self.has_heads {
-                self.tracker.bytes_came();
+                self.tracker.record_read();
             }
         }
         read
@@ -144,7 +144,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TrackedStream<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.tracker.went(&written);
+        self.tracker.record_write(&written);
         written
     }
 
@@ -154,7 +154,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
         bytes: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        self.tracker.went(&written);
+        self.tracker.record_write(&written);
         written
     }
 
@@ -164,7 +164,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.tracker.went(&flushed);
+        self.tracker.record_write(&flushed);
         flushed
     }
 
@@ -187,28 +187,32 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silent_connection_ends_with_the_head_timeout() {
         let tracker = ActivityTracker::default();
-        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        assert_ne!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
         tokio::time::advance(Duration::from_millis(15_001)).await;
-        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut);
+        assert_eq!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
     }
 
     #[tokio::test(start_paused = true)]
     async fn response_in_progress_ends_with_the_idle_timeout() {
         let tracker = ActivityTracker::default();
-        tracker.begin_exchange();
+        tracker.start_exchange();
         tokio::time::advance(Duration::from_secs(3_600)).await;
-        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
-        tracker.went(&Poll::Ready(Ok(())));
-        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        assert_ne!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
+        tracker.record_write(&Poll::Ready(Ok(())));
+        assert_ne!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
         tokio::time::advance(Duration::from_secs(7_199)).await;
-        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        assert_ne!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut);
+        assert_eq!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
         tracker.end_exchange();
         tokio::time::advance(Duration::from_secs(59)).await;
-        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut, "between requests it may wait for longer");
+        assert_ne!(
+            tracker.check_timeouts(&timeouts()),
+            TimeoutCheck::Expired,
+            "between requests it may wait for longer"
+        );
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut);
+        assert_eq!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
     }
 
     #[tokio::test(start_paused = true)]
@@ -216,33 +220,37 @@ mod tests {
         let (near, far) = tokio::io::duplex(10);
         let tracker = Arc::new(ActivityTracker::default());
         let mut stream = TrackedStream::new(near, tracker.clone(), true);
-        tracker.begin_exchange();
+        tracker.start_exchange();
         let mut write = |bytes: &'static [u8]| {
             let mut cx = Context::from_waker(std::task::Waker::noop());
             Pin::new(&mut stream).poll_write(&mut cx, bytes).is_ready()
         };
         assert!(write(b"0123456789") && !write(b"more"));
         tokio::time::advance(timeouts().response - Duration::from_secs(1)).await;
-        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        assert_ne!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut);
+        assert_eq!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
         let mut far = far;
         tokio::io::AsyncReadExt::read_exact(&mut far, &mut [0; 10]).await.unwrap();
         assert!(write(b"more"));
-        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut, "it is taken again");
+        assert_ne!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired, "it is taken again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn second_head_has_its_own_timeout() {
         let tracker = ActivityTracker::default();
-        tracker.begin_exchange();
+        tracker.start_exchange();
         tracker.end_exchange();
         tokio::time::advance(Duration::from_secs(30)).await;
-        tracker.bytes_came();
+        tracker.record_read();
         tokio::time::advance(Duration::from_secs(14)).await;
-        tracker.bytes_came();
-        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        tracker.record_read();
+        assert_ne!(tracker.check_timeouts(&timeouts()), TimeoutCheck::Expired);
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut, "a byte now and then does not prolong it");
+        assert_eq!(
+            tracker.check_timeouts(&timeouts()),
+            TimeoutCheck::Expired,
+            "a byte now and then does not prolong it"
+        );
     }
 }

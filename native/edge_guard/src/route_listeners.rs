@@ -11,6 +11,7 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::connection_workers::{ConnectionWorkers, SharedState};
 use crate::handover::InheritedSockets;
 use crate::http::HttpHandler;
 use crate::listener::{Listener, bind_datagram, bind_stream};
@@ -19,7 +20,6 @@ use crate::predecessor::Predecessor;
 use crate::route_set::{Protocol, Route, RouteChange, RouteKey, RouteSet};
 use crate::tcp::TcpHandler;
 use crate::udp::{UdpPort, UdpThreads};
-use crate::worker::{SharedState, Workers};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteOutcome {
@@ -32,9 +32,9 @@ pub enum RouteOutcome {
 }
 
 #[derive(Debug)]
-pub struct RouteTable {
+pub struct RouteListeners {
     shared: Arc<SharedState>,
-    workers: Workers,
+    workers: ConnectionWorkers,
     datagrams: Arc<UdpThreads>,
     outcomes: UnboundedSender<RouteOutcome>,
     served: HashMap<RouteKey, ServedRoute>,
@@ -47,7 +47,7 @@ pub struct RouteTable {
 struct ServedRoute {
     route: Route,
     live: Arc<LiveRoute>,
-    by: ServedBy,
+    socket_owner: ServedBy,
 }
 
 #[derive(Debug)]
@@ -55,24 +55,24 @@ enum ServedBy {
     Listener(Listener),
     UdpThreads(Arc<UdpSocket>),
     Host,
-    Nothing(ServeError),
+    Failed(ServeError),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ServeError {
     reason: String,
     /// True if another port number can solve the problem.
-    is_of_port: bool,
+    is_port_error: bool,
 }
 
 impl ServeError {
     fn of_route(reason: impl Into<String>) -> ServeError {
-        ServeError { reason: reason.into(), is_of_port: false }
+        ServeError { reason: reason.into(), is_port_error: false }
     }
 
     fn for_port(address: SocketAddr, error: &std::io::Error) -> ServeError {
-        let is_of_port = error.kind() == std::io::ErrorKind::AddrInUse;
-        ServeError { reason: format!("{address}: {error}"), is_of_port }
+        let is_port_error = error.kind() == std::io::ErrorKind::AddrInUse;
+        ServeError { reason: format!("{address}: {error}"), is_port_error }
     }
 }
 
@@ -82,10 +82,10 @@ pub struct RouteCounts {
     pub refused: usize,
 }
 
-impl RouteTable {
+impl RouteListeners {
     pub fn new(
         shared: Arc<SharedState>,
-        workers: Workers,
+        workers: ConnectionWorkers,
         datagrams: Arc<UdpThreads>,
         host_listeners: (bool, bool),
         outcomes: UnboundedSender<RouteOutcome>,
@@ -102,21 +102,21 @@ impl RouteTable {
         }
     }
 
-    pub fn begin(&mut self, set: &RouteSet) {
+    pub fn serve_all(&mut self, set: &RouteSet) {
         for route in set.all() {
             self.put(route.clone());
         }
         self.inherited = InheritedSockets::default();
     }
 
-    pub fn follow(&mut self, change: &RouteChange, set: &RouteSet) {
+    pub fn apply(&mut self, change: &RouteChange, set: &RouteSet) {
         for owner in change.removed.iter().collect::<BTreeSet<_>>() {
             self.remove(owner);
         }
         for key in &change.dropped {
             self.close(key);
         }
-        let (moved, others): (Vec<&Route>, Vec<&Route>) =
+        let (moved, unmoved): (Vec<&Route>, Vec<&Route>) =
             (change.put.iter()).filter_map(|key| set.get(key)).partition(|route| {
                 self.served.get(&route.key).is_some_and(|served| served.route.needs_other_socket(route))
             });
@@ -124,47 +124,47 @@ impl RouteTable {
         for route in &moved {
             self.close(&route.key);
         }
-        for route in moved.into_iter().chain(others) {
+        for route in moved.into_iter().chain(unmoved) {
             self.put(route.clone());
         }
     }
 
     pub fn retry_unserved(&mut self) {
         let refused: Vec<Route> = (self.served.values())
-            .filter(|served| matches!(served.by, ServedBy::Nothing(_)))
+            .filter(|served| matches!(served.socket_owner, ServedBy::Failed(_)))
             .map(|served| served.route.clone())
             .collect();
         for route in refused {
             let key = route.key.clone();
             let served = self.try_serve(route);
-            let reported = self.served.get(&key).map(|before| &before.by);
+            let reported = self.served.get(&key).map(|before| &before.socket_owner);
             // Reports a failure only once.
-            let is_known =
-                matches!((reported, &served.by), (Some(ServedBy::Nothing(a)), ServedBy::Nothing(b)) if a == b);
-            if !is_known {
+            let is_reported =
+                matches!((reported, &served.socket_owner), (Some(ServedBy::Failed(a)), ServedBy::Failed(b)) if a == b);
+            if !is_reported {
                 self.report_outcome(&served);
                 self.served.insert(key, served);
             }
         }
     }
 
-    pub fn report_all(&self) {
+    pub fn report_outcomes(&self) {
         self.served.values().for_each(|served| self.report_outcome(served));
     }
 
     #[must_use]
     pub fn counts(&self) -> RouteCounts {
-        let refused = self.served.values().filter(|served| matches!(served.by, ServedBy::Nothing(_))).count();
+        let refused = self.served.values().filter(|served| matches!(served.socket_owner, ServedBy::Failed(_))).count();
         RouteCounts { listening: self.served.len() - refused, refused }
     }
 
     pub fn sockets(&self) -> (Vec<&Listener>, Vec<(u64, &Arc<UdpSocket>)>) {
         let (mut listeners, mut datagrams) = (Vec::new(), Vec::new());
         for served in self.served.values() {
-            match &served.by {
+            match &served.socket_owner {
                 ServedBy::Listener(listener) => listeners.push(listener),
                 ServedBy::UdpThreads(socket) => datagrams.push((served.live.number, socket)),
-                ServedBy::Host | ServedBy::Nothing(_) => {}
+                ServedBy::Host | ServedBy::Failed(_) => {}
             }
         }
         (listeners, datagrams)
@@ -173,7 +173,7 @@ impl RouteTable {
     /// Closes all listeners. Open connections continue until they end or their route is removed.
     pub fn stop_accepting(&mut self) {
         for served in self.served.values_mut() {
-            served.by = ServedBy::Host;
+            served.socket_owner = ServedBy::Host;
         }
     }
 
@@ -198,7 +198,7 @@ impl RouteTable {
 
     fn put(&mut self, route: Route) {
         if let Some(served) = self.served.get_mut(&route.key)
-            && !matches!(served.by, ServedBy::Nothing(_))
+            && !matches!(served.socket_owner, ServedBy::Failed(_))
         {
             served.live.set_backend(route.backend.map(Into::into));
             if route.protocol == Protocol::Udp {
@@ -216,8 +216,8 @@ impl RouteTable {
 
     fn try_serve(&mut self, route: Route) -> ServedRoute {
         let live = LiveRoute::new(route.is_tls, route.backend.map(Into::into), false);
-        let by = self.serve(&route, &live).unwrap_or_else(ServedBy::Nothing);
-        ServedRoute { route, live, by }
+        let socket_owner = self.serve(&route, &live).unwrap_or_else(ServedBy::Failed);
+        ServedRoute { route, live, socket_owner }
     }
 
     fn serve(&mut self, route: &Route, live: &Arc<LiveRoute>) -> Result<ServedBy, ServeError> {
@@ -290,9 +290,9 @@ impl RouteTable {
         let listening = RouteOutcome::Listening(key.clone(), *port, *backend);
         let outcomes = self.outcomes.clone();
         let report = move |outcome| drop(outcomes.send(outcome));
-        match &served.by {
-            ServedBy::Nothing(error) => {
-                let kind = if error.is_of_port { RouteOutcome::Refused } else { RouteOutcome::Unserved };
+        match &served.socket_owner {
+            ServedBy::Failed(error) => {
+                let kind = if error.is_port_error { RouteOutcome::Refused } else { RouteOutcome::Unserved };
                 report(kind(key.clone(), u32::from(*port), error.reason.clone()));
             }
             // A backend applies to all later connections.

@@ -7,30 +7,30 @@ use crate::config::Backend;
 use crate::live_route::LiveRoute;
 
 #[derive(Debug, Default)]
-pub struct HostTable {
+pub struct HostRoutes {
     plain: HashMap<String, Arc<LiveRoute>>,
     tls: HashMap<String, Arc<LiveRoute>>,
-    ours: HashMap<String, Arc<LiveRoute>>,
+    configured: HashMap<String, Arc<LiveRoute>>,
 }
 
-impl HostTable {
+impl HostRoutes {
     #[must_use]
     pub fn new(backends: &[Backend]) -> Self {
-        let mut ours = HashMap::new();
+        let mut configured = HashMap::new();
         for backend in backends {
             let live = LiveRoute::new(false, Some(backend.address.clone()), backend.proxy_protocol);
             for host in &backend.hosts {
-                ours.insert(host.clone(), live.clone());
+                configured.insert(host.clone(), live.clone());
             }
         }
-        Self { ours, ..Self::default() }
+        Self { configured, ..Self::default() }
     }
 
     /// Returns the route of a host name, which must be in lower case and without a port.
     #[must_use]
     pub fn find(&self, is_tls: bool, host: &str) -> Option<&Arc<LiveRoute>> {
         let routes = if is_tls { &self.tls } else { &self.plain };
-        routes.get(host).or_else(|| find_name(&self.ours, host))
+        routes.get(host).or_else(|| find_name(&self.configured, host))
     }
 
     pub fn put(&mut self, is_tls: bool, host: &str, live: &Arc<LiveRoute>) {
@@ -44,7 +44,7 @@ impl HostTable {
 
     pub fn remove(&mut self, is_tls: bool, host: &str, live: &Arc<LiveRoute>) {
         let routes = self.routes(is_tls);
-        if routes.get(host).is_some_and(|held| Arc::ptr_eq(held, live)) {
+        if routes.get(host).is_some_and(|current| Arc::ptr_eq(current, live)) {
             routes.remove(host);
         }
     }
@@ -78,11 +78,11 @@ mod tests {
     #[test]
     fn reassigned_host_is_not_removed_by_its_former_route() {
         let (first, second) = (LiveRoute::new(false, None, false), LiveRoute::new(false, None, false));
-        let mut hosts = HostTable::default();
+        let mut hosts = HostRoutes::default();
         hosts.put(false, "a", &first);
         hosts.put(false, "a", &second);
         hosts.remove(false, "a", &first);
-        assert!(hosts.find(false, "a").is_some_and(|held| Arc::ptr_eq(held, &second)));
+        assert!(hosts.find(false, "a").is_some_and(|current| Arc::ptr_eq(current, &second)));
         assert!(!hosts.has(true, "a"));
     }
 }

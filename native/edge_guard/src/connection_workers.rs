@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::backend_pool::BackendPool;
 use crate::config::{Config, Timeouts};
 use crate::connection_limits::{ConnectionLimits, ConnectionPermit};
-use crate::host_table::HostTable;
+use crate::host_routes::HostRoutes;
 use crate::metrics::{ConnectionKind, ThreadCounters};
 use crate::request_body::RequestBody;
 use crate::tls::Certificates;
@@ -21,18 +21,18 @@ use crate::tls::Certificates;
 pub struct SharedState {
     pub config: Config,
     /// Timeouts from the settings. A reload replaces them.
-    pub times: RwLock<Timeouts>,
+    pub timeouts: RwLock<Timeouts>,
     pub limits: Arc<ConnectionLimits>,
-    pub hosts: RwLock<HostTable>,
+    pub hosts: RwLock<HostRoutes>,
     pub certificates: Certificates,
     /// Becomes true when the process drains or was replaced, so that keep-alive connections end.
-    pub leaving: watch::Sender<bool>,
+    pub leave_signal: watch::Sender<bool>,
 }
 
 impl SharedState {
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {
-        *self.times.read().unwrap_or_else(PoisonError::into_inner)
+        *self.timeouts.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[must_use]
@@ -50,7 +50,7 @@ impl SharedState {
 }
 
 #[derive(Debug)]
-pub struct Worker {
+pub struct ConnectionWorker {
     pub handle: Handle,
     pub counters: ThreadCounters,
     pub shared: Arc<SharedState>,
@@ -59,14 +59,14 @@ pub struct Worker {
 }
 
 #[derive(Debug, Clone)]
-pub struct Workers(Arc<[Arc<Worker>]>);
+pub struct ConnectionWorkers(Arc<[Arc<ConnectionWorker>]>);
 
-impl Workers {
+impl ConnectionWorkers {
     pub fn start(shared: &Arc<SharedState>) -> io::Result<Self> {
         let mut all = Vec::new();
         for number in 0..shared.config.workers {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let worker = Arc::new(Worker {
+            let worker = Arc::new(ConnectionWorker {
                 handle: runtime.handle().clone(),
                 counters: ThreadCounters::default(),
                 shared: shared.clone(),
@@ -87,18 +87,18 @@ impl Workers {
         Ok(Self(all.into()))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Worker>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<ConnectionWorker>> {
         self.0.iter()
     }
 
     #[must_use]
-    pub fn for_port(&self, port: u16) -> &Arc<Worker> {
+    pub fn for_port(&self, port: u16) -> &Arc<ConnectionWorker> {
         &self.0[usize::from(port) % self.0.len()]
     }
 
     /// Returns the worker with the fewest connections. Prefers `own` on a tie.
     #[must_use]
-    pub fn least_loaded<'a>(&'a self, own: &'a Arc<Worker>) -> &'a Arc<Worker> {
+    pub fn least_loaded<'a>(&'a self, own: &'a Arc<ConnectionWorker>) -> &'a Arc<ConnectionWorker> {
         let least = self.0.iter().min_by_key(|worker| worker.load.load(Relaxed)).unwrap_or(own);
         if least.load.load(Relaxed) < own.load.load(Relaxed) { least } else { own }
     }
@@ -106,17 +106,17 @@ impl Workers {
 
 #[derive(Debug)]
 pub struct OpenConnection {
-    worker: Arc<Worker>,
+    worker: Arc<ConnectionWorker>,
     kind: ConnectionKind,
     _permit: Option<ConnectionPermit>,
 }
 
 impl OpenConnection {
     #[must_use]
-    pub fn new(worker: &Arc<Worker>, kind: ConnectionKind, permit: Option<ConnectionPermit>) -> Self {
+    pub fn new(worker: &Arc<ConnectionWorker>, kind: ConnectionKind, permit: Option<ConnectionPermit>) -> Self {
         worker.load.fetch_add(1, Relaxed);
-        worker.counters.open.of(kind).one();
-        worker.counters.opened.of(kind).one();
+        worker.counters.open.with_label(kind).increment();
+        worker.counters.opened.with_label(kind).increment();
         Self { worker: worker.clone(), kind, _permit: permit }
     }
 }
@@ -124,6 +124,6 @@ impl OpenConnection {
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.worker.load.fetch_sub(1, Relaxed);
-        self.worker.counters.open.of(self.kind).less();
+        self.worker.counters.open.with_label(self.kind).decrement();
     }
 }
