@@ -381,7 +381,7 @@ class Facts:
 
 @final
 class Engine:
-    """One shard: engine, journal and timer thread. Thread safe."""
+    """One shard: engine, journal and expiry thread. Thread safe."""
 
     @staticmethod
     def open(

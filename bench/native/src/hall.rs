@@ -1,8 +1,8 @@
 //! Engine with lobbies for the measurements, without a journal and with a service time that the caller sets.
 
 use hosting_core::{
-    Admission, Answer, Attach, Connect, Context, Credit, Disconnect, Engine, EngineConfig, EventBuffer, HashKey, Id,
-    Idempotency, Join, KeyRing, Ms,
+    Admission, Attach, CommandOutcome, Connect, Context, Credit, Disconnect, Engine, EngineConfig, EventBuffer,
+    HashKey, Id, Idempotency, Join, KeyRing, Ms,
 };
 
 use crate::{Failure, wrong};
@@ -85,7 +85,10 @@ impl Hall {
     }
 
     /// Runs one command, and drops its encoded events.
-    pub fn ask<T>(&mut self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> Answer<T>) -> Result<T, Failure> {
+    pub fn ask<T>(
+        &mut self,
+        command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<T>,
+    ) -> Result<T, Failure> {
         let mut context = Context { now: self.now, credit: Credit::UNLIMITED, events: &mut self.buffer };
         let answer = command(&mut self.engine, &mut context);
         self.buffer.bytes.clear();

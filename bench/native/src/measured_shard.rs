@@ -1,12 +1,12 @@
-//! Shard of the service without its timer thread. Opening it measures the parts of the recovery.
+//! Shard of the service without its expiry thread. Opening it measures the parts of the recovery.
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hosting_core::{Answer, Context, Engine, Lsn};
-use hosting_journal::{Journal, Options, RealFiles, Recovered, State};
+use hosting_core::{CommandOutcome, Context, Engine, Lsn};
+use hosting_journal::{Journal, Options, RealFiles, RecoverySummary, State};
 use hosting_shard::{ReplayedEngine, Shard};
 
 use crate::hall::new_engine;
@@ -61,7 +61,7 @@ fn options(folder: &Path) -> Options {
 }
 
 impl MeasuredShard {
-    pub fn open(folder: &Path) -> Result<(MeasuredShard, Recovered, Split), Failure> {
+    pub fn open(folder: &Path) -> Result<(MeasuredShard, RecoverySummary, Split), Failure> {
         let mut engine = new_engine()?;
         let began = Instant::now();
         let mut replay = TimedReplay { state: ReplayedEngine::new(&mut engine), began, split: Split::default() };
@@ -88,9 +88,9 @@ impl MeasuredShard {
     }
 
     /// Runs one command that must succeed. Returns its value and its LSN.
-    pub fn ask<T>(
+    pub fn execute<T>(
         &self,
-        command: impl FnOnce(&mut Engine, &mut Context<'_>) -> Answer<T>,
+        command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<T>,
     ) -> Result<(T, Lsn), Failure> {
         let answer = self.0.run(command);
         answer.result.map(|value| (value, answer.wait)).map_err(|refusal| wrong(format!("refused: {refusal:?}")))

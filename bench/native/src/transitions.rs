@@ -93,12 +93,12 @@ impl Crowd {
         };
         if !player.is_connected {
             let connect = Connect { lobby: player.lobby, player_token: token, idempotency: None };
-            let ((), lsn) = shard.ask(|engine, context| engine.connected(context, &connect))?;
+            let ((), lsn) = shard.execute(|engine, context| engine.connected(context, &connect))?;
             player.is_connected = true;
             return Ok(lsn);
         }
         let disconnect = Disconnect { lobby: player.lobby, player_token: token, hold_ms: None, idempotency: None };
-        let ((), lsn) = shard.ask(|engine, context| engine.disconnected(context, &disconnect))?;
+        let ((), lsn) = shard.execute(|engine, context| engine.disconnected(context, &disconnect))?;
         player.token = None;
         Ok(lsn)
     }
@@ -115,7 +115,7 @@ pub fn reserve(shard: &MeasuredShard, lobby: Id, source: u64) -> Result<(String,
         idempotency: None,
         channels: &[],
     };
-    let (placed, lsn) = shard.ask(|engine, context| engine.join(context, &join))?;
+    let (placed, lsn) = shard.execute(|engine, context| engine.join(context, &join))?;
     match placed {
         Admission::Reserved(mut places) if places.tokens.len() == 1 => Ok((places.tokens.remove(0), lsn)),
         other => Err(wrong(format!("join gave {other:?}"))),
@@ -127,8 +127,8 @@ pub fn add_lobbies(shard: &MeasuredShard, first: u64, count: u64, places: u32) -
     let mut lobbies = Vec::with_capacity(count as usize);
     for number in first..first + count {
         let id = lobby_id(number);
-        shard.ask(|engine, context| engine.attach(context, &kind.attach(id)))?;
-        let ((), lsn) = shard.ask(|engine, context| engine.ready(context, id))?;
+        shard.execute(|engine, context| engine.attach(context, &kind.attach(id)))?;
+        let ((), lsn) = shard.execute(|engine, context| engine.ready(context, id))?;
         lobbies.push(id);
         if lsn > shard.journal().durable() + 4_096 {
             shard.flush();

@@ -55,14 +55,14 @@ fn context<'py>(py: Python<'py>, refusal: &Refusal) -> PyResult<Bound<'py, PyDic
 }
 
 /// Returns the value and LSN of an answer, or raises `Refused`.
-pub fn settled<T>(answer: core::Answer<T>) -> PyResult<(T, u64)> {
+pub fn resolve_outcome<T>(answer: core::CommandOutcome<T>) -> PyResult<(T, u64)> {
     let wait = answer.wait;
     answer.result.map(|value| (value, wait)).map_err(|refusal| Python::attach(|py| refused(py, &refusal, wait)))
 }
 
 /// Returns the LSN of an answer, or raises `Refused`.
-pub fn settled_lsn<T>(answer: core::Answer<T>) -> PyResult<u64> {
-    settled(answer).map(|(_, wait)| wait)
+pub fn resolve_lsn<T>(answer: core::CommandOutcome<T>) -> PyResult<u64> {
+    resolve_outcome(answer).map(|(_, wait)| wait)
 }
 
 fn array<const N: usize>(value: Borrowed<'_, '_, PyAny>, rule: &'static str) -> PyResult<[u8; N]> {
@@ -142,7 +142,7 @@ impl<'py, T: IntoPyObject<'py>> IntoPyObject<'py> for Sequence<T> {
 }
 
 /// Returns a random v4 UUID with the shard in its first 16 bits.
-pub fn fresh_lobby_id(shard: u16) -> PyResult<Id> {
+pub fn random_lobby_id(shard: u16) -> PyResult<Id> {
     let mut bytes: [u8; 16] = random_bytes()?;
     bytes[..2].copy_from_slice(&shard.to_be_bytes());
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
@@ -150,15 +150,15 @@ pub fn fresh_lobby_id(shard: u16) -> PyResult<Id> {
     Ok(Id(bytes))
 }
 
-pub fn random() -> PyResult<u64> {
+pub fn random_u64() -> PyResult<u64> {
     random_bytes().map(u64::from_ne_bytes)
 }
 
 fn random_bytes<const N: usize>() -> PyResult<[u8; N]> {
     let mut bytes = [0_u8; N];
     // SAFETY: pointer and length belong to one live, writable array.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != N as isize {
+    let filled_bytes = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if filled_bytes != N as isize {
         return Err(PyValueError::new_err("the kernel gave no random bytes"));
     }
     Ok(bytes)
@@ -292,7 +292,7 @@ impl Placed {
     pub fn of(placed: core::Admission, lobby: Option<Id>, wait: u64) -> Placed {
         match placed {
             core::Admission::Reserved(reservation) => Placed::reserved(reservation, wait),
-            core::Admission::Held(hold) => {
+            core::Admission::Hold(hold) => {
                 Placed { lobby: IdBytes(lobby.unwrap_or_default()), tokens: Vec::new(), hold: hold.0, wait }
             }
         }
@@ -309,8 +309,8 @@ pub struct Resolved {
 
 impl Resolved {
     pub fn of(py: Python<'_>, resolved: core::ResolvedHold) -> PyResult<Resolved> {
-        let (hold, wait) = (resolved.hold.0, resolved.answer.wait);
-        Ok(match resolved.answer.result {
+        let (hold, wait) = (resolved.hold.0, resolved.outcome.wait);
+        Ok(match resolved.outcome.result {
             Ok(reservation) => {
                 Resolved { hold, placed: Some(Py::new(py, Placed::reserved(reservation, wait))?), refusal: None }
             }

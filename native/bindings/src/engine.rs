@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hosting_core::{
-    Answer, Attach, ChannelId, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join,
-    KeyRing, Port as CorePort,
+    Attach, ChannelId, CommandOutcome, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id,
+    Join, KeyRing, Port as CorePort,
 };
 use hosting_shard::Shard;
 use parking_lot::RwLock;
@@ -16,9 +16,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::convert::{self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, settled, settled_lsn};
+use crate::convert::{
+    self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, resolve_lsn, resolve_outcome,
+};
 use crate::facts::{self, Facts};
-use crate::metrics::Recovered;
+use crate::metrics::RecoveryMetrics;
 use crate::servers::{Creation, ProcessCommands};
 use crate::{compaction, metrics};
 
@@ -32,7 +34,7 @@ pub struct Engine {
     /// Offset of the generations that `counts` returns. Lower generations belong to an earlier process.
     first_generation: u64,
     /// Result of the recovery, or `None` without a journal.
-    recovered: Option<Recovered>,
+    recovered: Option<RecoveryMetrics>,
 }
 
 /// State of the journal and the engine.
@@ -96,12 +98,12 @@ impl Engine {
             let (opened, recovered) = Shard::open(engine, options).map_err(|error| compaction::open_failed(&error))?;
             Ok((opened, Some(recovered)))
         })?;
-        let recovered = recovered.map(|journal| Recovered {
+        let recovered = recovered.map(|journal| RecoveryMetrics {
             events: journal.events,
             torn_bytes: journal.torn_bytes,
             took: started.elapsed(),
         });
-        opened.start_timer()?;
+        opened.start_expiry_thread()?;
         let first_generation = facts::wall_ms() << 20;
         let (keys, shard_number) = (RwLock::new(keys), shard);
         Ok(Engine { shard: opened, keys, hash, shard_number, first_generation, recovered })
@@ -151,8 +153,9 @@ impl Engine {
     }
 
     fn consume_mock(&self, namespace: IdBytes, token_id: IdBytes, player_token: &str) -> PyResult<u64> {
-        settled_lsn(
-            self.shard.ask(|engine, context| engine.consume_mock_token(context, namespace.0, token_id.0, player_token)),
+        resolve_lsn(
+            self.shard
+                .execute(|engine, context| engine.consume_mock_token(context, namespace.0, token_id.0, player_token)),
         )
     }
 
@@ -182,7 +185,8 @@ impl Engine {
     }
 
     fn channel_events(&self, channel: [u8; 16]) -> PyResult<(Vec<ChannelEvent>, u64)> {
-        let (events, wait) = settled(self.shard.ask(|engine, context| engine.channel_events(context, &channel)))?;
+        let (events, wait) =
+            resolve_outcome(self.shard.execute(|engine, context| engine.channel_events(context, &channel)))?;
         Ok((events.into_iter().map(|event| (event.ts_ms, IdBytes(event.lobby), event.token)).collect(), wait))
     }
 
@@ -199,7 +203,7 @@ impl Engine {
 
     fn note_human(&self, namespace: IdBytes, address: &[u8]) -> PyResult<u64> {
         let source = self.source(namespace, address);
-        settled_lsn(self.shard.ask(|engine, context| engine.record_captcha_pass(context, source)))
+        resolve_lsn(self.shard.execute(|engine, context| engine.record_captcha_pass(context, source)))
     }
 
     fn note_request(&self, namespace: IdBytes, address: &[u8]) {
@@ -311,20 +315,20 @@ impl Engine {
 
     fn recall(&self, idempotency: IdempotencyBytes) -> PyResult<Option<Placed>> {
         let mut starting = None;
-        let answer = self.shard.ask(|engine, context| {
+        let answer = self.shard.execute(|engine, context| {
             let answer = engine.recall_admission(context, &idempotency.0);
-            if let Ok(Some(hosting_core::Admission::Held(hold))) = &answer.result {
+            if let Ok(Some(hosting_core::Admission::Hold(hold))) = &answer.result {
                 starting = engine.lobby_of_hold(*hold);
             }
             answer
         });
-        let (placed, wait) = settled(answer)?;
+        let (placed, wait) = resolve_outcome(answer)?;
         Ok(placed.map(|placed| Placed::of(placed, starting, wait)))
     }
 
     fn recall_attach(&self, idempotency: IdempotencyBytes) -> PyResult<Option<(IdBytes, String, u64)>> {
-        let answer = self.shard.ask(|engine, context| engine.recall_attach(context, &idempotency.0));
-        let (attached, wait) = settled(answer)?;
+        let answer = self.shard.execute(|engine, context| engine.recall_attach(context, &idempotency.0));
+        let (attached, wait) = resolve_outcome(answer)?;
         Ok(attached.map(|attached| (IdBytes(attached.lobby), attached.lobby_token, wait)))
     }
 
@@ -335,7 +339,7 @@ impl Engine {
     #[pyo3(signature = (lobby, player_token, idempotency = None))]
     fn connected(&self, lobby: IdBytes, player_token: &str, idempotency: Option<IdempotencyBytes>) -> PyResult<u64> {
         let connect = Connect { lobby: lobby.0, player_token, idempotency: idempotency.map(|key| key.0) };
-        settled_lsn(self.shard.ask(|engine, context| engine.connected(context, &connect)))
+        resolve_lsn(self.shard.execute(|engine, context| engine.connected(context, &connect)))
     }
 
     #[pyo3(signature = (lobby, player_token, hold_ms = None, idempotency = None))]
@@ -348,30 +352,30 @@ impl Engine {
     ) -> PyResult<u64> {
         let idempotency = idempotency.map(|key| key.0);
         let disconnect = Disconnect { lobby: lobby.0, player_token, hold_ms, idempotency };
-        settled_lsn(self.shard.ask(|engine, context| engine.disconnected(context, &disconnect)))
+        resolve_lsn(self.shard.execute(|engine, context| engine.disconnected(context, &disconnect)))
     }
 
     fn ready(&self, lobby: IdBytes) -> PyResult<u64> {
-        settled_lsn(self.shard.ask(|engine, context| {
+        resolve_lsn(self.shard.execute(|engine, context| {
             engine.set_wall_clock(facts::wall_ms());
             engine.ready(context, lobby.0)
         }))
     }
 
     fn set_closed(&self, lobby: IdBytes, is_closed: bool) -> PyResult<u64> {
-        settled_lsn(self.shard.ask(|engine, context| engine.set_closed(context, lobby.0, is_closed)))
+        resolve_lsn(self.shard.execute(|engine, context| engine.set_closed(context, lobby.0, is_closed)))
     }
 
     fn set_state(&self, lobby: IdBytes, state: &[u8]) -> PyResult<u64> {
-        settled_lsn(self.shard.ask(|engine, context| engine.set_state(context, lobby.0, state)))
+        resolve_lsn(self.shard.execute(|engine, context| engine.set_state(context, lobby.0, state)))
     }
 
     #[pyo3(signature = (lobby, player_tokens = None))]
     fn heartbeat(&self, py: Python<'_>, lobby: IdBytes, player_tokens: Option<Vec<String>>) -> PyResult<u64> {
         let list: Option<Vec<&str>> = player_tokens.as_deref().map(strs);
         let answer =
-            py.detach(|| self.shard.ask(|engine, context| engine.heartbeat(context, lobby.0, list.as_deref())));
-        settled_lsn(answer)
+            py.detach(|| self.shard.execute(|engine, context| engine.heartbeat(context, lobby.0, list.as_deref())));
+        resolve_lsn(answer)
     }
 
     #[pyo3(signature = (namespaces, lobby, speaker = None))]
@@ -382,7 +386,7 @@ impl Engine {
         speaker: Option<IdBytes>,
     ) -> PyResult<(Option<Vec<u8>>, u64)> {
         let (namespaces, speaker) = (ids(namespaces), speaker.map(|lobby| lobby.0));
-        settled(self.shard.ask(|engine, context| engine.state(context, &namespaces, lobby.0, speaker)))
+        resolve_outcome(self.shard.execute(|engine, context| engine.state(context, &namespaces, lobby.0, speaker)))
     }
 
     #[pyo3(signature = (namespace, version, mode, region, ports, *, tags = None, max_players,
@@ -409,7 +413,7 @@ impl Engine {
         let ports: Vec<CorePort> =
             ports.into_iter().map(|(name, address, port, is_tls)| CorePort { name, address, port, is_tls }).collect();
         let attach = Attach {
-            id: convert::fresh_lobby_id(self.shard_number)?,
+            id: convert::random_lobby_id(self.shard_number)?,
             namespace: namespace.0,
             version: version.0,
             mode,
@@ -427,12 +431,12 @@ impl Engine {
             lobby_count_max,
             idempotency: idempotency.map(|key| key.0),
         };
-        let (attached, wait) = settled(self.shard.ask(|engine, context| engine.attach(context, &attach)))?;
+        let (attached, wait) = resolve_outcome(self.shard.execute(|engine, context| engine.attach(context, &attach)))?;
         Ok((IdBytes(attached.lobby), attached.lobby_token, wait))
     }
 
     fn detach(&self, namespaces: Vec<IdBytes>, lobby: IdBytes) -> PyResult<(bool, u64)> {
-        settled(self.shard.ask(|engine, context| engine.detach(context, &ids(namespaces), lobby.0)))
+        resolve_outcome(self.shard.execute(|engine, context| engine.detach(context, &ids(namespaces), lobby.0)))
     }
 
     fn lobby(&self, lobby: IdBytes) -> Option<Lobby> {
@@ -459,7 +463,7 @@ impl Engine {
     }
 
     fn read_facts(&self, py: Python<'_>, after_lsn: u64, limit: usize) -> PyResult<Facts> {
-        facts::read(py, &self.shard, after_lsn, limit)
+        facts::read_facts(py, &self.shard, after_lsn, limit)
     }
 
     fn acknowledge_facts(&self, lsn: u64) {
@@ -522,20 +526,20 @@ impl Engine {
     fn place(
         &self,
         channels: &[ChannelId],
-        command: impl FnOnce(&mut hosting_core::Engine, &mut Context<'_>) -> Answer<hosting_core::Admission>,
+        command: impl FnOnce(&mut hosting_core::Engine, &mut Context<'_>) -> CommandOutcome<hosting_core::Admission>,
     ) -> PyResult<Placed> {
         let mut starting = None;
-        let answer = self.shard.ask(|engine, context| {
+        let answer = self.shard.execute(|engine, context| {
             if !channels.is_empty() {
                 engine.set_wall_clock(facts::wall_ms());
             }
             let answer = command(engine, context);
-            if let Ok(hosting_core::Admission::Held(hold)) = &answer.result {
+            if let Ok(hosting_core::Admission::Hold(hold)) = &answer.result {
                 starting = engine.lobby_of_hold(*hold);
             }
             answer
         });
-        let (placed, wait) = settled(answer)?;
+        let (placed, wait) = resolve_outcome(answer)?;
         Ok(Placed::of(placed, starting, wait))
     }
 }

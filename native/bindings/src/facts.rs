@@ -16,14 +16,14 @@ pub fn wall_ms() -> u64 {
 
 /// Conversion of service time to the current wall clock.
 #[derive(Clone, Copy)]
-struct Wall {
+struct WallClock {
     now_ms: u64,
     service_ms: Ms,
 }
 
-impl Wall {
-    fn of(shard: &Shard) -> Wall {
-        Wall { now_ms: wall_ms(), service_ms: shard.now() }
+impl WallClock {
+    fn now(shard: &Shard) -> WallClock {
+        WallClock { now_ms: wall_ms(), service_ms: shard.now() }
     }
 
     fn at(self, service_ms: Ms) -> u64 {
@@ -55,42 +55,44 @@ pub struct Fact {
 }
 
 impl Fact {
-    fn of(fact: core::Fact, wall: Wall) -> Fact {
+    fn from_core(fact: core::Fact, wall_clock: WallClock) -> Fact {
         let (lobby, namespace) = (IdBytes(fact.lobby), IdBytes(fact.namespace));
-        let ts_ms = if fact.at == 0 { 0 } else { wall.at(fact.at) };
-        let of_kind = |kind| Fact { lsn: fact.lsn, kind, ts_ms, lobby, namespace, ..Fact::default() };
-        match fact.what {
-            LobbyFactKind::Created(about) => Fact { ts_ms: about.create_ts_ms, ..of_kind("made") }.with_details(*about),
-            LobbyFactKind::Ready => of_kind("ready"),
-            LobbyFactKind::Closed(true) => of_kind("closed"),
-            LobbyFactKind::Closed(false) => of_kind("opened"),
-            LobbyFactKind::Stopping => of_kind("stopping"),
+        let ts_ms = if fact.at == 0 { 0 } else { wall_clock.at(fact.at) };
+        let with_kind = |kind| Fact { lsn: fact.lsn, kind, ts_ms, lobby, namespace, ..Fact::default() };
+        match fact.kind {
+            LobbyFactKind::Created(details) => {
+                Fact { ts_ms: details.create_ts_ms, ..with_kind("made") }.with_details(*details)
+            }
+            LobbyFactKind::Ready => with_kind("ready"),
+            LobbyFactKind::Closed(true) => with_kind("closed"),
+            LobbyFactKind::Closed(false) => with_kind("opened"),
+            LobbyFactKind::Stopping => with_kind("stopping"),
             LobbyFactKind::Ended(ended) => {
                 let core::LobbyAttendance { player_ms, peak_players, connections } = ended.attendance;
                 Fact {
                     // The two clocks can differ by a millisecond.
-                    ts_ms: if ts_ms == 0 { 0 } else { ts_ms.max(ended.about.create_ts_ms) },
+                    ts_ms: if ts_ms == 0 { 0 } else { ts_ms.max(ended.details.create_ts_ms) },
                     reason: Some(reason_word(ended.reason)),
                     exit_code: ended.exit_code,
                     player_ms: Some(player_ms),
                     peak_players: Some(peak_players),
                     connections: Some(connections),
                     players: Some(ended.players.into()),
-                    ..of_kind("ended")
+                    ..with_kind("ended")
                 }
-                .with_details(ended.about)
+                .with_details(ended.details)
             }
         }
     }
 
-    fn with_details(self, about: core::LobbyDetails) -> Fact {
+    fn with_details(self, details: core::LobbyDetails) -> Fact {
         Fact {
-            version: Some(IdBytes(about.version)),
-            mode: Some(about.mode.into()),
-            region: Some(about.region.into()),
-            is_public: Some(about.is_public),
-            max_players: Some(about.max_players.into()),
-            create_ts_ms: Some(about.create_ts_ms),
+            version: Some(IdBytes(details.version)),
+            mode: Some(details.mode.into()),
+            region: Some(details.region.into()),
+            is_public: Some(details.is_public),
+            max_players: Some(details.max_players.into()),
+            create_ts_ms: Some(details.create_ts_ms),
             ..self
         }
     }
@@ -105,11 +107,12 @@ pub struct Facts {
 }
 
 /// Returns the durable facts after an LSN. Omits facts that are not durable yet.
-pub fn read(py: Python<'_>, shard: &Shard, after: Lsn, limit: usize) -> PyResult<Facts> {
+pub fn read_facts(py: Python<'_>, shard: &Shard, after: Lsn, limit: usize) -> PyResult<Facts> {
     let durable = shard.durable();
     let facts = shard.engine().read_facts(after, durable, limit);
-    let wall = Wall::of(shard);
+    let wall_clock = WallClock::now(shard);
     let (oldest, lost) = (facts.oldest, facts.lost);
-    let facts = facts.facts.into_iter().map(|fact| Py::new(py, Fact::of(fact, wall))).collect::<PyResult<_>>()?;
+    let facts =
+        facts.facts.into_iter().map(|fact| Py::new(py, Fact::from_core(fact, wall_clock))).collect::<PyResult<_>>()?;
     Ok(Facts { facts, oldest, lost })
 }

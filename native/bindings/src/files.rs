@@ -15,21 +15,21 @@ type Step = (String, PathBuf, u32, PyBackedBytes);
 /// Runs file changes in order. `pyservice/_native.pyi` documents the contract.
 #[pyfunction]
 pub fn change_files(py: Python<'_>, steps: Vec<Step>) -> PyResult<()> {
-    if let Some((what, ..)) = steps.iter().find(|(what, ..)| !KNOWN.contains(&what.as_str())) {
-        return Err(PyValueError::new_err(format!("no step {what:?}")));
+    if let Some((kind, ..)) = steps.iter().find(|(kind, ..)| !STEP_KINDS.contains(&kind.as_str())) {
+        return Err(PyValueError::new_err(format!("no step {kind:?}")));
     }
-    let done = py.detach(|| steps.iter().try_for_each(|step| take(step).map_err(|error| (error, &step.1))));
-    done.map_err(|(error, path)| os_error(&error, path))
+    let result = py.detach(|| steps.iter().try_for_each(|step| run_step(step).map_err(|error| (error, &step.1))));
+    result.map_err(|(error, path)| os_error(&error, path))
 }
 
-const KNOWN: [&str; 5] = ["folder", "group", "file", "put", "try"];
+const STEP_KINDS: [&str; 5] = ["folder", "group", "file", "put", "try"];
 
-fn take((what, path, mode, content): &Step) -> io::Result<()> {
-    match what.as_str() {
+fn run_step((kind, path, mode, content): &Step) -> io::Result<()> {
+    match kind.as_str() {
         "folder" => DirBuilder::new().mode(*mode).create(path),
         "group" => match DirBuilder::new().mode(*mode).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            done => done,
+            result => result,
         },
         "file" => OpenOptions::new().write(true).create_new(true).mode(*mode).open(path)?.write_all(content),
         // Kernel files take their content in one write.

@@ -26,14 +26,14 @@ const LOBBY_ENDS: [EndReason; 5] =
     [EndReason::Exited, EndReason::StartTimeout, EndReason::Silent, EndReason::Removed, EndReason::Stopped];
 
 /// Result of the journal recovery.
-pub struct Recovered {
+pub struct RecoveryMetrics {
     pub events: u64,
     pub torn_bytes: u64,
     pub took: Duration,
 }
 
 /// Returns the metrics text. `recovered` is `None` without a journal.
-pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id, String>) -> String {
+pub fn render(shard: &Shard, recovered: Option<&RecoveryMetrics>, labels: &HashMap<Id, String>) -> String {
     let engine = shard.engine();
     let counts = engine.namespace_counts();
     let (violations, find_work) = (engine.ledger_violations(), engine.find_candidates_visited());
@@ -226,7 +226,7 @@ impl Page {
         self.single("hosting_journal_compaction_failed", "gauge", "1 when the last compaction failed.", failed);
     }
 
-    fn recovered(&mut self, recovered: &Recovered) {
+    fn recovered(&mut self, recovered: &RecoveryMetrics) {
         self.single(
             "hosting_journal_recovered_events",
             "gauge",

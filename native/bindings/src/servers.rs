@@ -8,7 +8,7 @@ use hosting_shard::Shard;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::convert::{self, IdBytes, Sequence, settled, settled_lsn};
+use crate::convert::{self, IdBytes, Sequence, resolve_lsn, resolve_outcome};
 use crate::facts;
 
 /// Requested port: name, protocol, kind ("number", "host" or "range"), and first and last number of a range.
@@ -114,7 +114,7 @@ impl LobbyTemplate {
     ) -> PyResult<R> {
         let tags: Vec<_> = self.tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let lobby = Attach {
-            id: convert::fresh_lobby_id(shard_number)?,
+            id: convert::random_lobby_id(shard_number)?,
             namespace,
             version,
             mode: &self.mode,
@@ -137,7 +137,7 @@ impl LobbyTemplate {
             publicity: if self.is_public { Publicity::Public } else { Publicity::Private },
             lobby_config: self.lobby_config.as_deref(),
             ports: &port_requests(&self.ports)?,
-            random: convert::random()?,
+            random: convert::random_u64()?,
         }))
     }
 }
@@ -270,18 +270,18 @@ pub struct ProcessCommands {
 impl ProcessCommands {
     fn start_idle(&self, namespace: IdBytes, version: IdBytes, make: &LobbyTemplate) -> PyResult<(IdBytes, u64)> {
         let answer = make.with(self.shard_number, namespace.0, version.0, |template| {
-            self.shard.ask(|engine, context| engine.start_idle(context, template))
+            self.shard.execute(|engine, context| engine.start_idle(context, template))
         })?;
-        settled(answer).map(|(lobby, wait)| (IdBytes(lobby), wait))
+        resolve_outcome(answer).map(|(lobby, wait)| (IdBytes(lobby), wait))
     }
 
     fn stop(&self, lobby: IdBytes, only_if_idle: bool) -> PyResult<(bool, u64)> {
-        settled(self.shard.ask(|engine, context| engine.stop(context, lobby.0, only_if_idle)))
+        resolve_outcome(self.shard.execute(|engine, context| engine.stop(context, lobby.0, only_if_idle)))
     }
 
     #[pyo3(signature = (lobby, exit_code = None))]
     fn exited(&self, lobby: IdBytes, exit_code: Option<i32>) -> PyResult<(bool, u64)> {
-        settled(self.shard.ask(|engine, context| engine.process_exited(context, lobby.0, exit_code)))
+        resolve_outcome(self.shard.execute(|engine, context| engine.process_exited(context, lobby.0, exit_code)))
     }
 
     fn lobby_token(&self, lobby: IdBytes) -> Option<String> {
@@ -291,8 +291,8 @@ impl ProcessCommands {
     fn wanted_since(&self, after: u64) -> (u64, bool, Vec<(IdBytes, bool)>, Vec<IdBytes>) {
         let desired = self.shard.engine().desired_lobbies_since(after);
         let lobbies = desired.lobbies.iter().map(|one| (IdBytes(one.lobby), one.is_stopping));
-        let gone = desired.gone.into_iter().map(IdBytes);
-        (desired.sequence, desired.is_complete, lobbies.collect(), gone.collect())
+        let removed = desired.removed.into_iter().map(IdBytes);
+        (desired.sequence, desired.is_complete, lobbies.collect(), removed.collect())
     }
 
     fn take_touched(&self, py: Python<'_>) -> PyResult<Vec<SupplyGroup>> {
@@ -321,29 +321,32 @@ impl ProcessCommands {
         region: &str,
         ports: Vec<PortArgument>,
     ) -> PyResult<(Sequence<LeasedPort>, u64)> {
-        let (owner, namespace, random) = (owner.0, namespace.0, convert::random()?);
+        let (owner, namespace, random) = (owner.0, namespace.0, convert::random_u64()?);
         let request = LeaseRequest { owner, namespace, region, ports: &port_requests(&ports)?, random };
-        let (leased, wait) = settled(self.shard.ask(|engine, context| engine.lease_ports(context, &request)))?;
+        let (leased, wait) =
+            resolve_outcome(self.shard.execute(|engine, context| engine.lease_ports(context, &request)))?;
         Ok((Sequence(leased.iter().map(LeasedPort::from).collect()), wait))
     }
 
     fn set_backends(&self, owner: IdBytes, backends: Vec<BackendArgument>) -> PyResult<u64> {
         let backends: Vec<_> =
             backends.iter().map(|(name, address, port)| (name.as_str(), address.as_str(), *port)).collect();
-        settled_lsn(self.shard.ask(|engine, context| engine.set_backends(context, owner.0, &backends)))
+        resolve_lsn(self.shard.execute(|engine, context| engine.set_backends(context, owner.0, &backends)))
     }
 
     fn end_lease(&self, owner: IdBytes) -> PyResult<(bool, u64)> {
-        settled(self.shard.ask(|engine, context| engine.end_lease(context, owner.0)))
+        resolve_outcome(self.shard.execute(|engine, context| engine.end_lease(context, owner.0)))
     }
 
     fn replace_port(&self, owner: IdBytes, name: &str, refused: u16) -> PyResult<(Option<u16>, u64)> {
-        let random = convert::random()?;
-        settled(self.shard.ask(|engine, context| engine.replace_port(context, owner.0, name, refused, random)))
+        let random = convert::random_u64()?;
+        resolve_outcome(
+            self.shard.execute(|engine, context| engine.replace_port(context, owner.0, name, refused, random)),
+        )
     }
 
     fn ports_returned(&self, owner: IdBytes) -> PyResult<(bool, u64)> {
-        settled(self.shard.ask(|engine, context| engine.return_ports(context, owner.0)))
+        resolve_outcome(self.shard.execute(|engine, context| engine.return_ports(context, owner.0)))
     }
 
     fn routes_since(&self, py: Python<'_>, after: u64) -> PyResult<Routes> {

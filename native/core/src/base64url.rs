@@ -5,23 +5,23 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 const INVALID: u32 = 1 << 31;
 
 /// 6-bit value of each character, shifted to its bits in a group of four characters. Indexed by position and character.
-const PLACED: [[u32; 256]; 4] = {
-    let mut placed = [[INVALID; 256]; 4];
+const DECODE_TABLES: [[u32; 256]; 4] = {
+    let mut tables = [[INVALID; 256]; 4];
     let mut value = 0;
     while value < 64 {
         let character = ALPHABET[value] as usize;
-        placed[0][character] = (value as u32) << 18;
-        placed[1][character] = (value as u32) << 12;
-        placed[2][character] = (value as u32) << 6;
-        placed[3][character] = value as u32;
+        tables[0][character] = (value as u32) << 18;
+        tables[1][character] = (value as u32) << 12;
+        tables[2][character] = (value as u32) << 6;
+        tables[3][character] = value as u32;
         value += 1;
     }
-    placed
+    tables
 };
 
 #[inline]
-fn value(place: usize, character: u8) -> u32 {
-    PLACED[place][usize::from(character)]
+fn value(group: usize, character: u8) -> u32 {
+    DECODE_TABLES[group][usize::from(character)]
 }
 
 const LONGEST: usize = 80;
@@ -32,16 +32,16 @@ pub(crate) fn encode_into(bytes: &[u8], text: &mut String) {
     let mut at = 0;
     let mut chunks = bytes.chunks_exact(3);
     for (chunk, characters) in (&mut chunks).zip(buffer.chunks_exact_mut(4)) {
-        characters.copy_from_slice(&spell(chunk[0], chunk[1], chunk[2]));
+        characters.copy_from_slice(&encode_group(chunk[0], chunk[1], chunk[2]));
         at += 4;
     }
     match chunks.remainder() {
         [first] => {
-            buffer[at..at + 2].copy_from_slice(&spell(*first, 0, 0)[..2]);
+            buffer[at..at + 2].copy_from_slice(&encode_group(*first, 0, 0)[..2]);
             at += 2;
         }
         [first, second] => {
-            buffer[at..at + 3].copy_from_slice(&spell(*first, *second, 0)[..3]);
+            buffer[at..at + 3].copy_from_slice(&encode_group(*first, *second, 0)[..3]);
             at += 3;
         }
         _ => {}
@@ -50,7 +50,7 @@ pub(crate) fn encode_into(bytes: &[u8], text: &mut String) {
 }
 
 #[inline]
-fn spell(first: u8, second: u8, third: u8) -> [u8; 4] {
+fn encode_group(first: u8, second: u8, third: u8) -> [u8; 4] {
     [
         ALPHABET[usize::from(first >> 2)],
         ALPHABET[usize::from((first & 3) << 4 | second >> 4)],
@@ -65,25 +65,25 @@ pub(crate) fn decode<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
         return None;
     }
     let mut bytes = [0u8; N];
-    let mut seen = 0u32;
-    let mut whole = text.chunks_exact(4);
-    let mut places = bytes.chunks_exact_mut(3);
-    for (c, place) in (&mut whole).zip(&mut places) {
+    let mut combined = 0u32;
+    let mut chunks = text.chunks_exact(4);
+    let mut groups = bytes.chunks_exact_mut(3);
+    for (c, group) in (&mut chunks).zip(&mut groups) {
         let word = value(0, c[0]) | value(1, c[1]) | value(2, c[2]) | value(3, c[3]);
-        seen |= word;
-        place.copy_from_slice(&word.to_be_bytes()[1..]);
+        combined |= word;
+        group.copy_from_slice(&word.to_be_bytes()[1..]);
     }
-    let tail = places.into_remainder();
-    let word = match *whole.remainder() {
+    let tail = groups.into_remainder();
+    let word = match *chunks.remainder() {
         [] => 0,
         [a, b] => value(0, a) | value(1, b),
         [a, b, c] => value(0, a) | value(1, b) | value(2, c),
         _ => INVALID,
     };
-    let [_, spelled @ ..] = word.to_be_bytes();
-    tail.copy_from_slice(&spelled[..tail.len()]);
-    let has_bits_left = spelled[N % 3..].iter().any(|byte| *byte != 0);
-    ((seen | word) & INVALID == 0 && !has_bits_left).then_some(bytes)
+    let [_, decoded @ ..] = word.to_be_bytes();
+    tail.copy_from_slice(&decoded[..tail.len()]);
+    let has_unused_bits = decoded[N % 3..].iter().any(|byte| *byte != 0);
+    ((combined | word) & INVALID == 0 && !has_unused_bits).then_some(bytes)
 }
 
 #[cfg(test)]

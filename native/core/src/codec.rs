@@ -5,35 +5,35 @@ use crate::journal_event::ApplyError;
 
 /// Short or malformed input is an error, never a panic.
 pub(crate) struct Reader<'a> {
-    rest: &'a [u8],
+    remaining: &'a [u8],
 }
 
 const SHORT: ApplyError = ApplyError::Malformed("ends in the middle");
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes }
+        Reader { remaining: bytes }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.rest.is_empty()
+        self.remaining.is_empty()
     }
 
     #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], ApplyError> {
-        if len > self.rest.len() {
+        if len > self.remaining.len() {
             return Err(SHORT);
         }
-        let (taken, rest) = self.rest.split_at(len);
-        self.rest = rest;
-        Ok(taken)
+        let (bytes, remaining) = self.remaining.split_at(len);
+        self.remaining = remaining;
+        Ok(bytes)
     }
 
     #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], ApplyError> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(SHORT)?;
-        self.rest = rest;
-        Ok(*taken)
+        let (bytes, remaining) = self.remaining.split_first_chunk::<N>().ok_or(SHORT)?;
+        self.remaining = remaining;
+        Ok(*bytes)
     }
 
     #[inline]

@@ -55,7 +55,7 @@ pub struct Context<'a> {
 
 /// Result of a command, with the LSN that must be durable before the result may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer<T> {
+pub struct CommandOutcome<T> {
     pub result: Result<T, Refusal>,
     /// 0 if the result may be sent at once.
     pub wait: Lsn,
@@ -178,14 +178,14 @@ pub struct Reservation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Admission {
     Reserved(Reservation),
-    Held(HoldId),
+    Hold(HoldId),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResolvedHold {
     pub hold: HoldId,
     /// Answer to every request that shares the hold.
-    pub answer: Answer<Reservation>,
+    pub outcome: CommandOutcome<Reservation>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -433,7 +433,7 @@ pub struct DesiredLobbyChanges {
     /// True if `lobbies` holds all desired lobbies.
     pub is_complete: bool,
     pub lobbies: Vec<DesiredLobby>,
-    pub gone: Vec<Id>,
+    pub removed: Vec<Id>,
 }
 
 /// Starting and empty lobbies of one namespace, version, mode and region.

@@ -41,15 +41,15 @@ impl DesiredLobbies {
 
     pub(crate) fn since(&self, after: u64) -> DesiredLobbyChanges {
         let (is_complete, changed) = self.changes.since(after, u64::MAX);
-        let (mut lobbies, mut gone) = (Vec::new(), Vec::new());
+        let (mut lobbies, mut removed) = (Vec::new(), Vec::new());
         for lobby in changed {
             match self.is_stopping.get(&lobby) {
                 Some(&is_stopping) => lobbies.push(DesiredLobby { lobby, is_stopping }),
-                None if !is_complete => gone.push(lobby),
+                None if !is_complete => removed.push(lobby),
                 None => {}
             }
         }
-        DesiredLobbyChanges { sequence: self.changes.sequence(), is_complete, lobbies, gone }
+        DesiredLobbyChanges { sequence: self.changes.sequence(), is_complete, lobbies, removed }
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
         desired.remove(id(3));
         let next = desired.since(3);
         assert_eq!((next.is_complete, next.sequence), (false, 5));
-        assert_eq!((next.lobbies, next.gone), (vec![DesiredLobby { lobby: id(1), is_stopping: true }], vec![id(2)]));
-        assert_eq!(desired.since(0).gone, [], "a complete list needs no ends");
+        assert_eq!((next.lobbies, next.removed), (vec![DesiredLobby { lobby: id(1), is_stopping: true }], vec![id(2)]));
+        assert_eq!(desired.since(0).removed, [], "a complete list needs no ends");
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
         }
         let all = desired.since(early);
         assert!(all.is_complete);
-        assert_eq!((all.lobbies.len(), all.gone.len()), (1, 0));
+        assert_eq!((all.lobbies.len(), all.removed.len()), (1, 0));
         assert_eq!(desired.ended.len(), MAX_REMEMBERED_ENDS);
     }
 }

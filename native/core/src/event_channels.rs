@@ -35,8 +35,9 @@ impl EventChannels {
     pub(crate) fn add(&mut self, lsn: Lsn, sent: impl Iterator<Item = (ChannelId, SentToken)>) {
         for (index, (channel, one)) in (0u8..).zip(sent) {
             self.insert(channel, (lsn, index), one);
-            let known = self.by_channel.range((channel, (0, 0))..=(channel, (Lsn::MAX, u8::MAX)));
-            let (oldest, count) = known.fold((None, 0), |(oldest, count), (key, _)| (oldest.or(Some(*key)), count + 1));
+            let channel_tokens = self.by_channel.range((channel, (0, 0))..=(channel, (Lsn::MAX, u8::MAX)));
+            let (oldest, count) =
+                channel_tokens.fold((None, 0), |(oldest, count), (key, _)| (oldest.or(Some(*key)), count + 1));
             if let Some(oldest) = oldest.filter(|_| count > MAX_TOKENS_PER_CHANNEL) {
                 self.remove(oldest);
             }
@@ -71,8 +72,8 @@ impl EventChannels {
     }
 
     pub(crate) fn tokens_of(&self, channel: &ChannelId, now: Ms) -> impl Iterator<Item = (Lsn, SentToken)> + '_ {
-        let known = self.by_channel.range((*channel, (0, 0))..=(*channel, (Lsn::MAX, u8::MAX)));
-        known.filter(move |(_, sent)| sent.deadline > now).map(|((_, (lsn, _)), sent)| (*lsn, *sent))
+        let channel_tokens = self.by_channel.range((*channel, (0, 0))..=(*channel, (Lsn::MAX, u8::MAX)));
+        channel_tokens.filter(move |(_, sent)| sent.deadline > now).map(|((_, (lsn, _)), sent)| (*lsn, *sent))
     }
 
     pub(crate) fn key_ids(&self, now: Ms) -> impl Iterator<Item = u16> + '_ {
@@ -127,8 +128,8 @@ mod tests {
         for lsn in 1..=100 {
             channels.add(lsn, [([7; 16], sent(1_000)), ([8; 16], sent(1_000))].into_iter());
         }
-        let kept: Vec<Lsn> = channels.tokens_of(&[7; 16], 0).map(|(lsn, _)| lsn).collect();
-        assert_eq!(kept, (37..=100).collect::<Vec<_>>());
+        let remaining: Vec<Lsn> = channels.tokens_of(&[7; 16], 0).map(|(lsn, _)| lsn).collect();
+        assert_eq!(remaining, (37..=100).collect::<Vec<_>>());
         assert_eq!(channels.by_deadline.len(), channels.by_channel.len());
     }
 

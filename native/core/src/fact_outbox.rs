@@ -21,7 +21,7 @@ pub struct Fact {
     /// Namespace id.
     pub namespace: Id,
     /// The reported change.
-    pub what: LobbyFactKind,
+    pub kind: LobbyFactKind,
 }
 
 /// The change that a fact reports.
@@ -36,7 +36,7 @@ pub enum LobbyFactKind {
     /// The lobby is stopping.
     Stopping,
     /// The lobby ended.
-    Ended(Box<Ended>),
+    Ended(Box<LobbyEnd>),
 }
 
 /// Attributes of a lobby that never change.
@@ -58,9 +58,9 @@ pub struct LobbyDetails {
 
 /// End of a lobby. The attributes are repeated in case `Created` was lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ended {
+pub struct LobbyEnd {
     /// Attributes of the lobby.
-    pub about: LobbyDetails,
+    pub details: LobbyDetails,
     /// Reason of the end.
     pub reason: EndReason,
     /// Exit code of the process, if known.
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn fact(lsn: Lsn) -> Fact {
-        Fact { lsn, at: lsn, lobby: Id([1; 16]), namespace: Id([2; 16]), what: LobbyFactKind::Ready }
+        Fact { lsn, at: lsn, lobby: Id([1; 16]), namespace: Id([2; 16]), kind: LobbyFactKind::Ready }
     }
 
     fn lsns(facts: &Facts) -> Vec<Lsn> {
@@ -199,6 +199,6 @@ mod tests {
 
     #[test]
     fn fact_is_small() {
-        assert!(size_of::<Fact>() <= 64 && size_of::<Ended>() <= 144, "100,000 of them wait for a missing reader");
+        assert!(size_of::<Fact>() <= 64 && size_of::<LobbyEnd>() <= 144, "100,000 of them wait for a missing reader");
     }
 }

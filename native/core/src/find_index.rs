@@ -27,17 +27,17 @@ impl LobbyGroupKey {
 }
 
 #[derive(Default)]
-struct FillOrders {
+struct FillOrder {
     ready: BTreeMap<u64, u32>,
     starting: BTreeMap<u64, u32>,
 }
 
-impl FillOrders {
-    fn order(&self, is_ready: bool) -> &BTreeMap<u64, u32> {
+impl FillOrder {
+    fn lobbies(&self, is_ready: bool) -> &BTreeMap<u64, u32> {
         if is_ready { &self.ready } else { &self.starting }
     }
 
-    fn order_mut(&mut self, is_ready: bool) -> &mut BTreeMap<u64, u32> {
+    fn lobbies_mut(&mut self, is_ready: bool) -> &mut BTreeMap<u64, u32> {
         if is_ready { &mut self.ready } else { &mut self.starting }
     }
 }
@@ -45,21 +45,21 @@ impl FillOrders {
 struct Group {
     key: LobbyGroupKey,
     lobbies: u32,
-    all: FillOrders,
-    by_tag: BTreeMap<u32, FillOrders>,
+    all_tags: FillOrder,
+    by_tag: BTreeMap<u32, FillOrder>,
 }
 
 pub(crate) struct FindIndex {
     groups: Vec<Option<Group>>,
     by_key: HashTable<u32>,
     vacant: Vec<u32>,
-    pub(crate) dirty: Vec<u32>,
+    pub(crate) stale: Vec<u32>,
     pub(crate) visited: u64,
 }
 
 impl FindIndex {
     pub(crate) fn new() -> FindIndex {
-        FindIndex { groups: Vec::new(), by_key: HashTable::new(), vacant: Vec::new(), dirty: Vec::new(), visited: 0 }
+        FindIndex { groups: Vec::new(), by_key: HashTable::new(), vacant: Vec::new(), stale: Vec::new(), visited: 0 }
     }
 
     pub(crate) fn find(&self, seed: &TableSeed, key: &LobbyGroupKey) -> Option<u32> {
@@ -76,7 +76,7 @@ impl FindIndex {
     }
 
     fn add(&mut self, seed: &TableSeed, key: LobbyGroupKey) -> u32 {
-        let group = Some(Group { key, lobbies: 0, all: FillOrders::default(), by_tag: BTreeMap::new() });
+        let group = Some(Group { key, lobbies: 0, all_tags: FillOrder::default(), by_tag: BTreeMap::new() });
         let number = match self.vacant.pop() {
             Some(number) => {
                 self.groups[number as usize] = group;
@@ -100,8 +100,8 @@ impl FindIndex {
             return;
         }
         let hash = group.key.hash(seed);
-        if let Ok(found) = self.by_key.find_entry(hash, |known| *known == number) {
-            found.remove();
+        if let Ok(entry) = self.by_key.find_entry(hash, |candidate| *candidate == number) {
+            entry.remove();
         }
         self.groups[number as usize] = None;
         self.vacant.push(number);
@@ -118,19 +118,19 @@ impl FindIndex {
     ) {
         let Some(group) = &mut self.groups[group as usize] else { return };
         if let Some((is_ready, key)) = from {
-            group.all.order_mut(is_ready).remove(&key);
+            group.all_tags.lobbies_mut(is_ready).remove(&key);
         }
         if let Some((is_ready, key)) = to {
-            group.all.order_mut(is_ready).insert(key, lobby);
+            group.all_tags.lobbies_mut(is_ready).insert(key, lobby);
         }
         for tag in tags {
-            let orders = group.by_tag.entry(*tag).or_default();
+            let tag_orders = group.by_tag.entry(*tag).or_default();
             if let Some((is_ready, key)) = from {
-                orders.order_mut(is_ready).remove(&key);
+                tag_orders.lobbies_mut(is_ready).remove(&key);
             }
             if let Some((is_ready, key)) = to {
-                orders.order_mut(is_ready).insert(key, lobby);
-            } else if orders.ready.is_empty() && orders.starting.is_empty() {
+                tag_orders.lobbies_mut(is_ready).insert(key, lobby);
+            } else if tag_orders.ready.is_empty() && tag_orders.starting.is_empty() {
                 group.by_tag.remove(tag);
             }
         }
@@ -146,15 +146,15 @@ impl FindIndex {
         has_tags: impl Fn(u32) -> bool,
     ) -> Option<(u64, u32)> {
         let group = self.groups[group as usize].as_ref()?;
-        let mut order = group.all.order(is_ready);
+        let mut lobbies_by_fill = group.all_tags.lobbies(is_ready);
         for tag in tags {
-            let of_tag = group.by_tag.get(tag)?.order(is_ready);
-            if of_tag.len() < order.len() {
-                order = of_tag;
+            let tag_lobbies = group.by_tag.get(tag)?.lobbies(is_ready);
+            if tag_lobbies.len() < lobbies_by_fill.len() {
+                lobbies_by_fill = tag_lobbies;
             }
         }
         let needs_check = tags.len() > 1;
-        for (key, lobby) in order.range(order_key(players, 0)..) {
+        for (key, lobby) in lobbies_by_fill.range(order_key(players, 0)..) {
             self.visited += 1;
             if !needs_check || has_tags(*lobby) {
                 return Some((*key, *lobby));

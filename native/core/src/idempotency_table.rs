@@ -210,7 +210,7 @@ impl IdempotencyTable {
     pub(crate) fn remove(&mut self, seed: &TableSeed, number: u32) {
         let entry = *self.get(number);
         let hash = seed.words(entry.key, u64::from(entry.key_more));
-        if let Ok(found) = self.index[part(hash)].find_entry(hash, |known| *known == number) {
+        if let Ok(found) = self.index[part(hash)].find_entry(hash, |candidate| *candidate == number) {
             found.remove();
         }
         let hash = seed.words(u64::from(number), 0);

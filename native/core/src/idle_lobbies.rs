@@ -39,7 +39,7 @@ impl Group {
 pub(crate) struct IdleLobbies {
     groups: BTreeMap<LobbyGroupKey, Group>,
     touched: BTreeSet<LobbyGroupKey>,
-    pub(crate) dirty: Vec<u32>,
+    pub(crate) stale: Vec<u32>,
 }
 
 impl IdleLobbies {

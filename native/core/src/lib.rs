@@ -13,7 +13,6 @@ pub mod refusal;
 pub mod token;
 
 mod base64url;
-mod captcha_passes;
 mod change_feed;
 mod codec;
 mod desired_lobbies;
@@ -32,12 +31,13 @@ mod slot;
 mod slot_holds;
 mod slot_ledger;
 mod slot_use;
-mod source_counts;
+mod source_captcha_passes;
+mod source_slot_counts;
 mod timer_wheel;
 
 pub use command::*;
 pub use engine::{Engine, EngineConfig};
-pub use fact_outbox::{Ended, Fact, Facts, LobbyAttendance, LobbyDetails, LobbyFactKind, MAX_STORED_FACTS};
+pub use fact_outbox::{Fact, Facts, LobbyAttendance, LobbyDetails, LobbyEnd, LobbyFactKind, MAX_STORED_FACTS};
 pub use journal_event::ApplyError;
 pub use keyed_hash::HashKey;
 pub use refusal::Refusal;

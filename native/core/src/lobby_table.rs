@@ -169,7 +169,7 @@ impl LobbyTable {
                 continue;
             }
             let id = tombstone.id;
-            if let Ok(found) = self.by_id.find_entry(id_hash(seed, id), |known| *known == number) {
+            if let Ok(found) = self.by_id.find_entry(id_hash(seed, id), |candidate| *candidate == number) {
                 found.remove();
             }
             self.records[number as usize] = TableEntry::Vacant;
@@ -185,7 +185,7 @@ impl LobbyTable {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, LobbyRecord<'_>)> {
-        (0..self.records.len() as u32).filter_map(|number| self.get(number).map(|known| (number, known)))
+        (0..self.records.len() as u32).filter_map(|number| self.get(number).map(|record| (number, record)))
     }
 
     pub(crate) fn len(&self) -> u32 {

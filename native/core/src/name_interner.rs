@@ -52,7 +52,7 @@ impl NameInterner {
         if symbol.uses > 0 {
             return;
         }
-        if let Ok(entry) = self.table.find_entry(seed.bytes(&symbol.bytes), |known| *known == number) {
+        if let Ok(entry) = self.table.find_entry(seed.bytes(&symbol.bytes), |candidate| *candidate == number) {
             entry.remove();
         }
         symbol.bytes = Box::default();

@@ -74,7 +74,7 @@ impl PortLeaseTable {
         {
             return None;
         }
-        let mut taken: [Vec<u16>; 2] = [Vec::new(), Vec::new()];
+        let mut drawn: [Vec<u16>; 2] = [Vec::new(), Vec::new()];
         let mut random = random;
         let mut ports = Vec::with_capacity(requests.len());
         for request in requests {
@@ -82,8 +82,8 @@ impl PortLeaseTable {
                 PortExposure::Number(_) => {
                     let family = usize::from(request.protocol.is_datagram());
                     random = spread(random);
-                    let number = self.pool(request.protocol).draw(random, &taken[family])?;
-                    taken[family].push(number);
+                    let number = self.pool(request.protocol).draw(random, &drawn[family])?;
+                    drawn[family].push(number);
                     PortExposure::Number(number)
                 }
                 other => other,

@@ -61,13 +61,13 @@ impl PortPool {
         [free, self.range.len() - free - quarantined, quarantined]
     }
 
-    pub(crate) fn draw(&self, random: u64, taken: &[u16]) -> Option<u16> {
+    pub(crate) fn draw(&self, random: u64, excluded: &[u16]) -> Option<u16> {
         let count = self.free.len();
-        if count <= taken.iter().filter(|number| self.is_free(**number)).count() {
+        if count <= excluded.iter().filter(|number| self.is_free(**number)).count() {
             return None;
         }
         let start = ((u128::from(random) * count as u128) >> 64) as usize;
-        self.free[start..].iter().chain(&self.free[..start]).find(|number| !taken.contains(number)).copied()
+        self.free[start..].iter().chain(&self.free[..start]).find(|number| !excluded.contains(number)).copied()
     }
 
     fn is_free(&self, number: u16) -> bool {
@@ -249,13 +249,13 @@ mod tests {
         pool.release_quarantined(31_003);
         let mut bytes = Vec::new();
         pool.write(&mut Writer { bytes: &mut bytes });
-        let mut again = PortPool::new(RANGE);
-        again.load(&mut Reader::new(&bytes)).expect("ours");
+        let mut restored = PortPool::new(RANGE);
+        restored.load(&mut Reader::new(&bytes)).expect("ours");
         let mut written = Vec::new();
-        again.write(&mut Writer { bytes: &mut written });
+        restored.write(&mut Writer { bytes: &mut written });
         assert_eq!(written, bytes);
-        again.release_quarantined(31_003);
-        assert_eq!((again.counts(31_003), numbers(&again)), (pool.counts(31_003), numbers(&pool)));
+        restored.release_quarantined(31_003);
+        assert_eq!((restored.counts(31_003), numbers(&restored)), (pool.counts(31_003), numbers(&pool)));
     }
 
     #[test]

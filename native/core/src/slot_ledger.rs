@@ -132,19 +132,19 @@ impl SlotLedger {
 
     #[inline]
     pub(crate) fn mark_presence_changed(&mut self, namespace: u32) {
-        let known = &mut self.namespaces[namespace as usize];
-        if !known.is_changed {
-            known.is_changed = true;
+        let namespace_ledger = &mut self.namespaces[namespace as usize];
+        if !namespace_ledger.is_changed {
+            namespace_ledger.is_changed = true;
             self.changed.push(namespace);
         }
     }
 
     pub(crate) fn presence_since(&mut self, after: u64) -> PresenceChanges {
         for namespace in core::mem::take(&mut self.changed) {
-            let known = &mut self.namespaces[namespace as usize];
-            known.is_changed = false;
-            if known.presence() != known.reported {
-                known.reported = known.presence();
+            let namespace_ledger = &mut self.namespaces[namespace as usize];
+            namespace_ledger.is_changed = false;
+            if namespace_ledger.presence() != namespace_ledger.reported {
+                namespace_ledger.reported = namespace_ledger.presence();
                 self.presence_changes.record(namespace);
             }
         }

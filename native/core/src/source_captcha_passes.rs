@@ -18,17 +18,17 @@ struct CaptchaPass {
 }
 
 #[derive(Default)]
-pub(crate) struct CaptchaPasses {
+pub(crate) struct SourceCaptchaPasses {
     by_source: BTreeMap<Source, CaptchaPass>,
     by_time: BTreeSet<(Ms, Source)>,
 }
 
-impl CaptchaPasses {
+impl SourceCaptchaPasses {
     /// Returns `(time of the last pass, requests since)`, or None without a pass in the last 12 h.
-    pub(crate) fn of(&self, source: Source, now: Ms) -> Option<(Ms, u32)> {
-        let known = self.by_source.get(&source)?;
-        let is_within_lifetime = now.saturating_sub(known.passed_at) < MAX_PASS_AGE_MS;
-        is_within_lifetime.then_some((known.passed_at, known.requests_since))
+    pub(crate) fn last_pass(&self, source: Source, now: Ms) -> Option<(Ms, u32)> {
+        let pass = self.by_source.get(&source)?;
+        let is_within_lifetime = now.saturating_sub(pass.passed_at) < MAX_PASS_AGE_MS;
+        is_within_lifetime.then_some((pass.passed_at, pass.requests_since))
     }
 
     /// Records a pass and drops expired passes. Only events drop passes, so that the stored state depends on events
@@ -55,8 +55,8 @@ impl CaptchaPasses {
     }
 
     pub(crate) fn count_request(&mut self, source: Source) {
-        if let Some(known) = self.by_source.get_mut(&source) {
-            known.requests_since = known.requests_since.saturating_add(1);
+        if let Some(pass) = self.by_source.get_mut(&source) {
+            pass.requests_since = pass.requests_since.saturating_add(1);
         }
     }
 
@@ -86,26 +86,26 @@ mod tests {
 
     #[test]
     fn oldest_pass_is_dropped_at_the_limit() {
-        let mut passes = CaptchaPasses::default();
+        let mut passes = SourceCaptchaPasses::default();
         for source in 0..MAX_ENTRIES as u64 + 5 {
             passes.record_pass(source + 1, source);
         }
         assert_eq!((passes.by_source.len(), passes.by_time.len()), (MAX_ENTRIES, MAX_ENTRIES));
-        assert_eq!(passes.of(5, 1_000_000), None);
-        assert_eq!(passes.of(6, 1_000_000), Some((5, 0)));
+        assert_eq!(passes.last_pass(5, 1_000_000), None);
+        assert_eq!(passes.last_pass(6, 1_000_000), Some((5, 0)));
     }
 
     #[test]
     fn new_pass_resets_the_request_count() {
-        let mut passes = CaptchaPasses::default();
+        let mut passes = SourceCaptchaPasses::default();
         passes.record_pass(7, 100);
         passes.count_request(7);
         passes.count_request(8);
-        assert_eq!(passes.of(7, 100), Some((100, 1)));
+        assert_eq!(passes.last_pass(7, 100), Some((100, 1)));
         passes.record_pass(7, 100);
         passes.record_pass(7, 200);
-        assert_eq!(passes.of(7, 200), Some((200, 0)));
+        assert_eq!(passes.last_pass(7, 200), Some((200, 0)));
         assert_eq!((passes.by_source.len(), passes.by_time.len()), (1, 1));
-        assert_eq!(passes.of(8, 200), None);
+        assert_eq!(passes.last_pass(8, 200), None);
     }
 }

@@ -50,11 +50,11 @@ impl SourceSlotCounts {
         }
         let hash = seed.words(source, u64::from(namespace));
         if let Ok(mut entry) = self.parts[part(hash)].find_entry(hash, |count| is(count, namespace, source)) {
-            let left = entry.get().slots.saturating_sub(slots);
-            if left == 0 {
+            let remaining = entry.get().slots.saturating_sub(slots);
+            if remaining == 0 {
                 entry.remove();
             } else {
-                entry.get_mut().slots = left;
+                entry.get_mut().slots = remaining;
             }
         } else {
             debug_assert!(false, "a source without a count");

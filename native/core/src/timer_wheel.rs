@@ -36,7 +36,7 @@ pub(crate) trait TimerNodes {
 pub(crate) enum WheelStep {
     /// This node is due. It stays in the wheel until it is removed.
     Due(u32),
-    Moved,
+    Advanced,
     Idle,
 }
 
@@ -121,7 +121,7 @@ impl TimerWheel {
         }
         self.remove(nodes, node);
         self.insert(nodes, node);
-        WheelStep::Moved
+        WheelStep::Advanced
     }
 
     /// Returns the next time with work for `step`, never later than the first deadline.
@@ -177,7 +177,7 @@ mod tests {
                     wheel.remove(nodes, node);
                     due.push(node);
                 }
-                WheelStep::Moved => {}
+                WheelStep::Advanced => {}
                 WheelStep::Idle => return due,
             }
         }
@@ -211,7 +211,7 @@ mod tests {
         let mut nodes = Nodes((0..4).map(|node| (TimerLinks::UNLINKED, 5_000 - node)).collect());
         (0..4).for_each(|node| wheel.insert(&mut nodes, node));
         let mut steps = 0;
-        while wheel.step(&mut nodes, 10_000) == WheelStep::Moved {
+        while wheel.step(&mut nodes, 10_000) == WheelStep::Advanced {
             steps += 1;
         }
         assert!(steps >= 4, "each node moved at least once");
@@ -248,11 +248,11 @@ mod tests {
                         model.sort_unstable();
                         let split = model.partition_point(|(deadline, _, _)| *deadline <= now);
                         let mut expected: Vec<(Ms, u32)> = model.drain(..split).map(|(at, _, n)| (at, n)).collect();
-                        let mut got: Vec<(Ms, u32)> = due.iter().map(|n| (nodes.0[*n as usize].1, *n)).collect();
-                        prop_assert!(got.is_sorted_by_key(|(at, _)| *at));
+                        let mut due_timers: Vec<(Ms, u32)> = due.iter().map(|n| (nodes.0[*n as usize].1, *n)).collect();
+                        prop_assert!(due_timers.is_sorted_by_key(|(at, _)| *at));
                         expected.sort_unstable();
-                        got.sort_unstable();
-                        prop_assert_eq!(got, expected);
+                        due_timers.sort_unstable();
+                        prop_assert_eq!(due_timers, expected);
                     }
                 }
                 let first = model.iter().map(|(at, _, _)| *at).min();

@@ -295,9 +295,9 @@ fn open<const N: usize>(token: &str, prefix: &str) -> Option<[u8; N]> {
 
 /// Reports whether the MAC after the first `body_len` bytes is correct. Compares in constant time.
 fn is_authentic(key: &[u8; 32], body: &[u8], body_len: usize) -> bool {
-    let mut given = [0u8; MAC_LEN];
-    given.copy_from_slice(&body[body_len..]);
-    core::hint::black_box(mac(key, &body[..body_len]) ^ u128::from_le_bytes(given)) == 0
+    let mut claimed_mac = [0u8; MAC_LEN];
+    claimed_mac.copy_from_slice(&body[body_len..]);
+    core::hint::black_box(mac(key, &body[..body_len]) ^ u128::from_le_bytes(claimed_mac)) == 0
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! Batches begin on sector boundaries, so that a write never changes a sector with acknowledged bytes.
 
 use crate::Lsn;
-use crate::clock::ClockRecord;
+use crate::service_clock::ClockRecord;
 
 pub(crate) const SECTOR: u64 = 512;
 /// Bytes of a batch header. A header lies within one sector, so that no crash splits it.
@@ -10,12 +10,12 @@ pub(crate) const HEADER: usize = 128;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HJB1");
 
-pub(crate) const fn to_sector(bytes: u64) -> u64 {
+pub(crate) const fn round_up_to_sector(bytes: u64) -> u64 {
     bytes.div_ceil(SECTOR) * SECTOR
 }
 
-pub(crate) const fn framed(length: u64) -> u64 {
-    to_sector(HEADER as u64 + length)
+pub(crate) const fn framed_bytes(length: u64) -> u64 {
+    round_up_to_sector(HEADER as u64 + length)
 }
 
 /// Identity of a segment file. Batches with another identity are left from an earlier use of the file.
@@ -41,24 +41,24 @@ pub(crate) struct Header {
 pub(crate) fn seal(buffer: &mut Vec<u8>, identity: &SegmentIdentity, header: &Header) {
     let payload_crc = crc32fast::hash(&buffer[HEADER..]);
     let mut bytes = [0_u8; HEADER];
-    let mut put = Put { bytes: &mut bytes, at: 0 };
-    put.put(&MAGIC.to_le_bytes());
-    put.put(&[0; 4]);
-    put.put(&identity.salt.to_le_bytes());
-    put.put(&identity.shard.to_le_bytes());
-    put.put(&[0; 2]);
-    put.put(&payload_crc.to_le_bytes());
-    put.put(&header.epoch.to_le_bytes());
-    put.put(&identity.segment.to_le_bytes());
-    put.put(&header.sequence.to_le_bytes());
-    put.put(&header.first_lsn.to_le_bytes());
-    put.put(&header.count.to_le_bytes());
-    put.put(&header.length.to_le_bytes());
-    put_clock(&mut put, &header.clock);
+    let mut fields = FieldWriter { bytes: &mut bytes, at: 0 };
+    fields.put(&MAGIC.to_le_bytes());
+    fields.put(&[0; 4]);
+    fields.put(&identity.salt.to_le_bytes());
+    fields.put(&identity.shard.to_le_bytes());
+    fields.put(&[0; 2]);
+    fields.put(&payload_crc.to_le_bytes());
+    fields.put(&header.epoch.to_le_bytes());
+    fields.put(&identity.segment.to_le_bytes());
+    fields.put(&header.sequence.to_le_bytes());
+    fields.put(&header.first_lsn.to_le_bytes());
+    fields.put(&header.count.to_le_bytes());
+    fields.put(&header.length.to_le_bytes());
+    write_clock(&mut fields, &header.clock);
     let crc = crc32fast::hash(&bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     buffer[..HEADER].copy_from_slice(&bytes);
-    buffer.resize(to_sector(buffer.len() as u64) as usize, 0);
+    buffer.resize(round_up_to_sector(buffer.len() as u64) as usize, 0);
 }
 
 /// Reads a batch header and the checksum of its payload. Returns `None` unless the header is valid for `identity`.
@@ -66,51 +66,51 @@ pub(crate) fn read_header(bytes: &[u8], identity: &SegmentIdentity) -> Option<(H
     if bytes.len() < HEADER || bytes[..4] != MAGIC.to_le_bytes() {
         return None;
     }
-    let mut take = Take { bytes: &bytes[4..HEADER] };
-    let crc = take.u32();
-    let is_ours = take.u64() == identity.salt && take.u16() == identity.shard;
-    if !is_ours || crc32fast::hash(&bytes[8..HEADER]) != crc {
+    let mut fields = FieldReader { bytes: &bytes[4..HEADER] };
+    let crc = fields.u32();
+    let is_same_segment = fields.u64() == identity.salt && fields.u16() == identity.shard;
+    if !is_same_segment || crc32fast::hash(&bytes[8..HEADER]) != crc {
         return None;
     }
-    take.u16(); // Zero, reserved for flags.
-    let payload_crc = take.u32();
-    let epoch = take.u64();
-    if take.u64() != identity.segment {
+    fields.u16(); // Zero, reserved for flags.
+    let payload_crc = fields.u32();
+    let epoch = fields.u64();
+    if fields.u64() != identity.segment {
         return None;
     }
     let header = Header {
         epoch,
-        sequence: take.u64(),
-        first_lsn: take.u64(),
-        count: take.u32(),
-        length: take.u32(),
-        clock: take_clock(&mut take),
+        sequence: fields.u64(),
+        first_lsn: fields.u64(),
+        count: fields.u32(),
+        length: fields.u32(),
+        clock: read_clock_record(&mut fields),
     };
     Some((header, payload_crc))
 }
 
 /// Reports whether a sector begins like a batch of this segment, valid or damaged.
-pub(crate) fn claims_segment(bytes: &[u8], identity: &SegmentIdentity) -> bool {
+pub(crate) fn begins_like_batch(bytes: &[u8], identity: &SegmentIdentity) -> bool {
     bytes.len() >= 16 && bytes[..4] == MAGIC.to_le_bytes() && bytes[8..16] == identity.salt.to_le_bytes()
 }
 
-pub(crate) struct Put<'a> {
+pub(crate) struct FieldWriter<'a> {
     pub bytes: &'a mut [u8],
     pub at: usize,
 }
 
-impl Put<'_> {
+impl FieldWriter<'_> {
     pub fn put(&mut self, field: &[u8]) {
         self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
         self.at += field.len();
     }
 }
 
-pub(crate) struct Take<'a> {
+pub(crate) struct FieldReader<'a> {
     pub bytes: &'a [u8],
 }
 
-impl<'a> Take<'a> {
+impl<'a> FieldReader<'a> {
     pub fn take(&mut self, length: usize) -> &'a [u8] {
         let (head, tail) = self.bytes.split_at(length);
         self.bytes = tail;
@@ -140,15 +140,15 @@ impl<'a> Take<'a> {
     }
 }
 
-pub(crate) fn put_clock(put: &mut Put<'_>, clock: &ClockRecord) {
-    put.put(&clock.boot_id);
-    put.put(&clock.boot_ms.to_le_bytes());
-    put.put(&clock.wall_ms.to_le_bytes());
-    put.put(&clock.service_ms.to_le_bytes());
+pub(crate) fn write_clock(fields: &mut FieldWriter<'_>, clock: &ClockRecord) {
+    fields.put(&clock.boot_id);
+    fields.put(&clock.boot_ms.to_le_bytes());
+    fields.put(&clock.wall_ms.to_le_bytes());
+    fields.put(&clock.service_ms.to_le_bytes());
 }
 
-pub(crate) fn take_clock(take: &mut Take<'_>) -> ClockRecord {
-    ClockRecord { boot_id: take.array(), boot_ms: take.u64(), wall_ms: take.u64(), service_ms: take.u64() }
+pub(crate) fn read_clock_record(fields: &mut FieldReader<'_>) -> ClockRecord {
+    ClockRecord { boot_id: fields.array(), boot_ms: fields.u64(), wall_ms: fields.u64(), service_ms: fields.u64() }
 }
 
 #[cfg(test)]
@@ -177,7 +177,7 @@ mod tests {
         #[test]
         fn what_was_sealed_is_read_back(payload in prop::collection::vec(any::<u8>(), 0..2_000)) {
             let (header, buffer) = sealed(&payload);
-            prop_assert_eq!(buffer.len() as u64, framed(payload.len() as u64));
+            prop_assert_eq!(buffer.len() as u64, framed_bytes(payload.len() as u64));
             prop_assert_eq!(buffer.len() as u64 % SECTOR, 0);
             let (read, payload_crc) = read_header(&buffer, &IDENTITY).expect("a whole header");
             prop_assert_eq!(read, header);

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::Lsn;
-use crate::batch::{HEADER, SECTOR, framed};
-use crate::segment::{HEADER_SPACE, Segment, payload_of};
+use crate::batch_format::{HEADER, SECTOR, framed_bytes};
+use crate::segment_format::{HEADER_SPACE, Segment, payload_capacity};
 
 /// Bytes that can still be submitted, including batch headers and padding.
 ///
@@ -25,45 +25,45 @@ pub struct Credit {
 
 const HEARTBEAT_SLACK: u64 = SECTOR;
 
-pub(crate) struct Pending {
-    pub place: Option<(Arc<Segment>, u64)>,
+pub(crate) struct PendingBatch {
+    pub position: Option<(Arc<Segment>, u64)>,
     pub bytes: Vec<u8>,
     pub first_lsn: Lsn,
     pub count: u32,
     pub since_ns: u64,
 }
 
-impl Pending {
+impl PendingBatch {
     fn payload(&self) -> u64 {
         (self.bytes.len() - HEADER) as u64
     }
 }
 
-pub(crate) struct Queue {
-    pending: VecDeque<Pending>,
-    fill: Option<(Arc<Segment>, u64)>,
+pub(crate) struct BatchQueue {
+    pending: VecDeque<PendingBatch>,
+    current: Option<(Arc<Segment>, u64)>,
     ready: VecDeque<Arc<Segment>>,
     payload: u64,
-    spare: Vec<u8>,
+    spare_buffer: Vec<u8>,
 }
 
-impl Queue {
+impl BatchQueue {
     pub fn new(segment_bytes: u64) -> Self {
         Self {
             pending: VecDeque::new(),
-            fill: None,
+            current: None,
             ready: VecDeque::new(),
-            payload: payload_of(segment_bytes),
-            spare: Vec::new(),
+            payload: payload_capacity(segment_bytes),
+            spare_buffer: Vec::new(),
         }
     }
 
     pub fn fill_from(&mut self, segment: Arc<Segment>, offset: u64) {
-        self.fill = Some((segment, offset));
+        self.current = Some((segment, offset));
     }
 
     pub fn leave_segment(&mut self, number: u64) {
-        if let Some((segment, offset)) = &mut self.fill
+        if let Some((segment, offset)) = &mut self.current
             && segment.identity.segment == number
         {
             *offset = segment.bytes;
@@ -73,8 +73,8 @@ impl Queue {
     pub fn add_ready(&mut self, segment: Arc<Segment>) {
         self.ready.push_back(segment);
         for index in 0..self.pending.len() {
-            if self.pending[index].place.is_none() {
-                self.pending[index].place = self.place(self.pending[index].payload());
+            if self.pending[index].position.is_none() {
+                self.pending[index].position = self.assign_position(self.pending[index].payload());
             }
         }
     }
@@ -84,35 +84,35 @@ impl Queue {
     }
 
     pub fn has_segment(&self) -> bool {
-        self.fill.is_some() || !self.ready.is_empty()
+        self.current.is_some() || !self.ready.is_empty()
     }
 
-    fn place(&mut self, payload: u64) -> Option<(Arc<Segment>, u64)> {
-        let needed = framed(payload);
-        let has_room = |fill: &(Arc<Segment>, u64)| fill.1 + needed <= fill.0.bytes;
-        if !self.fill.as_ref().is_some_and(has_room) {
+    fn assign_position(&mut self, payload: u64) -> Option<(Arc<Segment>, u64)> {
+        let needed = framed_bytes(payload);
+        let has_room = |current: &(Arc<Segment>, u64)| current.1 + needed <= current.0.bytes;
+        if !self.current.as_ref().is_some_and(has_room) {
             let next = self.ready.front()?;
             if HEADER_SPACE + needed > next.bytes {
                 return None;
             }
-            self.fill = self.ready.pop_front().map(|segment| (segment, HEADER_SPACE));
+            self.current = self.ready.pop_front().map(|segment| (segment, HEADER_SPACE));
         }
-        let (segment, offset) = self.fill.as_mut()?;
-        let place = (Arc::clone(segment), *offset);
+        let (segment, offset) = self.current.as_mut()?;
+        let position = (Arc::clone(segment), *offset);
         *offset += needed;
-        Some(place)
+        Some(position)
     }
 
     /// Appends events to the last batch, or begins a new batch. Only a new batch calls `now_ns`.
     pub fn push(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], now_ns: impl FnOnce() -> u64) {
         if let Some(last) = self.pending.back_mut() {
-            let grown = last.payload() + bytes.len() as u64;
-            let has_room = match (&last.place, &mut self.fill) {
-                (Some((segment, offset)), Some((_, end))) if offset + framed(grown) <= segment.bytes => {
-                    *end = offset + framed(grown);
+            let merged_payload = last.payload() + bytes.len() as u64;
+            let has_room = match (&last.position, &mut self.current) {
+                (Some((segment, offset)), Some((_, end))) if offset + framed_bytes(merged_payload) <= segment.bytes => {
+                    *end = offset + framed_bytes(merged_payload);
                     true
                 }
-                (None, _) => grown <= self.payload,
+                (None, _) => merged_payload <= self.payload,
                 _ => false,
             };
             if has_room && last.count.checked_add(count).is_some() {
@@ -125,25 +125,25 @@ impl Queue {
     }
 
     pub fn begin(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], since_ns: u64) {
-        let mut buffer = std::mem::take(&mut self.spare);
+        let mut buffer = std::mem::take(&mut self.spare_buffer);
         buffer.clear();
         buffer.resize(HEADER, 0);
         buffer.extend_from_slice(bytes);
         // While one batch waits for a segment, all later batches wait too, so that the order is kept.
-        let place = if self.is_blocked() { None } else { self.place(bytes.len() as u64) };
-        self.pending.push_back(Pending { place, bytes: buffer, first_lsn, count, since_ns });
+        let position = if self.is_blocked() { None } else { self.assign_position(bytes.len() as u64) };
+        self.pending.push_back(PendingBatch { position, bytes: buffer, first_lsn, count, since_ns });
     }
 
-    pub fn take(&mut self) -> Option<Pending> {
+    pub fn take(&mut self) -> Option<PendingBatch> {
         if self.can_take() { self.pending.pop_front() } else { None }
     }
 
     pub fn can_take(&self) -> bool {
-        self.pending.front().is_some_and(|first| first.place.is_some())
+        self.pending.front().is_some_and(|first| first.position.is_some())
     }
 
     pub fn is_blocked(&self) -> bool {
-        self.pending.back().is_some_and(|last| last.place.is_none())
+        self.pending.back().is_some_and(|last| last.position.is_none())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -154,9 +154,9 @@ impl Queue {
         self.pending.front().map(|first| first.since_ns)
     }
 
-    pub fn give_back(&mut self, buffer: Vec<u8>) {
+    pub fn recycle_buffer(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() <= 1024 * 1024 {
-            self.spare = buffer;
+            self.spare_buffer = buffer;
         }
     }
 
@@ -167,8 +167,8 @@ impl Queue {
         }
         // Counts the header of a new batch, because the writer can take the current batch at any time.
         let free = |(segment, offset): &(Arc<Segment>, u64)| (segment.bytes - offset).saturating_sub(HEADER as u64);
-        let rest = self.fill.as_ref().map_or(0, free);
-        let total = (rest + self.ready.len() as u64 * self.payload).saturating_sub(HEARTBEAT_SLACK);
+        let current_bytes = self.current.as_ref().map_or(0, free);
+        let total = (current_bytes + self.ready.len() as u64 * self.payload).saturating_sub(HEARTBEAT_SLACK);
         Credit { total, reserve: largest, largest }
     }
 }
@@ -176,7 +176,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::SegmentIdentity;
+    use crate::batch_format::SegmentIdentity;
     use crate::files::FileHandle;
     use proptest::prelude::*;
     use std::io;
@@ -225,12 +225,12 @@ mod tests {
         ]
     }
 
-    fn write_all(queue: &mut Queue, mut placed_to: (u64, u64)) -> Result<(u64, u64), TestCaseError> {
+    fn write_all(queue: &mut BatchQueue, mut placed_to: (u64, u64)) -> Result<(u64, u64), TestCaseError> {
         while let Some(batch) = queue.take() {
-            let (segment, offset) = batch.place.expect("taken batches have a place");
+            let (segment, offset) = batch.position.expect("taken batches have a place");
             prop_assert!((segment.identity.segment, offset) >= placed_to);
             prop_assert_eq!(offset % SECTOR, 0);
-            let end = offset + framed((batch.bytes.len() - HEADER) as u64);
+            let end = offset + framed_bytes((batch.bytes.len() - HEADER) as u64);
             prop_assert!(offset >= HEADER_SPACE && end <= BYTES);
             placed_to = (segment.identity.segment, end);
         }
@@ -244,7 +244,7 @@ mod tests {
         /// heartbeats.
         #[test]
         fn what_credit_allows_finds_its_place(steps in prop::collection::vec((step(), any::<bool>(), any::<bool>()), 1..80)) {
-            let mut queue = Queue::new(BYTES);
+            let mut queue = BatchQueue::new(BYTES);
             let mut segments = 3;
             for number in 1..=segments {
                 queue.add_ready(segment(number));
@@ -280,7 +280,7 @@ mod tests {
         /// Submissions up to `total - reserve` bytes leave `reserve` bytes free, or up to three sectors less.
         #[test]
         fn what_new_places_may_take_leaves_the_reserve(shares in prop::collection::vec(0..=1_000_u64, 1..60)) {
-            let mut queue = Queue::new(BYTES);
+            let mut queue = BatchQueue::new(BYTES);
             for number in 1..=3 {
                 queue.add_ready(segment(number));
             }

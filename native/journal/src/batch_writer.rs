@@ -5,14 +5,14 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use crate::batch::{self, HEADER, Header};
+use crate::batch_format::{self, HEADER, Header};
+use crate::batch_queue::PendingBatch;
 use crate::error::OpenError;
 use crate::files::write_all_at;
-use crate::journal::{Core, lock};
-use crate::queue::Pending;
+use crate::journal::{JournalCore, lock};
 use crate::stats::{BATCH_EVENT_BOUNDS, Histogram, SYNC_NS_BOUNDS};
 
-pub(crate) struct Writing {
+pub(crate) struct WriterState {
     pub sequence: u64,
 }
 
@@ -49,15 +49,15 @@ impl WriteFailure {
     }
 }
 
-impl Core {
+impl JournalCore {
     /// Makes the next batch durable and publishes it. Returns false if no batch was ready.
     ///
     /// After a failure the journal writes no more batches.
     pub fn commit(&self) -> Result<bool, WriteFailure> {
         let mut writing = lock(&self.writing);
         let Some(mut batch) = self.take_batch() else { return Ok(false) };
-        let Some((segment, offset)) = batch.place.take() else { return Ok(false) };
-        let started_ns = self.machine.elapsed_ns();
+        let Some((segment, offset)) = batch.position.take() else { return Ok(false) };
+        let started_ns = self.time_and_random.elapsed_ns();
         let header = Header {
             epoch: self.epoch,
             sequence: writing.sequence + 1,
@@ -66,11 +66,11 @@ impl Core {
             length: (batch.bytes.len() - HEADER) as u32,
             clock: self.clock.record(),
         };
-        batch::seal(&mut batch.bytes, &segment.identity, &header);
+        batch_format::seal(&mut batch.bytes, &segment.identity, &header);
         let written = write_all_at(segment.file.as_ref(), &batch.bytes, offset).map_err(|error| ("write", error));
         let synced = written.and_then(|()| segment.file.sync_data().map_err(|error| ("sync", error)));
         if let Err((operation, source)) = synced {
-            lock(&self.shared).is_dead = true;
+            lock(&self.shared).has_failed = true;
             return Err(WriteFailure {
                 operation,
                 path: self.folder.segment(segment.identity.segment),
@@ -79,18 +79,18 @@ impl Core {
             });
         }
         writing.sequence += 1;
-        self.publish(batch, &header, self.machine.elapsed_ns().saturating_sub(started_ns));
+        self.publish(batch, &header, self.time_and_random.elapsed_ns().saturating_sub(started_ns));
         Ok(true)
     }
 
-    fn take_batch(&self) -> Option<Pending> {
+    fn take_batch(&self) -> Option<PendingBatch> {
         let mut shared = lock(&self.shared);
-        if shared.is_dead {
+        if shared.has_failed {
             return None;
         }
         let batch = shared.queue.take()?;
         shared.in_flight_since_ns = Some(batch.since_ns);
-        if let Some((segment, _)) = &batch.place
+        if let Some((segment, _)) = &batch.position
             && shared.pool.write_to(segment.identity.segment)
         {
             self.pool_wake.notify_one();
@@ -98,7 +98,7 @@ impl Core {
         Some(batch)
     }
 
-    fn publish(&self, batch: Pending, header: &Header, took_ns: u64) {
+    fn publish(&self, batch: PendingBatch, header: &Header, took_ns: u64) {
         let mut shared = lock(&self.shared);
         let counters = &mut shared.counters;
         counters.batches += 1;
@@ -110,15 +110,15 @@ impl Core {
         }
         shared.in_flight_since_ns = None;
         shared.recorded_boot_ms = header.clock.boot_ms;
-        shared.queue.give_back(batch.bytes);
+        shared.queue.recycle_buffer(batch.bytes);
         self.durable.store(header.first_lsn + u64::from(header.count) - 1, Ordering::Release);
         drop(shared);
         if header.count > 0 {
-            self.wake.signal();
+            self.durable_signal.signal();
         }
     }
 
-    pub fn commit_or_die(&self) -> bool {
+    pub fn commit_or_abort(&self) -> bool {
         match self.commit() {
             Ok(was_written) => was_written,
             Err(failure) => (self.options.on_fatal)(&failure.into_open_error().to_string()),
@@ -128,19 +128,19 @@ impl Core {
     pub fn run_writer(&self) {
         loop {
             let mut shared = lock(&self.shared);
-            while !shared.queue.can_take() && !shared.is_closing && !shared.is_dead {
+            while !shared.queue.can_take() && !shared.is_closing && !shared.has_failed {
                 shared.is_writer_idle = true;
                 shared = self.writer_wake.wait(shared).unwrap_or_else(std::sync::PoisonError::into_inner);
                 shared.is_writer_idle = false;
             }
-            if shared.is_dead || (shared.is_closing && !shared.queue.can_take()) {
+            if shared.has_failed || (shared.is_closing && !shared.queue.can_take()) {
                 return;
             }
             drop(shared);
             // On a busy core, other threads can add events to this batch before the sync. On an idle core the call
             // returns at once.
             std::thread::yield_now();
-            self.commit_or_die();
+            self.commit_or_abort();
         }
     }
 }

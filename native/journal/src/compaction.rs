@@ -8,13 +8,13 @@ use crate::Lsn;
 use crate::error::OpenError;
 use crate::files::Files;
 use crate::folder::Folder;
-use crate::image::{self, Covered};
+use crate::image::{self, ImagePosition};
 use crate::options::{Options, State};
-use crate::reader::{Found, SegmentReader};
 use crate::recovery::{Replay, load_base};
+use crate::segment_reader::{SegmentEntry, SegmentReader};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compacted {
+pub struct CompactionResult {
     /// Last event of the new image. Without a new image, the last event of the existing image.
     pub lsn: Lsn,
     pub segments: u64,
@@ -32,47 +32,47 @@ pub fn write_compacted_image(
     options: Options,
     files: Arc<dyn Files>,
     state: &mut dyn State,
-) -> Result<Compacted, OpenError> {
+) -> Result<CompactionResult, OpenError> {
     options.check()?;
     let folder = Folder { files, path: options.dir.clone() };
-    let _held = folder.lock("compact.lock")?;
+    let _folder_lock = folder.lock("compact.lock")?;
     let listing = folder.list()?;
     let base = load_base(&folder, &options, &listing, state)?;
     let last = listing.segments.last_key_value().map_or(0, |(&number, _)| number);
     let mut replay = Replay::new(&folder, &options, state, base.cursor);
-    let mut covered = base.first_segment - 1;
-    let mut hole = None;
-    while covered + 1 < last && is_begun(&folder, &options, covered + 2)? {
-        let mut reader = SegmentReader::open(&folder, &options, covered + 1)?;
-        hole = Some(replay.apply_whole_batches(&mut reader, hole)?);
-        covered += 1;
+    let mut last_closed = base.first_segment - 1;
+    let mut log_end = None;
+    while last_closed + 1 < last && has_batch(&folder, &options, last_closed + 2)? {
+        let mut reader = SegmentReader::open(&folder, &options, last_closed + 1)?;
+        log_end = Some(replay.apply_whole_batches(&mut reader, log_end)?);
+        last_closed += 1;
     }
-    if let Some(hole) = hole {
+    if let Some(log_end) = log_end {
         // The next segment must continue the log. Otherwise the end of the last closed segment is missing.
-        replay.check_begins_after(covered + 1, hole)?;
+        replay.check_begins_after(last_closed + 1, log_end)?;
     }
-    let (cursor, segments) = (replay.cursor, covered + 1 - base.first_segment);
+    let (cursor, segments) = (replay.cursor, last_closed + 1 - base.first_segment);
     let (batches, events) = (replay.batches, replay.events);
-    let mut done = Compacted { lsn: cursor.lsn, segments, batches, events, image: None, image_bytes: 0 };
+    let mut result = CompactionResult { lsn: cursor.lsn, segments, batches, events, image: None, image_bytes: 0 };
     if segments > 0 {
-        let covered = Covered {
+        let position = ImagePosition {
             lsn: cursor.lsn,
             sequence: cursor.sequence,
-            segment: covered,
+            segment: last_closed,
             epoch: cursor.epoch,
             clock: cursor.clock.unwrap_or_default(),
         };
-        let (path, bytes) = image::write(&folder, &options, &covered, state)?;
-        done.image = Some(path);
-        done.image_bytes = bytes;
+        let (path, bytes) = image::write(&folder, &options, &position, state)?;
+        result.image = Some(path);
+        result.image_bytes = bytes;
     }
-    Ok(done)
+    Ok(result)
 }
 
 /// Reports whether the first batch of a segment is valid. The previous segment is then closed, complete and synced.
-fn is_begun(folder: &Folder, options: &Options, number: u64) -> Result<bool, OpenError> {
+fn has_batch(folder: &Folder, options: &Options, number: u64) -> Result<bool, OpenError> {
     let mut reader = SegmentReader::open(folder, options, number)?;
-    Ok(matches!(reader.next()?, Found::Batch(..)))
+    Ok(matches!(reader.next()?, SegmentEntry::Batch(..)))
 }
 
 /// Makes the kernel kill this process when its parent process ends. Fails if `parent` is no longer the parent.

@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::batch::{Put, Take, put_clock, take_clock};
-use crate::clock::ClockRecord;
+use crate::batch_format::{FieldReader, FieldWriter, read_clock_record, write_clock};
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, read_exact_at, write_all_at};
 use crate::folder::Folder;
 use crate::options::{Options, State};
-use crate::segment::{self, HEADER_SPACE};
+use crate::segment_format::{self, HEADER_SPACE};
+use crate::service_clock::ClockRecord;
 use crate::{FORMAT_VERSION, Lsn};
 
 const MAGIC: &[u8; 8] = b"HJIMAGE1";
@@ -19,7 +19,7 @@ const TRAILER: usize = 20;
 const CHUNK: usize = 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Covered {
+pub(crate) struct ImagePosition {
     pub lsn: Lsn,
     pub sequence: u64,
     /// Number of the last segment that the image covers. The log continues at the start of the next segment.
@@ -28,66 +28,66 @@ pub(crate) struct Covered {
     pub clock: ClockRecord,
 }
 
-fn encode_header(options: &Options, covered: &Covered) -> Vec<u8> {
+fn encode_header(options: &Options, position: &ImagePosition) -> Vec<u8> {
     let mut buffer = vec![0; HEADER_SPACE as usize];
     let end = buffer.len() - 4;
-    let mut put = Put { bytes: &mut buffer, at: 0 };
-    put.put(MAGIC);
-    put.put(&FORMAT_VERSION.to_le_bytes());
-    put.put(&options.shard.to_le_bytes());
-    put.put(&[0; 2]);
-    put.put(&covered.lsn.to_le_bytes());
-    put.put(&covered.sequence.to_le_bytes());
-    put.put(&covered.segment.to_le_bytes());
-    put.put(&covered.epoch.to_le_bytes());
-    put_clock(&mut put, &covered.clock);
-    put.at = FIXED;
-    segment::put_kinds(&mut put, options.kinds);
+    let mut fields = FieldWriter { bytes: &mut buffer, at: 0 };
+    fields.put(MAGIC);
+    fields.put(&FORMAT_VERSION.to_le_bytes());
+    fields.put(&options.shard.to_le_bytes());
+    fields.put(&[0; 2]);
+    fields.put(&position.lsn.to_le_bytes());
+    fields.put(&position.sequence.to_le_bytes());
+    fields.put(&position.segment.to_le_bytes());
+    fields.put(&position.epoch.to_le_bytes());
+    write_clock(&mut fields, &position.clock);
+    fields.at = FIXED;
+    segment_format::write_kinds(&mut fields, options.kinds);
     let crc = crc32fast::hash(&buffer[..end]);
     buffer[end..].copy_from_slice(&crc.to_le_bytes());
     buffer
 }
 
-fn decode_header(path: &Path, buffer: &[u8], options: &Options) -> Result<Covered, OpenError> {
+fn decode_header(path: &Path, buffer: &[u8], options: &Options) -> Result<ImagePosition, OpenError> {
     let damaged = |reason: &str| OpenError::Image { path: path.to_owned(), reason: reason.to_owned() };
     let (content, crc) = buffer.split_at(HEADER_SPACE as usize - 4);
-    let mut take = Take { bytes: content };
-    if take.take(8) != MAGIC {
+    let mut fields = FieldReader { bytes: content };
+    if fields.take(8) != MAGIC {
         return Err(damaged("not an image"));
     }
-    let version = take.u32();
+    let version = fields.u32();
     if version != FORMAT_VERSION {
         return Err(OpenError::Version { path: path.to_owned(), found: version, known: FORMAT_VERSION });
     }
     if crc32fast::hash(content).to_le_bytes() != crc {
         return Err(damaged("the checksum of its header is wrong"));
     }
-    let shard = take.u16();
-    take.take(2);
+    let shard = fields.u16();
+    fields.take(2);
     if shard != options.shard {
         return Err(OpenError::Shard { path: path.to_owned(), found: shard, expected: options.shard });
     }
-    let covered = Covered {
-        lsn: take.u64(),
-        sequence: take.u64(),
-        segment: take.u64(),
-        epoch: take.u64(),
-        clock: take_clock(&mut take),
+    let position = ImagePosition {
+        lsn: fields.u64(),
+        sequence: fields.u64(),
+        segment: fields.u64(),
+        epoch: fields.u64(),
+        clock: read_clock_record(&mut fields),
     };
-    let kinds = segment::take_kinds(&mut Take { bytes: &content[FIXED..] })
+    let kinds = segment_format::read_kinds(&mut FieldReader { bytes: &content[FIXED..] })
         .ok_or_else(|| damaged("its table of event kinds is cut short"))?;
-    segment::check_names(path, &kinds, options)?;
-    Ok(covered)
+    segment_format::check_kind_names(path, &kinds, options)?;
+    Ok(position)
 }
 
-struct Opened {
+struct OpenedImage {
     path: PathBuf,
     file: Box<dyn FileHandle>,
     header: Vec<u8>,
-    covered: Covered,
+    position: ImagePosition,
 }
 
-fn open(folder: &Folder, options: &Options, lsn: Lsn) -> Result<Opened, OpenError> {
+fn open(folder: &Folder, options: &Options, lsn: Lsn) -> Result<OpenedImage, OpenError> {
     let path = folder.image(lsn);
     let file = folder.open(&path, Access::Read)?;
     let mut header = vec![0; HEADER_SPACE as usize];
@@ -95,32 +95,32 @@ fn open(folder: &Folder, options: &Options, lsn: Lsn) -> Result<Opened, OpenErro
         io::ErrorKind::UnexpectedEof => OpenError::Image { path: path.clone(), reason: "it is too short".to_owned() },
         _ => OpenError::io_at("read", &path, 0, error),
     })?;
-    let covered = decode_header(&path, &header, options)?;
-    if covered.lsn != lsn {
-        let reason = format!("its header says event {}", covered.lsn);
+    let position = decode_header(&path, &header, options)?;
+    if position.lsn != lsn {
+        let reason = format!("its header says event {}", position.lsn);
         return Err(OpenError::Image { path, reason });
     }
-    Ok(Opened { path, file, header, covered })
+    Ok(OpenedImage { path, file, header, position })
 }
 
-pub(crate) fn read_covered(folder: &Folder, options: &Options, lsn: Lsn) -> Result<(Covered, u64), OpenError> {
+pub(crate) fn read_position(folder: &Folder, options: &Options, lsn: Lsn) -> Result<(ImagePosition, u64), OpenError> {
     let opened = open(folder, options, lsn)?;
     let length = opened.file.length().map_err(|error| OpenError::io("read", &opened.path, error))?;
-    Ok((opened.covered, length))
+    Ok((opened.position, length))
 }
 
 pub(crate) struct Image {
-    pub covered: Covered,
+    pub position: ImagePosition,
     pub path: PathBuf,
     content: Vec<u8>,
 }
 
 impl Image {
     pub fn read(folder: &Folder, options: &Options, lsn: Lsn) -> Result<Self, OpenError> {
-        let Opened { path, file, header, covered } = open(folder, options, lsn)?;
+        let OpenedImage { path, file, header, position } = open(folder, options, lsn)?;
         let mut content = Vec::new();
         check_content(&path, file.as_ref(), &header, Some(&mut content))?;
-        Ok(Self { covered, path, content })
+        Ok(Self { position, path, content })
     }
 
     pub fn load(&self, state: &mut dyn State) -> Result<(), OpenError> {
@@ -167,11 +167,11 @@ fn check_trailer(path: &Path, file: &dyn FileHandle, content_length: u64, crc: u
     let mut trailer = [0; TRAILER];
     let offset = HEADER_SPACE + content_length;
     read_exact_at(file, &mut trailer, offset).map_err(|error| OpenError::io_at("read", path, offset, error))?;
-    let mut take = Take { bytes: &trailer };
-    if take.take(8) != END_MAGIC || take.u64() != content_length {
+    let mut fields = FieldReader { bytes: &trailer };
+    if fields.take(8) != END_MAGIC || fields.u64() != content_length {
         return Err(damaged("its end is missing"));
     }
-    if take.u32() != crc {
+    if fields.u32() != crc {
         return Err(damaged("its checksum is wrong"));
     }
     Ok(())
@@ -212,13 +212,13 @@ impl Write for ImageWriter<'_> {
 pub(crate) fn write(
     folder: &Folder,
     options: &Options,
-    covered: &Covered,
+    position: &ImagePosition,
     state: &dyn State,
 ) -> Result<(PathBuf, u64), OpenError> {
     let unfinished = folder.unfinished("image");
-    let result = write_unfinished(folder, &unfinished, options, covered, state);
+    let result = write_unfinished(folder, &unfinished, options, position, state);
     let finish = |length| {
-        let path = folder.image(covered.lsn);
+        let path = folder.image(position.lsn);
         folder.rename(&unfinished, &path)?;
         folder.sync()?;
         Ok((path, length))
@@ -233,12 +233,12 @@ fn write_unfinished(
     folder: &Folder,
     path: &Path,
     options: &Options,
-    covered: &Covered,
+    position: &ImagePosition,
     state: &dyn State,
 ) -> Result<u64, OpenError> {
     let write_error = |error| OpenError::io("write", path, error);
     let file = folder.open(path, Access::Create)?;
-    let header = encode_header(options, covered);
+    let header = encode_header(options, position);
     let mut writer = ImageWriter {
         file: file.as_ref(),
         offset: 0,
@@ -249,10 +249,10 @@ fn write_unfinished(
     state.write_image(&mut writer).map_err(write_error)?;
     writer.send().map_err(write_error)?;
     let mut trailer = [0; TRAILER];
-    let mut put = Put { bytes: &mut trailer, at: 0 };
-    put.put(END_MAGIC);
-    put.put(&(writer.offset - HEADER_SPACE).to_le_bytes());
-    put.put(&writer.hasher.clone().finalize().to_le_bytes());
+    let mut fields = FieldWriter { bytes: &mut trailer, at: 0 };
+    fields.put(END_MAGIC);
+    fields.put(&(writer.offset - HEADER_SPACE).to_le_bytes());
+    fields.put(&writer.hasher.clone().finalize().to_le_bytes());
     let length = writer.offset + TRAILER as u64;
     write_all_at(file.as_ref(), &trailer, writer.offset).map_err(write_error)?;
     file.sync_data().map_err(|error| OpenError::io("sync", path, error))?;

@@ -6,42 +6,42 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::Lsn;
-use crate::clock::Clock;
+use crate::batch_queue::{BatchQueue, Credit};
+use crate::batch_writer::{Counters, WriterState};
 use crate::error::OpenError;
 use crate::eventfd::EventFd;
 use crate::folder::Folder;
-use crate::machine::Machine;
 use crate::options::Options;
-use crate::queue::{Credit, Queue};
 use crate::segment_pool::SegmentPool;
+use crate::service_clock::ServiceClock;
 use crate::stats::{LastCompaction, Stats};
-use crate::writer::{Counters, Writing};
+use crate::time_and_random::TimeAndRandom;
 
 const HEARTBEAT_MS: u64 = 1_000;
 
-pub(crate) struct Core {
+pub(crate) struct JournalCore {
     pub options: Options,
     pub folder: Folder,
-    pub machine: Arc<dyn Machine>,
-    pub clock: Arc<Clock>,
+    pub time_and_random: Arc<dyn TimeAndRandom>,
+    pub clock: Arc<ServiceClock>,
     pub epoch: u64,
     pub shared: Mutex<Shared>,
     pub writer_wake: Condvar,
     pub pool_wake: Condvar,
     /// Locked during the write and sync of a batch, so that at most one batch is in flight.
-    pub writing: Mutex<Writing>,
+    pub writing: Mutex<WriterState>,
     pub preparing: Mutex<()>,
     pub recycling: Mutex<()>,
     // Copies of values in `shared` that are read without its lock.
     pub durable: AtomicU64,
     pub last: AtomicU64,
     pub credit_total: AtomicU64,
-    pub wake: EventFd,
-    pub held: Mutex<Option<Box<dyn Send + Sync>>>,
+    pub durable_signal: EventFd,
+    pub folder_lock: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
 pub(crate) struct Shared {
-    pub queue: Queue,
+    pub queue: BatchQueue,
     pub pool: SegmentPool,
     pub counters: Counters,
     pub in_flight_since_ns: Option<u64>,
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     pub is_writer_idle: bool,
     pub is_closing: bool,
     /// True after a failed write or sync. The journal then writes no more batches.
-    pub is_dead: bool,
+    pub has_failed: bool,
     pub preparation_error: Option<String>,
     /// Reason of the failure, if the last image was not written because the disk was full.
     pub image_stall: Option<String>,
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(queue: Queue, pool: SegmentPool, counters: Counters, boot_ms: u64) -> Self {
+    pub fn new(queue: BatchQueue, pool: SegmentPool, counters: Counters, boot_ms: u64) -> Self {
         Self {
             queue,
             pool,
@@ -66,7 +66,7 @@ impl Shared {
             recorded_boot_ms: boot_ms,
             is_writer_idle: false,
             is_closing: false,
-            is_dead: false,
+            has_failed: false,
             preparation_error: None,
             image_stall: None,
             last_compaction: None,
@@ -91,23 +91,23 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// An open journal. All methods are thread-safe, and they do no file operations unless their documentation says so.
 pub struct Journal {
-    core: Arc<Core>,
+    core: Arc<JournalCore>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Core {
+impl JournalCore {
     pub fn refresh_credit(&self, shared: &Shared) {
         self.credit_total.store(shared.credit().total, Ordering::Release);
     }
 }
 
 impl Journal {
-    pub(crate) fn new(core: Core) -> Self {
+    pub(crate) fn new(core: JournalCore) -> Self {
         Self { core: Arc::new(core), threads: Mutex::new(Vec::new()) }
     }
 
     pub(crate) fn start_threads(&self) -> Result<(), OpenError> {
-        let spawn = |name: &str, body: fn(&Core)| {
+        let spawn = |name: &str, body: fn(&JournalCore)| {
             let core = Arc::clone(&self.core);
             std::thread::Builder::new()
                 .name(name.to_owned())
@@ -115,13 +115,13 @@ impl Journal {
                 .map_err(|error| OpenError::io("start a thread for", &self.core.folder.path, error))
         };
         let mut threads = lock(&self.threads);
-        threads.push(spawn("journal-writer", Core::run_writer)?);
-        threads.push(spawn("journal-segments", Core::prepare_segments)?);
+        threads.push(spawn("journal-writer", JournalCore::run_writer)?);
+        threads.push(spawn("journal-segments", JournalCore::prepare_segments)?);
         Ok(())
     }
 
     pub fn credit(&self) -> Credit {
-        let largest = crate::segment::payload_of(self.core.options.segment_bytes);
+        let largest = crate::segment_format::payload_capacity(self.core.options.segment_bytes);
         Credit { total: self.core.credit_total.load(Ordering::Acquire), reserve: largest, largest }
     }
 
@@ -139,10 +139,10 @@ impl Journal {
             (core.options.on_fatal)(&format!("{} bytes submitted at once, more than a segment holds", bytes.len()));
         }
         let mut shared = lock(&core.shared);
-        if shared.is_dead {
+        if shared.has_failed {
             return;
         }
-        shared.queue.push(first_lsn, count, bytes, || core.machine.elapsed_ns());
+        shared.queue.push(first_lsn, count, bytes, || core.time_and_random.elapsed_ns());
         core.last.store(first_lsn + u64::from(count) - 1, Ordering::Release);
         core.refresh_credit(&shared);
         self.wake_writer(&shared);
@@ -165,7 +165,7 @@ impl Journal {
 
     /// Returns a non-blocking eventfd, which the writer signals after each durable batch with events.
     pub fn wake_fd(&self) -> RawFd {
-        self.core.wake.raw()
+        self.core.durable_signal.raw()
     }
 
     /// Returns the epoch of this run. Each opening of the folder increments the epoch.
@@ -173,7 +173,7 @@ impl Journal {
         self.core.epoch
     }
 
-    pub fn clock(&self) -> &Clock {
+    pub fn clock(&self) -> &ServiceClock {
         &self.core.clock
     }
 
@@ -183,24 +183,24 @@ impl Journal {
     /// after a reboot.
     pub fn heartbeat(&self) {
         let core = &*self.core;
-        let boot_ms = core.machine.boot_ms();
+        let boot_ms = core.time_and_random.boot_ms();
         let mut shared = lock(&core.shared);
         let is_due = boot_ms.saturating_sub(shared.recorded_boot_ms) >= HEARTBEAT_MS;
         let is_busy = !shared.queue.is_empty() || shared.in_flight_since_ns.is_some();
         let credit = shared.credit();
-        if !is_due || is_busy || shared.is_dead || credit.total <= credit.reserve / 2 {
+        if !is_due || is_busy || shared.has_failed || credit.total <= credit.reserve / 2 {
             return;
         }
         shared.recorded_boot_ms = boot_ms;
         let next_lsn = core.last.load(Ordering::Relaxed) + 1;
-        shared.queue.begin(next_lsn, 0, &[], core.machine.elapsed_ns());
+        shared.queue.begin(next_lsn, 0, &[], core.time_and_random.elapsed_ns());
         core.refresh_credit(&shared);
         self.wake_writer(&shared);
     }
 
     pub fn stats(&self) -> Stats {
         let core = &*self.core;
-        let now_ns = core.machine.elapsed_ns();
+        let now_ns = core.time_and_random.elapsed_ns();
         let shared = lock(&core.shared);
         let oldest = shared.in_flight_since_ns.or(shared.queue.oldest_since_ns());
         let stall = shared.preparation_error.as_ref().or(shared.image_stall.as_ref());
@@ -250,7 +250,7 @@ impl Journal {
 
     /// Writes and syncs the next batch. Returns false if no batch was pending. Only for [`crate::open_stepped`].
     pub fn step_commit(&self) -> bool {
-        self.core.commit_or_die()
+        self.core.commit_or_abort()
     }
 
     /// Prepares a segment. Returns false if enough segments are ready. Only for [`crate::open_stepped`].
@@ -264,8 +264,8 @@ impl Journal {
     /// Do not submit events after this call. A second call does nothing.
     pub fn shutdown(&self) {
         self.stop_threads();
-        while self.core.commit_or_die() {}
-        lock(&self.core.held).take();
+        while self.core.commit_or_abort() {}
+        lock(&self.core.folder_lock).take();
     }
 
     pub fn close(self) {

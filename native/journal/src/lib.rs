@@ -7,8 +7,9 @@
 
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
 
-mod batch;
-mod clock;
+mod batch_format;
+mod batch_queue;
+mod batch_writer;
 mod compaction;
 mod error;
 mod eventfd;
@@ -16,27 +17,26 @@ mod files;
 mod folder;
 mod image;
 mod journal;
-mod machine;
 mod opening;
 mod options;
-mod queue;
-mod reader;
 mod recovery;
-mod segment;
+mod segment_format;
 mod segment_pool;
+mod segment_reader;
+mod service_clock;
 mod stats;
-mod writer;
+mod time_and_random;
 
-pub use clock::{Clock, ClockRecord};
-pub use compaction::{Compacted, end_with_parent, write_compacted_image};
+pub use batch_queue::Credit;
+pub use compaction::{CompactionResult, end_with_parent, write_compacted_image};
 pub use error::OpenError;
 pub use files::{Access, Entry, FileHandle, Files, RealFiles};
 pub use journal::Journal;
-pub use machine::{Machine, RealMachine};
-pub use opening::{Recovered, open, open_stepped};
+pub use opening::{RecoverySummary, open, open_stepped};
 pub use options::{Options, State};
-pub use queue::Credit;
+pub use service_clock::{ClockRecord, ServiceClock};
 pub use stats::{BATCH_EVENT_BOUNDS, Histogram, LastCompaction, SYNC_NS_BOUNDS, Stats};
+pub use time_and_random::{RealTimeAndRandom, TimeAndRandom};
 
 /// Number of an event, counted from 1; 0 means none.
 pub type Lsn = u64;

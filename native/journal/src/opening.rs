@@ -4,21 +4,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::Lsn;
-use crate::clock::{Clock, read_boot_id};
+use crate::batch_queue::BatchQueue;
+use crate::batch_writer::{Counters, WriterState};
 use crate::error::OpenError;
 use crate::eventfd::EventFd;
 use crate::files::{Access, Files, read_exact_at, write_all_at};
 use crate::folder::{Folder, Listing};
-use crate::journal::{Core, Journal, Shared, lock};
-use crate::machine::{Machine, RealMachine};
+use crate::journal::{Journal, JournalCore, Shared, lock};
 use crate::options::{Options, State};
-use crate::queue::Queue;
-use crate::recovery::{self, Cursor, LastBatch, Replay, Tail};
+use crate::recovery::{self, LastBatch, LogCursor, LogTail, Replay};
 use crate::segment_pool::SegmentPool;
-use crate::writer::{Counters, Writing};
+use crate::service_clock::{ServiceClock, read_boot_id};
+use crate::time_and_random::{RealTimeAndRandom, TimeAndRandom};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoverySummary {
     /// Last event of the log. All events up to this one are applied and durable.
     pub last_lsn: Lsn,
     pub image_lsn: Lsn,
@@ -35,8 +35,12 @@ pub struct Recovered {
 ///
 /// On success, all recovered events are durable under the epoch of this run. On an error, no acknowledged event is
 /// lost, and the caller can retry.
-pub fn open(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -> Result<(Journal, Recovered), OpenError> {
-    let (journal, recovered) = open_stepped(options, files, Arc::new(RealMachine), state)?;
+pub fn open(
+    options: Options,
+    files: Arc<dyn Files>,
+    state: &mut dyn State,
+) -> Result<(Journal, RecoverySummary), OpenError> {
+    let (journal, recovered) = open_stepped(options, files, Arc::new(RealTimeAndRandom), state)?;
     journal.start_threads()?;
     Ok((journal, recovered))
 }
@@ -47,58 +51,57 @@ pub fn open(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -> R
 pub fn open_stepped(
     options: Options,
     files: Arc<dyn Files>,
-    machine: Arc<dyn Machine>,
+    time_and_random: Arc<dyn TimeAndRandom>,
     state: &mut dyn State,
-) -> Result<(Journal, Recovered), OpenError> {
+) -> Result<(Journal, RecoverySummary), OpenError> {
     options.check()?;
     let boot_id = read_boot_id(&options.boot_id_path)?;
     let folder = Folder { files, path: options.dir.clone() };
     folder.files.create_folder(&folder.path).map_err(|error| OpenError::io("create", &folder.path, error))?;
     folder.sync_parent()?;
-    let held = folder.lock("lock")?;
+    let folder_lock = folder.lock("lock")?;
     let listing = folder.list()?;
-    let found = read_log(&folder, &options, &listing, state)?;
-    settle(&folder, found.last_batch)?;
-    let mut queue = Queue::new(options.segment_bytes);
-    let (pool, left_tail) =
-        SegmentPool::restore(&folder, &options, &listing, found.first_segment, found.tail, &mut queue)?;
-    let clock = Clock::resume(Arc::clone(&machine), boot_id, found.cursor.clock.as_ref());
-    let core = Core {
-        epoch: found.cursor.epoch + 1,
-        shared: Mutex::new(Shared::new(queue, pool, Counters::new(), machine.boot_ms())),
+    let log = read_log(&folder, &options, &listing, state)?;
+    settle(&folder, log.last_batch)?;
+    let mut queue = BatchQueue::new(options.segment_bytes);
+    let (pool, left_tail) = SegmentPool::restore(&folder, &options, &listing, log.first_segment, log.tail, &mut queue)?;
+    let clock = ServiceClock::resume(Arc::clone(&time_and_random), boot_id, log.cursor.clock.as_ref());
+    let core = JournalCore {
+        epoch: log.cursor.epoch + 1,
+        shared: Mutex::new(Shared::new(queue, pool, Counters::new(), time_and_random.boot_ms())),
         writer_wake: Condvar::new(),
         pool_wake: Condvar::new(),
-        writing: Mutex::new(Writing { sequence: found.cursor.sequence }),
+        writing: Mutex::new(WriterState { sequence: log.cursor.sequence }),
         preparing: Mutex::new(()),
         recycling: Mutex::new(()),
-        durable: AtomicU64::new(found.cursor.lsn),
-        last: AtomicU64::new(found.cursor.lsn),
+        durable: AtomicU64::new(log.cursor.lsn),
+        last: AtomicU64::new(log.cursor.lsn),
         credit_total: AtomicU64::new(0),
-        wake: EventFd::new().map_err(|error| OpenError::io("make an eventfd for", &folder.path, error))?,
+        durable_signal: EventFd::new().map_err(|error| OpenError::io("make an eventfd for", &folder.path, error))?,
         clock: Arc::new(clock),
         options,
         folder,
-        machine,
-        held: Mutex::new(Some(held)),
+        time_and_random,
+        folder_lock: Mutex::new(Some(folder_lock)),
     };
     core.begin_run(left_tail)?;
-    let recovered = found.recovered(&core);
+    let recovered = log.recovered(&core);
     Ok((Journal::new(core), recovered))
 }
 
-struct Found {
-    cursor: Cursor,
+struct ReplayedLog {
+    cursor: LogCursor,
     first_segment: u64,
-    tail: Option<Tail>,
+    tail: Option<LogTail>,
     last_batch: Option<LastBatch>,
     image_lsn: Lsn,
     batches: u64,
     events: u64,
 }
 
-impl Found {
-    fn recovered(&self, core: &Core) -> Recovered {
-        Recovered {
+impl ReplayedLog {
+    fn recovered(&self, core: &JournalCore) -> RecoverySummary {
+        RecoverySummary {
             last_lsn: self.cursor.lsn,
             image_lsn: self.image_lsn,
             batches: self.batches,
@@ -110,7 +113,12 @@ impl Found {
     }
 }
 
-fn read_log(folder: &Folder, options: &Options, listing: &Listing, state: &mut dyn State) -> Result<Found, OpenError> {
+fn read_log(
+    folder: &Folder,
+    options: &Options,
+    listing: &Listing,
+    state: &mut dyn State,
+) -> Result<ReplayedLog, OpenError> {
     let base = recovery::load_base(folder, options, listing, state)?;
     let mut replay = Replay::new(folder, options, state, base.cursor);
     let tail = match listing.segments.last_key_value() {
@@ -118,7 +126,7 @@ fn read_log(folder: &Folder, options: &Options, listing: &Listing, state: &mut d
         _ => None,
     };
     recovery::check_end(folder, listing, replay.cursor.lsn)?;
-    Ok(Found {
+    Ok(ReplayedLog {
         cursor: replay.cursor,
         first_segment: base.first_segment,
         tail,
@@ -143,7 +151,7 @@ fn settle(folder: &Folder, last_batch: Option<LastBatch>) -> Result<(), OpenErro
     file.sync_data().map_err(|error| OpenError::io("sync", &path, error))
 }
 
-impl Core {
+impl JournalCore {
     /// Writes the first batch of this run, and prepares segments until more than [`crate::Credit::reserve`] can be
     /// submitted.
     ///
@@ -154,7 +162,7 @@ impl Core {
             self.prepare_or_stall()?;
         }
         let next_lsn = self.last.load(Ordering::Relaxed) + 1;
-        lock(&self.shared).queue.begin(next_lsn, 0, &[], self.machine.elapsed_ns());
+        lock(&self.shared).queue.begin(next_lsn, 0, &[], self.time_and_random.elapsed_ns());
         if lock(&self.shared).queue.is_blocked() {
             self.prepare_or_stall()?;
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::Lsn;
 use crate::error::OpenError;
-use crate::segment;
+use crate::segment_format;
 
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
 const SEGMENT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
@@ -51,7 +51,7 @@ impl Options {
         if self.kinds.iter().any(|(_, name)| name.is_empty() || name.len() > 255) {
             return refuse("names of event kinds have 1 to 255 bytes".to_owned());
         }
-        if !segment::kinds_fit(self.kinds) {
+        if !segment_format::kinds_fit(self.kinds) {
             return refuse("the table of event kinds is too large for a segment header".to_owned());
         }
         Ok(())

@@ -2,44 +2,44 @@
 //! Accepts a torn last batch and rejects all other damage. Changes no file.
 
 use crate::Lsn;
-use crate::batch::{Header, SECTOR};
-use crate::clock::ClockRecord;
+use crate::batch_format::{Header, SECTOR};
 use crate::error::OpenError;
 use crate::folder::{Folder, Listing};
-use crate::image::{Covered, Image};
+use crate::image::{Image, ImagePosition};
 use crate::options::{Options, State};
-use crate::reader::{Found, SegmentReader};
-use crate::segment::{HEADER_SPACE, names_all};
+use crate::segment_format::{HEADER_SPACE, has_all_kinds};
+use crate::segment_reader::{SegmentEntry, SegmentReader};
+use crate::service_clock::ClockRecord;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cursor {
+pub(crate) struct LogCursor {
     pub lsn: Lsn,
     pub sequence: u64,
     pub epoch: u64,
     pub clock: Option<ClockRecord>,
 }
 
-pub(crate) struct Base {
-    pub cursor: Cursor,
+pub(crate) struct RecoveryBase {
+    pub cursor: LogCursor,
     pub first_segment: u64,
     pub image_lsn: Lsn,
 }
 
-impl Base {
+impl RecoveryBase {
     fn without_image() -> Self {
-        Self { cursor: Cursor::default(), first_segment: 1, image_lsn: 0 }
+        Self { cursor: LogCursor::default(), first_segment: 1, image_lsn: 0 }
     }
 
-    fn of_image(covered: &Covered) -> Self {
+    fn from_image(position: &ImagePosition) -> Self {
         Self {
-            cursor: Cursor {
-                lsn: covered.lsn,
-                sequence: covered.sequence,
-                epoch: covered.epoch,
-                clock: Some(covered.clock),
+            cursor: LogCursor {
+                lsn: position.lsn,
+                sequence: position.sequence,
+                epoch: position.epoch,
+                clock: Some(position.clock),
             },
-            first_segment: covered.segment + 1,
-            image_lsn: covered.lsn,
+            first_segment: position.segment + 1,
+            image_lsn: position.lsn,
         }
     }
 
@@ -57,12 +57,12 @@ pub(crate) fn load_base(
     options: &Options,
     listing: &Listing,
     state: &mut dyn State,
-) -> Result<Base, OpenError> {
+) -> Result<RecoveryBase, OpenError> {
     let mut damage = None;
     for &lsn in listing.images.iter().rev() {
         match Image::read(folder, options, lsn) {
             Ok(image) => {
-                let base = Base::of_image(&image.covered);
+                let base = RecoveryBase::from_image(&image.position);
                 return match base.missing_segment(listing) {
                     None => image.load(state).map(|()| base),
                     Some(segment) => Err(damage.unwrap_or_else(|| missing(folder, segment))),
@@ -72,7 +72,7 @@ pub(crate) fn load_base(
             Err(error) => return Err(error),
         }
     }
-    let base = Base::without_image();
+    let base = RecoveryBase::without_image();
     let is_log_lost = damage.is_some() && listing.segments.is_empty();
     match (base.missing_segment(listing), damage) {
         (None, _) if !is_log_lost => Ok(base),
@@ -86,7 +86,7 @@ fn missing(folder: &Folder, segment: u64) -> OpenError {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tail {
+pub(crate) struct LogTail {
     pub segment: u64,
     pub offset: u64,
     pub torn_bytes: u64,
@@ -104,16 +104,16 @@ pub(crate) struct Replay<'a> {
     pub folder: &'a Folder,
     pub options: &'a Options,
     pub state: &'a mut dyn State,
-    pub cursor: Cursor,
+    pub cursor: LogCursor,
     pub batches: u64,
     pub events: u64,
     pub last_batch: Option<LastBatch>,
 }
 
-type Place = (u64, u64);
+type LogPosition = (u64, u64);
 
 impl<'a> Replay<'a> {
-    pub fn new(folder: &'a Folder, options: &'a Options, state: &'a mut dyn State, cursor: Cursor) -> Self {
+    pub fn new(folder: &'a Folder, options: &'a Options, state: &'a mut dyn State, cursor: LogCursor) -> Self {
         Self { folder, options, state, cursor, batches: 0, events: 0, last_batch: None }
     }
 
@@ -121,73 +121,73 @@ impl<'a> Replay<'a> {
         SegmentReader::open(self.folder, self.options, number)
     }
 
-    pub fn run_to_end(&mut self, first: u64, last: u64) -> Result<Tail, OpenError> {
+    pub fn run_to_end(&mut self, first: u64, last: u64) -> Result<LogTail, OpenError> {
         let mut reader = self.open(first)?;
-        let mut ended = self.apply_whole_batches(&mut reader, None)?;
+        let mut log_end = self.apply_whole_batches(&mut reader, None)?;
         for number in first + 1..=last {
             // Only one batch is in flight, so that any batch here proves the segment before to be complete.
             let mut next = self.open(number)?;
-            let is_begun = !matches!(next.next()?, Found::Nothing);
-            if !is_begun {
+            let has_batch = !matches!(next.next()?, SegmentEntry::NoBatch);
+            if !has_batch {
                 break;
             }
             next.offset = HEADER_SPACE;
             reader = next;
-            ended = self.apply_whole_batches(&mut reader, Some(ended))?;
+            log_end = self.apply_whole_batches(&mut reader, Some(log_end))?;
         }
         let torn_bytes = reader.torn_bytes()?;
-        self.refuse_anything_after(&mut reader, ended, last)?;
-        Ok(Tail { segment: ended.0, offset: ended.1, torn_bytes })
+        self.check_nothing_follows(&mut reader, log_end, last)?;
+        Ok(LogTail { segment: log_end.0, offset: log_end.1, torn_bytes })
     }
 
     /// Applies the valid batches at the start of a segment, and returns the position after them.
     ///
-    /// `hole` is the end of the log in the previous segment. If the first batch does not continue the log, the error
+    /// `previous_end` is the end of the log in the previous segment. If the first batch does not continue the log, the error
     /// names that position.
     pub fn apply_whole_batches(
         &mut self,
         reader: &mut SegmentReader,
-        mut hole: Option<Place>,
-    ) -> Result<Place, OpenError> {
+        mut previous_end: Option<LogPosition>,
+    ) -> Result<LogPosition, OpenError> {
         let segment = reader.header.identity.segment;
         loop {
-            let here = (segment, reader.offset);
+            let batch_position = (segment, reader.offset);
             let failure = match reader.next()? {
-                Found::Nothing => return Ok(here),
-                Found::Torn(header) => {
-                    self.check_order(&header, hole.unwrap_or(here))?;
-                    return Ok(here);
+                SegmentEntry::NoBatch => return Ok(batch_position),
+                SegmentEntry::TornBatch(header) => {
+                    self.check_order(&header, previous_end.unwrap_or(batch_position))?;
+                    return Ok(batch_position);
                 }
-                Found::Batch(header, payload) => {
-                    self.check_order(&header, hole.take().unwrap_or(here))?;
+                SegmentEntry::Batch(header, payload) => {
+                    self.check_order(&header, previous_end.take().unwrap_or(batch_position))?;
                     self.apply(&header, payload).err().map(|reason| (header, reason))
                 }
             };
             if let Some((header, reason)) = failure {
-                return Err(self.refused(reader, here, &header, reason));
+                return Err(self.apply_error(reader, batch_position, &header, reason));
             }
-            self.last_batch = Some(LastBatch { segment, start: here.1, end: reader.offset });
+            self.last_batch = Some(LastBatch { segment, start: batch_position.1, end: reader.offset });
         }
     }
 
-    /// Fails if the first batch of a segment does not continue the log. The error names `hole`, the position where the
+    /// Fails if the first batch of a segment does not continue the log. The error names `previous_end`, the position where the
     /// log ended.
-    pub fn check_begins_after(&self, number: u64, hole: Place) -> Result<(), OpenError> {
+    pub fn check_begins_after(&self, number: u64, previous_end: LogPosition) -> Result<(), OpenError> {
         let mut reader = self.open(number)?;
         match reader.next()? {
-            Found::Batch(header, _) | Found::Torn(header) => self.check_order(&header, hole),
-            Found::Nothing => Ok(()),
+            SegmentEntry::Batch(header, _) | SegmentEntry::TornBatch(header) => self.check_order(&header, previous_end),
+            SegmentEntry::NoBatch => Ok(()),
         }
     }
 
-    fn check_order(&self, header: &Header, place: Place) -> Result<(), OpenError> {
+    fn check_order(&self, header: &Header, position: LogPosition) -> Result<(), OpenError> {
         let (expected, expected_batch) = (self.cursor.lsn + 1, self.cursor.sequence + 1);
         if header.first_lsn == expected && header.sequence == expected_batch && header.epoch >= self.cursor.epoch {
             return Ok(());
         }
         Err(OpenError::Gap {
-            segment: place.0,
-            offset: place.1,
+            segment: position.0,
+            offset: position.1,
             expected,
             found: header.first_lsn,
             expected_batch,
@@ -208,8 +208,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn refused(&self, reader: &SegmentReader, place: Place, header: &Header, reason: String) -> OpenError {
-        let (segment, offset) = place;
+    fn apply_error(&self, reader: &SegmentReader, position: LogPosition, header: &Header, reason: String) -> OpenError {
+        let (segment, offset) = position;
         match self.state.unknown_kind() {
             Some(kind) => {
                 let name = reader.header.kinds.iter().find(|(k, _)| *k == kind).map(|(_, name)| name.clone());
@@ -220,10 +220,10 @@ impl<'a> Replay<'a> {
     }
 
     /// Fails if a batch exists after the end of the log, because acknowledged events would then be missing.
-    fn refuse_anything_after(
+    fn check_nothing_follows(
         &mut self,
         reader: &mut SegmentReader,
-        (segment, offset): Place,
+        (segment, offset): LogPosition,
         last: u64,
     ) -> Result<(), OpenError> {
         let refuse = |next_segment, next_offset| Err(OpenError::Damaged { segment, offset, next_segment, next_offset });
@@ -244,7 +244,7 @@ impl<'a> Replay<'a> {
 /// length.
 pub(crate) fn is_reusable(folder: &Folder, options: &Options, number: u64) -> Result<(bool, bool), OpenError> {
     let reader = SegmentReader::open(folder, options, number)?;
-    Ok((names_all(&reader.header.kinds, options.kinds), reader.header.bytes == options.segment_bytes))
+    Ok((has_all_kinds(&reader.header.kinds, options.kinds), reader.header.bytes == options.segment_bytes))
 }
 
 pub(crate) fn check_end(folder: &Folder, listing: &Listing, last: Lsn) -> Result<(), OpenError> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::FORMAT_VERSION;
-use crate::batch::{Put, SegmentIdentity, Take};
+use crate::batch_format::{FieldReader, FieldWriter, SegmentIdentity};
 use crate::error::OpenError;
 use crate::files::FileHandle;
 use crate::options::Options;
@@ -27,44 +27,44 @@ pub(crate) struct SegmentHeader {
     pub kinds: Vec<(u8, String)>,
 }
 
-pub(crate) const fn payload_of(segment_bytes: u64) -> u64 {
-    segment_bytes - HEADER_SPACE - crate::batch::HEADER as u64
+pub(crate) const fn payload_capacity(segment_bytes: u64) -> u64 {
+    segment_bytes - HEADER_SPACE - crate::batch_format::HEADER as u64
 }
 
 pub(crate) fn kinds_fit(kinds: &[(u8, &str)]) -> bool {
     FIXED * 2 + 2 + kinds.iter().map(|(_, name)| 2 + name.len()).sum::<usize>() + 4 <= HEADER_SPACE as usize
 }
 
-pub(crate) fn put_kinds(put: &mut Put<'_>, kinds: &[(u8, &str)]) {
-    put.put(&(kinds.len() as u16).to_le_bytes());
+pub(crate) fn write_kinds(fields: &mut FieldWriter<'_>, kinds: &[(u8, &str)]) {
+    fields.put(&(kinds.len() as u16).to_le_bytes());
     for (kind, name) in kinds {
-        put.put(&[*kind, name.len() as u8]);
-        put.put(name.as_bytes());
+        fields.put(&[*kind, name.len() as u8]);
+        fields.put(name.as_bytes());
     }
 }
 
-pub(crate) fn take_kinds(take: &mut Take<'_>) -> Option<Vec<(u8, String)>> {
-    let count = if take.bytes.len() < 2 { return None } else { take.u16() };
+pub(crate) fn read_kinds(fields: &mut FieldReader<'_>) -> Option<Vec<(u8, String)>> {
+    let count = if fields.bytes.len() < 2 { return None } else { fields.u16() };
     let mut kinds = Vec::new();
     for _ in 0..count {
-        if take.bytes.len() < 2 {
+        if fields.bytes.len() < 2 {
             return None;
         }
-        let kind = take.u8();
-        let length = take.u8() as usize;
-        if take.bytes.len() < length {
+        let kind = fields.u8();
+        let length = fields.u8() as usize;
+        if fields.bytes.len() < length {
             return None;
         }
-        kinds.push((kind, String::from_utf8_lossy(take.take(length)).into_owned()));
+        kinds.push((kind, String::from_utf8_lossy(fields.take(length)).into_owned()));
     }
     Some(kinds)
 }
 
-pub(crate) fn names_all(table: &[(u8, String)], kinds: &[(u8, &str)]) -> bool {
+pub(crate) fn has_all_kinds(table: &[(u8, String)], kinds: &[(u8, &str)]) -> bool {
     kinds.iter().all(|(kind, name)| table.iter().any(|(k, n)| k == kind && n == name))
 }
 
-pub(crate) fn check_names(path: &Path, table: &[(u8, String)], options: &Options) -> Result<(), OpenError> {
+pub(crate) fn check_kind_names(path: &Path, table: &[(u8, String)], options: &Options) -> Result<(), OpenError> {
     for (kind, found) in table {
         if let Some((_, expected)) = options.kinds.iter().find(|(k, name)| k == kind && name != found) {
             return Err(OpenError::KindRenamed { path: path.to_owned(), kind: *kind, found: found.clone(), expected });
@@ -76,17 +76,17 @@ pub(crate) fn check_names(path: &Path, table: &[(u8, String)], options: &Options
 pub(crate) fn encode_header(identity: &SegmentIdentity, epoch: u64, bytes: u64, kinds: &[(u8, &str)]) -> Vec<u8> {
     let mut buffer = vec![0; HEADER_SPACE as usize];
     let end = buffer.len() - 4;
-    let mut put = Put { bytes: &mut buffer, at: 0 };
-    put.put(MAGIC);
-    put.put(&FORMAT_VERSION.to_le_bytes());
-    put.put(&identity.shard.to_le_bytes());
-    put.put(&[0; 2]);
-    put.put(&identity.segment.to_le_bytes());
-    put.put(&identity.salt.to_le_bytes());
-    put.put(&epoch.to_le_bytes());
-    put.put(&bytes.to_le_bytes());
-    put.at = FIXED;
-    put_kinds(&mut put, kinds);
+    let mut fields = FieldWriter { bytes: &mut buffer, at: 0 };
+    fields.put(MAGIC);
+    fields.put(&FORMAT_VERSION.to_le_bytes());
+    fields.put(&identity.shard.to_le_bytes());
+    fields.put(&[0; 2]);
+    fields.put(&identity.segment.to_le_bytes());
+    fields.put(&identity.salt.to_le_bytes());
+    fields.put(&epoch.to_le_bytes());
+    fields.put(&bytes.to_le_bytes());
+    fields.at = FIXED;
+    write_kinds(&mut fields, kinds);
     let crc = crc32fast::hash(&buffer[..end]);
     buffer[end..].copy_from_slice(&crc.to_le_bytes());
     buffer
@@ -101,33 +101,33 @@ pub(crate) fn decode_header(
 ) -> Result<SegmentHeader, OpenError> {
     let damaged = |reason: String| OpenError::Header { path: path.to_owned(), reason };
     let (content, crc) = buffer.split_at(HEADER_SPACE as usize - 4);
-    let mut take = Take { bytes: content };
-    if take.take(8) != MAGIC {
+    let mut fields = FieldReader { bytes: content };
+    if fields.take(8) != MAGIC {
         return Err(damaged("not a segment".to_owned()));
     }
-    let version = take.u32();
+    let version = fields.u32();
     if version != FORMAT_VERSION {
         return Err(OpenError::Version { path: path.to_owned(), found: version, known: FORMAT_VERSION });
     }
     if crc32fast::hash(content).to_le_bytes() != crc {
         return Err(damaged("its checksum is wrong".to_owned()));
     }
-    let shard = take.u16();
-    take.take(2);
+    let shard = fields.u16();
+    fields.take(2);
     if shard != options.shard {
         return Err(OpenError::Shard { path: path.to_owned(), found: shard, expected: options.shard });
     }
-    let identity = SegmentIdentity { shard, segment: take.u64(), salt: take.u64() };
-    take.u64(); // Epoch of the run that prepared the segment. Only for inspection.
-    let bytes = take.u64();
+    let identity = SegmentIdentity { shard, segment: fields.u64(), salt: fields.u64() };
+    fields.u64(); // Epoch of the run that prepared the segment. Only for inspection.
+    let bytes = fields.u64();
     if identity.segment != number {
         return Err(damaged(format!("it is segment {}", identity.segment)));
     }
     if bytes != length {
         return Err(damaged(format!("the file has {length} bytes, should have {bytes}")));
     }
-    let kinds = take_kinds(&mut Take { bytes: &content[FIXED..] })
+    let kinds = read_kinds(&mut FieldReader { bytes: &content[FIXED..] })
         .ok_or_else(|| damaged("its table of event kinds is cut short".to_owned()))?;
-    check_names(path, &kinds, options)?;
+    check_kind_names(path, &kinds, options)?;
     Ok(SegmentHeader { identity, bytes, kinds })
 }

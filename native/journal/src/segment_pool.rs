@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::batch::SegmentIdentity;
+use crate::batch_format::SegmentIdentity;
+use crate::batch_queue::BatchQueue;
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, write_all_at};
 use crate::folder::{Folder, Listing};
 use crate::image;
-use crate::journal::{Core, lock};
+use crate::journal::{JournalCore, lock};
 use crate::options::Options;
-use crate::queue::Queue;
-use crate::recovery::{Tail, is_reusable};
-use crate::segment::{self, Segment};
+use crate::recovery::{LogTail, is_reusable};
+use crate::segment_format::{self, Segment};
 use crate::stats::LastCompaction;
 
 /// Prepared segments beside the current segment: one for events that free slots and one for other events.
@@ -43,8 +43,8 @@ impl SegmentPool {
         options: &Options,
         listing: &Listing,
         first: u64,
-        tail: Option<Tail>,
-        queue: &mut Queue,
+        tail: Option<LogTail>,
+        queue: &mut BatchQueue,
     ) -> Result<(Self, Option<u64>), OpenError> {
         let active = tail.map_or(0, |tail| tail.segment);
         let mut pool = Self { active, closed: (first..active).collect(), free: Vec::new(), next: first };
@@ -118,17 +118,17 @@ impl SegmentPool {
 }
 
 fn open_segment(folder: &Folder, options: &Options, number: u64) -> Result<Segment, OpenError> {
-    let reader = crate::reader::SegmentReader::open(folder, options, number)?;
+    let reader = crate::segment_reader::SegmentReader::open(folder, options, number)?;
     let file = folder.open(&reader.path, Access::Write)?;
     Ok(Segment { identity: reader.header.identity, bytes: reader.header.bytes, file })
 }
 
-impl Core {
+impl JournalCore {
     /// Prepares one segment. Returns false if enough segments are ready.
     ///
     /// After a failure, at most [`crate::Credit::reserve`] can be submitted until an attempt succeeds.
     pub fn prepare_segment(&self) -> Result<bool, OpenError> {
-        let _one_at_a_time = lock(&self.preparing);
+        let _preparing = lock(&self.preparing);
         let (number, free) = {
             let mut shared = lock(&self.shared);
             if shared.queue.ready_count() >= READY_SEGMENTS {
@@ -177,13 +177,13 @@ impl Core {
 
     fn write_segment(&self, path: &Path, number: u64, is_new: bool) -> Result<Segment, OpenError> {
         let options = &self.options;
-        let salt = self.machine.random().map_err(|error| OpenError::io("make a salt for", path, error))?;
+        let salt = self.time_and_random.random().map_err(|error| OpenError::io("make a salt for", path, error))?;
         let identity = SegmentIdentity { shard: options.shard, segment: number, salt };
         let file = self.folder.open(path, if is_new { Access::Create } else { Access::Write })?;
         if is_new {
             self.write_zeros(path, file.as_ref())?;
         }
-        let header = segment::encode_header(&identity, self.epoch, options.segment_bytes, options.kinds);
+        let header = segment_format::encode_header(&identity, self.epoch, options.segment_bytes, options.kinds);
         write_all_at(file.as_ref(), &header, 0).map_err(|error| OpenError::io_at("write", path, 0, error))?;
         file.sync_data().map_err(|error| OpenError::io("sync", path, error))?;
         Ok(Segment { identity, bytes: options.segment_bytes, file })
@@ -243,31 +243,31 @@ impl Core {
     }
 
     fn recycle_covered(&self) -> Result<(u64, u64, u64), OpenError> {
-        let _one_at_a_time = lock(&self.recycling);
+        let _recycling = lock(&self.recycling);
         let listing = self.folder.list()?;
         let Some(&newest) = listing.images.last() else {
             return Err(OpenError::Image { path: self.folder.image(0), reason: "no image found".to_owned() });
         };
-        let (covered, image_bytes) = image::read_covered(&self.folder, &self.options, newest)?;
+        let (position, image_bytes) = image::read_position(&self.folder, &self.options, newest)?;
         let durable = self.durable.load(std::sync::atomic::Ordering::Acquire);
-        if covered.lsn > durable {
-            let reason = format!("it covers event {}, the log ends at {durable}", covered.lsn);
+        if position.lsn > durable {
+            let reason = format!("it covers event {}, the log ends at {durable}", position.lsn);
             return Err(OpenError::Image { path: self.folder.image(newest), reason });
         }
         // The image's name must be durable before the covered segments are reused.
         self.folder.sync()?;
         let freed: Vec<u64> = {
             let shared = lock(&self.shared);
-            shared.pool.closed.iter().copied().filter(|&number| number <= covered.segment).collect()
+            shared.pool.closed.iter().copied().filter(|&number| number <= position.segment).collect()
         };
-        let mut left = MAX_FREE_SEGMENTS.saturating_sub(lock(&self.shared).pool.free.len());
+        let mut spare_files = MAX_FREE_SEGMENTS.saturating_sub(lock(&self.shared).pool.free.len());
         let mut free = Vec::new();
         for number in &freed {
-            let is_kept = left > 0 && listing.segments.get(number) == Some(&self.options.segment_bytes);
-            if is_kept {
+            let is_reused = spare_files > 0 && listing.segments.get(number) == Some(&self.options.segment_bytes);
+            if is_reused {
                 self.folder.rename(&self.folder.segment(*number), &self.folder.free(*number))?;
                 free.push(self.folder.free(*number));
-                left -= 1;
+                spare_files -= 1;
             } else if listing.segments.contains_key(number) {
                 self.folder.unlink(&self.folder.segment(*number))?;
             }
@@ -278,9 +278,9 @@ impl Core {
         // The renames must be durable before a file is reused. A crash could leave new content under the old name.
         self.folder.sync()?;
         let mut shared = lock(&self.shared);
-        shared.pool.closed.retain(|number| *number > covered.segment);
+        shared.pool.closed.retain(|number| *number > position.segment);
         shared.pool.free.append(&mut free);
         self.pool_wake.notify_one();
-        Ok((covered.lsn, image_bytes, freed.len() as u64))
+        Ok((position.lsn, image_bytes, freed.len() as u64))
     }
 }

@@ -2,20 +2,20 @@
 
 use std::path::PathBuf;
 
-use crate::batch::{self, HEADER, Header, SECTOR, framed};
+use crate::batch_format::{self, HEADER, Header, SECTOR, framed_bytes};
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, read_exact_at};
 use crate::folder::Folder;
 use crate::options::Options;
-use crate::segment::{self, HEADER_SPACE, SegmentHeader};
+use crate::segment_format::{self, HEADER_SPACE, SegmentHeader};
 
 /// Bytes per read: efficient for the disk, and small enough for the second-level cache.
 const CHUNK: usize = 1024 * 1024;
 
-pub(crate) enum Found<'a> {
+pub(crate) enum SegmentEntry<'a> {
     Batch(Header, &'a [u8]),
-    Torn(Header),
-    Nothing,
+    TornBatch(Header),
+    NoBatch,
 }
 
 pub(crate) struct SegmentReader {
@@ -37,7 +37,7 @@ impl SegmentReader {
         }
         let mut buffer = vec![0; HEADER_SPACE as usize];
         read_exact_at(file.as_ref(), &mut buffer, 0).map_err(|error| OpenError::io_at("read", &path, 0, error))?;
-        let header = segment::decode_header(&path, &buffer, number, length, options)?;
+        let header = segment_format::decode_header(&path, &buffer, number, length, options)?;
         Ok(Self { path, header, offset: HEADER_SPACE, file, buffer, buffer_offset: 0 })
     }
 
@@ -55,25 +55,26 @@ impl SegmentReader {
         Ok((offset - self.buffer_offset) as usize)
     }
 
-    pub fn next(&mut self) -> Result<Found<'_>, OpenError> {
+    pub fn next(&mut self) -> Result<SegmentEntry<'_>, OpenError> {
         if self.offset + SECTOR > self.header.bytes {
-            return Ok(Found::Nothing);
+            return Ok(SegmentEntry::NoBatch);
         }
         let at = self.fill(self.offset, HEADER)?;
-        let Some((header, payload_crc)) = batch::read_header(&self.buffer[at..at + HEADER], &self.header.identity)
+        let Some((header, payload_crc)) =
+            batch_format::read_header(&self.buffer[at..at + HEADER], &self.header.identity)
         else {
-            return Ok(Found::Nothing);
+            return Ok(SegmentEntry::NoBatch);
         };
         let length = header.length as usize;
-        if self.offset + framed(length as u64) > self.header.bytes {
-            return Ok(Found::Torn(header));
+        if self.offset + framed_bytes(length as u64) > self.header.bytes {
+            return Ok(SegmentEntry::TornBatch(header));
         }
         let at = self.fill(self.offset, HEADER + length)? + HEADER;
         if crc32fast::hash(&self.buffer[at..at + length]) != payload_crc {
-            return Ok(Found::Torn(header));
+            return Ok(SegmentEntry::TornBatch(header));
         }
-        self.offset += framed(length as u64);
-        Ok(Found::Batch(header, &self.buffer[at..at + length]))
+        self.offset += framed_bytes(length as u64);
+        Ok(SegmentEntry::Batch(header, &self.buffer[at..at + length]))
     }
 
     /// Returns the offset of the first valid batch header at or after `offset`.
@@ -81,7 +82,7 @@ impl SegmentReader {
         while offset + SECTOR <= self.header.bytes {
             let at = self.fill(offset, SECTOR as usize)?;
             for sector in self.buffer[at..].chunks_exact(SECTOR as usize) {
-                if batch::read_header(sector, &self.header.identity).is_some() {
+                if batch_format::read_header(sector, &self.header.identity).is_some() {
                     return Ok(Some(offset));
                 }
                 offset += SECTOR;
@@ -98,9 +99,9 @@ impl SegmentReader {
         }
         let at = self.fill(self.offset, SECTOR as usize)?;
         let sector = &self.buffer[at..at + SECTOR as usize];
-        Ok(match batch::read_header(sector, &self.header.identity) {
-            Some((header, _)) => framed(u64::from(header.length)).min(self.header.bytes - self.offset),
-            None if batch::claims_segment(sector, &self.header.identity) => SECTOR,
+        Ok(match batch_format::read_header(sector, &self.header.identity) {
+            Some((header, _)) => framed_bytes(u64::from(header.length)).min(self.header.bytes - self.offset),
+            None if batch_format::begins_like_batch(sector, &self.header.identity) => SECTOR,
             None => 0,
         })
     }

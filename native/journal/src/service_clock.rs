@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::OpenError;
-use crate::machine::Machine;
+use crate::time_and_random::TimeAndRandom;
 
 /// Readings of all clocks at one instant. Every batch and every image contains a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub struct ClockRecord {
 }
 
 /// Service clock in milliseconds. Service time never decreases, not even over restarts and reboots.
-pub struct Clock {
-    machine: Arc<dyn Machine>,
+pub struct ServiceClock {
+    time_and_random: Arc<dyn TimeAndRandom>,
     boot_id: [u8; 16],
     base_service_ms: u64,
     base_boot_ms: u64,
@@ -27,27 +27,31 @@ pub struct Clock {
     highest_ms: AtomicU64,
 }
 
-impl Clock {
+impl ServiceClock {
     /// Continues from the last record of the log. Without a record, service time begins as boot time.
-    pub(crate) fn resume(machine: Arc<dyn Machine>, boot_id: [u8; 16], last: Option<&ClockRecord>) -> Self {
-        let boot_ms = machine.boot_ms();
+    pub(crate) fn resume(
+        time_and_random: Arc<dyn TimeAndRandom>,
+        boot_id: [u8; 16],
+        last: Option<&ClockRecord>,
+    ) -> Self {
+        let boot_ms = time_and_random.boot_ms();
         let service_ms = match last {
             None => boot_ms,
             Some(last) => {
-                let away_ms = if last.boot_id == boot_id {
+                let downtime_ms = if last.boot_id == boot_id {
                     boot_ms.saturating_sub(last.boot_ms)
                 } else {
-                    machine.wall_ms().saturating_sub(last.wall_ms)
+                    time_and_random.wall_ms().saturating_sub(last.wall_ms)
                 };
-                last.service_ms.saturating_add(away_ms)
+                last.service_ms.saturating_add(downtime_ms)
             }
         };
         let highest_ms = AtomicU64::new(service_ms);
-        Self { machine, boot_id, base_service_ms: service_ms, base_boot_ms: boot_ms, highest_ms }
+        Self { time_and_random, boot_id, base_service_ms: service_ms, base_boot_ms: boot_ms, highest_ms }
     }
 
     pub fn service_ms(&self) -> u64 {
-        self.at(self.machine.boot_ms())
+        self.at(self.time_and_random.boot_ms())
     }
 
     fn at(&self, boot_ms: u64) -> u64 {
@@ -60,8 +64,13 @@ impl Clock {
     }
 
     pub(crate) fn record(&self) -> ClockRecord {
-        let boot_ms = self.machine.boot_ms();
-        ClockRecord { boot_id: self.boot_id, boot_ms, wall_ms: self.machine.wall_ms(), service_ms: self.at(boot_ms) }
+        let boot_ms = self.time_and_random.boot_ms();
+        ClockRecord {
+            boot_id: self.boot_id,
+            boot_ms,
+            wall_ms: self.time_and_random.wall_ms(),
+            service_ms: self.at(boot_ms),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Clocks and random numbers of the machine, behind a trait so that tests can control time.
 
-pub trait Machine: Send + Sync + 'static {
+pub trait TimeAndRandom: Send + Sync + 'static {
     /// Returns `CLOCK_BOOTTIME` in milliseconds. This clock includes suspend and restarts at each boot.
     fn boot_ms(&self) -> u64;
     /// Returns `CLOCK_REALTIME` in milliseconds since the Unix epoch.
@@ -11,7 +11,7 @@ pub trait Machine: Send + Sync + 'static {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RealMachine;
+pub struct RealTimeAndRandom;
 
 fn read_clock(clock: libc::clockid_t) -> (u64, u64) {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -25,7 +25,7 @@ fn read_clock_ms(clock: libc::clockid_t) -> u64 {
     seconds * 1_000 + nanoseconds / 1_000_000
 }
 
-impl Machine for RealMachine {
+impl TimeAndRandom for RealTimeAndRandom {
     fn boot_ms(&self) -> u64 {
         read_clock_ms(libc::CLOCK_BOOTTIME)
     }

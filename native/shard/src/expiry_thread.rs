@@ -1,4 +1,4 @@
-//! Timer thread: expires due deadlines within 10 ms and records the clock each second.
+//! Expiry thread: expires due deadlines within 10 ms and records the clock each second.
 
 use std::io;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ const WAIT_MIN_MS: u64 = 4;
 const RETRY_MS: u64 = 100;
 
 #[derive(Default)]
-pub struct Timer {
-    /// Time until which the timer thread sleeps. A command with an earlier deadline wakes the thread.
+pub struct ExpiryThread {
+    /// Time until which the thread sleeps. A command with an earlier deadline wakes the thread.
     target: AtomicU64,
-    wake: Condvar,
+    thread_wake: Condvar,
     requests: Mutex<Requests>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -34,9 +34,9 @@ struct Requests {
     is_stopped: bool,
 }
 
-impl Timer {
+impl ExpiryThread {
     pub fn start(&self, shard: Arc<Shard>) -> io::Result<()> {
-        let run = move || run(&shard, &shard.timer);
+        let run = move || run(&shard, &shard.expiry_thread);
         *self.thread.lock() = Some(Builder::new().name("expiry".into()).spawn(run)?);
         Ok(())
     }
@@ -45,7 +45,7 @@ impl Timer {
     pub fn stop(&self) {
         if let Some(thread) = self.thread.lock().take() {
             self.requests.lock().is_stopped = true;
-            self.wake.notify_one();
+            self.thread_wake.notify_one();
             let _ = thread.join();
         }
     }
@@ -53,7 +53,7 @@ impl Timer {
     pub fn wake_before(&self, deadline: Option<Ms>) {
         if deadline.is_some_and(|deadline| deadline < self.target.load(Ordering::Acquire)) {
             self.requests.lock().has_earlier_deadline = true;
-            self.wake.notify_one();
+            self.thread_wake.notify_one();
         }
     }
 
@@ -63,18 +63,18 @@ impl Timer {
         let mut requests = self.requests.lock();
         if !requests.has_earlier_deadline && !requests.is_stopped {
             let pause = Duration::from_millis(target.saturating_sub(now()));
-            self.wake.wait_for(&mut requests, pause);
+            self.thread_wake.wait_for(&mut requests, pause);
         }
         requests.has_earlier_deadline = false;
         !requests.is_stopped
     }
 }
 
-fn run(shard: &Shard, timer: &Timer) {
+fn run(shard: &Shard, expiry_thread: &ExpiryThread) {
     let mut record_clock_at = 0;
     loop {
         // From here on, every command with a deadline wakes this thread, so that it misses no deadline before the wait.
-        timer.target.store(Ms::MAX, Ordering::Release);
+        expiry_thread.target.store(Ms::MAX, Ordering::Release);
         let now = shard.now();
         if now >= record_clock_at {
             if let Some(journal) = shard.journal() {
@@ -92,7 +92,7 @@ fn run(shard: &Shard, timer: &Timer) {
             Some(deadline) => deadline.max(now + WAIT_MIN_MS).min(record_clock_at),
             None => record_clock_at,
         };
-        if !timer.sleep_until(target, || shard.now()) {
+        if !expiry_thread.sleep_until(target, || shard.now()) {
             return;
         }
     }

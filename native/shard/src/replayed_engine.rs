@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use hosting_core::{ApplyError, Engine};
-use hosting_journal::{Compacted, OpenError, Options, RealFiles, State};
+use hosting_journal::{CompactionResult, OpenError, Options, RealFiles, State};
 
 pub struct ReplayedEngine<'a> {
     engine: &'a mut Engine,
@@ -47,6 +47,6 @@ impl State for ReplayedEngine<'_> {
 }
 
 /// Replays the closed segments of a journal into an empty engine, and writes the engine's state as an image.
-pub fn write_compacted_image(mut engine: Engine, options: Options) -> Result<Compacted, OpenError> {
+pub fn write_compacted_image(mut engine: Engine, options: Options) -> Result<CompactionResult, OpenError> {
     hosting_journal::write_compacted_image(options, Arc::new(RealFiles), &mut ReplayedEngine::new(&mut engine))
 }

@@ -3,17 +3,17 @@
 use std::io;
 use std::sync::Arc;
 
-use hosting_core::{Answer, Context, Credit, Engine, EventBuffer, Lsn, Ms};
-use hosting_journal::{Journal, Machine as _, OpenError, Options, RealFiles, RealMachine, Recovered};
+use hosting_core::{CommandOutcome, Context, Credit, Engine, EventBuffer, Lsn, Ms};
+use hosting_journal::{Journal, OpenError, Options, RealFiles, RealTimeAndRandom, RecoverySummary, TimeAndRandom as _};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
+use crate::expiry_thread::ExpiryThread;
 use crate::replayed_engine::ReplayedEngine;
-use crate::timer::Timer;
 
 pub struct Shard {
     state: Mutex<State>,
     journal: Option<Journal>,
-    pub(crate) timer: Timer,
+    pub(crate) expiry_thread: ExpiryThread,
 }
 
 struct State {
@@ -35,7 +35,7 @@ impl Drop for AbortOnPanic {
 
 impl Shard {
     /// Opens a journal, and replays it into an empty engine.
-    pub fn open(mut engine: Engine, options: Options) -> Result<(Arc<Shard>, Recovered), OpenError> {
+    pub fn open(mut engine: Engine, options: Options) -> Result<(Arc<Shard>, RecoverySummary), OpenError> {
         let mut state = ReplayedEngine::new(&mut engine);
         let (journal, recovered) = hosting_journal::open(options, Arc::new(RealFiles), &mut state)?;
         engine.finish_recovery(journal.clock().service_ms());
@@ -45,17 +45,17 @@ impl Shard {
     /// Returns a shard for an engine that is already recovered. Without a journal, every change counts as durable.
     pub fn new(engine: Engine, journal: Option<Journal>) -> Arc<Shard> {
         let state = Mutex::new(State { engine, buffer: EventBuffer::default() });
-        Arc::new(Shard { state, journal, timer: Timer::default() })
+        Arc::new(Shard { state, journal, expiry_thread: ExpiryThread::default() })
     }
 
     /// Starts the thread that expires due deadlines. [`Shard::close`] stops the thread.
-    pub fn start_timer(self: &Arc<Shard>) -> io::Result<()> {
-        self.timer.start(self.clone())
+    pub fn start_expiry_thread(self: &Arc<Shard>) -> io::Result<()> {
+        self.expiry_thread.start(self.clone())
     }
 
-    /// Stops the timer thread and writes the pending events to the journal. A second call does nothing.
+    /// Stops the expiry thread and writes the pending events to the journal. A second call does nothing.
     pub fn close(&self) {
-        self.timer.stop();
+        self.expiry_thread.stop();
         if let Some(journal) = &self.journal {
             journal.shutdown();
         }
@@ -69,7 +69,7 @@ impl Shard {
     pub fn now(&self) -> Ms {
         match &self.journal {
             Some(journal) => journal.clock().service_ms(),
-            None => RealMachine.boot_ms(),
+            None => RealTimeAndRandom.boot_ms(),
         }
     }
 
@@ -99,19 +99,22 @@ impl Shard {
             }
             buffer.bytes.clear();
             buffer.count = 0;
-            self.timer.wake_before(engine.next_deadline());
+            self.expiry_thread.wake_before(engine.next_deadline());
         }
         result
     }
 
     /// Runs a command that returns an answer. Sets the LSN for which the caller must wait to 0 if it is already
     /// durable.
-    pub fn ask<T>(&self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> Answer<T>) -> Answer<T> {
-        let mut answer = self.run(command);
-        if answer.wait <= self.durable() {
-            answer.wait = 0;
+    pub fn execute<T>(
+        &self,
+        command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<T>,
+    ) -> CommandOutcome<T> {
+        let mut outcome = self.run(command);
+        if outcome.wait <= self.durable() {
+            outcome.wait = 0;
         }
-        answer
+        outcome
     }
 
     /// Locks the engine for methods that create no events.

@@ -1,7 +1,7 @@
 //! Captcha status of client addresses.
 
 use super::{CreditClass, Engine, accept, has_credit, refuse};
-use crate::command::{Answer, CaptchaStatus, Context, Source};
+use crate::command::{CaptchaStatus, CommandOutcome, Context, Source};
 use crate::journal_event::Event;
 use crate::refusal::Refusal;
 
@@ -9,7 +9,7 @@ impl Engine {
     /// Returns the captcha status of a client address.
     pub fn captcha_status(&mut self, cx: &mut Context<'_>, source: Source) -> CaptchaStatus {
         let now = self.begin_command(cx);
-        self.captcha_passes.of(source, now).map_or_else(CaptchaStatus::default, |(passed_at, requests_since)| {
+        self.captcha_passes.last_pass(source, now).map_or_else(CaptchaStatus::default, |(passed_at, requests_since)| {
             CaptchaStatus { passed_ago_ms: Some(now.saturating_sub(passed_at)), requests_since }
         })
     }
@@ -17,7 +17,7 @@ impl Engine {
     /// Records a passed captcha and resets the request count.
     ///
     /// Refusals: `StorageFull`.
-    pub fn record_captcha_pass(&mut self, cx: &mut Context<'_>, source: Source) -> Answer<()> {
+    pub fn record_captcha_pass(&mut self, cx: &mut Context<'_>, source: Source) -> CommandOutcome<()> {
         let at = self.begin_command(cx);
         if !has_credit(cx, CreditClass::NewSlot, Event::CAPTCHA_PASSED_LEN) {
             return refuse(Refusal::StorageFull, 0);
@@ -29,8 +29,8 @@ impl Engine {
     /// Counts one request of a client address with a captcha pass, if the journal can accept the event.
     pub fn count_captcha_request(&mut self, cx: &mut Context<'_>, source: Source) {
         let now = self.begin_command(cx);
-        let is_known = self.captcha_passes.of(source, now).is_some();
-        if is_known && has_credit(cx, CreditClass::NewSlot, Event::CAPTCHA_REQUEST_COUNTED_LEN) {
+        let has_pass = self.captcha_passes.last_pass(source, now).is_some();
+        if has_pass && has_credit(cx, CreditClass::NewSlot, Event::CAPTCHA_REQUEST_COUNTED_LEN) {
             self.emit(cx, &Event::CaptchaRequestCounted { source });
         }
     }

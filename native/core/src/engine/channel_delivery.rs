@@ -1,7 +1,7 @@
 //! Delivery of party tokens to event channels.
 
 use super::{Engine, accept};
-use crate::command::{Answer, ChannelEvent, ChannelId, Context, Lsn, Ms};
+use crate::command::{ChannelEvent, ChannelId, CommandOutcome, Context, Lsn, Ms};
 use crate::journal_event::Event;
 use crate::slot_use::{EncodedDeliveries, EncodedSlotUses, SlotUse};
 
@@ -15,7 +15,7 @@ impl Engine {
     }
 
     /// Returns the unexpired tokens of a channel, oldest first. Tokens of ended lobbies are left out.
-    pub fn channel_events(&mut self, cx: &mut Context<'_>, channel: &ChannelId) -> Answer<Vec<ChannelEvent>> {
+    pub fn channel_events(&mut self, cx: &mut Context<'_>, channel: &ChannelId) -> CommandOutcome<Vec<ChannelEvent>> {
         self.begin_command(cx);
         let now = self.time.now();
         let sent: Vec<_> = self.event_channels.tokens_of(channel, now).collect();

@@ -43,7 +43,7 @@ impl Engine {
         let (violations, visited) = (self.ledger.violations, self.find_index.visited);
         self.ledger = SlotLedger::new();
         self.ledger.violations = violations;
-        self.source_counts.clear();
+        self.source_slot_counts.clear();
         self.find_index = FindIndex::new();
         self.find_index.visited = visited;
         self.holds = HoldTable::new();
@@ -95,7 +95,7 @@ impl Engine {
                 SlotState::Connected => self.ledger.tally_mut(tally).connected += 1,
                 SlotState::Reserved | SlotState::Kept => self.slot_timers.insert(&mut self.slots, at),
             }
-            self.source_counts.add(&self.seed, namespace, source, 1);
+            self.source_slot_counts.add(&self.seed, namespace, source, 1);
             self.ledger.namespaces[namespace as usize].counts.slots[slot_count(state)] += 1;
         }
     }
@@ -146,33 +146,33 @@ impl Engine {
             }
             if !lobby.is_idle_state_stale {
                 lobby.is_idle_state_stale = true;
-                self.idle_lobbies.dirty.push(number);
+                self.idle_lobbies.stale.push(number);
             }
         }
         if lobby.is_find_index_stale {
             return;
         }
         lobby.is_find_index_stale = true;
-        self.find_index.dirty.push(number);
-        if self.find_index.dirty.len() > MAX_STALE_LOBBIES {
+        self.find_index.stale.push(number);
+        if self.find_index.stale.len() > MAX_STALE_LOBBIES {
             self.refresh_find_index();
         }
     }
 
     pub(super) fn refresh_find_index(&mut self) {
-        let mut dirty = core::mem::take(&mut self.find_index.dirty);
-        for number in dirty.drain(..) {
+        let mut stale = core::mem::take(&mut self.find_index.stale);
+        for number in stale.drain(..) {
             let Some(lobby) = self.lobbies.live_mut(number) else { continue };
             lobby.is_find_index_stale = false;
             let free = lobby.free_to_find();
-            let is_in = lobby.is_findable() && free > 0;
-            let position = is_in.then(|| (lobby.is_ready, order_key(free, lobby.created_lsn)));
+            let is_indexed = lobby.is_findable() && free > 0;
+            let position = is_indexed.then(|| (lobby.is_ready, order_key(free, lobby.created_lsn)));
             if position != lobby.indexed {
                 self.find_index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed, position);
                 lobby.indexed = position;
             }
         }
-        self.find_index.dirty = dirty;
+        self.find_index.stale = stale;
     }
 
     pub(super) fn schedule_lobby_timer(&mut self, number: u32) {
@@ -202,7 +202,7 @@ impl Engine {
         self.slot_timers.insert(&mut self.slots, at);
         let Some(lobby) = self.lobbies.live(number) else { return };
         let namespace = lobby.namespace;
-        self.source_counts.add(&self.seed, namespace, source, 1);
+        self.source_slot_counts.add(&self.seed, namespace, source, 1);
         self.ledger.namespaces[namespace as usize].counts.slots[slot_count(SlotState::Reserved)] += 1;
         self.ledger.count_token(namespace, TokenOutcome::Issued);
         self.mark_find_index_stale(number);
@@ -220,16 +220,16 @@ impl Engine {
         self.ledger.mark_presence_changed(namespace);
     }
 
-    pub(super) fn slot_use_ended(&mut self, number: u32, at: u32, was: SlotState, end: SlotUseEnd) {
+    pub(super) fn slot_use_ended(&mut self, number: u32, at: u32, previous: SlotState, end: SlotUseEnd) {
         self.slot_timers.remove(&mut self.slots, at);
         let source = self.slots.get(at).source;
         let Some(lobby) = self.lobbies.live(number) else { return };
         let (namespace, tally) = (lobby.namespace, lobby.tally);
-        self.source_counts.remove(&self.seed, namespace, source, 1);
+        self.source_slot_counts.remove(&self.seed, namespace, source, 1);
         let counts = &mut self.ledger.namespaces[namespace as usize].counts;
-        counts.slots[slot_count(was)] -= 1;
+        counts.slots[slot_count(previous)] -= 1;
         counts.ends[end as usize] += 1;
-        if was == SlotState::Connected {
+        if previous == SlotState::Connected {
             self.ledger.tally_mut(tally).connected -= 1;
             self.ledger.mark_presence_changed(namespace);
         }
@@ -255,4 +255,4 @@ pub(crate) fn slot_count(state: SlotState) -> usize {
     }
 }
 
-pub(super) const HELD: usize = 1;
+pub(super) const PROMISED_SLOTS: usize = 1;

@@ -401,8 +401,8 @@ impl Engine {
         let lobby = self.lobbies.live(slot_use.lobby).ok_or(NO_LOBBY)?;
         let at = lobby.slots.locate(u32::from(slot_use.slot)).ok_or(WRONG_SLOT_STATE)?;
         let slot = self.slots.get(at);
-        let is_it = slot.generation == slot_use.generation && states.contains(&slot.state);
-        if is_it { Ok(at) } else { Err(WRONG_SLOT_STATE) }
+        let is_current_use = slot.generation == slot_use.generation && states.contains(&slot.state);
+        if is_current_use { Ok(at) } else { Err(WRONG_SLOT_STATE) }
     }
 }
 

@@ -48,22 +48,22 @@ impl Engine {
     pub(super) fn expire_steps(&mut self, cx: &mut Context<'_>, steps: u32) -> u32 {
         let now = self.time.now();
         let mut ended = 0;
-        let mut left = steps;
-        while left > 0 {
+        let mut remaining_steps = steps;
+        while remaining_steps > 0 {
             match self.lobby_timers.step(&mut self.lobbies, now) {
                 WheelStep::Idle => break,
-                WheelStep::Moved => {}
+                WheelStep::Advanced => {}
                 WheelStep::Due(number) => match self.handle_lobby_deadline(cx, number) {
                     Some(has_ended) => ended += u32::from(has_ended),
                     None => break,
                 },
             }
-            left -= 1;
+            remaining_steps -= 1;
         }
-        while left > 0 {
+        while remaining_steps > 0 {
             match self.slot_timers.step(&mut self.slots, now) {
                 WheelStep::Idle => break,
-                WheelStep::Moved => {}
+                WheelStep::Advanced => {}
                 WheelStep::Due(at) => {
                     if !self.expire_slot_use(cx, at) {
                         break;
@@ -71,9 +71,9 @@ impl Engine {
                     ended += 1;
                 }
             }
-            left -= 1;
+            remaining_steps -= 1;
         }
-        if left == 0 && steps > 0 { ended.max(1) } else { ended }
+        if remaining_steps == 0 && steps > 0 { ended.max(1) } else { ended }
     }
 
     /// Ends an overdue reserved or kept slot use. Returns false without journal credit.

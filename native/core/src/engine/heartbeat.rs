@@ -1,6 +1,6 @@
 //! Heartbeats of lobby servers, with or without a list of connected players.
 
-use super::{Answer, CreditClass, Engine, has_credit, refuse};
+use super::{CommandOutcome, CreditClass, Engine, has_credit, refuse};
 use crate::command::{Context, Id, Lsn};
 use crate::journal_event::Event;
 use crate::lobby::Lobby;
@@ -16,10 +16,10 @@ impl Engine {
     /// A slot is freed only if its player connected before the previous list and its grace time is over.
     ///
     /// Refusals, which free no slot: `LobbyStopped`, `LobbyTokenExpired`, `TokenInListInvalid`, `StorageFull`.
-    pub fn heartbeat(&mut self, cx: &mut Context<'_>, lobby: Id, player_tokens: Option<&[&str]>) -> Answer<()> {
+    pub fn heartbeat(&mut self, cx: &mut Context<'_>, lobby: Id, player_tokens: Option<&[&str]>) -> CommandOutcome<()> {
         let number = match self.resolve_calling_lobby(cx, lobby) {
             Ok(number) => number,
-            Err(answer) => return answer,
+            Err(outcome) => return outcome,
         };
         if let Some(tokens) = player_tokens {
             let present = match self.read_player_list(number, lobby, tokens) {

@@ -1,7 +1,7 @@
 //! Idempotent requests: lookup of keys, and replay of stored responses. A replay writes no event.
 
 use super::{Engine, accept, refuse};
-use crate::command::{Admission, Answer, Attached, Context, HoldId, Idempotency, Lsn, Reservation};
+use crate::command::{Admission, Attached, CommandOutcome, Context, HoldId, Idempotency, Lsn, Reservation};
 use crate::idempotency_table::{IdempotencyEntry, KeyPurpose, KeyStamp};
 use crate::lobby::NO_ENTRY;
 use crate::lobby_table::LobbyRecord;
@@ -23,10 +23,14 @@ impl Engine {
     /// waits, and None for an unknown key.
     ///
     /// Refusals: `IdempotencyKeyReused`, `LobbyStopped`.
-    pub fn recall_admission(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Answer<Option<Admission>> {
+    pub fn recall_admission(
+        &mut self,
+        cx: &mut Context<'_>,
+        idempotency: &Idempotency,
+    ) -> CommandOutcome<Option<Admission>> {
         self.begin_command(cx);
         match self.recall_or_share(Some(idempotency)) {
-            Some(answer) => Answer { result: answer.result.map(Some), wait: answer.wait },
+            Some(outcome) => CommandOutcome { result: outcome.result.map(Some), wait: outcome.wait },
             None => accept(None, 0),
         }
     }
@@ -34,13 +38,17 @@ impl Engine {
     /// Returns the stored response of attach, or None for an unknown key.
     ///
     /// Refusals: `IdempotencyKeyReused`, `LobbyStopped`.
-    pub fn recall_attach(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Answer<Option<Attached>> {
+    pub fn recall_attach(
+        &mut self,
+        cx: &mut Context<'_>,
+        idempotency: &Idempotency,
+    ) -> CommandOutcome<Option<Attached>> {
         self.begin_command(cx);
         match self.look_up_key(Some(idempotency)) {
             KeyLookup::Reused(wait) => refuse(Refusal::IdempotencyKeyReused, wait),
             KeyLookup::IdempotencyEntry(entry) => {
-                let Answer { result, wait } = self.replay_attach(entry);
-                Answer { result: result.map(Some), wait }
+                let CommandOutcome { result, wait } = self.replay_attach(entry);
+                CommandOutcome { result: result.map(Some), wait }
             }
             KeyLookup::Fresh | KeyLookup::Hold(_) => accept(None, 0),
         }
@@ -49,8 +57,8 @@ impl Engine {
     pub(super) fn look_up_key(&self, idempotency: Option<&Idempotency>) -> KeyLookup {
         let Some(idempotency) = idempotency else { return KeyLookup::Fresh };
         if let Some((id, hold)) = self.holds.of_key(&idempotency.key) {
-            let is_same = hold.idempotency.is_some_and(|known| known.message == idempotency.message);
-            return if is_same { KeyLookup::Hold(id) } else { KeyLookup::Reused(self.lobbies.lsn(hold.lobby)) };
+            let is_same_message = hold.idempotency.is_some_and(|original| original.message == idempotency.message);
+            return if is_same_message { KeyLookup::Hold(id) } else { KeyLookup::Reused(self.lobbies.lsn(hold.lobby)) };
         }
         let stamp = self.stamp(idempotency);
         let Some(number) = self.entries.find(&self.seed, &stamp) else { return KeyLookup::Fresh };
@@ -70,7 +78,7 @@ impl Engine {
     }
 
     /// Returns the tokens of the first response while the lobby is live, even if their slot uses have ended.
-    pub(super) fn replay_admission(&self, entry: u32) -> Answer<Admission> {
+    pub(super) fn replay_admission(&self, entry: u32) -> CommandOutcome<Admission> {
         let slot_use = self.entries.get(entry).slot_use();
         let wait = self.lobbies.lsn(slot_use.lobby);
         let Some(LobbyRecord::Live(lobby)) = self.lobbies.get(slot_use.lobby) else {
@@ -102,7 +110,7 @@ impl Engine {
         self.config.keys.sign_player(&token)
     }
 
-    pub(super) fn replay_attach(&self, entry: u32) -> Answer<Attached> {
+    pub(super) fn replay_attach(&self, entry: u32) -> CommandOutcome<Attached> {
         let number = self.entries.get(entry).slot_use().lobby;
         let wait = self.lobbies.lsn(number);
         let attached = self.lobbies.live(number).and_then(|lobby| {
@@ -128,8 +136,8 @@ impl Engine {
         key_id: u16,
         uses: EncodedSlotUses<'_>,
     ) -> u32 {
-        if let Some(known) = self.entries.find(&self.seed, stamp) {
-            self.drop_entry(known);
+        if let Some(original) = self.entries.find(&self.seed, stamp) {
+            self.drop_entry(original);
         }
         if let Some(entries) = self.lobbies.entries_mut(slot_use.lobby) {
             *entries += 1;

@@ -57,7 +57,7 @@ impl Engine {
         let key = lobby.group_key();
         if !lobby.is_idle_state_stale {
             lobby.is_idle_state_stale = true;
-            self.idle_lobbies.dirty.push(number);
+            self.idle_lobbies.stale.push(number);
         }
         // `EmptyLobby::is_findable` may have changed.
         if self.idle_lobbies.has(&key) {
@@ -66,7 +66,7 @@ impl Engine {
     }
 
     fn apply_idle_changes(&mut self) {
-        for number in core::mem::take(&mut self.idle_lobbies.dirty) {
+        for number in core::mem::take(&mut self.idle_lobbies.stale) {
             let now = self.time.now();
             let Some(lobby) = self.lobbies.live_mut(number) else { continue };
             if !lobby.is_idle_state_stale {

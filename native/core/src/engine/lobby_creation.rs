@@ -2,7 +2,7 @@
 
 use super::lobby_lifecycle::limits_of;
 use super::{CreditClass, Engine, accept, has_credit, refuse};
-use crate::command::{Answer, Context, CreationPolicy, Id, LobbyTemplate, Lsn};
+use crate::command::{CommandOutcome, Context, CreationPolicy, Id, LobbyTemplate, Lsn};
 use crate::journal_event::Event;
 use crate::lobby::Limit;
 use crate::port_leases::PortLease;
@@ -15,7 +15,7 @@ impl Engine {
     ///
     /// # Panics
     /// If the engine knows the id.
-    pub fn start_idle(&mut self, cx: &mut Context<'_>, template: &LobbyTemplate<'_>) -> Answer<Id> {
+    pub fn start_idle(&mut self, cx: &mut Context<'_>, template: &LobbyTemplate<'_>) -> CommandOutcome<Id> {
         self.begin_command(cx);
         self.expire_part(cx, 0);
         match self.create_lobby(cx, template) {

@@ -3,7 +3,7 @@
 use super::{CreditClass, Engine, has_credit};
 use crate::codec::{Reader, Writer};
 use crate::command::{Context, EndReason, Lsn, Ms};
-use crate::fact_outbox::{Ended, Fact, Facts, LobbyAttendance, LobbyDetails, LobbyFactKind};
+use crate::fact_outbox::{Fact, Facts, LobbyAttendance, LobbyDetails, LobbyEnd, LobbyFactKind};
 use crate::journal_event::{ApplyError, Event, Field};
 use crate::lobby::Lobby;
 
@@ -34,26 +34,26 @@ impl Engine {
         }
     }
 
-    fn push_fact(&mut self, lsn: Lsn, number: u32, at: Ms, what: LobbyFactKind) {
+    fn push_fact(&mut self, lsn: Lsn, number: u32, at: Ms, kind: LobbyFactKind) {
         let Some(lobby) = self.lobbies.live(number) else { return };
-        self.outbox.push(Fact { lsn, at, lobby: lobby.id, namespace: lobby.namespace_id, what });
+        self.outbox.push(Fact { lsn, at, lobby: lobby.id, namespace: lobby.namespace_id, kind });
     }
 
     pub(super) fn change_lobby_with_fact(
         &mut self,
         (lsn, at): (Lsn, Ms),
         number: u32,
-        what: LobbyFactKind,
+        kind: LobbyFactKind,
         change: impl FnOnce(&mut Lobby),
     ) -> Result<u32, ApplyError> {
-        self.push_fact(lsn, number, at, what);
+        self.push_fact(lsn, number, at, kind);
         self.change_lobby(number, change)
     }
 
     pub(super) fn push_created_fact(&mut self, lsn: Lsn, number: u32) {
         if let Some(lobby) = self.lobbies.live(number) {
-            let about = self.about(lobby);
-            self.push_fact(lsn, number, 0, LobbyFactKind::Created(Box::new(about)));
+            let details = self.details(lobby);
+            self.push_fact(lsn, number, 0, LobbyFactKind::Created(Box::new(details)));
         }
     }
 
@@ -67,13 +67,13 @@ impl Engine {
         players: [u32; 3],
     ) {
         if let Some(lobby) = self.lobbies.live(number) {
-            let (about, attendance) = (self.about(lobby), lobby.attendance);
-            let ended = Ended { about, reason, exit_code, attendance, players };
+            let (details, attendance) = (self.details(lobby), lobby.attendance);
+            let ended = LobbyEnd { details, reason, exit_code, attendance, players };
             self.push_fact(lsn, number, at, LobbyFactKind::Ended(Box::new(ended)));
         }
     }
 
-    fn about(&self, lobby: &Lobby) -> LobbyDetails {
+    fn details(&self, lobby: &Lobby) -> LobbyDetails {
         LobbyDetails {
             version: lobby.version,
             mode: self.names.text(lobby.mode).into(),
@@ -126,10 +126,10 @@ fn write_fact(w: &mut Writer<'_>, fact: &Fact) {
     w.u64(fact.at);
     w.id(fact.lobby);
     w.id(fact.namespace);
-    match &fact.what {
-        LobbyFactKind::Created(about) => {
+    match &fact.kind {
+        LobbyFactKind::Created(details) => {
             w.u8(MADE);
-            write_about(w, about);
+            write_details(w, details);
         }
         LobbyFactKind::Ready => w.u8(READY),
         LobbyFactKind::Closed(is_closed) => {
@@ -139,7 +139,7 @@ fn write_fact(w: &mut Writer<'_>, fact: &Fact) {
         LobbyFactKind::Stopping => w.u8(STOPPING),
         LobbyFactKind::Ended(ended) => {
             w.u8(ENDED);
-            write_about(w, &ended.about);
+            write_details(w, &ended.details);
             ended.reason.write(w);
             w.flag(ended.exit_code.is_some());
             w.u32(ended.exit_code.unwrap_or_default() as u32);
@@ -151,17 +151,17 @@ fn write_fact(w: &mut Writer<'_>, fact: &Fact) {
 
 fn load_fact(r: &mut Reader<'_>) -> Result<Fact, ApplyError> {
     let (lsn, at, lobby, namespace) = (r.u64()?, r.u64()?, r.id()?, r.id()?);
-    let what = match r.u8()? {
-        MADE => LobbyFactKind::Created(Box::new(load_about(r)?)),
+    let kind = match r.u8()? {
+        MADE => LobbyFactKind::Created(Box::new(load_details(r)?)),
         READY => LobbyFactKind::Ready,
         CLOSED => LobbyFactKind::Closed(r.flag()?),
         STOPPING => LobbyFactKind::Stopping,
         ENDED => {
-            let (about, reason) = (load_about(r)?, Field::read(r)?);
+            let (details, reason) = (load_details(r)?, Field::read(r)?);
             let (has_code, code) = (r.flag()?, r.u32()? as i32);
             let (attendance, players) = (load_attendance(r)?, [r.u32()?, r.u32()?, r.u32()?]);
-            LobbyFactKind::Ended(Box::new(Ended {
-                about,
+            LobbyFactKind::Ended(Box::new(LobbyEnd {
+                details,
                 reason,
                 exit_code: has_code.then_some(code),
                 attendance,
@@ -170,19 +170,19 @@ fn load_fact(r: &mut Reader<'_>) -> Result<Fact, ApplyError> {
         }
         _ => return Err(BAD_FACT),
     };
-    Ok(Fact { lsn, at, lobby, namespace, what })
+    Ok(Fact { lsn, at, lobby, namespace, kind })
 }
 
-fn write_about(w: &mut Writer<'_>, about: &LobbyDetails) {
-    w.id(about.version);
-    w.short_bytes(about.mode.as_bytes());
-    w.short_bytes(about.region.as_bytes());
-    w.flag(about.is_public);
-    about.max_players.iter().for_each(|limit| w.u32(*limit));
-    w.u64(about.create_ts_ms);
+fn write_details(w: &mut Writer<'_>, details: &LobbyDetails) {
+    w.id(details.version);
+    w.short_bytes(details.mode.as_bytes());
+    w.short_bytes(details.region.as_bytes());
+    w.flag(details.is_public);
+    details.max_players.iter().for_each(|limit| w.u32(*limit));
+    w.u64(details.create_ts_ms);
 }
 
-fn load_about(r: &mut Reader<'_>) -> Result<LobbyDetails, ApplyError> {
+fn load_details(r: &mut Reader<'_>) -> Result<LobbyDetails, ApplyError> {
     Ok(LobbyDetails {
         version: r.id()?,
         mode: r.text()?.into(),

@@ -2,7 +2,7 @@
 
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
-use crate::command::{Answer, Attach, Attached, Context, EndReason, Id, Lsn, Publicity, ResolvedHold};
+use crate::command::{Attach, Attached, CommandOutcome, Context, EndReason, Id, Lsn, Publicity, ResolvedHold};
 use crate::journal_event::{Event, LobbyDefinition};
 use crate::lobby_table::LobbyRecord;
 use crate::refusal::Refusal;
@@ -16,7 +16,7 @@ impl Engine {
     ///
     /// # Panics
     /// If the engine knows `c.id`.
-    pub fn attach(&mut self, cx: &mut Context<'_>, c: &Attach<'_>) -> Answer<Attached> {
+    pub fn attach(&mut self, cx: &mut Context<'_>, c: &Attach<'_>) -> CommandOutcome<Attached> {
         self.begin_command(cx);
         self.expire_part(cx, 0);
         match self.look_up_key(c.idempotency.as_ref()) {
@@ -75,14 +75,14 @@ impl Engine {
     /// Marks a lobby ready and turns its holds into reservations, in order of arrival.
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
-    pub fn ready(&mut self, cx: &mut Context<'_>, lobby: Id) -> Answer<()> {
+    pub fn ready(&mut self, cx: &mut Context<'_>, lobby: Id) -> CommandOutcome<()> {
         let number = match self.resolve_calling_lobby(cx, lobby) {
             Ok(number) => number,
-            Err(answer) => return answer,
+            Err(outcome) => return outcome,
         };
-        let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, 0) };
-        if !known.is_ready {
-            let held = known.holds.iter().filter_map(|hold| self.holds.get(*hold));
+        let Some(current) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, 0) };
+        if !current.is_ready {
+            let held = current.holds.iter().filter_map(|hold| self.holds.get(*hold));
             let needed: u64 = Event::LOBBY_READY_LEN
                 + held.map(|hold| Event::max_reservation_len(hold.slots, hold.channels.len())).sum::<u64>();
             if !has_credit(cx, CreditClass::NewSlot, needed) {
@@ -95,7 +95,7 @@ impl Engine {
                 reservations.push((*id, self.reserve_held(cx, number, hold)));
             }
             let wait = self.lobbies.lsn(number);
-            let resolved = reservations.into_iter().map(|(hold, it)| ResolvedHold { hold, answer: accept(it, wait) });
+            let resolved = reservations.into_iter().map(|(hold, it)| ResolvedHold { hold, outcome: accept(it, wait) });
             self.resolved_holds.extend(resolved);
             self.check_ledger(number);
             // Heartbeats are required from now on.
@@ -108,10 +108,10 @@ impl Engine {
     /// Closes a lobby to new players, or opens it again.
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
-    pub fn set_closed(&mut self, cx: &mut Context<'_>, lobby: Id, is_closed: bool) -> Answer<()> {
+    pub fn set_closed(&mut self, cx: &mut Context<'_>, lobby: Id, is_closed: bool) -> CommandOutcome<()> {
         let number = match self.resolve_calling_lobby(cx, lobby) {
             Ok(number) => number,
-            Err(answer) => return answer,
+            Err(outcome) => return outcome,
         };
         if self.lobbies.live(number).is_some_and(|lobby| lobby.is_closed != is_closed) {
             if !has_credit(cx, CreditClass::ExistingSlot, Event::LOBBY_CLOSED_LEN) {
@@ -125,13 +125,13 @@ impl Engine {
     /// Stores the state of a lobby byte for byte. An empty state clears it.
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
-    pub fn set_state(&mut self, cx: &mut Context<'_>, lobby: Id, state: &[u8]) -> Answer<()> {
+    pub fn set_state(&mut self, cx: &mut Context<'_>, lobby: Id, state: &[u8]) -> CommandOutcome<()> {
         let number = match self.resolve_calling_lobby(cx, lobby) {
             Ok(number) => number,
-            Err(answer) => return answer,
+            Err(outcome) => return outcome,
         };
-        let known = self.lobbies.live(number).and_then(|lobby| lobby.state.as_deref()).unwrap_or_default();
-        if *known != *state {
+        let current = self.lobbies.live(number).and_then(|lobby| lobby.state.as_deref()).unwrap_or_default();
+        if *current != *state {
             // State is large and frees no slot, so it may not use the journal bytes that expiry needs.
             if !has_credit(cx, CreditClass::NewSlot, Event::LOBBY_STATE_SET_LEN + state.len() as u64) {
                 return refuse(Refusal::StorageFull, 0);
@@ -143,7 +143,7 @@ impl Engine {
 
     /// Returns the state of a lobby in one of the namespaces.
     ///
-    /// `speaker` is the calling lobby, if any. It must be live, and the call counts as its heartbeat.
+    /// `caller` is the calling lobby, if any. It must be live, and the call counts as its heartbeat.
     ///
     /// Refusals: `LobbyNotFound`, `LobbyStopped`, `LobbyTokenExpired`.
     pub fn state(
@@ -151,22 +151,22 @@ impl Engine {
         cx: &mut Context<'_>,
         namespaces: &[Id],
         lobby: Id,
-        speaker: Option<Id>,
-    ) -> Answer<Option<Vec<u8>>> {
+        caller: Option<Id>,
+    ) -> CommandOutcome<Option<Vec<u8>>> {
         self.begin_command(cx);
-        let speaking = match speaker.map(|speaker| self.resolve_calling_lobby(cx, speaker)).transpose() {
-            Ok(speaking) => speaking,
-            Err(answer) => return answer,
+        let calling_lobby = match caller.map(|caller| self.resolve_calling_lobby(cx, caller)).transpose() {
+            Ok(calling_lobby) => calling_lobby,
+            Err(outcome) => return outcome,
         };
         let number = match self.resolve_visible_lobby(cx, namespaces, lobby) {
             Ok(number) => number,
             Err((refusal, wait)) => return refuse(refusal, wait),
         };
         let wait = self.lobbies.lsn(number);
-        let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, wait) };
-        let state = known.state.as_deref().map(<[u8]>::to_vec);
-        if let Some(speaking) = speaking {
-            self.record_heartbeat(speaking);
+        let Some(current) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, wait) };
+        let state = current.state.as_deref().map(<[u8]>::to_vec);
+        if let Some(calling_lobby) = calling_lobby {
+            self.record_heartbeat(calling_lobby);
         }
         accept(state, wait)
     }
@@ -174,7 +174,7 @@ impl Engine {
     /// Ends a lobby in one of the namespaces. Returns false if the lobby had already ended.
     ///
     /// Refusals: `LobbyNotFound`, `StorageFull`.
-    pub fn detach(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> Answer<bool> {
+    pub fn detach(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> CommandOutcome<bool> {
         self.begin_command(cx);
         match self.resolve_visible_lobby(cx, namespaces, lobby) {
             Ok(number) => self.end_resolved(cx, number, EndReason::Removed, None),
@@ -185,7 +185,7 @@ impl Engine {
     /// Ends a lobby for a reason. Returns false if the lobby had already ended.
     ///
     /// Refusals: `LobbyNotFound`, `StorageFull`.
-    pub fn end(&mut self, cx: &mut Context<'_>, lobby: Id, reason: EndReason) -> Answer<bool> {
+    pub fn end(&mut self, cx: &mut Context<'_>, lobby: Id, reason: EndReason) -> CommandOutcome<bool> {
         self.begin_command(cx);
         match self.resolve_lobby(cx, lobby) {
             LobbyRef::Live(number) | LobbyRef::Ended(number) => self.end_resolved(cx, number, reason, None),
@@ -194,7 +194,7 @@ impl Engine {
     }
 
     /// Ends a lobby after its process exited. The reason is `Stopped` for a stopping lobby, else `Exited`.
-    pub fn process_exited(&mut self, cx: &mut Context<'_>, lobby: Id, exit_code: Option<i32>) -> Answer<bool> {
+    pub fn process_exited(&mut self, cx: &mut Context<'_>, lobby: Id, exit_code: Option<i32>) -> CommandOutcome<bool> {
         self.begin_command(cx);
         match self.resolve_lobby(cx, lobby) {
             LobbyRef::Live(number) | LobbyRef::Ended(number) => {
@@ -211,7 +211,7 @@ impl Engine {
     /// With `only_if_idle`, a lobby with players does not change, and the result is false.
     ///
     /// Refusals: `LobbyNotFound`, `LobbyStopped`, `StorageFull`.
-    pub fn stop(&mut self, cx: &mut Context<'_>, lobby: Id, only_if_idle: bool) -> Answer<bool> {
+    pub fn stop(&mut self, cx: &mut Context<'_>, lobby: Id, only_if_idle: bool) -> CommandOutcome<bool> {
         self.begin_command(cx);
         while only_if_idle && self.expire_part(cx, Event::LOBBY_STOPPING_LEN) {}
         let number = match self.resolve_lobby(cx, lobby) {
@@ -219,8 +219,8 @@ impl Engine {
             LobbyRef::Ended(number) => return refuse(Refusal::LobbyStopped, self.lobbies.lsn(number)),
             LobbyRef::Unknown => return refuse(Refusal::LobbyNotFound, self.forgotten_lsn),
         };
-        let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
-        let (is_stopping, is_idle, wait) = (known.is_stopping, known.counts.players() == 0, known.lsn);
+        let Some(current) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
+        let (is_stopping, is_idle, wait) = (current.is_stopping, current.counts.players() == 0, current.lsn);
         if is_stopping || only_if_idle && !is_idle {
             return accept(is_stopping, wait);
         }
@@ -246,7 +246,7 @@ impl Engine {
         number: u32,
         reason: EndReason,
         exit_code: Option<i32>,
-    ) -> Answer<bool> {
+    ) -> CommandOutcome<bool> {
         if self.lobbies.live(number).is_none() {
             return accept(false, self.lobbies.lsn(number));
         }
@@ -286,13 +286,18 @@ impl Engine {
         (reason, exit_code): (EndReason, Option<i32>),
         wait: Lsn,
     ) {
-        let failed = holds
-            .into_iter()
-            .map(|(hold, _)| ResolvedHold { hold, answer: refuse(Refusal::LobbyStartFailed(reason, exit_code), wait) });
+        let failed = holds.into_iter().map(|(hold, _)| ResolvedHold {
+            hold,
+            outcome: refuse(Refusal::LobbyStartFailed(reason, exit_code), wait),
+        });
         self.resolved_holds.extend(failed);
     }
 
-    pub(super) fn resolve_calling_lobby<T>(&mut self, cx: &mut Context<'_>, lobby: Id) -> Result<u32, Answer<T>> {
+    pub(super) fn resolve_calling_lobby<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        lobby: Id,
+    ) -> Result<u32, CommandOutcome<T>> {
         self.begin_command(cx);
         match self.resolve_lobby(cx, lobby) {
             LobbyRef::Live(number) => Ok(number),
@@ -301,7 +306,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn accept_lobby_call(&mut self, number: u32) -> Answer<()> {
+    pub(super) fn accept_lobby_call(&mut self, number: u32) -> CommandOutcome<()> {
         self.record_heartbeat(number);
         accept((), self.lobbies.lsn(number))
     }

@@ -1,7 +1,7 @@
 //! Mock players of development tokens: player tokens without a lobby, each accepted once.
 
 use super::{CreditClass, Engine, accept, has_credit, refuse};
-use crate::command::{Answer, Context, Id};
+use crate::command::{CommandOutcome, Context, Id};
 use crate::journal_event::Event;
 use crate::mock_tokens::{hour_of, is_within_lifetime};
 use crate::refusal::Refusal;
@@ -23,7 +23,7 @@ impl Engine {
         namespace: Id,
         token: Id,
         player_token: &str,
-    ) -> Answer<()> {
+    ) -> CommandOutcome<()> {
         let now = self.begin_command(cx);
         let Some((hour, mac)) = self.config.keys.verify_mock(namespace, token, player_token) else {
             return refuse(Refusal::PlayerTokenInvalid, 0);

@@ -25,8 +25,7 @@ use std::collections::VecDeque;
 
 pub(crate) use derived_state::slot_count;
 
-use crate::captcha_passes::CaptchaPasses;
-use crate::command::{Answer, ChannelId, Context, Id, Lsn, Ms, PortRange, ResolvedHold};
+use crate::command::{ChannelId, CommandOutcome, Context, Id, Lsn, Ms, PortRange, ResolvedHold};
 use crate::desired_lobbies::DesiredLobbies;
 use crate::event_channels::EventChannels;
 use crate::fact_outbox::FactOutbox;
@@ -45,7 +44,8 @@ use crate::slot::SlotArena;
 use crate::slot_holds::HoldTable;
 use crate::slot_ledger::SlotLedger;
 use crate::slot_use::SlotUseEncoder;
-use crate::source_counts::SourceSlotCounts;
+use crate::source_captcha_passes::SourceCaptchaPasses;
+use crate::source_slot_counts::SourceSlotCounts;
 use crate::timer_wheel::TimerWheel;
 use crate::token::KeyRing;
 
@@ -113,13 +113,13 @@ pub struct Engine {
     names: NameInterner,
     outbox: FactOutbox,
     event_channels: EventChannels,
-    captcha_passes: CaptchaPasses,
+    captcha_passes: SourceCaptchaPasses,
     mock_tokens: ConsumedMockTokens,
     leases: PortLeaseTable,
 
     // Derived or memory only.
     ledger: SlotLedger,
-    source_counts: SourceSlotCounts,
+    source_slot_counts: SourceSlotCounts,
     find_index: FindIndex,
     idle_lobbies: IdleLobbies,
     desired_lobbies: DesiredLobbies,
@@ -168,11 +168,11 @@ impl Engine {
             names: NameInterner::new(),
             outbox: FactOutbox::default(),
             event_channels: EventChannels::default(),
-            captcha_passes: CaptchaPasses::default(),
+            captcha_passes: SourceCaptchaPasses::default(),
             mock_tokens: ConsumedMockTokens::default(),
             leases: PortLeaseTable::new(config.ports),
             ledger: SlotLedger::new(),
-            source_counts: SourceSlotCounts::new(),
+            source_slot_counts: SourceSlotCounts::new(),
             find_index: FindIndex::new(),
             idle_lobbies: IdleLobbies::default(),
             desired_lobbies: DesiredLobbies::new(),
@@ -269,12 +269,12 @@ fn credit_of(cx: &Context<'_>, class: CreditClass) -> u64 {
     cx.credit.total.saturating_sub(reserve).min(cx.credit.largest)
 }
 
-fn accept<T>(value: T, wait: Lsn) -> Answer<T> {
-    Answer { result: Ok(value), wait }
+fn accept<T>(value: T, wait: Lsn) -> CommandOutcome<T> {
+    CommandOutcome { result: Ok(value), wait }
 }
 
-fn refuse<T>(refusal: Refusal, wait: Lsn) -> Answer<T> {
-    Answer { result: Err(refusal), wait }
+fn refuse<T>(refusal: Refusal, wait: Lsn) -> CommandOutcome<T> {
+    CommandOutcome { result: Err(refusal), wait }
 }
 
 #[cfg(test)]

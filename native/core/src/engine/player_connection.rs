@@ -2,7 +2,7 @@
 
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
-use crate::command::{Answer, Connect, Context, Disconnect, Id, Lsn, Ms};
+use crate::command::{CommandOutcome, Connect, Context, Disconnect, Id, Lsn, Ms};
 use crate::idempotency_table::{KeyPurpose, KeyStamp};
 use crate::journal_event::Event;
 use crate::lobby::Lobby;
@@ -14,7 +14,7 @@ use crate::token::UnverifiedPlayerToken;
 
 const MAX_KEPT_SLOT_MS: Ms = 600_000;
 
-struct Found {
+struct TokenUse {
     slot_use: SlotUse,
     status: SlotUseStatus,
 }
@@ -24,7 +24,7 @@ impl Engine {
     ///
     /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `PlayerTokenConsumed`,
     /// `PlayerTokenExpired`, `PlayerRemoved`, `LobbyTokenExpired`, `StorageFull`.
-    pub fn connected(&mut self, cx: &mut Context<'_>, c: &Connect<'_>) -> Answer<()> {
+    pub fn connected(&mut self, cx: &mut Context<'_>, c: &Connect<'_>) -> CommandOutcome<()> {
         self.begin_command(cx);
         let number = match self.resolve_lobby(cx, c.lobby) {
             LobbyRef::Unknown => return refuse(Refusal::LobbyTokenExpired, self.forgotten_lsn),
@@ -38,11 +38,11 @@ impl Engine {
             }
             KeyLookup::IdempotencyEntry(_) | KeyLookup::Fresh | KeyLookup::Hold(_) => {}
         }
-        let found = match self.read_token(number, c.lobby, c.player_token) {
-            Ok(found) => found,
+        let token_use = match self.read_token(number, c.lobby, c.player_token) {
+            Ok(token_use) => token_use,
             Err((refusal, wait)) => return self.refuse_token(number, refusal, wait),
         };
-        let Some(Found { slot_use, status }) = found else {
+        let Some(TokenUse { slot_use, status }) = token_use else {
             return self.refuse_token(number, Refusal::PlayerRemoved, self.lobbies.lsn(number));
         };
         let refusal = match self.expire_if_due(cx, slot_use, status) {
@@ -61,7 +61,7 @@ impl Engine {
     ///
     /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `LobbyTokenExpired`,
     /// `StorageFull`.
-    pub fn disconnected(&mut self, cx: &mut Context<'_>, c: &Disconnect<'_>) -> Answer<()> {
+    pub fn disconnected(&mut self, cx: &mut Context<'_>, c: &Disconnect<'_>) -> CommandOutcome<()> {
         self.begin_command(cx);
         let number = match self.resolve_lobby(cx, c.lobby) {
             LobbyRef::Unknown => return refuse(Refusal::LobbyTokenExpired, self.forgotten_lsn),
@@ -75,11 +75,11 @@ impl Engine {
             }
             KeyLookup::Fresh | KeyLookup::Hold(_) => {}
         }
-        let found = match self.read_token(number, c.lobby, c.player_token) {
-            Ok(found) => found,
+        let token_use = match self.read_token(number, c.lobby, c.player_token) {
+            Ok(token_use) => token_use,
             Err((refusal, wait)) => return refuse(refusal, wait),
         };
-        let done = self.disconnect(cx, number, found, c);
+        let done = self.disconnect(cx, number, token_use, c);
         let wait = self.lobbies.lsn(number);
         if let Err(refusal) = done {
             return refuse(refusal, wait);
@@ -90,7 +90,7 @@ impl Engine {
     }
 
     /// Verifies a player token. Returns its slot use, or None if the lobby has ended.
-    fn read_token(&self, number: u32, id: Id, text: &str) -> Result<Option<Found>, (Refusal, Lsn)> {
+    fn read_token(&self, number: u32, id: Id, text: &str) -> Result<Option<TokenUse>, (Refusal, Lsn)> {
         let claim = UnverifiedPlayerToken::read(text).ok_or((Refusal::PlayerTokenInvalid, 0))?;
         let token = claim.token;
         // Loads the slot before computing the MAC, so that memory access and hashing overlap.
@@ -109,14 +109,14 @@ impl Engine {
             return Err((Refusal::PlayerTokenWrongLobby, self.lobbies.lsn(number)));
         }
         let slot_use = SlotUse { lobby: number, slot: token.slot as u16, generation: token.generation };
-        Ok(lobby.map(|_| Found { slot_use, status }))
+        Ok(lobby.map(|_| TokenUse { slot_use, status }))
     }
 
     /// Loads into the CPU cache the memory that ending this slot use will change.
     fn prefetch_for_end(&self, lobby: &Lobby, slot: u32) {
         let source = lobby.slots.locate(slot).map_or(0, |at| self.slots.get(at).source);
         let tail = lobby.slots.locate(u32::from(lobby.slots.free_tail));
-        let count = self.source_counts.slots(&self.seed, lobby.namespace, source);
+        let count = self.source_slot_counts.slots(&self.seed, lobby.namespace, source);
         core::hint::black_box((count, tail.map(|at| self.slots.get(at).generation)));
     }
 
@@ -130,7 +130,7 @@ impl Engine {
         SlotUseStatus::Ended(if state == SlotState::Reserved { SlotUseEnd::Expired } else { SlotUseEnd::Consumed })
     }
 
-    fn connect(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, c: &Connect<'_>) -> Answer<()> {
+    fn connect(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, c: &Connect<'_>) -> CommandOutcome<()> {
         if !has_credit(cx, CreditClass::ExistingSlot, Event::PLAYER_CONNECTED_LEN) {
             return refuse(Refusal::StorageFull, 0);
         }
@@ -159,13 +159,14 @@ impl Engine {
         &mut self,
         cx: &mut Context<'_>,
         number: u32,
-        found: Option<Found>,
+        token_use: Option<TokenUse>,
         c: &Disconnect<'_>,
     ) -> Result<(), Refusal> {
         let stamp = c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency));
         // An ended lobby has no slots. Generation 0 never exists.
-        let nowhere = SlotUse { lobby: number, slot: 0, generation: 0 };
-        let Found { slot_use, status } = found.unwrap_or(Found { slot_use: nowhere, status: SlotUseStatus::Forgotten });
+        let no_slot_use = SlotUse { lobby: number, slot: 0, generation: 0 };
+        let TokenUse { slot_use, status } =
+            token_use.unwrap_or(TokenUse { slot_use: no_slot_use, status: SlotUseStatus::Forgotten });
         let hold_ms = c.hold_ms.unwrap_or(0).min(MAX_KEPT_SLOT_MS);
         let now = self.time.now();
         match self.expire_if_due(cx, slot_use, status) {
@@ -180,8 +181,8 @@ impl Engine {
             }
             SlotUseStatus::Live(SlotState::Kept) if c.hold_ms.is_some() => self.store_key(cx, slot_use, stamp),
             SlotUseStatus::Live(SlotState::Connected) => {
-                let left = Event::PlayerLeft { slot_use, at: now, end: SlotUseEnd::Consumed, stamp };
-                self.emit_disconnect(cx, number, Event::PLAYER_LEFT_LEN, &left)
+                let event = Event::PlayerLeft { slot_use, at: now, end: SlotUseEnd::Consumed, stamp };
+                self.emit_disconnect(cx, number, Event::PLAYER_LEFT_LEN, &event)
             }
             SlotUseStatus::Live(state) => {
                 let end = if state == SlotState::Reserved { SlotUseEnd::Released } else { SlotUseEnd::Consumed };
@@ -224,7 +225,7 @@ impl Engine {
         Ok(())
     }
 
-    fn refuse_token(&mut self, number: u32, refusal: Refusal, wait: Lsn) -> Answer<()> {
+    fn refuse_token(&mut self, number: u32, refusal: Refusal, wait: Lsn) -> CommandOutcome<()> {
         let outcome = match refusal {
             Refusal::PlayerTokenInvalid => TokenOutcome::Invalid,
             Refusal::PlayerTokenWrongLobby => TokenOutcome::WrongLobby,

@@ -1,7 +1,7 @@
 //! Port commands: leases of dynamic servers, backends, and confirmations of edge-guard.
 
 use super::{CreditClass, Engine, accept, has_credit, refuse};
-use crate::command::{Answer, Context, Id, LeaseRequest, LeasedPort, Lsn, PortExposure, RouteChanges};
+use crate::command::{CommandOutcome, Context, Id, LeaseRequest, LeasedPort, Lsn, PortExposure, RouteChanges};
 use crate::journal_event::Event;
 use crate::lobby::Lobby;
 use crate::port_leases::PortLease;
@@ -11,7 +11,7 @@ impl Engine {
     /// Leases ports for a dynamic server until [`Engine::end_lease`]. A repeated request returns the same ports.
     ///
     /// Refusals: `PortsExhausted`, `StorageFull`; `LeaseNotFound` after the end of the lease.
-    pub fn lease_ports(&mut self, cx: &mut Context<'_>, c: &LeaseRequest<'_>) -> Answer<Vec<LeasedPort>> {
+    pub fn lease_ports(&mut self, cx: &mut Context<'_>, c: &LeaseRequest<'_>) -> CommandOutcome<Vec<LeasedPort>> {
         self.begin_command(cx);
         if let Some(lease) = self.leases.get(c.owner) {
             let wait = self.leases.changed_at(c.owner);
@@ -43,17 +43,22 @@ impl Engine {
     /// Sets the addresses where an owner's process listens, by port name.
     ///
     /// Refusals: `StorageFull`, `LeaseNotFound`.
-    pub fn set_backends(&mut self, cx: &mut Context<'_>, owner: Id, backends: &[(&str, &str, u16)]) -> Answer<()> {
+    pub fn set_backends(
+        &mut self,
+        cx: &mut Context<'_>,
+        owner: Id,
+        backends: &[(&str, &str, u16)],
+    ) -> CommandOutcome<()> {
         self.begin_command(cx);
         let Some(lease) = self.leases.get(owner).filter(|lease| !lease.is_over) else {
             return refuse(Refusal::LeaseNotFound, self.last_lsn);
         };
-        let is_so = lease.ports.iter().all(|port| {
+        let is_unchanged = lease.ports.iter().all(|port| {
             let requested = backends.iter().find(|(name, ..)| *name == &*port.name);
             let has = port.backend.as_ref().map(|backend| (&*backend.address, backend.port));
             requested.map(|(_, address, port)| (*address, *port)) == has
         });
-        if is_so {
+        if is_unchanged {
             return accept((), self.leases.changed_at(owner));
         }
         let event = Event::BackendsSet { owner, backends: backends.to_vec() };
@@ -67,7 +72,7 @@ impl Engine {
     /// Ends the lease of a dynamic server, so that edge-guard removes its routes. Returns false without a live lease.
     ///
     /// Refusals: `StorageFull`.
-    pub fn end_lease(&mut self, cx: &mut Context<'_>, owner: Id) -> Answer<bool> {
+    pub fn end_lease(&mut self, cx: &mut Context<'_>, owner: Id) -> CommandOutcome<bool> {
         self.begin_command(cx);
         let Some(lease) = self.leases.get(owner).filter(|lease| lease.is_server) else {
             return accept(false, self.last_lsn);
@@ -94,7 +99,7 @@ impl Engine {
         name: &str,
         refused: u16,
         random: u64,
-    ) -> Answer<Option<u16>> {
+    ) -> CommandOutcome<Option<u16>> {
         self.begin_command(cx);
         let Some(lease) = self.leases.get(owner).filter(|lease| !lease.is_over) else {
             return refuse(Refusal::LeaseNotFound, self.last_lsn);
@@ -131,7 +136,7 @@ impl Engine {
     /// Starts the quarantine of an ended owner's ports, after edge-guard closed their sockets.
     ///
     /// Refusals: `StorageFull`.
-    pub fn return_ports(&mut self, cx: &mut Context<'_>, owner: Id) -> Answer<bool> {
+    pub fn return_ports(&mut self, cx: &mut Context<'_>, owner: Id) -> CommandOutcome<bool> {
         self.begin_command(cx);
         if !self.leases.get(owner).is_some_and(|lease| lease.is_over) {
             return accept(false, 0);

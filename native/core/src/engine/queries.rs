@@ -53,8 +53,8 @@ impl Engine {
     }
 
     fn live_lobbies(&self, namespace: Id) -> impl Iterator<Item = &Lobby> {
-        let known = self.ledger.namespace_of(&self.seed, namespace);
-        let numbers = known.into_iter().flat_map(|known| self.ledger.namespaces[known as usize].lobbies.values());
+        let current = self.ledger.namespace_of(&self.seed, namespace);
+        let numbers = current.into_iter().flat_map(|current| self.ledger.namespaces[current as usize].lobbies.values());
         numbers.filter_map(|number| self.lobbies.live(*number))
     }
 
@@ -100,8 +100,8 @@ impl Engine {
     /// Returns the signing keys that any record still needs, ascending.
     pub fn keys_in_use(&self) -> Vec<u16> {
         let mut keys = BTreeSet::new();
-        for (_, known) in self.lobbies.iter() {
-            match known {
+        for (_, current) in self.lobbies.iter() {
+            match current {
                 LobbyRecord::Ended(tombstone) => keys.extend(tombstone.key_ids.iter().copied()),
                 LobbyRecord::Live(lobby) => {
                     keys.insert(lobby.key_id);

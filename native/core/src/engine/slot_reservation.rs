@@ -1,10 +1,10 @@
 //! Slot reservation: find, create, join and the release of holds.
 
-use super::derived_state::HELD;
+use super::derived_state::PROMISED_SLOTS;
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
 use crate::command::{
-    Admission, Answer, ChannelId, Context, Create, Find, HoldId, Id, Idempotency, Join, Reservation, Source,
+    Admission, ChannelId, CommandOutcome, Context, Create, Find, HoldId, Id, Idempotency, Join, Reservation, Source,
 };
 use crate::journal_event::Event;
 use crate::lobby::{Limit, Lobby, LobbyGroupKey};
@@ -61,10 +61,10 @@ impl Engine {
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`,
     /// `PartyTooLarge`, `TooManyLobbies`, `PortsExhausted`, and `LobbyStopped` for a repeated request.
-    pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Answer<Admission> {
-        let wish = SlotRequest::of_find(c);
-        if let Some(answer) = self.begin_slot_request(cx, &wish) {
-            return answer;
+    pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> CommandOutcome<Admission> {
+        let request = SlotRequest::of_find(c);
+        if let Some(outcome) = self.begin_slot_request(cx, &request) {
+            return outcome;
         }
         let number = loop {
             let refusal = if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
@@ -77,7 +77,7 @@ impl Engine {
             } else {
                 Refusal::NoAvailableLobbies
             };
-            if self.expire_part(cx, wish.cost()) {
+            if self.expire_part(cx, request.cost()) {
                 continue;
             }
             if refusal != Refusal::NoAvailableLobbies {
@@ -89,27 +89,28 @@ impl Engine {
                 Err((refusal, wait)) => return refuse(refusal, wait),
             }
         };
-        self.reserve_or_hold(cx, number, &wish)
+        self.reserve_or_hold(cx, number, &request)
     }
 
     /// Creates a lobby and holds slots in it.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `PartyTooLarge`, `TooManyLobbies`,
     /// `CapacityExhausted`, `PortsExhausted`, and `LobbyStopped` for a repeated request.
-    pub fn create(&mut self, cx: &mut Context<'_>, c: &Create<'_>) -> Answer<Admission> {
+    pub fn create(&mut self, cx: &mut Context<'_>, c: &Create<'_>) -> CommandOutcome<Admission> {
         let channels = channels_of(c.party_size, c.channels);
-        let wish = SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels };
-        if let Some(answer) = self.begin_slot_request(cx, &wish) {
-            return answer;
+        let request =
+            SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels };
+        if let Some(outcome) = self.begin_slot_request(cx, &request) {
+            return outcome;
         }
         while self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
-            if !self.expire_part(cx, wish.cost()) {
+            if !self.expire_part(cx, request.cost()) {
                 return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
             }
         }
         let needed = (Limit::of_direct(c.party_size), c.party_size);
         match self.create_lobby_for(cx, c.namespace, &c.creation, needed, Refusal::CapacityExhausted) {
-            Ok(number) => self.reserve_or_hold(cx, number, &wish),
+            Ok(number) => self.reserve_or_hold(cx, number, &request),
             Err((refusal, wait)) => refuse(refusal, wait),
         }
     }
@@ -119,10 +120,10 @@ impl Engine {
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby` (of the rejoin
     /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `PartyTooLarge`,
     /// `TooManyPlayersFromSource`, `LobbyFull`.
-    pub fn join(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Answer<Admission> {
-        let wish = SlotRequest::of_join(c);
-        if let Some(answer) = self.begin_slot_request(cx, &wish) {
-            return answer;
+    pub fn join(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> CommandOutcome<Admission> {
+        let request = SlotRequest::of_join(c);
+        if let Some(outcome) = self.begin_slot_request(cx, &request) {
+            return outcome;
         }
         let rejoin_token = match self.read_rejoin_token(c) {
             Ok(token) => token,
@@ -130,14 +131,14 @@ impl Engine {
         };
         let number = match self.resolve_joinable_lobby(cx, c) {
             Ok(number) => number,
-            Err(answer) => return answer,
+            Err(outcome) => return outcome,
         };
         loop {
-            let answer = self.join_resolved(cx, c, number, rejoin_token.as_ref(), &wish);
+            let outcome = self.join_resolved(cx, c, number, rejoin_token.as_ref(), &request);
             let may_succeed_after_expiry =
-                matches!(answer.result, Err(Refusal::LobbyFull | Refusal::TooManyPlayersFromSource));
-            if !may_succeed_after_expiry || !self.expire_part(cx, wish.cost()) {
-                return answer;
+                matches!(outcome.result, Err(Refusal::LobbyFull | Refusal::TooManyPlayersFromSource));
+            if !may_succeed_after_expiry || !self.expire_part(cx, request.cost()) {
+                return outcome;
             }
         }
     }
@@ -148,16 +149,16 @@ impl Engine {
         c: &Join<'_>,
         number: u32,
         rejoin_token: Option<&PlayerToken>,
-        wish: &SlotRequest<'_>,
-    ) -> Answer<Admission> {
+        request: &SlotRequest<'_>,
+    ) -> CommandOutcome<Admission> {
         let wait = self.lobbies.lsn(number);
         let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, wait) };
         match rejoin_token.map_or(RejoinOutcome::No, |token| self.rejoin(lobby, token)) {
             RejoinOutcome::Invalid => refuse(Refusal::PlayerTokenInvalid, wait),
-            RejoinOutcome::Slot(slot) => self.rejoin_slot(cx, number, slot, wish, c.source_limit),
+            RejoinOutcome::Slot(slot) => self.rejoin_slot(cx, number, slot, request, c.source_limit),
             RejoinOutcome::No => match self.check_join(lobby, c) {
                 Err((refusal, wait)) => refuse(refusal, wait),
-                Ok(()) => self.reserve_or_hold(cx, number, wish),
+                Ok(()) => self.reserve_or_hold(cx, number, request),
             },
         }
     }
@@ -176,27 +177,31 @@ impl Engine {
     }
 
     /// Returns the answer of a repeated or refused request, or None if slots must be reserved.
-    fn begin_slot_request(&mut self, cx: &mut Context<'_>, wish: &SlotRequest<'_>) -> Option<Answer<Admission>> {
+    fn begin_slot_request(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: &SlotRequest<'_>,
+    ) -> Option<CommandOutcome<Admission>> {
         self.begin_command(cx);
-        if !(1..=MAX_PARTY_SIZE).contains(&wish.count) {
+        if !(1..=MAX_PARTY_SIZE).contains(&request.count) {
             return Some(refuse(Refusal::PartyTooLarge(MAX_PARTY_SIZE), 0));
         }
-        self.expire_part(cx, wish.cost());
-        if let Some(answer) = self.recall_or_share(wish.idempotency) {
-            return Some(answer);
+        self.expire_part(cx, request.cost());
+        if let Some(outcome) = self.recall_or_share(request.idempotency) {
+            return Some(outcome);
         }
-        let has_credit = has_credit(cx, CreditClass::NewSlot, wish.cost());
+        let has_credit = has_credit(cx, CreditClass::NewSlot, request.cost());
         (!has_credit).then(|| refuse(Refusal::StorageFull, 0))
     }
 
-    pub(super) fn recall_or_share(&mut self, idempotency: Option<&Idempotency>) -> Option<Answer<Admission>> {
+    pub(super) fn recall_or_share(&mut self, idempotency: Option<&Idempotency>) -> Option<CommandOutcome<Admission>> {
         match self.look_up_key(idempotency) {
             KeyLookup::Fresh => None,
             KeyLookup::Reused(wait) => Some(refuse(Refusal::IdempotencyKeyReused, wait)),
             KeyLookup::IdempotencyEntry(entry) => Some(self.replay_admission(entry)),
             KeyLookup::Hold(hold) => {
                 self.holds.share(hold);
-                Some(accept(Admission::Held(hold), 0))
+                Some(accept(Admission::Hold(hold), 0))
             }
         }
     }
@@ -206,7 +211,7 @@ impl Engine {
             return false;
         }
         let namespace = self.ledger.namespace_of(&self.seed, namespace);
-        let present = namespace.map_or(0, |namespace| self.source_counts.slots(&self.seed, namespace, source));
+        let present = namespace.map_or(0, |namespace| self.source_slot_counts.slots(&self.seed, namespace, source));
         present.saturating_add(count) > limit
     }
 
@@ -251,7 +256,7 @@ impl Engine {
         if token.lobby == c.lobby { Ok(Some(token)) } else { Err(Refusal::PlayerTokenWrongLobby) }
     }
 
-    fn resolve_joinable_lobby(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Result<u32, Answer<Admission>> {
+    fn resolve_joinable_lobby(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Result<u32, CommandOutcome<Admission>> {
         let (number, namespace) = match self.resolve_lobby(cx, c.lobby) {
             LobbyRef::Unknown => return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn)),
             LobbyRef::Live(number) | LobbyRef::Ended(number) => (number, self.namespace_id_of(number)),
@@ -307,42 +312,48 @@ impl Engine {
         cx: &mut Context<'_>,
         number: u32,
         slot: u16,
-        wish: &SlotRequest<'_>,
+        request: &SlotRequest<'_>,
         source_limit: u32,
-    ) -> Answer<Admission> {
+    ) -> CommandOutcome<Admission> {
         let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
         let Some(at) = lobby.slots.locate(u32::from(slot)) else { return refuse(Refusal::PlayerTokenInvalid, 0) };
         // A slot of the same source already counts towards the limit.
-        let more = u32::from(self.slots.get(at).source != wish.source);
-        let is_over = self.is_over_source_limit(lobby.namespace_id, wish.source, more, source_limit);
+        let new_source_uses = u32::from(self.slots.get(at).source != request.source);
+        let is_over = self.is_over_source_limit(lobby.namespace_id, request.source, new_source_uses, source_limit);
         if is_over {
             return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
         }
-        let tokens = self.reserve(cx, number, wish, Some(slot));
+        let tokens = self.reserve(cx, number, request, Some(slot));
         self.check_ledger(number);
         self.reserved(number, tokens)
     }
 
     /// Reserves slots in a ready lobby, or holds slots in a starting lobby. The caller has checked the limits.
-    fn reserve_or_hold(&mut self, cx: &mut Context<'_>, number: u32, wish: &SlotRequest<'_>) -> Answer<Admission> {
+    fn reserve_or_hold(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        request: &SlotRequest<'_>,
+    ) -> CommandOutcome<Admission> {
         let Some(lobby) = self.lobbies.live_mut(number) else { return refuse(Refusal::LobbyNotFound, 0) };
         if !lobby.is_ready {
-            let hold = self.holds.add(number, wish.count, wish.source, wish.idempotency.copied(), wish.channels);
+            let hold =
+                self.holds.add(number, request.count, request.source, request.idempotency.copied(), request.channels);
             lobby.holds.push(hold);
-            lobby.counts.held += wish.count;
+            lobby.counts.held += request.count;
             let namespace = lobby.namespace;
-            self.source_counts.add(&self.seed, namespace, wish.source, wish.count);
-            self.ledger.namespaces[namespace as usize].counts.slots[HELD] += u64::from(wish.count);
+            self.source_slot_counts.add(&self.seed, namespace, request.source, request.count);
+            self.ledger.namespaces[namespace as usize].counts.slots[PROMISED_SLOTS] += u64::from(request.count);
             self.mark_find_index_stale(number);
             self.check_ledger(number);
-            return accept(Admission::Held(hold), 0);
+            return accept(Admission::Hold(hold), 0);
         }
-        let tokens = self.reserve(cx, number, wish, None);
+        let tokens = self.reserve(cx, number, request, None);
         self.check_ledger(number);
         self.reserved(number, tokens)
     }
 
-    fn reserved(&self, number: u32, tokens: Vec<String>) -> Answer<Admission> {
+    fn reserved(&self, number: u32, tokens: Vec<String>) -> CommandOutcome<Admission> {
         let lobby = self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default();
         accept(Admission::Reserved(Reservation { lobby, tokens }), self.lobbies.lsn(number))
     }
@@ -351,21 +362,21 @@ impl Engine {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         lobby.counts.held -= count;
         let namespace = lobby.namespace;
-        self.source_counts.remove(&self.seed, namespace, source, count);
-        self.ledger.namespaces[namespace as usize].counts.slots[HELD] -= u64::from(count);
+        self.source_slot_counts.remove(&self.seed, namespace, source, count);
+        self.ledger.namespaces[namespace as usize].counts.slots[PROMISED_SLOTS] -= u64::from(count);
         self.mark_find_index_stale(number);
     }
 
     pub(super) fn take_holds(&mut self, number: u32) -> Vec<(HoldId, crate::slot_holds::Hold)> {
         let ids = self.lobbies.live_mut(number).map(|lobby| core::mem::take(&mut lobby.holds)).unwrap_or_default();
-        let mut taken = Vec::with_capacity(ids.len());
+        let mut claimed_holds = Vec::with_capacity(ids.len());
         for id in ids {
             if let Some(hold) = self.holds.remove(id) {
                 self.uncount_hold(number, hold.slots, hold.source);
-                taken.push((id, hold));
+                claimed_holds.push((id, hold));
             }
         }
-        taken
+        claimed_holds
     }
 
     pub(super) fn reserve_held(
@@ -375,34 +386,40 @@ impl Engine {
         hold: &crate::slot_holds::Hold,
     ) -> Reservation {
         let (idempotency, channels) = (hold.idempotency.as_ref(), &*hold.channels);
-        let wish = SlotRequest { count: hold.slots, source: hold.source, idempotency, channels };
-        let tokens = self.reserve(cx, number, &wish, None);
+        let request = SlotRequest { count: hold.slots, source: hold.source, idempotency, channels };
+        let tokens = self.reserve(cx, number, &request, None);
         Reservation { lobby: self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default(), tokens }
     }
 
     /// Reserves the given slot, or the next free ones, and signs their tokens. The caller has checked credit and limits.
-    fn reserve(&mut self, cx: &mut Context<'_>, number: u32, wish: &SlotRequest<'_>, slot: Option<u16>) -> Vec<String> {
+    fn reserve(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        request: &SlotRequest<'_>,
+        slot: Option<u16>,
+    ) -> Vec<String> {
         let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
         let mut uses = core::mem::take(&mut self.slot_uses);
         uses.clear();
         let free = lobby.slots.free_numbers(&self.slots, lobby.capacity);
-        for slot in slot.into_iter().chain(free).take(wish.count as usize) {
+        for slot in slot.into_iter().chain(free).take(request.count as usize) {
             let last = lobby.slots.locate(u32::from(slot)).map_or(0, |at| self.slots.get(at).generation);
             uses.push(slot, last + 1);
         }
-        debug_assert_eq!(uses.encoded().len(), wish.count, "limits leave a slot for every slot_use");
+        debug_assert_eq!(uses.encoded().len(), request.count, "limits leave a slot for every slot_use");
         let key_id = self.config.keys.current_id();
         let deadline = self.time.now().saturating_add(lobby.player_token_ttl_ms);
         let event = Event::SlotsReserved {
             lobby: number,
             deadline,
             key_id,
-            source: wish.source,
+            source: request.source,
             uses: uses.encoded(),
-            stamp: wish.idempotency.map(|idempotency| self.stamp(idempotency)),
+            stamp: request.idempotency.map(|idempotency| self.stamp(idempotency)),
         };
         self.emit(cx, &event);
-        self.send_tokens(cx, number, wish.channels, uses.encoded(), deadline);
+        self.send_tokens(cx, number, request.channels, uses.encoded(), deadline);
         let tokens = uses
             .encoded()
             .iter()

@@ -92,7 +92,7 @@ fn find_tries_regions_in_order_and_ready_lobbies_first() {
     let starting_near = w.starting(|c| c.region = "near");
     let far = w.lobby(|c| c.region = "far");
     let both = |c: &mut Find<'_>| c.regions = &["near", "far"];
-    assert!(matches!(w.find_with(both).result, Ok(Admission::Held(_))), "the nearer region wins though it is starting");
+    assert!(matches!(w.find_with(both).result, Ok(Admission::Hold(_))), "the nearer region wins though it is starting");
     let near = w.lobby(|c| c.region = "near");
     assert_eq!(reservation(w.find_with(both).result.unwrap()).lobby, near, "ready before starting");
     assert_eq!(w.players(starting_near), [1, 0, 0, 0]);

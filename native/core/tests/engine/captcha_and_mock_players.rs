@@ -132,7 +132,7 @@ fn rotated_key_signs_and_old_key_stays_while_in_use() {
 fn recall_returns_the_stored_response_only() {
     let mut w = TestEngine::new();
     let recall = |w: &mut TestEngine, number| w.run(|e, cx| e.recall_admission(cx, &key(number).unwrap()));
-    assert_eq!(recall(&mut w, 1), Answer { result: Ok(None), wait: 0 });
+    assert_eq!(recall(&mut w, 1), CommandOutcome { result: Ok(None), wait: 0 });
     let lobby = w.lobby(|c| c.idempotency = key(3));
     let found = w.find_with(|c| (c.party_size, c.idempotency) = (2, key(1)));
     let recalled = recall(&mut w, 1);
@@ -154,7 +154,7 @@ fn recalled_hold_is_shared() {
     let starting = w.starting(|_| {});
     let held = hold(w.find_with(|c| c.idempotency = key(1)).result.unwrap());
     let recalled = w.run(|e, cx| e.recall_admission(cx, &key(1).unwrap()));
-    assert_eq!(recalled.result, Ok(Some(Admission::Held(held))));
+    assert_eq!(recalled.result, Ok(Some(Admission::Hold(held))));
     w.run(|e, cx| e.release_hold(cx, held));
     assert_eq!(w.players(starting), [1, 0, 0, 0]);
     w.run(|e, cx| e.release_hold(cx, held));

@@ -117,7 +117,7 @@ fn without_credit_new_slots_are_refused() {
     assert_eq!(w.engine.durable_hash(), before);
     w.credit = Credit::UNLIMITED;
     w.ready(starting).unwrap();
-    assert!(w.resolved()[0].answer.result.is_ok());
+    assert!(w.resolved()[0].outcome.result.is_ok());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::test_engine::*;
 const MINA: ChannelId = [0xa1; 16];
 const OLE: ChannelId = [0xa2; 16];
 
-fn read(w: &mut TestEngine, channel: ChannelId) -> Answer<Vec<ChannelEvent>> {
+fn read(w: &mut TestEngine, channel: ChannelId) -> CommandOutcome<Vec<ChannelEvent>> {
     w.run(|e, cx| e.channel_events(cx, &channel))
 }
 
@@ -54,7 +54,7 @@ fn hold_delivers_when_its_lobby_is_ready() {
     w.ready(starting).unwrap();
     let resolved = w.resolved();
     assert_eq!(resolved[0].hold, held);
-    let party = resolved[0].answer.result.clone().unwrap().tokens;
+    let party = resolved[0].outcome.result.clone().unwrap().tokens;
     assert_eq!(tokens(&mut w, MINA), [(starting, party[1].clone())]);
     assert_eq!(tokens(&mut w, OLE), []);
     assert_eq!(w.engine.take_notified_channels(Lsn::MAX), [MINA]);

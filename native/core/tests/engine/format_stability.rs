@@ -16,9 +16,9 @@ fn run_every_command(w: &mut TestEngine) {
     });
     let lobby = attached.result.unwrap().lobby;
     let held = w.find_with(|c| (c.party_size, c.idempotency, c.channels) = (2, key(2), &[[1; 16]]));
-    assert!(matches!(held.result, Ok(Admission::Held(_))));
+    assert!(matches!(held.result, Ok(Admission::Hold(_))));
     w.ready(lobby).unwrap();
-    let held = w.resolved().remove(0).answer.result.unwrap();
+    let held = w.resolved().remove(0).outcome.result.unwrap();
     w.connect_with(lobby, &held.tokens[0], key(3)).result.unwrap();
     w.connect(lobby, &held.tokens[1]).unwrap();
     w.run(|e, cx| e.set_state(cx, lobby, b"{\"round\":1}")).result.unwrap();

@@ -88,7 +88,7 @@ fn hold_key_is_stored_when_the_lobby_is_ready() {
     let lobby = w.starting(|_| {});
     w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 3)).result.unwrap();
     w.ready(lobby).unwrap();
-    let tokens = w.resolved().remove(0).answer.result.unwrap().tokens;
+    let tokens = w.resolved().remove(0).outcome.result.unwrap().tokens;
     let again = w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 3));
     assert_eq!(reservation(again.result.unwrap()).tokens, tokens);
     assert_eq!(w.players(lobby), [0, 3, 0, 0]);

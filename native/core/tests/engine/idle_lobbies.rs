@@ -87,7 +87,7 @@ fn lobby_created_for_a_player_counts_as_used() {
     let resolved = w.engine.take_resolved_holds();
     let [one] = &resolved[..] else { panic!("{} holds", resolved.len()) };
     assert_eq!(one.hold, hold);
-    let token = one.answer.result.as_ref().unwrap().tokens[0].clone();
+    let token = one.outcome.result.as_ref().unwrap().tokens[0].clone();
     changed_group(&mut w);
     w.disconnect(lobby, &token, None).unwrap();
     assert_eq!(changed_group(&mut w), (0, 1, vec![(lobby, 0, true)]));

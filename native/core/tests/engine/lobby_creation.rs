@@ -4,7 +4,7 @@ use hosting_core::*;
 
 use crate::test_engine::*;
 
-fn find_or_create(w: &mut TestEngine, change: impl FnOnce(&mut LobbyTemplate<'_>)) -> Answer<Admission> {
+fn find_or_create(w: &mut TestEngine, change: impl FnOnce(&mut LobbyTemplate<'_>)) -> CommandOutcome<Admission> {
     let mut template = w.own_lobby();
     change(&mut template);
     w.find_with(|c| c.creation = CreationPolicy::Possible(&template))
@@ -14,7 +14,7 @@ fn create_with(
     w: &mut TestEngine,
     key: Option<Idempotency>,
     change: impl FnOnce(&mut LobbyTemplate<'_>),
-) -> Answer<Admission> {
+) -> CommandOutcome<Admission> {
     let mut template = w.own_lobby();
     change(&mut template);
     create(w, CreationPolicy::Possible(&template), key, 256)
@@ -25,13 +25,13 @@ fn create(
     creation: CreationPolicy<'_>,
     idempotency: Option<Idempotency>,
     source_limit: u32,
-) -> Answer<Admission> {
+) -> CommandOutcome<Admission> {
     let command =
         Create { namespace: NAMESPACE, creation, party_size: 1, source: 5, source_limit, idempotency, channels: &[] };
     w.run(|e, cx| e.create(cx, &command))
 }
 
-fn create_for(w: &mut TestEngine, creation: CreationPolicy<'_>, party_size: u32) -> Answer<Admission> {
+fn create_for(w: &mut TestEngine, creation: CreationPolicy<'_>, party_size: u32) -> CommandOutcome<Admission> {
     let (source, source_limit) = (5, 256);
     let command =
         Create { namespace: NAMESPACE, creation, party_size, source, source_limit, idempotency: None, channels: &[] };
@@ -61,7 +61,7 @@ fn find_without_a_fit_creates_a_lobby_and_holds() {
     w.ready(lobby).unwrap();
     let resolved = w.resolved();
     assert_eq!((resolved.len(), resolved[0].hold), (1, waiting));
-    assert_eq!(resolved[0].answer.result.as_ref().unwrap().lobby, lobby);
+    assert_eq!(resolved[0].outcome.result.as_ref().unwrap().lobby, lobby);
 }
 
 #[test]
@@ -127,11 +127,11 @@ fn create_never_reuses_a_lobby() {
 fn repeated_create_shares_lobby_and_token() {
     let mut w = TestEngine::new();
     let first = hold(create_with(&mut w, key(1), |_| {}).result.unwrap());
-    assert_eq!(create_with(&mut w, key(1), |_| {}).result, Ok(Admission::Held(first)));
+    assert_eq!(create_with(&mut w, key(1), |_| {}).result, Ok(Admission::Hold(first)));
     assert_eq!(desired(&w).len(), 1);
     let lobby = w.engine.lobby_of_hold(first).unwrap();
     w.ready(lobby).unwrap();
-    let resolved = w.resolved().remove(0).answer.result.unwrap();
+    let resolved = w.resolved().remove(0).outcome.result.unwrap();
     let again = create_with(&mut w, key(1), |_| {}).result.unwrap();
     assert_eq!(again, Admission::Reserved(resolved));
     let other = create_with(&mut w, same_key_other_message(1), |_| {}).result;
@@ -162,10 +162,10 @@ fn process_exit_fails_all_holds_with_its_code() {
         lobby_of(&w, placed)
     };
     w.run(|e, cx| e.process_exited(cx, lobby, Some(3))).result.unwrap();
-    let refusals: Vec<_> = w.resolved().into_iter().map(|one| one.answer.result.unwrap_err()).collect();
+    let refusals: Vec<_> = w.resolved().into_iter().map(|one| one.outcome.result.unwrap_err()).collect();
     assert_eq!(refusals, vec![Refusal::LobbyStartFailed(EndReason::Exited, Some(3)); 2]);
     assert_eq!(desired(&w), []);
-    assert_eq!(w.engine.desired_lobbies_since(2).gone, [lobby]);
+    assert_eq!(w.engine.desired_lobbies_since(2).removed, [lobby]);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn start_limit_ends_a_managed_lobby() {
     find_or_create(&mut w, |_| {}).result.unwrap();
     w.pass(300_000);
     let [one] = &w.resolved()[..] else { panic!("one waits") };
-    assert_eq!(one.answer.result, Err(Refusal::LobbyStartFailed(EndReason::StartTimeout, None)));
+    assert_eq!(one.outcome.result, Err(Refusal::LobbyStartFailed(EndReason::StartTimeout, None)));
     assert_eq!(desired(&w), []);
     assert_eq!(w.engine.port_counts()[0], [5_999, 1, 0], "its socket may be open");
 }
@@ -213,7 +213,7 @@ fn exactly_fitting_party_gets_one_lobby() {
     for lobby in [found, created] {
         w.ready(lobby).unwrap();
         let [one] = &w.resolved()[..] else { panic!("one waits") };
-        assert_eq!(one.answer.result.as_ref().unwrap().tokens.len(), 3);
+        assert_eq!(one.outcome.result.as_ref().unwrap().tokens.len(), 3);
         assert_eq!(w.players(lobby), [0, 3, 0, 0]);
     }
 }
@@ -303,7 +303,7 @@ fn stopping_and_reserving_exclude_each_other() {
     w.run(|e, cx| e.process_exited(cx, lobby, Some(143))).result.unwrap();
     assert_eq!(w.join(lobby), Err(Refusal::LobbyStopped));
     let facts = w.engine.read_facts(0, Lsn::MAX, 100).facts;
-    let Some(LobbyFactKind::Ended(ended)) = facts.last().map(|fact| fact.what.clone()) else {
+    let Some(LobbyFactKind::Ended(ended)) = facts.last().map(|fact| fact.kind.clone()) else {
         panic!("its end is a fact")
     };
     assert_eq!((ended.reason, ended.exit_code), (EndReason::Stopped, Some(143)));

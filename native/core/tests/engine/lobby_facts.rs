@@ -8,8 +8,8 @@ fn facts_of(engine: &Engine) -> Vec<Fact> {
     engine.read_facts(0, Lsn::MAX, usize::MAX).facts
 }
 
-fn ended(fact: &Fact) -> &Ended {
-    match &fact.what {
+fn ended(fact: &Fact) -> &LobbyEnd {
+    match &fact.kind {
         LobbyFactKind::Ended(ended) => ended,
         other => panic!("not an end: {other:?}"),
     }
@@ -35,7 +35,7 @@ fn facts_follow_the_lobby_lifecycle_in_order() {
     w.run(|e, cx| e.stop(cx, lobby, false)).result.unwrap();
     w.pass(1_000);
     w.run(|e, cx| e.process_exited(cx, lobby, Some(-9))).result.unwrap();
-    let about = LobbyDetails {
+    let details = LobbyDetails {
         version: VERSION,
         mode: "arena".into(),
         region: "local".into(),
@@ -43,22 +43,22 @@ fn facts_follow_the_lobby_lifecycle_in_order() {
         max_players: [4, 4, 8],
         create_ts_ms: 1_700_000_000_000,
     };
-    let end = Ended {
-        about: about.clone(),
+    let end = LobbyEnd {
+        details: details.clone(),
         reason: EndReason::Stopped,
         exit_code: Some(-9),
         attendance: LobbyAttendance::default(),
         players: [0; 3],
     };
     let outbox = [
-        (0, LobbyFactKind::Created(Box::new(about))),
+        (0, LobbyFactKind::Created(Box::new(details))),
         (start + 1_000, LobbyFactKind::Ready),
         (start + 2_000, LobbyFactKind::Closed(true)),
         (start + 2_000, LobbyFactKind::Closed(false)),
         (start + 3_000, LobbyFactKind::Stopping),
         (start + 4_000, LobbyFactKind::Ended(Box::new(end))),
     ];
-    let expected = (1..).zip(outbox).map(|(lsn, (at, what))| Fact { lsn, at, lobby, namespace: NAMESPACE, what });
+    let expected = (1..).zip(outbox).map(|(lsn, (at, kind))| Fact { lsn, at, lobby, namespace: NAMESPACE, kind });
     assert_eq!(facts_of(&w.engine), expected.collect::<Vec<_>>());
     assert_eq!(facts_of(&w.replica), facts_of(&w.engine));
 }
@@ -100,7 +100,7 @@ fn timeout_end_fact_names_its_reason() {
     w.pass(3_000);
     w.pass(300_000);
     let facts = facts_of(&w.engine);
-    let ends: Vec<_> = facts.iter().filter(|fact| matches!(fact.what, LobbyFactKind::Ended(_))).map(ended).collect();
+    let ends: Vec<_> = facts.iter().filter(|fact| matches!(fact.kind, LobbyFactKind::Ended(_))).map(ended).collect();
     let reasons: Vec<_> = ends.iter().map(|end| (end.reason, end.exit_code)).collect();
     assert_eq!(reasons, [(EndReason::Silent, None), (EndReason::StartTimeout, None)]);
 }

@@ -50,8 +50,8 @@ fn ready_turns_holds_into_reservations_in_order() {
     let resolved = w.resolved();
     assert_eq!(resolved.iter().map(|r| r.hold).collect::<Vec<_>>(), [first, second]);
     let lsn = w.engine.lobby_lsn(lobby);
-    assert!(resolved.iter().all(|r| r.answer.wait == lsn && lsn == w.engine.last_lsn()));
-    let tokens: Vec<String> = resolved.into_iter().flat_map(|r| r.answer.result.unwrap().tokens).collect();
+    assert!(resolved.iter().all(|r| r.outcome.wait == lsn && lsn == w.engine.last_lsn()));
+    let tokens: Vec<String> = resolved.into_iter().flat_map(|r| r.outcome.result.unwrap().tokens).collect();
     assert_eq!((tokens.len(), w.players(lobby)), (3, [0, 3, 0, 0]));
     w.pass(TTL_MS - 1);
     for token in &tokens {
@@ -90,7 +90,7 @@ fn holds_survive_closing_the_lobby() {
     w.close(lobby, true).unwrap();
     assert_eq!(w.join(lobby), Err(LobbyClosed));
     w.ready(lobby).unwrap();
-    assert!(w.resolved()[0].answer.result.is_ok());
+    assert!(w.resolved()[0].outcome.result.is_ok());
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn lobby_end_fails_holds_with_its_reason() {
         let resolved = w.resolved();
         assert_eq!(resolved.iter().map(|r| r.hold).collect::<Vec<_>>(), [first, second], "{reason:?}");
         for one in resolved {
-            assert_eq!(one.answer.result, Err(LobbyStartFailed(reason, None)));
-            assert_eq!(one.answer.wait, w.engine.lobby_lsn(lobby));
+            assert_eq!(one.outcome.result, Err(LobbyStartFailed(reason, None)));
+            assert_eq!(one.outcome.wait, w.engine.lobby_lsn(lobby));
         }
         assert_eq!(w.engine.namespace_counts()[0].1.slots[1], 0);
     }

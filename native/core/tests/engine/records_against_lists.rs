@@ -63,7 +63,7 @@ fn place(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random) {
     };
     match answer.result {
         Ok(Admission::Reserved(placed)) => model.deliver(w.now, &channels, &placed),
-        Ok(Admission::Held(hold)) => {
+        Ok(Admission::Hold(hold)) => {
             let lobby = w.engine.lobby_of_hold(hold).unwrap();
             model.holds.insert(hold, (lobby, channels));
         }
@@ -74,7 +74,7 @@ fn place(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random) {
 fn settle(w: &mut TestEngine, model: &mut ListModel) {
     for resolved in w.resolved() {
         let Some((_, channels)) = model.holds.remove(&resolved.hold) else { continue };
-        if let Ok(placed) = resolved.answer.result {
+        if let Ok(placed) = resolved.outcome.result {
             model.deliver(w.now, &channels, &placed);
         }
     }

@@ -140,7 +140,7 @@ impl TestEngine {
         }
     }
 
-    pub fn attach_with<'a>(&mut self, change: impl FnOnce(&mut Attach<'a>)) -> Answer<Attached> {
+    pub fn attach_with<'a>(&mut self, change: impl FnOnce(&mut Attach<'a>)) -> CommandOutcome<Attached> {
         let mut command = self.new_lobby();
         change(&mut command);
         self.run(|e, cx| e.attach(cx, &command))
@@ -150,7 +150,7 @@ impl TestEngine {
         self.attach_with(change).result.unwrap().lobby
     }
 
-    pub fn start_idle<'a>(&mut self, change: impl FnOnce(&mut LobbyTemplate<'a>)) -> Answer<Id> {
+    pub fn start_idle<'a>(&mut self, change: impl FnOnce(&mut LobbyTemplate<'a>)) -> CommandOutcome<Id> {
         let mut template = self.own_lobby();
         change(&mut template);
         self.run(|e, cx| e.start_idle(cx, &template))
@@ -172,7 +172,7 @@ impl TestEngine {
         self.run(|e, cx| e.ready(cx, lobby)).result
     }
 
-    pub fn find_with<'a>(&mut self, change: impl FnOnce(&mut Find<'a>)) -> Answer<Admission> {
+    pub fn find_with<'a>(&mut self, change: impl FnOnce(&mut Find<'a>)) -> CommandOutcome<Admission> {
         let mut command = Find {
             namespace: NAMESPACE,
             version: VERSION,
@@ -190,7 +190,7 @@ impl TestEngine {
         self.run(|e, cx| e.find(cx, &command))
     }
 
-    pub fn join_with<'a>(&mut self, lobby: Id, change: impl FnOnce(&mut Join<'a>)) -> Answer<Admission> {
+    pub fn join_with<'a>(&mut self, lobby: Id, change: impl FnOnce(&mut Join<'a>)) -> CommandOutcome<Admission> {
         let mut command = Join {
             namespace: NAMESPACE,
             lobby,
@@ -221,7 +221,12 @@ impl TestEngine {
         self.connect_with(lobby, player_token, None).result
     }
 
-    pub fn connect_with(&mut self, lobby: Id, player_token: &str, idempotency: Option<Idempotency>) -> Answer<()> {
+    pub fn connect_with(
+        &mut self,
+        lobby: Id,
+        player_token: &str,
+        idempotency: Option<Idempotency>,
+    ) -> CommandOutcome<()> {
         self.run(|e, cx| e.connected(cx, &Connect { lobby, player_token, idempotency }))
     }
 
@@ -235,7 +240,7 @@ impl TestEngine {
         player_token: &str,
         hold_ms: Option<u64>,
         idempotency: Option<Idempotency>,
-    ) -> Answer<()> {
+    ) -> CommandOutcome<()> {
         self.run(|e, cx| e.disconnected(cx, &Disconnect { lobby, player_token, hold_ms, idempotency }))
     }
 
@@ -263,7 +268,7 @@ impl TestEngine {
 pub fn reservation(placed: Admission) -> Reservation {
     match placed {
         Admission::Reserved(reservation) => reservation,
-        Admission::Held(hold) => panic!("held as {hold:?}"),
+        Admission::Hold(hold) => panic!("held as {hold:?}"),
     }
 }
 
@@ -275,7 +280,7 @@ pub fn one_token(placed: Admission) -> String {
 
 pub fn hold(placed: Admission) -> HoldId {
     match placed {
-        Admission::Held(hold) => hold,
+        Admission::Hold(hold) => hold,
         Admission::Reserved(reservation) => panic!("reserved in {:?}", reservation.lobby),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use hosting_journal::{Machine, OpenError, RealMachine};
+use hosting_journal::{OpenError, RealTimeAndRandom, TimeAndRandom};
 
 use crate::disk::Disk;
 use crate::world::World;
@@ -13,7 +13,7 @@ const OTHER_BOOT: &str = "9a1b2c3d-0000-4000-8000-00000000beef";
 fn stopped() -> (World, u64) {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
-    world.machine.pass(60_000);
+    world.time_and_random.pass(60_000);
     world.write(1, 100);
     let service_ms = world.journal().clock().service_ms();
     world.drop_journal();
@@ -30,12 +30,12 @@ fn opened_service_ms(world: &mut World) -> u64 {
 fn the_wall_clock_is_not_believed_under_the_same_boot_id() {
     for step in [DAY_MS, DAY_MS.wrapping_neg()] {
         let (mut world, service_ms) = stopped();
-        world.machine.wall_ms.fetch_add(step, Ordering::Relaxed);
-        world.machine.boot_ms.fetch_add(700, Ordering::Relaxed);
+        world.time_and_random.wall_ms.fetch_add(step, Ordering::Relaxed);
+        world.time_and_random.boot_ms.fetch_add(700, Ordering::Relaxed);
         assert_eq!(opened_service_ms(&mut world), service_ms + 700);
-        world.machine.wall_ms.fetch_add(step, Ordering::Relaxed);
+        world.time_and_random.wall_ms.fetch_add(step, Ordering::Relaxed);
         assert_eq!(world.journal().clock().service_ms(), service_ms + 700);
-        world.machine.boot_ms.fetch_add(5, Ordering::Relaxed);
+        world.time_and_random.boot_ms.fetch_add(5, Ordering::Relaxed);
         assert_eq!(world.journal().clock().service_ms(), service_ms + 705);
     }
 }
@@ -44,14 +44,14 @@ fn the_wall_clock_is_not_believed_under_the_same_boot_id() {
 fn the_wall_clock_tells_how_long_a_reboot_took() {
     let (mut world, service_ms) = stopped();
     world.reboot(OTHER_BOOT, 40);
-    world.machine.wall_ms.fetch_add(90_000, Ordering::Relaxed);
+    world.time_and_random.wall_ms.fetch_add(90_000, Ordering::Relaxed);
     assert_eq!(opened_service_ms(&mut world), service_ms + 90_000);
-    world.machine.pass(11);
+    world.time_and_random.pass(11);
     assert_eq!(world.journal().clock().service_ms(), service_ms + 90_011);
     world.write(1, 100);
     world.drop_journal();
-    world.machine.wall_ms.fetch_add(DAY_MS, Ordering::Relaxed);
-    world.machine.boot_ms.fetch_add(3, Ordering::Relaxed);
+    world.time_and_random.wall_ms.fetch_add(DAY_MS, Ordering::Relaxed);
+    world.time_and_random.boot_ms.fetch_add(3, Ordering::Relaxed);
     assert_eq!(opened_service_ms(&mut world), service_ms + 90_014);
 }
 
@@ -59,18 +59,18 @@ fn the_wall_clock_tells_how_long_a_reboot_took() {
 fn a_wall_clock_that_went_back_over_a_reboot_costs_nothing_but_the_outage() {
     let (mut world, service_ms) = stopped();
     world.reboot(OTHER_BOOT, 0);
-    world.machine.wall_ms.fetch_sub(DAY_MS, Ordering::Relaxed);
+    world.time_and_random.wall_ms.fetch_sub(DAY_MS, Ordering::Relaxed);
     assert_eq!(opened_service_ms(&mut world), service_ms);
 }
 
 #[test]
 fn service_time_never_runs_back() {
     let (mut world, service_ms) = stopped();
-    world.machine.boot_ms.fetch_sub(30_000, Ordering::Relaxed);
+    world.time_and_random.boot_ms.fetch_sub(30_000, Ordering::Relaxed);
     assert_eq!(opened_service_ms(&mut world), service_ms);
-    world.machine.boot_ms.fetch_add(10, Ordering::Relaxed);
+    world.time_and_random.boot_ms.fetch_add(10, Ordering::Relaxed);
     assert_eq!(world.journal().clock().service_ms(), service_ms + 10);
-    world.machine.boot_ms.fetch_sub(9, Ordering::Relaxed);
+    world.time_and_random.boot_ms.fetch_sub(9, Ordering::Relaxed);
     assert_eq!(world.journal().clock().service_ms(), service_ms + 10);
 }
 
@@ -80,7 +80,7 @@ fn a_heartbeat_records_the_clocks_once_a_second_and_only_when_nothing_else_did()
     world.open().unwrap();
     let opened = world.journal().stats().batches;
     let beat = |world: &mut World, ms: u64| {
-        world.machine.pass(ms);
+        world.time_and_random.pass(ms);
         world.journal().heartbeat();
         world.commit();
         world.journal().stats().batches - opened
@@ -96,7 +96,7 @@ fn a_heartbeat_records_the_clocks_once_a_second_and_only_when_nothing_else_did()
     world.disk.lose_power();
     // After an idle hour and a reboot, service time continues from the last heartbeat.
     world.reboot(OTHER_BOOT, 1);
-    world.machine.wall_ms.fetch_add(3_600_000, Ordering::Relaxed);
+    world.time_and_random.wall_ms.fetch_add(3_600_000, Ordering::Relaxed);
     assert_eq!(opened_service_ms(&mut world), service_ms + 3_600_000);
 }
 
@@ -104,7 +104,7 @@ fn a_heartbeat_records_the_clocks_once_a_second_and_only_when_nothing_else_did()
 fn a_heartbeat_waits_for_nothing_and_joins_nobody() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
-    world.machine.pass(5_000);
+    world.time_and_random.pass(5_000);
     world.submit(10);
     world.journal().heartbeat();
     world.commit();
@@ -124,9 +124,9 @@ fn a_boot_id_that_cannot_be_read_is_named() {
 
 #[test]
 fn the_real_clocks_run() {
-    let machine = RealMachine;
-    let (boot_ms, elapsed_ns) = (machine.boot_ms(), machine.elapsed_ns());
-    assert!(boot_ms > 0 && machine.wall_ms() > 1_600_000_000_000);
-    assert!(machine.boot_ms() >= boot_ms && machine.elapsed_ns() >= elapsed_ns);
-    assert_ne!(machine.random().unwrap(), machine.random().unwrap());
+    let time_and_random = RealTimeAndRandom;
+    let (boot_ms, elapsed_ns) = (time_and_random.boot_ms(), time_and_random.elapsed_ns());
+    assert!(boot_ms > 0 && time_and_random.wall_ms() > 1_600_000_000_000);
+    assert!(time_and_random.boot_ms() >= boot_ms && time_and_random.elapsed_ns() >= elapsed_ns);
+    assert_ne!(time_and_random.random().unwrap(), time_and_random.random().unwrap());
 }

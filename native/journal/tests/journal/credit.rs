@@ -52,7 +52,7 @@ fn a_full_disk_refuses_new_places_first_and_heals() {
         assert!(!world.submit(1), "new places stay refused");
     }
     assert!(kept * 5_632 > SEGMENT - 40_000, "a segment was kept: {kept} events");
-    world.machine.pass(2_000);
+    world.time_and_random.pass(2_000);
     let batches = world.journal().stats().batches;
     world.journal().heartbeat();
     world.commit();

@@ -21,13 +21,13 @@ fn whole_life(world: &mut World) -> Result<(), OpenError> {
         world.commit();
         world.keep_house();
         if round % 7 == 0 {
-            world.machine.pass(1_500);
+            world.time_and_random.pass(1_500);
             world.journal().heartbeat();
             world.commit();
         }
     }
     world.shut_down();
-    world.machine.pass(10);
+    world.time_and_random.pass(10);
     world.open()?;
     short_life(world)
 }

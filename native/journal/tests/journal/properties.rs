@@ -49,7 +49,7 @@ fn take(world: &mut World, step: &Step) -> Result<(), OpenError> {
         Step::Prepare => drop(world.journal().step_prepare()),
         Step::KeepHouse => world.keep_house(),
         Step::PassAndBeat(ms) => {
-            world.machine.pass(*ms);
+            world.time_and_random.pass(*ms);
             world.journal().heartbeat();
         }
         Step::Close => {

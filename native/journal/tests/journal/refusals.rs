@@ -190,8 +190,8 @@ fn a_leftover_of_another_use_of_the_file_is_not_taken_for_the_log() {
     let mut world = nine_events();
     // A valid segment with the same number and batches, but another salt.
     let mut other = World::new(Disk::new(2));
-    other.machine.pass(1);
-    hosting_journal::Machine::random(other.machine.as_ref()).unwrap();
+    other.time_and_random.pass(1);
+    hosting_journal::TimeAndRandom::random(other.time_and_random.as_ref()).unwrap();
     other.open().unwrap();
     other.write(9, 40_000);
     other.submit(40_000);

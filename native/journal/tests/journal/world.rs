@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosting_journal::{
-    Compacted, Journal, Lsn, Machine, OpenError, Options, Recovered, State, open_stepped, write_compacted_image,
+    CompactionResult, Journal, Lsn, OpenError, Options, RecoverySummary, State, TimeAndRandom, open_stepped,
+    write_compacted_image,
 };
 
 use crate::disk::Disk;
@@ -108,13 +109,13 @@ impl State for Memory {
     }
 }
 
-pub struct StillMachine {
+pub struct FixedTimeAndRandom {
     pub boot_ms: AtomicU64,
     pub wall_ms: AtomicU64,
     salt: AtomicU64,
 }
 
-impl StillMachine {
+impl FixedTimeAndRandom {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             boot_ms: AtomicU64::new(5_000),
@@ -129,7 +130,7 @@ impl StillMachine {
     }
 }
 
-impl Machine for StillMachine {
+impl TimeAndRandom for FixedTimeAndRandom {
     fn boot_ms(&self) -> u64 {
         self.boot_ms.load(Ordering::Relaxed)
     }
@@ -155,7 +156,7 @@ fn die(_reason: &str) -> ! {
 
 pub struct World {
     pub disk: Disk,
-    pub machine: Arc<StillMachine>,
+    pub time_and_random: Arc<FixedTimeAndRandom>,
     pub options: Options,
     boot_id: Arc<tempfile::NamedTempFile>,
     run: u32,
@@ -182,7 +183,7 @@ impl World {
         };
         Self {
             disk,
-            machine: StillMachine::new(),
+            time_and_random: FixedTimeAndRandom::new(),
             options,
             boot_id,
             run: 0,
@@ -195,8 +196,8 @@ impl World {
     pub fn fork(&self, seed: u64) -> Self {
         assert!(self.journal.is_none());
         let mut world = Self::with_boot_id(self.disk.fork(seed), Arc::clone(&self.boot_id));
-        world.machine.pass(self.machine.boot_ms());
-        world.machine.salt.store(self.machine.salt.load(Ordering::Relaxed), Ordering::Relaxed);
+        world.time_and_random.pass(self.time_and_random.boot_ms());
+        world.time_and_random.salt.store(self.time_and_random.salt.load(Ordering::Relaxed), Ordering::Relaxed);
         world.run = self.run;
         world.acknowledged = self.acknowledged.clone();
         world.submitted = self.submitted.clone();
@@ -205,7 +206,7 @@ impl World {
 
     pub fn reboot(&self, boot_id: &str, boot_ms: u64) {
         std::fs::write(self.boot_id.path(), boot_id).unwrap();
-        self.machine.boot_ms.store(boot_ms, Ordering::Relaxed);
+        self.time_and_random.boot_ms.store(boot_ms, Ordering::Relaxed);
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -216,18 +217,18 @@ impl World {
         self.journal.as_ref().unwrap()
     }
 
-    pub fn try_open(&mut self, state: &mut Memory) -> Result<Recovered, OpenError> {
+    pub fn try_open(&mut self, state: &mut Memory) -> Result<RecoverySummary, OpenError> {
         self.journal = None;
         self.run += 1;
         let files = Arc::new(self.disk.clone());
-        let machine = Arc::clone(&self.machine) as Arc<dyn Machine>;
-        let (journal, recovered) = open_stepped(self.options.clone(), files, machine, state)?;
+        let time_and_random = Arc::clone(&self.time_and_random) as Arc<dyn TimeAndRandom>;
+        let (journal, recovered) = open_stepped(self.options.clone(), files, time_and_random, state)?;
         self.journal = Some(journal);
         Ok(recovered)
     }
 
     /// Opens the journal and compares the recovered events with the ledger.
-    pub fn open(&mut self) -> Result<Recovered, OpenError> {
+    pub fn open(&mut self) -> Result<RecoverySummary, OpenError> {
         let mut state = Memory::default();
         let recovered = self.try_open(&mut state)?;
         let known = self.acknowledged.iter().chain(&self.submitted).copied().collect::<Vec<_>>();
@@ -271,7 +272,7 @@ impl World {
         }
     }
 
-    pub fn compact(&self) -> Result<Compacted, OpenError> {
+    pub fn compact(&self) -> Result<CompactionResult, OpenError> {
         let mut state = Memory::default();
         let done = write_compacted_image(self.options.clone(), Arc::new(self.disk.clone()), &mut state)?;
         assert!(state.events.len() <= self.acknowledged.len());

@@ -316,14 +316,14 @@ impl Model {
             if outcome.is_ok() && first_of_lobby.is_some_and(|first| first < at) {
                 return Err(format!("resolved out of the order of arrival: {one:?}"));
             }
-            if one.answer.wait <= lsns.before || one.answer.wait > lsns.after {
+            if one.outcome.wait <= lsns.before || one.outcome.wait > lsns.after {
                 return Err(format!(
                     "{one:?} does not wait for its own event, LSN {}..={}",
                     lsns.before + 1,
                     lsns.after
                 ));
             }
-            match (&one.answer.result, outcome) {
+            match (&one.outcome.result, outcome) {
                 (Ok(places), Ok(())) if places.tokens.len() == hold.size as usize => {
                     if places.lobby != self.lobbies[hold.lobby].id {
                         return Err(format!("resolved in another lobby: {one:?}"));

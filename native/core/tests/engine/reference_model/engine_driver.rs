@@ -1,8 +1,8 @@
 //! Runs commands on the engine and translates its answers into the model's terms.
 
 use hosting_core::{
-    Admission, Answer, Attach, Connect, Context, Create, CreationPolicy, Credit, Disconnect, Engine, EngineConfig,
-    EventBuffer, Find, HashKey, Id, Idempotency, Join, KeyRing, LobbyTemplate, Ms, Publicity, Source,
+    Admission, Attach, CommandOutcome, Connect, Context, Create, CreationPolicy, Credit, Disconnect, Engine,
+    EngineConfig, EventBuffer, Find, HashKey, Id, Idempotency, Join, KeyRing, LobbyTemplate, Ms, Publicity, Source,
 };
 
 use super::commands::{AttachArgs, Command, CreateArgs, CreationArgs, FindArgs, JoinArgs, Reply};
@@ -143,14 +143,14 @@ fn apply(engine: &mut Engine, batch: Option<Batch>) -> Result<(), String> {
     engine.apply(first_lsn, count, &bytes).map_err(|error| format!("events from {first_lsn} are refused: {error:?}"))
 }
 
-fn reply_of<T>(answer: Answer<T>, into: impl FnOnce(T) -> Reply) -> (Reply, u64) {
+fn reply_of<T>(answer: CommandOutcome<T>, into: impl FnOnce(T) -> Reply) -> (Reply, u64) {
     (answer.result.map_or_else(Reply::Refused, into), answer.wait)
 }
 
-fn placed(answer: Answer<Admission>) -> (Reply, u64) {
+fn placed(answer: CommandOutcome<Admission>) -> (Reply, u64) {
     reply_of(answer, |placed| match placed {
         Admission::Reserved(places) => Reply::Reserved { lobby: places.lobby, tokens: places.tokens },
-        Admission::Held(hold) => Reply::Held(hold),
+        Admission::Hold(hold) => Reply::Held(hold),
     })
 }
 
@@ -267,7 +267,7 @@ fn creating<R>(creation: &CreationArgs, run: impl FnOnce(CreationPolicy<'_>) -> 
     }
 }
 
-fn placed_or_made(engine: &Engine, creation: &CreationArgs, answer: Answer<Admission>) -> (Reply, u64) {
+fn placed_or_made(engine: &Engine, creation: &CreationArgs, answer: CommandOutcome<Admission>) -> (Reply, u64) {
     let (reply, wait) = placed(answer);
     if let (Reply::Held(hold), CreationArgs::Possible(template)) = (&reply, creation)
         && engine.lobby_of_hold(*hold) == Some(template.lobby.id)

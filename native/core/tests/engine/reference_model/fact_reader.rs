@@ -98,8 +98,8 @@ fn presence(model: &Model) -> BTreeMap<Id, (u64, u64)> {
 }
 
 fn is_told(lobby: &Lobby, fact: &Fact, (at, seen): &(Ms, Seen)) -> bool {
-    let is_then = match (&fact.what, seen) {
-        (LobbyFactKind::Created(about), Seen::Made) => fact.at == 0 && is_about(lobby, about),
+    let is_then = match (&fact.kind, seen) {
+        (LobbyFactKind::Created(details), Seen::Made) => fact.at == 0 && has_details(lobby, details),
         (LobbyFactKind::Ready, Seen::Ready) | (LobbyFactKind::Stopping, Seen::Stopping) => fact.at == *at,
         (LobbyFactKind::Closed(presence), Seen::Closed(is_closed)) => presence == is_closed && fact.at == *at,
         (LobbyFactKind::Ended(ended), Seen::Ended(reason, connected)) => {
@@ -112,16 +112,16 @@ fn is_told(lobby: &Lobby, fact: &Fact, (at, seen): &(Ms, Seen)) -> bool {
                 && ended.players[1] == *connected
                 && ended.attendance == expected
                 && ended.exit_code.is_none()
-                && is_about(lobby, &ended.about)
+                && has_details(lobby, &ended.details)
         }
         _ => false,
     };
     is_then && fact.namespace == lobby.namespace
 }
 
-fn is_about(lobby: &Lobby, about: &LobbyDetails) -> bool {
-    *about.mode == *lobby.mode
-        && *about.region == *lobby.region
-        && (about.version, about.max_players) == (lobby.version, lobby.limits)
-        && (about.create_ts_ms, about.is_public) == (lobby.create_ts_ms, lobby.is_public)
+fn has_details(lobby: &Lobby, details: &LobbyDetails) -> bool {
+    *details.mode == *lobby.mode
+        && *details.region == *lobby.region
+        && (details.version, details.max_players) == (lobby.version, lobby.limits)
+        && (details.create_ts_ms, details.is_public) == (lobby.create_ts_ms, lobby.is_public)
 }

@@ -160,7 +160,7 @@ impl SequenceRunner {
         for one in &resolved {
             self.coverage.count(
                 "hold",
-                match &one.answer.result {
+                match &one.outcome.result {
                     Ok(_) => "resolved",
                     Err(Refusal::LobbyStartFailed(reason, _)) => match reason {
                         EndReason::Exited => "MATCHMAKER_LOBBY_START_FAILED Exited",

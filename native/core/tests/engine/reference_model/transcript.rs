@@ -51,7 +51,7 @@ impl Transcript {
             return;
         }
         for one in resolved {
-            if let Ok(places) = &one.answer.result {
+            if let Ok(places) = &one.outcome.result {
                 self.learn(&Reply::Reserved { lobby: places.lobby, tokens: places.tokens.clone() });
             }
             let line = self.named(&format!("      => {one:?}"));
