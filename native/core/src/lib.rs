@@ -1,6 +1,6 @@
 //! Lobbies, slots and player tokens as a deterministic state machine.
 //!
-//! The entry point is [`Engine`]: commands in, [`Answer`]s out, events for the journal. This crate has no clock, no
+//! The entry point is [`Engine`]: commands in, [`CommandOutcome`]s out, events for the journal. This crate has no clock, no
 //! randomness and no I/O. Service time and fresh ids are arguments. Recovery applies events in the same way as
 //! live commands.
 

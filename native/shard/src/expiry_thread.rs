@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::shard::Shard;
 
-/// Interval in which the timer thread asks the journal to record the clock.
+/// Interval in which the expiry thread asks the journal to record the clock.
 const CLOCK_RECORD_MS: u64 = 1_000;
 /// Minimum wait between two expiry steps. It leaves time for the scheduler, because deadlines must expire within 10 ms.
 const WAIT_MIN_MS: u64 = 4;
@@ -27,7 +27,7 @@ pub struct ExpiryThread {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Requests to the timer thread. A caller sets a request before it wakes the thread, so that no request is lost.
+/// Requests to the expiry thread. A caller sets a request before it wakes the thread, so that no request is lost.
 #[derive(Default)]
 struct Requests {
     has_earlier_deadline: bool,
