@@ -78,9 +78,9 @@ class DatabaseHealthCheck:
             _log.info("database healthy again")
 
     async def _problem(
-        self, step: Callable[[], Awaitable[None]], turns: Callable[[], int], otherwise: str
+        self, step: Callable[[], Awaitable[None]], finished: Callable[[], int], otherwise: str
     ) -> str:
-        error = await self.job.attempt(lambda: _in_turn(step, turns))
+        error = await self.job.attempt(lambda: _in_turn(step, finished))
         if error is None:
             return ""
         if isinstance(error, DatabaseUnusable):
@@ -102,13 +102,15 @@ class DatabaseHealthCheck:
                 await service_state.put_int(tx, service_state.WRITTEN_MS, now_ms())
 
 
-async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]) -> None:
-    """Awaits `step`. Raises TimeoutError if the counter `turns` does not rise for 2 s."""
+async def _in_turn(step: Callable[[], Awaitable[None]], finished: Callable[[], int]) -> None:
+    """Awaits `step`. Raises TimeoutError if the number of `finished` database operations does not
+    rise for 2 s.
+    """
     working = asyncio.ensure_future(step())
     try:
         seen = None
         while not working.done():
-            if seen == (now := turns()):
+            if seen == (now := finished()):
                 raise TimeoutError
             seen = now
             await asyncio.wait({working}, timeout=_TURN_TIMEOUT_S)
