@@ -34,7 +34,8 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         """`work` processes a batch and returns one result for each item, in order.
 
-        If `work` raises an error for which `is_of_one` returns True, each item is processed alone.
+        `is_of_one` returns True for an error that a single item can cause. After such an error,
+        each item is processed alone.
         """
         self._work = work
         self._size_of = size_of

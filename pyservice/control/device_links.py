@@ -141,8 +141,8 @@ class DeviceLinkOperations:
     async def prepare(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller
     ) -> pb.PrepareDeviceLinkResponse:
-        """Creates a link. If too many uncompleted links exist, it first deletes the oldest, because
-        callers need no token.
+        """Creates a link. Callers need no token, so the number of uncompleted links is limited.
+        Above the limit, the oldest are deleted.
         """
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:

@@ -84,7 +84,8 @@ class HeldConfigurations:
     def update_orphans(self, rows: Sequence[Record]) -> bool:
         """Updates `orphans`, and returns True if the set of orphaned namespaces changed.
 
-        `rows` must be read after the data plane's configurations.
+        `rows` are the namespace records, read after the data plane's configurations. Otherwise a
+        new namespace could look orphaned.
         """
         orphans = find_orphans(self._held, rows)
         is_news = orphans.keys() != self.orphans.keys()
@@ -95,8 +96,8 @@ class HeldConfigurations:
 def find_orphans(
     held: HeldByNamespace, rows: Sequence[Record]
 ) -> dict[str, feed_pb2.HeldConfiguration]:
-    """Returns the data plane's configurations of namespaces without a record. Omits configurations
-    of a static feed, which need no record.
+    """Returns the data plane's configurations of namespaces without a record, except those from a
+    feed file (`--feed`).
     """
     known = {row.namespace_id for row in rows}
     return {name: one for name, one in held.items() if one.source_epoch and name not in known}
@@ -183,7 +184,9 @@ class ContentComparison:
         return error
 
     def _report(self, broken: Mapping[str, Exception], looked_at: Set[str]) -> None:
-        """Logs one traceback for all new errors. Logging each traceback would block the event loop."""
+        """Logs one traceback for all namespaces that newly failed. Logging each traceback would
+        block the event loop.
+        """
         unlogged = [name for name in broken if name not in self._logged]
         self._logged -= looked_at
         self._logged |= broken.keys()

@@ -177,8 +177,8 @@ def refusal_error(
     detail: str,
     orphans: Orphans,
 ) -> ServiceError:
-    """Returns the error that the caller gets for a refused message. Its problems name the fields of
-    the caller's request instead of the message.
+    """Returns the error for the caller after the data plane refused `message`. Its problems name
+    fields of the caller's request, not of `message`.
     """
     problems: list[FieldProblem] = []
     for problem in refused.problems:

@@ -102,7 +102,7 @@ class RefusedConfigurations:
         self.count = 0
 
     def error_for(self, namespace_id: str, version_id: str | None) -> ServiceError | None:
-        """Returns the error of `version_id` if it is the version that the data plane refused last,
+        """Returns the stored error if the data plane last refused this version of the namespace,
         else None.
         """
         refused, error = self._versions.get(namespace_id, _NO_ERROR)
@@ -133,10 +133,10 @@ class RefusedConfigurations:
     async def handle_refusal(
         self, message: Message, refused: feed_pb2.Refused, pending: PendingNamespace, number: int
     ) -> bool:
-        """Restores the previous version if the data plane refused a new version. Fails the waiting
-        requests.
+        """Fails the requests that wait for a configuration that the data plane refused.
 
-        Returns True if the namespace must be sent again.
+        If the data plane refused a new version, makes the previous version current again. Then
+        returns True, because the namespace must be sent again.
         """
         namespace_id, version_id = message.namespace_id, message.current_version_id
         self.count += 1
@@ -334,8 +334,8 @@ class Feeder:
         self._is_resync_needed.set()
 
     async def _poll_until_disconnected(self) -> None:
-        """Polls the data plane's configurations until a new comparison is needed. A restarted data
-        plane may have lost its disk.
+        """Polls the data plane's configurations until a new comparison is needed, such as after the
+        data plane lost state.
         """
         pause_s = _POLL_INTERVAL_S
         loop = asyncio.get_running_loop()
@@ -469,7 +469,8 @@ class Feeder:
         """Raises the stored revision above the data plane's revision, which is higher after a
         restore from a backup.
 
-        Returns False if the data plane's configuration comes from a newer database.
+        Returns False if the data plane's configuration has a higher source epoch, so it comes from
+        a newer database.
         """
         if held.source_epoch > message.source_epoch:
             self._refused.note(

@@ -98,8 +98,8 @@ class ServiceOwner:
 async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> ServiceOwner:
     """Creates the service owner's identity, group and `cloud_` token, unless they exist.
 
-    The token file is written before the records, so the records never exist without the file.
-    Raises OSError, ServiceError.
+    The token is written to `folder` before the records, so the records never exist without its
+    file. Raises OSError, ServiceError.
     """
     path = folder / TOKEN_FILE
     async with database.read() as tx:

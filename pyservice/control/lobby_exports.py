@@ -47,7 +47,7 @@ HISTORY_COLUMNS: Final = (
 class LocalRuns(Protocol):
     def folder_of(self, run_id: str) -> Path: ...
     def processes(self, run_ids: Sequence[str]) -> dict[str, LobbyProcess]:
-        """Returns those processes of the runs that have not ended, by run id. Blocks."""
+        """Returns the process of each run that has not ended, by run id. Blocks."""
         ...
 
 

@@ -60,8 +60,8 @@ class LobbyFactReader:
         on_disconnect: Callable[[], None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`on_disconnect` is called when the data plane is unavailable, because the data plane may
-        lose state.
+        """`on_disconnect` is called when the data plane is unavailable. It must request a
+        comparison, because the data plane may have lost state.
         """
         self._database = database
         self._client = client

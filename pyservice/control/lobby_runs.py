@@ -75,9 +75,10 @@ class LobbyRuns:
         api_url: Callable[[str], str],
         capacity: Callable[[], pb.Capacity],
     ) -> None:
-        """`tier` returns None for a tier that the operator removed.
+        """`tier` returns the size of a tier by name, or None if the operator removed the tier.
 
-        `api_url` derives the URL for game servers from the address of the public HTTP server.
+        `api_url` returns the URL that game servers call, from the address of the public HTTP
+        server.
         """
         self._database = database
         self._client = client
@@ -227,8 +228,8 @@ class LobbyRuns:
     """No report of a running process is needed, because lobbies report readiness themselves."""
 
     async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
-        """Reports the end of a run to the data plane, which frees the slots. Then stores the end
-        for the developer.
+        """Reports the end of a run to the data plane, which frees the slots. Then stores the end in
+        the database.
         """
         over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)
         await self._report(pb.LobbyReport(lobby_id=run_id, over=over))

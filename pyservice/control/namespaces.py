@@ -102,7 +102,9 @@ _LIMIT_MAX: Final = 0xFFFF_FFFF
 
 
 class _Set(NamedTuple):
-    """A version that this request set. For a repeated request, the first attempt set the version."""
+    """Result of `_set_version`. `is_new` is False if an earlier attempt of the request set the
+    version.
+    """
 
     entry_id: str
     """Id of the history entry, or empty if the version did not change."""

@@ -1,7 +1,7 @@
 """Rays, which are traces of requests through both planes. They are stored for a day.
 
 A ray consists of span sets, one for each request that a server handled. A caller sees a span set if
-the caller's token covers the owner of the span set.
+the caller's token covers the game, group or identity of this request.
 """
 
 from __future__ import annotations
