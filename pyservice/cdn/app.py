@@ -52,7 +52,7 @@ _WORD: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
 
 
 def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) -> dict[str, str]:
-    """Returns the headers that routes set for a file, with cache headers added.
+    """Returns the headers that a site's routes set for a file, with cache headers added.
 
     `routed` are the headers of the routes. `is_private` is True if a password protects the file.
     """

@@ -34,8 +34,7 @@ def http_date(modified_s: float) -> str:
 
 
 def parse_http_date(modified_s: float, now_s: float) -> float | None:
-    """Returns the Last-Modified time of a file, or None if the file changed within the current
-    second.
+    """Returns `modified_s` as Last-Modified time, or None during the second of the modification.
 
     Later content of the same second would have the same date (RFC 9110, 8.8.2.1).
     """

@@ -125,7 +125,8 @@ log = get_logger("pyservice.cdn")
 class CdnConnection(HttpToolsProtocol):
     """HTTP/1.1 connection of a client.
 
-    After an upload, `renew` creates the protocol object for the next requests of the connection.
+    An upload takes over the transport. After it, `renew` creates a CdnConnection for the next
+    requests.
     """
 
     def __init__(

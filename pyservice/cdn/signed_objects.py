@@ -96,6 +96,6 @@ def _headers(grant: UrlGrant) -> dict[str, str]:
 
 
 def disposition(filename: str) -> str:
-    """Returns a Content-Disposition value with a file name, in both forms of RFC 6266."""
+    """Returns a Content-Disposition value with a file name in ASCII and in UTF-8 (RFC 6266)."""
     plain = _NOT_PLAIN.sub("_", filename)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"

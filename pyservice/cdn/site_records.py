@@ -33,8 +33,8 @@ Files = dict[str, SiteFile]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Cached site of a namespace. If `topic` has another index than `index`, the site may have
-    changed.
+    """Cached site of a namespace. The site may have changed if the watch index of `topic` is no
+    longer `index`.
     """
 
     site: Site | None

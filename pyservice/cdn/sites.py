@@ -36,7 +36,9 @@ class SiteFile:
 
     @property
     def tag(self) -> str:
-        """Returns the entity tag without quotes. The tag does not reveal the key."""
+        """Returns the entity tag without quotes. It is a hash, so that clients do not learn the
+        object key.
+        """
         return hashlib.blake2b(self.key.encode(), digest_size=12).hexdigest()
 
 

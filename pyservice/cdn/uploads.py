@@ -34,7 +34,8 @@ _FREE_PART: Final = 4
 class UploadPace:
     """Minimum speed of one upload.
 
-    The upload began at `now_s`, and its URL is valid for `good_s` seconds.
+    The upload began at `now_s`. It must end before its URL expires in `good_s` seconds, but always
+    has at least 10 minutes.
     """
 
     def __init__(self, length: int, now_s: float, good_s: float) -> None:
@@ -57,8 +58,8 @@ class UploadPace:
         self._window_ends_s = now_s + WINDOW_S
 
     def is_kept(self, now_s: float, missing: int) -> bool:
-        """Returns whether the upload is fast enough. `missing` is the number of bytes not yet
-        received.
+        """Returns whether the upload is fast enough to continue. `missing` is the number of bytes
+        not yet received.
         """
         self._looked_s = now_s
         is_moving = True
@@ -91,9 +92,10 @@ class UploadSlots:
         self._of: Counter[str | bytes] = Counter()
 
     def take(self, whose: UploadOwner, instead_of: UploadOwner | None = None) -> None:
-        """Takes a permit for one PUT request. If `instead_of` is given, first returns its permit.
+        """Takes a permit for one PUT request.
 
-        Raises OVERLOADED if no permit is free. The permit of `instead_of` then stays in use.
+        First releases the permit of the replaced request, which `instead_of` owns. If no permit is
+        free, raises OVERLOADED, and `instead_of` keeps its permit.
         """
         if instead_of is not None:
             self.give_back(instead_of)
