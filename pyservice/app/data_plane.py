@@ -80,10 +80,9 @@ class DataPlane:
     """Data plane with all its parts. Call `recover`, `start` and `stop` once each."""
 
     def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
-        """Binds the public ports before the recovery, so that clients wait during it instead of
-        failing.
+        """Binds the public ports, so that clients wait for the end of `recover` instead of failing.
 
-        `is_control_awaited` is True if a control plane starts at the same time.
+        If `is_control_awaited`, the control plane counts as starting until its first response.
         """
         self._settings = settings
         self._tiers = settings.tiers
@@ -125,7 +124,7 @@ class DataPlane:
 
     async def recover(self, signals: StopSignals) -> bool:
         """Starts the health probes, recovers the engine, starts the admin socket and loads the feed
-        file.
+        file (`--feed`).
 
         While the disk is full, retries the recovery. Returns False if a stop signal arrived first.
         """
@@ -304,10 +303,10 @@ class DataPlane:
         return answer
 
     async def _feed_file(self) -> None:
-        """Starts to follow the feed file, and waits for the first attempt to load it.
+        """Starts to follow the feed file (`--feed`), and waits for the first attempt to load it.
 
-        A failed load is retried in the background. Until then, the stored configurations stay in
-        use.
+        A failed load is retried in the background. Until then, the stored namespace configurations
+        stay in use.
         """
         if self._static_feed is not None:
             self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())
@@ -331,7 +330,7 @@ class DataPlane:
     def reload(self, reread: Callable[[], Settings]) -> None:
         """Reads the settings again after SIGHUP, and applies changed rate limits and tiers.
 
-        Also loads the feed file again. Other settings need a restart.
+        Also loads the feed file (`--feed`) again. Other settings need a restart.
         """
         try:
             settings = reread()

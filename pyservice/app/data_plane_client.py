@@ -72,7 +72,8 @@ class DataPlaneClient:
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         """Returns the revision of each namespace configuration that the data plane stores.
 
-        Also passes the HTTP address of the data plane to the callback `address_found`.
+        Calls the constructor's `address_found` with the data plane's HTTP address, which the
+        response contains.
         """
         answer: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
         if answer.http_address:

@@ -224,7 +224,7 @@ class EdgeGuard:
         """Waits until the new edge-guard process reports ready. Returns False if `stop` is set
         first.
 
-        A process that only holds edge-guard's lock may still fail to start.
+        Holding edge-guard's lock does not count, because the process may still fail to start.
         """
         assert self._process is not None
         async with asyncio.timeout(_START_S):

@@ -55,10 +55,7 @@ class EdgeGuardLock:
 
 
 def _has_locked(pid: int, lock: os.stat_result) -> bool:
-    """Returns whether the process `pid` holds a lock on the file `lock`.
-
-    The process may have inherited the lock.
-    """
+    """Returns whether the process `pid` holds a lock on the file `lock`, taken or inherited."""
     process = _PROCESSES / str(pid)
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         try:

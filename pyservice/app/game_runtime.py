@@ -169,10 +169,10 @@ class GameRuntime:
             await asyncio.wait_for(self.lobbies.known.wait(), _KNOWN_S)
 
     async def stop(self, *, is_ordered: bool, forced: asyncio.Event) -> None:
-        """Stops the runtime. Game servers also stop if `is_ordered` and `end_with_service` are
-        true.
+        """Stops the runtime, and also the game servers if the setting `end_with_service` is true.
 
-        If `forced` is set, these game servers are killed.
+        `is_ordered` is False if the supervisor was killed. Game servers then keep running. If
+        `forced` is set, stopping game servers are killed.
         """
         self.logs.close()
         if self._supervisor is None:

@@ -41,7 +41,7 @@ class Plane(Protocol):
         """Restores the state needed to serve. Returns False if a stop signal arrived first."""
 
     async def start(self) -> dict[str, str]:
-        """Starts to serve. Returns the addresses for the ready file."""
+        """Starts to serve. Returns the addresses by name, as in the file of `--ready-file`."""
 
     def reload(self, reread: Callable[[], Settings]) -> None:
         """Reads the settings with `reread` after SIGHUP, and applies those that need no restart.
@@ -67,8 +67,8 @@ def run_plane(
     """Creates a plane with `make` and runs it until a stop signal or an error. Returns the exit
     status.
 
-    Prints OSError, DirectoryUnusable and the errors in `failures` to standard error. If the
-    supervisor dies, the plane stops only after the process that holds the lock of `outlived_dir`.
+    Prints OSError, DirectoryUnusable and the errors in `failures` to standard error. `outlived_dir`
+    is locked by another plane. If the supervisor dies, this plane stops after that plane.
     """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)

@@ -214,8 +214,8 @@ class _Supervisor:
     async def _wait_ready(self) -> None:
         """Waits until both planes are ready, or until a stop signal arrives.
 
-        If the data plane can serve alone, the wait ends 10 s after the data plane is ready. It also
-        ends if the control plane exits.
+        A data plane with a stored configuration can serve alone. The wait then ends 10 s after the
+        data plane is ready, or when the control plane exits.
         """
         loop = asyncio.get_running_loop()
         give_up_s = math.inf
@@ -263,7 +263,9 @@ class ChildProcess:
         return self._process.pid if self._process else 0
 
     def start(self, *pinned: str) -> None:
-        """Starts the child process. `pinned` are additional command-line flags. Raises OSError."""
+        """Starts the child process. `pinned` are flags that keep the addresses of a restarted
+        child. Raises OSError.
+        """
         loop = asyncio.get_running_loop()
         self._ended.clear()
         self._received = b""

@@ -30,7 +30,8 @@ class KeyringError(Exception):
 class Keyring:
     """MAC keys by number, the number of the MAC key that signs new tokens, and the hash key.
 
-    The hash key is never rotated.
+    The hash key hashes values that must not be stored in the clear, such as client addresses. It is
+    never rotated.
     """
 
     mac_keys: tuple[tuple[int, bytes], ...] = field(repr=False)
