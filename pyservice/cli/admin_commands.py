@@ -174,7 +174,7 @@ def remove_orphans(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Remove such namespaces from the data plane and print them. Their tokens end, their names become free."""
+    """Remove orphaned namespaces from the data plane and print them. Their tokens end, their names become free."""
     if bool(ids) == is_all:
         fail(["give ids of orphans, or --all"])
     folder = data_dir_of(data_dir, config)

@@ -57,8 +57,6 @@ class Role(enum.StrEnum):
 
 
 class Front(enum.StrEnum):
-    """Server in front of the data plane."""
-
     OFF = "off"
 
 
@@ -135,7 +133,7 @@ def check_config(
     feed: Feed = None,
     settings: Set = None,
 ) -> None:
-    """Print every problem of settings and feed file. Exit with 1 if there is one."""
+    """Print every problem of settings and feed file (--feed). Exit with 1 if there is one."""
     from pyservice.cli.offline_commands import configuration_problems_of
 
     problems = configuration_problems_of(

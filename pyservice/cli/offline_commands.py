@@ -22,7 +22,7 @@ _ALL_PORTS: Final = range(1, 1 << 16)
 
 
 def configuration_problems_of(flags: Mapping[str, object], config: Path | None) -> list[str]:
-    """Returns a line for each problem of the settings and of their feed file."""
+    """Returns a line for each problem of the settings and of the file in setting `feed_file`."""
     try:
         return _feed_problems(load(flags, config))
     except SettingsError as error:
