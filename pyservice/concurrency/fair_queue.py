@@ -26,9 +26,10 @@ class FairQueue:
     """
 
     def __init__(self, *limits: int, present_max: int | None = None) -> None:
-        """Each of `limits` is the number of concurrent requests that one key may run.
+        """Each of `limits` is the maximum number of concurrent requests with the same key.
 
-        `present_max` limits the running and waiting requests with the same last key.
+        A request has one key for each limit. `present_max` limits the running and waiting requests
+        with the same last key.
         """
         self._limits = limits
         self._present_max = present_max
@@ -43,7 +44,8 @@ class FairQueue:
 
     @asynccontextmanager
     async def permit(self, *keys: Hashable) -> AsyncIterator[None]:
-        """Waits for a permit and holds it during the `async with` block.
+        """Waits for a permit and holds it during the `async with` block. `keys` has one key for
+        each limit.
 
         Raises QueueFull if too many requests with the same last key run or wait.
         """
@@ -54,7 +56,7 @@ class FairQueue:
             self.release(*keys)
 
     async def acquire(self, *keys: Hashable) -> None:
-        """Waits for a permit, which the caller must `release`.
+        """Waits for a permit, which the caller must `release`. `keys` has one key for each limit.
 
         Raises QueueFull if too many requests with the same last key run or wait.
         """
