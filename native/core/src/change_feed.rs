@@ -52,8 +52,8 @@ impl<K: Copy + Ord> ChangeFeed<K> {
 
     /// Returns `(is complete, keys)`: the keys that changed after `after`, up to `until`.
     ///
-    /// If `is complete` is true, these are all keys, not only the changed ones. This happens if `after` is 0, is older
-    /// than a forgotten change, or is greater than the newest change of this feed.
+    /// If the changed keys are unknown, `is complete` is true, and the result has all keys up to `until`. This happens
+    /// if `after` is 0, is older than a forgotten change, or is greater than the newest change of this feed.
     pub(crate) fn since(&self, after: u64, until: u64) -> (bool, impl Iterator<Item = K> + '_) {
         let is_complete = after == 0 || after > self.sequence || after < self.forgotten;
         let first = if is_complete { 0 } else { after + 1 };

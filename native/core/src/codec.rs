@@ -3,7 +3,7 @@
 use crate::command::Id;
 use crate::journal_event::ApplyError;
 
-/// Short or malformed input is an error, never a panic.
+/// Reader of encoded events and images. Short or malformed input is an error, never a panic.
 pub(crate) struct Reader<'a> {
     remaining: &'a [u8],
 }

@@ -29,7 +29,7 @@ pub struct Credit {
     pub total: u64,
     /// Part of `total` that only commands on existing slots and lobbies may use, such as disconnects and expiry.
     pub reserve: u64,
-    /// Maximum bytes for the events of one command, which must fit into one segment.
+    /// Maximum bytes for the events of one command, which must fit into one journal segment.
     pub largest: u64,
 }
 
@@ -48,7 +48,7 @@ pub struct EventBuffer {
 #[derive(Debug)]
 pub struct Context<'a> {
     pub now: Ms,
-    /// Each event that a command writes lowers `total` and `largest`.
+    /// Remaining journal credit. Each event that a command writes lowers its `total` and `largest`.
     pub credit: Credit,
     pub events: &'a mut EventBuffer,
 }
@@ -57,14 +57,14 @@ pub struct Context<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutcome<T> {
     pub result: Result<T, Refusal>,
-    /// 0 if the result may be sent at once.
+    /// LSN that must be durable before the result may be sent; 0 for none.
     pub wait: Lsn,
 }
 
 /// Keyed hashes of an idempotency key and its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Idempotency {
-    /// Hash of caller and key.
+    /// Hash of the caller and the idempotency key.
     pub key: [u8; 16],
     /// Hash of operation and message.
     pub message: [u8; 16],
@@ -144,7 +144,7 @@ pub struct Find<'a> {
     /// Number of slots, 1 to 64.
     pub party_size: u32,
     pub source: Source,
-    /// Maximum slots of one source in the namespace.
+    /// Maximum slots of one client address in the namespace.
     pub source_limit: u32,
     pub idempotency: Option<Idempotency>,
     /// The i-th channel receives the (i+1)-th token. Channels beyond `party_size` - 1 are ignored.
@@ -200,7 +200,7 @@ pub struct ChannelEvent {
 /// Last captcha pass of a client address, and the number of its requests since that pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptchaStatus {
-    /// None without a pass in the last 12 h.
+    /// Time since the last captcha pass, if it was in the last 12 h.
     pub passed_ago_ms: Option<u64>,
     pub requests_since: u32,
 }
@@ -253,10 +253,10 @@ pub struct PlayerCount {
     pub player_count: u64,
 }
 
-/// Namespaces with a changed player or lobby count since a generation.
+/// Namespaces with a changed player or lobby count since an earlier `presence_since`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PresenceChanges {
-    /// Generation to pass to the next `presence_since`. Numbering restarts with each engine and recovery.
+    /// Change number to pass to the next `presence_since`. Numbering restarts with each engine and recovery.
     pub generation: u64,
     /// True if namespaces that are missing in the list have no players and no lobbies.
     pub is_all: bool,
@@ -266,13 +266,13 @@ pub struct PresenceChanges {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamespaceCounts {
-    /// Lobbies: `starting, ready, closed, silent`.
+    /// Numbers of lobbies: `starting, ready, closed, silent`.
     pub lobbies: [u64; 4],
-    /// Slots: `free, held, reserved, connected, kept`.
+    /// Numbers of slots: `free, held, reserved, connected, kept`.
     pub slots: [u64; 5],
     /// Token outcomes: `issued, connected, invalid, wrong lobby, consumed, expired, removed, disconnected`.
     pub tokens: [u64; 8],
-    /// Ended slot uses: `expired, consumed, released, lobby gone`.
+    /// Numbers of ended slot uses: `expired, consumed, released, lobby gone`. Consumed: its player had connected.
     pub ends: [u64; 4],
     /// Ended lobbies, in the order of [`EndReason`].
     pub lobby_ends: [u64; 5],
@@ -368,7 +368,7 @@ pub struct Route {
 pub struct RouteChanges {
     /// Version to pass to the next `routes_since`.
     pub version: Lsn,
-    /// True if `changed` holds all routes.
+    /// True if `changed` holds the routes of all owners.
     pub is_complete: bool,
     /// All routes of every changed owner.
     pub changed: Vec<Route>,
@@ -430,7 +430,7 @@ pub struct DesiredLobby {
 pub struct DesiredLobbyChanges {
     /// Sequence number to pass to the next `desired_lobbies_since`.
     pub sequence: u64,
-    /// True if `lobbies` holds all desired lobbies.
+    /// True if `lobbies` holds all desired lobbies, not only the changed ones.
     pub is_complete: bool,
     pub lobbies: Vec<DesiredLobby>,
     pub removed: Vec<Id>,

@@ -74,11 +74,11 @@ pub struct LobbyEnd {
 /// Player totals of a lobby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LobbyAttendance {
-    /// Connected time of former players.
+    /// Total connected time of the players that left.
     pub player_ms: u64,
     /// Maximum number of players connected at once.
     pub peak_players: u32,
-    /// Number of connections.
+    /// Number of times that a player connected.
     pub connections: u32,
 }
 
@@ -104,14 +104,14 @@ pub struct Facts {
     pub facts: Vec<Fact>,
     /// LSN of the oldest durable fact in the outbox; 0 for none.
     pub oldest: Lsn,
-    /// Upper bound for the number of dropped facts that the reader missed.
+    /// Upper bound for the number of facts that were dropped unread.
     pub lost: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct FactOutbox {
     facts: VecDeque<Fact>,
-    /// Number of facts dropped unread. The number resets once a reader acknowledges `lost_up_to`.
+    /// Number of facts that were dropped unread. Becomes 0 when the facts up to `lost_up_to` are acknowledged.
     pub(crate) lost: u64,
     pub(crate) lost_up_to: Lsn,
 }

@@ -107,7 +107,7 @@ impl FindIndex {
         self.vacant.push(number);
     }
 
-    /// Moves a lobby from one `(is ready, order key)` to another. None means "not in the index".
+    /// Moves a lobby from one position `(is ready, result of order_key)` to another. None means "not in the index".
     pub(crate) fn move_lobby(
         &mut self,
         group: u32,

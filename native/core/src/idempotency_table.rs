@@ -121,7 +121,7 @@ impl IdempotencyEntry {
         KeyPurpose::from_byte(self.purpose)
     }
 
-    /// Returns the first slot use. The entry of an attach has no slot.
+    /// Returns the slot use, or the first one of a party. After an attach, only its `lobby` is set.
     pub(crate) fn slot_use(&self) -> SlotUse {
         SlotUse { lobby: self.lobby, slot: self.slot, generation: self.generation }
     }
@@ -249,8 +249,8 @@ impl IdempotencyTable {
         Some(number)
     }
 
-    /// Returns the time of the entry at position `ahead` of the queue, from 0. Returns the time of the nearest current
-    /// entry before it if that position is stale or does not exist.
+    /// Returns the time of queue item number `ahead` (from 0), or of the last if there are fewer. For a stale item,
+    /// returns the time of the nearest earlier item that is not stale.
     pub(crate) fn queued_at(&self, ahead: usize) -> Option<Ms> {
         let last = self.queue.len().checked_sub(1)?;
         self.queue.range(..=ahead.min(last)).rev().find_map(|(number, at_low)| {

@@ -108,7 +108,7 @@ journal_events! { 'a
 }
 
 impl Event<'_> {
-    /// Returns the maximum bytes of events for `slots` reservations and `channels` sent tokens.
+    /// Returns the maximum bytes of the events that reserve `slots` slots and send tokens to `channels` event channels.
     pub(crate) fn max_reservation_len(slots: u32, channels: usize) -> u64 {
         let reserved = Event::SLOTS_RESERVED_LEN + u64::from(slots) * EncodedSlotUses::WIDTH as u64;
         let sent = Event::TOKENS_SENT_LEN + (channels * EncodedDeliveries::WIDTH) as u64;

@@ -19,7 +19,7 @@ pub struct HashKey {
 }
 
 impl HashKey {
-    /// Derives the keys from the 32 secret bytes of the data directory.
+    /// Derives a key for each kind of hash from the 32 secret bytes of the data directory.
     pub fn new(key: [u8; 32]) -> HashKey {
         HashKey {
             source: blake3::derive_key("hosting client address v1", &key),

@@ -73,7 +73,7 @@ pub(crate) struct Lobby {
     pub(crate) attendance: LobbyAttendance,
     pub(crate) slots: SlotTable,
     pub(crate) limits: [u32; 3],
-    /// Number of slots: the largest limit.
+    /// Number of slots: the largest of the three player limits.
     pub(crate) capacity: u32,
     pub(crate) player_token_ttl_ms: u64,
     pub(crate) timer_at: Ms,
@@ -86,7 +86,7 @@ pub(crate) struct Lobby {
     pub(crate) is_silent: bool,
     pub(crate) is_find_index_stale: bool,
     pub(crate) class: LobbyPhase,
-    /// Position in the find index, as `(is ready, order key)`.
+    /// Position in the find index, as `(is ready, result of order_key)`. None: not in the index.
     pub(crate) indexed: Option<(bool, u64)>,
     pub(crate) start_by: Ms,
     pub(crate) timer: TimerLinks,
@@ -106,7 +106,7 @@ pub(crate) struct Lobby {
     /// Number of idempotency entries that refer to this lobby.
     pub(crate) entries: u32,
     pub(crate) managed: Option<ManagedLobby>,
-    /// Start of the time without players; undefined while a player is in the lobby.
+    /// Start of the time without players. Meaningless while the lobby has players.
     pub(crate) empty_since: Ms,
     pub(crate) idle_state: IdleState,
     pub(crate) is_counted_live: bool,

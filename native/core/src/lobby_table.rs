@@ -178,8 +178,8 @@ impl LobbyTable {
         }
     }
 
-    /// Returns the end time of one of the tombstones that ended after `after`, in order of their end. Chooses position
-    /// `ahead`, from 0, or the last tombstone if there are fewer.
+    /// Returns the end time of tombstone number `ahead` (from 0), or of the last if there are fewer. Counts the
+    /// tombstones that ended after `after`, oldest end first.
     pub(crate) fn ended_at(&self, after: Ms, ahead: usize) -> Option<Ms> {
         self.ended.range((after + 1, 0)..).take(ahead + 1).last().map(|(at, _)| *at)
     }

@@ -5,7 +5,7 @@ use crate::command::{ChannelEvent, ChannelId, CommandOutcome, Context, Lsn, Ms};
 use crate::journal_event::Event;
 use crate::slot_use::{EncodedDeliveries, EncodedSlotUses, SlotUse};
 
-/// When the queue is full, the oldest notification is removed. The reader still finds the token later.
+/// Limit of `notified_channels`. Above it, the oldest entries are removed. `channel_events` still returns their tokens.
 const MAX_NOTIFIED_CHANNELS: usize = 65_536;
 
 impl Engine {

@@ -18,7 +18,7 @@ use crate::timer_wheel::TimerWheel;
 const MAX_STALE_LOBBIES: usize = 1_024;
 
 impl Engine {
-    /// Ends recovery: rebuilds the derived state and restarts the memory-only timers (silence, start limit).
+    /// Ends recovery: rebuilds the derived state, and restarts the heartbeat timeouts and start limits.
     pub fn finish_recovery(&mut self, now: Ms) {
         self.enter_recovery();
         self.time.observe(now);

@@ -280,7 +280,7 @@ impl Engine {
         Ok(number)
     }
 
-    /// Allocates a slot for a new use. A rejoin ends the slot's current use.
+    /// Takes a slot for a new use, and returns its index in the slot arena. A rejoin ends the slot's current use.
     fn free_slot(&mut self, number: u32, slot: u16) -> Result<u32, ApplyError> {
         let lobby = self.lobbies.live_mut(number).ok_or(NO_LOBBY)?;
         if let Some(at) = lobby.slots.locate(u32::from(slot)) {

@@ -21,8 +21,8 @@ const MAX_STEPS_PER_COMMAND: u64 = 1_024;
 impl Engine {
     /// Expires due records in a bounded number of steps.
     ///
-    /// Returns the number of expired records, at least 1 if work may be left. 0 means that nothing is due or that credit
-    /// is missing.
+    /// Returns the number of expired records. If the steps ran out, the number is at least 1. 0 means that nothing is
+    /// due or that the journal is full.
     pub fn expire_due(&mut self, cx: &mut Context<'_>) -> u32 {
         self.begin_command(cx);
         let steps = self.config.advance_steps.max(1);
@@ -37,7 +37,7 @@ impl Engine {
         times.into_iter().flatten().min()
     }
 
-    /// Expires some due records and leaves `cost` bytes of journal credit. Returns true if any record expired.
+    /// Expires some due records, but leaves space for `cost` bytes in the journal. Returns true if any record expired.
     ///
     /// The number of records is bounded, because a million slots may be due after a long outage.
     pub(super) fn expire_part(&mut self, cx: &mut Context<'_>, cost: u64) -> bool {
@@ -76,7 +76,7 @@ impl Engine {
         if remaining_steps == 0 && steps > 0 { ended.max(1) } else { ended }
     }
 
-    /// Ends an overdue reserved or kept slot use. Returns false without journal credit.
+    /// Ends an overdue reserved or kept slot use. Returns false if the journal is full.
     pub(super) fn expire_slot_use(&mut self, cx: &mut Context<'_>, at: u32) -> bool {
         if !has_credit(cx, CreditClass::ExistingSlot, Event::SLOT_USE_ENDED_LEN) {
             return false;
@@ -90,7 +90,7 @@ impl Engine {
         true
     }
 
-    /// Handles the due deadlines of a lobby. Returns whether the lobby ended, or None without journal credit.
+    /// Handles the due deadlines of a lobby. Returns whether the lobby ended, or None if the journal is full.
     pub(super) fn handle_lobby_deadline(&mut self, cx: &mut Context<'_>, number: u32) -> Option<bool> {
         let now = self.time.now();
         let lobby = self.lobbies.live_mut(number)?;

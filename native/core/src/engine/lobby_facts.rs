@@ -21,12 +21,13 @@ impl Engine {
         self.outbox.read(after, durable, limit)
     }
 
-    /// Returns the number of stored facts and the number of lost facts.
+    /// Returns the number of stored facts, and the number of facts that were dropped unread.
     pub fn stored_fact_counts(&self) -> (u64, u64) {
         (self.outbox.iter().len() as u64, self.outbox.lost)
     }
 
-    /// Drops the facts up to an LSN. Callers need not wait: after a crash, readers get the facts again with the same LSNs.
+    /// Drops the facts up to an LSN. Callers need not wait until the drop is durable: after a crash, `read_facts`
+    /// returns the facts again.
     pub fn acknowledge_facts(&mut self, cx: &mut Context<'_>, up_to: Lsn) {
         self.begin_command(cx);
         if self.outbox.has_up_to(up_to) && has_credit(cx, CreditClass::ExistingSlot, Event::FACTS_ACKNOWLEDGED_LEN) {

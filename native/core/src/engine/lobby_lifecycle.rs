@@ -256,8 +256,7 @@ impl Engine {
         accept(true, self.lobbies.lsn(number))
     }
 
-    /// Ends a lobby and fails its holds. Returns false without journal credit (bytes that the journal can still
-    /// accept).
+    /// Ends a lobby and fails its holds. Returns false if the journal is full.
     pub(super) fn end_lobby(
         &mut self,
         cx: &mut Context<'_>,

@@ -108,7 +108,7 @@ pub struct Engine {
     entries: IdempotencyTable,
     /// Idempotency entries up to this time are dropped, unless a slot use still needs them.
     entries_up_to: Ms,
-    /// Tombstones up to this time are dropped, unless an entry still needs them.
+    /// Tombstones up to this time are dropped, unless an idempotency entry still needs them.
     lobbies_up_to: Ms,
     names: NameInterner,
     outbox: FactOutbox,
@@ -125,7 +125,7 @@ pub struct Engine {
     desired_lobbies: DesiredLobbies,
     holds: HoldTable,
     resolved_holds: Vec<ResolvedHold>,
-    /// `(LSN of the sending event, channel)`.
+    /// `(LSN of the event that sent a token, channel)`.
     notified_channels: VecDeque<(Lsn, ChannelId)>,
     wall_ms: u64,
     slot_timers: TimerWheel,
@@ -140,7 +140,7 @@ enum LobbyRef {
     Unknown,
 }
 
-/// `NewSlot` commands may not use the reserve of the journal credit (bytes that the journal can still accept).
+/// Kind of a command. Only `ExistingSlot` commands may use `Credit::reserve`, the last free bytes of the journal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CreditClass {
     NewSlot,

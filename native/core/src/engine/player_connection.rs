@@ -120,8 +120,8 @@ impl Engine {
         core::hint::black_box((count, tail.map(|at| self.slots.get(at).generation)));
     }
 
-    /// Expires an overdue slot use and returns its status. Without journal credit (bytes that the journal can still
-    /// accept) the slot use is not expired, but the returned status is "ended" as well.
+    /// Expires an overdue slot use and returns its status. If the journal is full, the slot use stays, but the returned
+    /// status is "ended" as well.
     fn expire_if_due(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, status: SlotUseStatus) -> SlotUseStatus {
         let SlotUseStatus::Live(state @ (SlotState::Reserved | SlotState::Kept)) = status else { return status };
         let at = self.lobbies.live(slot_use.lobby).and_then(|lobby| lobby.slots.locate(u32::from(slot_use.slot)));

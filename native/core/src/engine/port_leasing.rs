@@ -133,7 +133,8 @@ impl Engine {
         number.and_then(|number| self.lobbies.live(number)).is_some_and(|lobby: &Lobby| lobby.is_ready)
     }
 
-    /// Starts the quarantine of an ended owner's ports, after edge-guard closed their sockets.
+    /// Starts the quarantine of an ended owner's ports, after edge-guard closed their sockets. Returns false if there
+    /// is no ended lease.
     ///
     /// Refusals: `StorageFull`.
     pub fn return_ports(&mut self, cx: &mut Context<'_>, owner: Id) -> CommandOutcome<bool> {
@@ -149,7 +150,7 @@ impl Engine {
         accept(true, self.last_lsn)
     }
 
-    /// Returns the durable route changes after a version; 0 returns all routes.
+    /// Returns the route changes after LSN `after` (0: all routes), up to LSN `durable`.
     pub fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
         self.leases.routes_since(after, durable)
     }

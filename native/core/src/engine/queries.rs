@@ -79,7 +79,7 @@ impl Engine {
         self.desired_lobbies.since(after)
     }
 
-    /// Returns the namespaces with a changed player or lobby count since a generation; 0 returns all.
+    /// Returns the namespaces with a changed player or lobby count since change number `after`; 0 returns all.
     pub fn presence_since(&mut self, after: u64) -> PresenceChanges {
         self.ledger.presence_since(after)
     }

@@ -21,7 +21,7 @@ enum RejoinOutcome {
     No,
     /// The slot use is reserved or kept: reserve its slot again.
     Slot(u16),
-    /// The slot use was never issued.
+    /// The service never issued a token for this slot use.
     Invalid,
 }
 
@@ -48,7 +48,7 @@ impl<'a> SlotRequest<'a> {
     }
 }
 
-/// Returns the channels of the second and later tokens.
+/// Returns the channels that receive the second and later tokens of a party.
 fn channels_of(party_size: u32, channels: &[ChannelId]) -> &[ChannelId] {
     &channels[..channels.len().min(party_size.saturating_sub(1) as usize)]
 }
