@@ -27,7 +27,8 @@ pub fn key_ring(keys: &[(u16, KeyBytes)], current: u16) -> PyResult<KeyRing> {
     })
 }
 
-/// Converts an open error. A full disk becomes an OSError with ENOSPC, other errors become `OpenFailed`.
+/// Converts an error of opening the journal. A full disk becomes an OSError with ENOSPC, other errors become
+/// `OpenFailed`.
 pub fn open_failed(error: &OpenError) -> PyErr {
     match error {
         OpenError::Io { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => {

@@ -27,7 +27,8 @@ pub fn reason_word(reason: EndReason) -> &'static str {
     }
 }
 
-/// Returns the exception `Refused` with its error code and typed context.
+/// Returns the exception `Refused` with its error code and typed context. The refusal may be sent once the LSN `wait`
+/// is durable.
 fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {
     let fill = |error: &Bound<'_, PyBaseException>| -> PyResult<()> {
         error.setattr(intern!(py, "slug"), refusal.slug())?;
@@ -69,7 +70,6 @@ fn array<const N: usize>(value: Borrowed<'_, '_, PyAny>, rule: &'static str) -> 
     value.cast::<PyBytes>()?.as_bytes().try_into().map_err(|_| PyValueError::new_err(rule))
 }
 
-/// An id as 16 bytes.
 #[derive(Clone, Copy, Default)]
 pub struct IdBytes(pub Id);
 
@@ -91,7 +91,6 @@ impl<'py> IntoPyObject<'py> for IdBytes {
     }
 }
 
-/// A key as 32 bytes.
 pub struct KeyBytes(pub [u8; 32]);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for KeyBytes {
@@ -288,7 +287,8 @@ impl Placed {
         Placed { lobby: IdBytes(reservation.lobby), tokens: reservation.tokens, hold: 0, wait }
     }
 
-    /// Converts an admission. `lobby` is the starting lobby if the admission is a hold.
+    /// Converts an admission, which may be sent once the LSN `wait` is durable. `lobby` is the starting lobby of a
+    /// hold.
     pub fn of(placed: core::Admission, lobby: Option<Id>, wait: u64) -> Placed {
         match placed {
             core::Admission::Reserved(reservation) => Placed::reserved(reservation, wait),

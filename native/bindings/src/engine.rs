@@ -31,7 +31,7 @@ pub struct Engine {
     keys: RwLock<KeyRing>,
     hash: HashKey,
     shard_number: u16,
-    /// Offset of the generations that `counts` returns. Lower generations belong to an earlier process.
+    /// Offset of the change numbers that `counts` returns. Lower numbers belong to an earlier process.
     first_generation: u64,
     /// Result of the recovery, or `None` without a journal.
     recovered: Option<RecoveryMetrics>,

@@ -98,7 +98,7 @@ impl Fact {
     }
 }
 
-/// Facts after an LSN, and the number of lost facts before them.
+/// Facts after an LSN, and the number of earlier facts that were dropped unread.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Facts {
     facts: Vec<Py<Fact>>,
@@ -106,7 +106,7 @@ pub struct Facts {
     lost: u64,
 }
 
-/// Returns the durable facts after an LSN. Omits facts that are not durable yet.
+/// Returns the durable facts after an LSN.
 pub fn read_facts(py: Python<'_>, shard: &Shard, after: Lsn, limit: usize) -> PyResult<Facts> {
     let durable = shard.durable();
     let facts = shard.engine().read_facts(after, durable, limit);

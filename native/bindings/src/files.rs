@@ -41,7 +41,6 @@ fn run_step((kind, path, mode, content): &Step) -> io::Result<()> {
     }
 }
 
-/// Converts an I/O error to a Python `OSError` with the error number and the path.
 fn os_error(error: &io::Error, path: &Path) -> PyErr {
     match error.raw_os_error() {
         Some(number) => {

@@ -10,7 +10,7 @@ use hosting_shard::Shard;
 
 use crate::convert::reason_word;
 
-/// Limit of the namespace labels in one metric family.
+/// Maximum number of namespace labels in one metric family. Further namespaces share the label `other`.
 const NAMESPACES_MAX: usize = 1_000;
 const OTHER: &str = "other";
 
@@ -32,7 +32,7 @@ pub struct RecoveryMetrics {
     pub took: Duration,
 }
 
-/// Returns the metrics text. `recovered` is `None` without a journal.
+/// Returns the metrics text. `labels` has the label of each namespace. `recovered` is `None` without a journal.
 pub fn render(shard: &Shard, recovered: Option<&RecoveryMetrics>, labels: &HashMap<Id, String>) -> String {
     let engine = shard.engine();
     let counts = engine.namespace_counts();

@@ -146,7 +146,7 @@ impl LobbyTemplate {
 #[derive(FromPyObject)]
 pub enum Creation {
     Possible(Py<LobbyTemplate>),
-    /// Creation is not possible. Contains `lobby_count_max`.
+    /// Creation is not possible. Contains the maximum number of lobbies in the namespace.
     Impossible(u32),
 }
 
