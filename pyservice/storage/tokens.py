@@ -129,7 +129,7 @@ async def cloud_by_hashes(tx: Transaction, hashes: Collection[bytes]) -> dict[by
 async def of_group(tx: Transaction, group_id: str, identity_id: str) -> Sequence[Record]:
     """Returns the cloud tokens of the group and its games, newest first.
 
-    The result includes tokens of the identity that are valid for all its groups.
+    The result includes the tokens that are valid for all groups of `identity_id`.
     """
     return await tx.all(_OF_GROUP, {"group_id": group_id, "identity_id": identity_id})
 
@@ -182,9 +182,9 @@ async def tokens_to_feed(
 ) -> Sequence[Record]:
     """Returns the tokens that the data plane needs, newest first.
 
-    These are `env` tokens, unexpired `dev` tokens, and revoked `pub` tokens. Each namespace has at
-    most `environment_max` `env` tokens in the result: first the valid ones, then those that ended
-    last.
+    These are back end tokens (`env`), unexpired development tokens (`dev`), and revoked game client
+    tokens (`pub`). The result has at most `environment_max` back end tokens of each namespace: first
+    the valid ones, then those that ended last.
     """
     values = {"ids": list(namespace_ids), "now_ms": now_ms, "environment_max": environment_max}
     return await tx.all(_TO_FEED, values)
@@ -199,7 +199,7 @@ class TokenCounts(NamedTuple):
 
 
 async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> TokenCounts:
-    """Returns the numbers of tokens of one kind in a namespace. `kind` is `env`, `pub` or `dev`."""
+    """Returns the numbers of valid and remembered tokens of a kind (`env`, `pub` or `dev`)."""
     values = {"namespace_id": namespace_id, "kind": kind, "now_ms": now_ms}
     found = await tx.first(_COUNTS, values)
     return TokenCounts(0, 0) if found is None else TokenCounts(found.good, found.remembered)
@@ -250,7 +250,7 @@ async def find_device_link(tx: Transaction, device_link_id: str) -> Record | Non
 async def complete_device_link(
     tx: Transaction, device_link_id: str, game_id: str, token_id: str, secret: bytes, now_ms: int
 ) -> bool:
-    """Completes a device link. Returns False if the link is already complete."""
+    """Completes a device link with a game and a token. Returns False if it is already complete."""
     statement = (
         update(device_links)
         .where(
@@ -285,7 +285,7 @@ async def trim_uncompleted_device_links(
 async def erase_device_link_secrets(database: Database, now_ms: int) -> int:
     """Erases the token secrets of expired device links. Returns the number of changed links.
 
-    Raises OVERLOADED.
+    Raises OVERLOADED after too many conflicts with other transactions.
     """
 
     async def once() -> int:

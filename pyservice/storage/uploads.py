@@ -165,17 +165,15 @@ async def files_of(tx: Transaction, upload_id: str) -> Sequence[Record]:
 
 
 async def of_kind(tx: Transaction, game_id: str, kind: str) -> Sequence[Record]:
-    """Returns the game's uploads of one kind, newest first.
+    """Returns the game's uploads of a kind with a single file, such as `avatar`, newest first.
 
-    Each upload of such a kind has a single file, and its row includes the `path` of this file.
+    Each row includes the `path` of this file.
     """
     return await tx.all(_OF_KIND, {"game_id": game_id, "kind": kind})
 
 
 async def complete(tx: Transaction, upload_id: str, kind: str, now_ms: int) -> bool:
-    """Marks an upload as complete. Returns False if it is unknown, of another kind or already
-    complete.
-    """
+    """Marks an upload as complete. Returns False if no incomplete upload has this ID and kind."""
     statement = (
         update(uploads)
         .where(
@@ -256,10 +254,7 @@ async def sites_of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
 
 
 async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:
-    """Returns, for each ID of a site of the game, whether the site's upload is complete.
-
-    IDs that are not sites of the game are omitted.
-    """
+    """Maps each of the `ids` that is a site of the game to whether its upload is complete."""
     wanted = list(ids)
     if not wanted:
         return {}
@@ -270,7 +265,7 @@ async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -
 async def namespace_site(tx: Transaction, game: str, namespace: str) -> Record | None:
     """Returns the IDs of a namespace and of its version, site and group, and its CDN auth type.
 
-    The arguments are name_ids.
+    `game` and `namespace` are readable names (`name_id`), not IDs.
     """
     return await tx.first(_NAMESPACE_SITE, {"game": game, "namespace": namespace})
 
