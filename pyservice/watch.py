@@ -55,10 +55,10 @@ class Changes(NamedTuple):
 
 
 def wait_for_change(*topics: str, sequence: int, run: str) -> WaitForChange:
-    """Returns the result with which an operation lets its request wait for a change of these
-    topics.
+    """Returns a `WaitForChange`, which an operation returns to let its request wait.
 
-    Raises ValueError for an invalid topic.
+    The wait ends when a topic changes after change number `sequence`. Raises ValueError for an
+    invalid topic.
     """
     if not topics or any(
         not topic or not topic.isascii() or _FORBIDDEN & set(topic) for topic in topics
@@ -164,7 +164,7 @@ class Topics:
         """Returns the changes after change number `sequence`. Waits up to `wait_s` seconds for the
         first one.
 
-        If `run` or `sequence` is unknown, returns an incomplete result at once.
+        If `run` or `sequence` is unknown, returns at once with `is_complete` False.
         """
         if run != self.run or not self._floor <= sequence <= self.sequence:
             return Changes(self.run, self.sequence, (), is_complete=False)
@@ -236,8 +236,8 @@ class LongPolls:
     request wakes at once.
 
     A run is one execution of the service that numbers the changes. A new run becomes current if the
-    response to a query names it, or if a woken request waits in it again. An old run never becomes
-    current again.
+    response to a query names it, or if a request waits in it a second time. The first wait wakes
+    the request at once. An old run never becomes current again.
     """
 
     def __init__(self, hold_ms: int = HOLD_MS) -> None:

@@ -42,9 +42,9 @@ ANONYMOUS_RATE: Final = Rate(per_second=0.2, burst=20)
 class Buckets:
     """One token bucket for each key. The memory is bounded by the number of recently used keys.
 
-    A bucket is stored as the time at which it is full again, and a full bucket is not stored. Each
-    bucket is full after `burst / per_second` seconds without a request. Two generations of that age
-    therefore hold all other buckets. If `max_keys` is exceeded, the generations change early.
+    A bucket is stored as the time at which it is full again. Each bucket is full after
+    `burst / per_second` seconds without a request, and is dropped some time later. If `max_keys` is
+    reached, the older half is dropped early.
     """
 
     def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:

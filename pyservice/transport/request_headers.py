@@ -81,7 +81,7 @@ def wait_text(wait: WaitForChange) -> str:
 
 
 def read_wait(text: str) -> WaitForChange:
-    """Parses the value of the header `INTERNAL_WAIT`, a wait for changes. Raises ValueError."""
+    """Parses the value of the header `INTERNAL_WAIT`. Raises ValueError."""
     index, _, topics = text.partition(" ")
     run, _, sequence = index.partition(".")
     return WaitForChange(tuple(topics.split(",")), int(sequence), run)

@@ -38,7 +38,7 @@ Keys = tuple[None, bytes, str]
 
 
 class ConnectionBudget:
-    """Limit on open connections, in total and for each packed client address.
+    """Limit on open connections, in total and for each client (result of `packed_client`).
 
     A connection with client None carries requests of many clients. It counts only towards the
     total.
@@ -176,7 +176,7 @@ class BodyBudget:
     """Limit on the bytes of request bodies that one server holds in memory."""
 
     def __init__(self, total_bytes: int, largest_bytes: int, metrics: TransportMetrics) -> None:
-        """Sets the limits. The share of one address is at least `largest_bytes`."""
+        """Sets the limits. One address may hold at least one body of `largest_bytes`."""
         self._share_bytes = max(total_bytes // _BODY_SHARES, largest_bytes)
         self._total_bytes = max(total_bytes, self._share_bytes)
         self._metrics = metrics
