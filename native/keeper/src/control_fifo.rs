@@ -19,7 +19,7 @@ pub struct CommandReader {
 }
 
 impl CommandReader {
-    pub fn take(&mut self, chunk: &[u8], mut each: impl FnMut(ControlCommand)) {
+    pub fn take(&mut self, chunk: &[u8], mut handle: impl FnMut(ControlCommand)) {
         for &byte in chunk {
             if byte != b'\n' {
                 self.is_too_long |= self.line.len() == LINE_MAX;
@@ -31,7 +31,7 @@ impl CommandReader {
             if !self.is_too_long
                 && let Some(command) = parse(&self.line)
             {
-                each(command);
+                handle(command);
             }
             self.line.clear();
             self.is_too_long = false;
@@ -56,11 +56,11 @@ mod tests {
     #[test]
     fn chunked_commands_are_parsed_and_invalid_lines_ignored() {
         let mut commands = CommandReader::default();
-        let mut got = Vec::new();
+        let mut parsed = Vec::new();
         let long = vec![b'x'; 10_000];
         for chunk in [&b"st"[..], b"op 5", b"00\nfollow 9\nhello\nstop -1\nstop 1 2\n", &long, b"\nstop 0\n"] {
-            commands.take(chunk, |command| got.push(command));
+            commands.take(chunk, |command| parsed.push(command));
         }
-        assert_eq!(got, [ControlCommand::Stop(500), ControlCommand::Follow(9), ControlCommand::Stop(0)]);
+        assert_eq!(parsed, [ControlCommand::Stop(500), ControlCommand::Follow(9), ControlCommand::Stop(0)]);
     }
 }

@@ -29,13 +29,13 @@ const STACK_BYTES: usize = 128 << 10;
 
 pub struct DiskWriterHandle {
     queue: Arc<WriteQueue>,
-    idle: Arc<Mutex<Option<DiskWriter>>>,
+    unstarted: Arc<Mutex<Option<DiskWriter>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DiskWriterHandle {
     pub fn new(writer: DiskWriter) -> Self {
-        Self { queue: writer.queue.clone(), idle: Arc::new(Mutex::new(Some(writer))), thread: None }
+        Self { queue: writer.queue.clone(), unstarted: Arc::new(Mutex::new(Some(writer))), thread: None }
     }
 
     pub fn write(&mut self, lines: &mut Vec<u8>) {
@@ -52,8 +52,8 @@ impl DiskWriterHandle {
         self.queue.follow(until);
     }
 
-    pub fn wait_recorded(&self, most: Duration) {
-        self.queue.wait_recorded(most);
+    pub fn wait_recorded(&self, timeout: Duration) {
+        self.queue.wait_recorded(timeout);
     }
 
     /// Queues the final state of the run, and waits without a timeout until it is on disk.
@@ -61,7 +61,7 @@ impl DiskWriterHandle {
         self.queue.record(state);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        } else if let Some(writer) = take(&self.idle) {
+        } else if let Some(writer) = take(&self.unstarted) {
             writer.run();
         }
     }
@@ -69,9 +69,9 @@ impl DiskWriterHandle {
     /// Starts the disk thread. If that fails, the next write tries again.
     fn start_thread(&mut self) {
         if self.thread.is_none() {
-            let idle = self.idle.clone();
+            let unstarted = self.unstarted.clone();
             let work = move || {
-                if let Some(writer) = take(&idle) {
+                if let Some(writer) = take(&unstarted) {
                     writer.run();
                 }
             };
@@ -80,21 +80,21 @@ impl DiskWriterHandle {
     }
 }
 
-fn take(idle: &Mutex<Option<DiskWriter>>) -> Option<DiskWriter> {
-    idle.lock().unwrap_or_else(PoisonError::into_inner).take()
+fn take(unstarted: &Mutex<Option<DiskWriter>>) -> Option<DiskWriter> {
+    unstarted.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 #[derive(Default)]
 struct WriteQueue {
     pending: Mutex<PendingWrites>,
     has_work: Condvar,
-    has_moved: Condvar,
+    has_changed: Condvar,
 }
 
 #[derive(Default)]
 struct PendingWrites {
     lines: Vec<u8>,
-    lost: u64,
+    lost_lines: u64,
     state: Option<RunState>,
     is_unrecorded: bool,
     follow_until: Option<Duration>,
@@ -103,13 +103,13 @@ struct PendingWrites {
 impl WriteQueue {
     fn write(&self, lines: &mut Vec<u8>) {
         let mut pending = self.pending();
-        if pending.lost == 0 && pending.lines.len() + lines.len() > WRITE_BYTES_MAX {
+        if pending.lost_lines == 0 && pending.lines.len() + lines.len() > WRITE_BYTES_MAX {
             let has_no_room = |pending: &mut PendingWrites| pending.lines.len() + lines.len() > WRITE_BYTES_MAX;
-            let waited = self.has_moved.wait_timeout_while(pending, WRITE_WAIT, has_no_room);
-            pending = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let wait_result = self.has_changed.wait_timeout_while(pending, WRITE_WAIT, has_no_room);
+            pending = wait_result.unwrap_or_else(PoisonError::into_inner).0;
         }
-        if pending.lost > 0 || pending.lines.len() + lines.len() > WRITE_BYTES_MAX {
-            pending.lost += lines.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        if pending.lost_lines > 0 || pending.lines.len() + lines.len() > WRITE_BYTES_MAX {
+            pending.lost_lines += lines.iter().filter(|&&byte| byte == b'\n').count() as u64;
         } else if pending.lines.is_empty() {
             std::mem::swap(&mut pending.lines, lines);
         } else {
@@ -132,44 +132,47 @@ impl WriteQueue {
         self.has_work.notify_one();
     }
 
-    fn wait_recorded(&self, most: Duration) {
+    fn wait_recorded(&self, timeout: Duration) {
         let pending = self.pending();
         if pending.is_unrecorded {
-            drop(self.has_moved.wait_timeout_while(pending, most, |pending| pending.is_unrecorded));
+            drop(self.has_changed.wait_timeout_while(pending, timeout, |pending| pending.is_unrecorded));
         }
     }
 
-    fn take(&self, lines: &mut Vec<u8>, most: Option<Duration>) -> PendingWrites {
-        let has_none = |pending: &mut PendingWrites| {
-            pending.lines.is_empty() && pending.lost == 0 && pending.state.is_none() && pending.follow_until.is_none()
+    fn take(&self, lines: &mut Vec<u8>, timeout: Option<Duration>) -> PendingWrites {
+        let is_empty = |pending: &mut PendingWrites| {
+            pending.lines.is_empty()
+                && pending.lost_lines == 0
+                && pending.state.is_none()
+                && pending.follow_until.is_none()
         };
-        let mut pending = match most {
-            Some(most) => {
-                let waited = self.has_work.wait_timeout_while(self.pending(), most, has_none);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+        let mut pending = match timeout {
+            Some(timeout) => {
+                let wait_result = self.has_work.wait_timeout_while(self.pending(), timeout, is_empty);
+                wait_result.unwrap_or_else(PoisonError::into_inner).0
             }
-            None => self.has_work.wait_while(self.pending(), has_none).unwrap_or_else(PoisonError::into_inner),
+            None => self.has_work.wait_while(self.pending(), is_empty).unwrap_or_else(PoisonError::into_inner),
         };
         std::mem::swap(&mut pending.lines, lines);
-        let taken = PendingWrites {
+        let work = PendingWrites {
             lines: Vec::new(),
-            lost: std::mem::take(&mut pending.lost),
+            lost_lines: std::mem::take(&mut pending.lost_lines),
             state: pending.state.take(),
             is_unrecorded: false,
             follow_until: pending.follow_until.take(),
         };
         drop(pending);
         if !lines.is_empty() {
-            self.has_moved.notify_all();
+            self.has_changed.notify_all();
         }
-        taken
+        work
     }
 
-    fn recorded(&self) {
+    fn mark_recorded(&self) {
         let mut pending = self.pending();
         pending.is_unrecorded = pending.state.is_some();
         drop(pending);
-        self.has_moved.notify_all();
+        self.has_changed.notify_all();
     }
 
     fn pending(&self) -> MutexGuard<'_, PendingWrites> {
@@ -214,8 +217,8 @@ impl DiskWriter {
             let work = self.queue.take(&mut self.lines, deadline);
             self.log.write(&self.lines, wall_us());
             self.lines.clear();
-            self.log.count_lost(work.lost);
-            self.log.report_lost(wall_us());
+            self.log.add_lost_lines(work.lost_lines);
+            self.log.report_lost_lines(wall_us());
             if let Some(state) = work.state {
                 self.log_until = now() + LOG_RETRY_LIMIT;
                 self.state = Some((state, Duration::ZERO));
@@ -248,7 +251,7 @@ impl DiskWriter {
         }
         let is_end = state.status == RunStatus::Ended;
         if is_end {
-            self.log.report_left_out(wall_us());
+            self.log.report_omitted_lines(wall_us());
         }
         // The end waits for lines that could not be written, but not longer than `LOG_RETRY_LIMIT`.
         let waits_for_log = is_end && self.log.has_unreported_loss() && now() < self.log_until;
@@ -257,7 +260,7 @@ impl DiskWriter {
             return is_end && self.states.is_folder_removed();
         }
         self.state = None;
-        self.queue.recorded();
+        self.queue.mark_recorded();
         self.notify("state");
         is_end
     }
@@ -275,9 +278,9 @@ impl DiskWriter {
         }
     }
 
-    fn notify(&self, what: &str) {
+    fn notify(&self, change: &str) {
         if let Some(fifo) = self.notify.as_ref().and_then(Notifier::open) {
-            fifo.send(what);
+            fifo.send(change);
         }
     }
 }
@@ -308,7 +311,7 @@ impl Notifier {
 }
 
 impl OpenNotifier<'_> {
-    pub fn send(mut self, what: &str) {
-        let _ = self.fifo.write_all(format!("{} {what}\n", self.id).as_bytes());
+    pub fn send(mut self, change: &str) {
+        let _ = self.fifo.write_all(format!("{} {change}\n", self.id).as_bytes());
     }
 }

@@ -85,12 +85,12 @@ impl Sandbox {
 
     /// Returns the user and group IDs of the program if they differ from those of the keeper.
     pub fn owner(&self) -> Option<(u32, u32)> {
-        let is_other = match self.isolation {
+        let is_other_user = match self.isolation {
             Isolation::None | Isolation::Processes => false,
             Isolation::User => true,
             Isolation::Namespace | Isolation::Landlock => self.keeper.0 == 0 && self.uid != 0,
         };
-        is_other.then_some((self.uid, self.gid))
+        is_other_user.then_some((self.uid, self.gid))
     }
 
     /// Reports whether the keeper must call `map_user` before the child calls `enter`.
@@ -101,8 +101,8 @@ impl Sandbox {
     }
 
     pub fn map_user(&self, process: Pid) -> Result<(), ExecError> {
-        for (map, outside) in [("uid_map", self.uid), ("gid_map", self.gid)] {
-            put(&format!("/proc/{}/{map}", process.as_raw_nonzero()), &format!("{NOBODY} {outside} 1"))?;
+        for (map, outer_id) in [("uid_map", self.uid), ("gid_map", self.gid)] {
+            write_file(&format!("/proc/{}/{map}", process.as_raw_nonzero()), &format!("{NOBODY} {outer_id} 1"))?;
         }
         Ok(())
     }
@@ -121,9 +121,10 @@ impl Sandbox {
     fn chown_write_paths(&self, folder: &Path) -> io::Result<()> {
         let Some((uid, gid)) = self.owner() else { return Ok(()) };
         for path in &self.write {
-            let is_plain = path.parent() == Some(folder) && path.file_name().is_some();
-            let is_plain = is_plain && fs::symlink_metadata(path).is_ok_and(|found| !found.is_symlink());
-            if is_plain {
+            let is_direct_child = path.parent() == Some(folder) && path.file_name().is_some();
+            let is_direct_child =
+                is_direct_child && fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_symlink());
+            if is_direct_child {
                 lchown(path, Some(uid), Some(gid))?;
                 continue;
             }
@@ -145,7 +146,7 @@ impl Sandbox {
             // Maps to a user other than root, because programs try calls that fail when they run as root.
             Isolation::Namespace => self.enter_root(|| self.become_unprivileged())?,
             Isolation::Landlock => {
-                self.restrict()?;
+                self.apply_landlock()?;
                 self.drop_privileges()?;
             }
             Isolation::Processes => self.mount_own_proc()?,
@@ -174,13 +175,13 @@ impl Sandbox {
         match self.keeper.0 {
             0 if self.uid == 0 => Err(ExecError("isolation: root's program has no user of its own".to_owned())),
             0 => become_user(NOBODY, NOBODY),
-            _ => be(NOBODY, self.keeper),
+            _ => map_user_namespace(NOBODY, self.keeper),
         }
     }
 
     fn mount_own_proc(&self) -> Result<(), ExecError> {
         if self.keeper.0 != 0 {
-            be(0, self.keeper)?;
+            map_user_namespace(0, self.keeper)?;
         }
         mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
             .map_err(|error| failure("making mounts private", error))?;
@@ -205,7 +206,7 @@ impl Sandbox {
         drop_capabilities().map_err(|error| failure("capabilities", error))
     }
 
-    fn restrict(&self) -> Result<(), ExecError> {
+    fn apply_landlock(&self) -> Result<(), ExecError> {
         // A missing right is an error. Later rights and the scopes are optional.
         let abi = ABI::V5;
         let failed = |error: &dyn std::fmt::Display| ExecError(format!("landlock: {error}"));
@@ -222,11 +223,11 @@ impl Sandbox {
             .map_err(|error| failed(&error))?;
         let devices = DEVICES.iter().map(|name| Path::new("/dev").join(name));
         let reads = self.read.iter().cloned().chain(PROC_READ_PATHS.map(PathBuf::from));
-        let listed = reads
+        let rules_by_path = reads
             .map(|path| (path, AccessFs::from_read(abi)))
             .chain(self.write.iter().cloned().map(|path| (path, AccessFs::from_all(abi))))
             .chain(devices.map(|path| (path, AccessFs::ReadFile | AccessFs::WriteFile)));
-        for (path, access) in listed {
+        for (path, access) in rules_by_path {
             let Ok(opened) = PathFd::new(&path) else { continue };
             let access = if path.is_dir() { access } else { access & AccessFs::from_file(abi) };
             rules = rules.add_rule(PathBeneath::new(opened, access)).map_err(|error| failed(&error))?;
@@ -264,10 +265,10 @@ const NOBODY: u32 = 65_534;
 /// Every user can enter this folder. Some users cannot enter the run folder.
 const STAGING_FOLDER: &str = "/usr";
 
-fn be(inside: u32, (uid, gid): (u32, u32)) -> Result<(), ExecError> {
-    put("/proc/self/setgroups", "deny")?;
-    put("/proc/self/uid_map", &format!("{inside} {uid} 1"))?;
-    put("/proc/self/gid_map", &format!("{inside} {gid} 1"))
+fn map_user_namespace(inner_id: u32, (uid, gid): (u32, u32)) -> Result<(), ExecError> {
+    write_file("/proc/self/setgroups", "deny")?;
+    write_file("/proc/self/uid_map", &format!("{inner_id} {uid} 1"))?;
+    write_file("/proc/self/gid_map", &format!("{inner_id} {gid} 1"))
 }
 
 fn join_empty_keyring() {
@@ -276,7 +277,7 @@ fn join_empty_keyring() {
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
 }
 
-fn put(path: &str, text: &str) -> Result<(), ExecError> {
+fn write_file(path: &str, text: &str) -> Result<(), ExecError> {
     OpenOptions::new()
         .write(true)
         .custom_flags(libc::O_CLOEXEC)
@@ -285,6 +286,6 @@ fn put(path: &str, text: &str) -> Result<(), ExecError> {
         .map_err(|error| failure(path, error))
 }
 
-fn failure(what: impl AsRef<Path>, error: impl std::fmt::Display) -> ExecError {
-    ExecError(format!("isolation: {}: {error}", what.as_ref().display()))
+fn failure(subject: impl AsRef<Path>, error: impl std::fmt::Display) -> ExecError {
+    ExecError(format!("isolation: {}: {error}", subject.as_ref().display()))
 }

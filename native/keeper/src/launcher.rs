@@ -57,14 +57,14 @@ pub fn serve(runs: &Path) -> io::Result<()> {
     loop {
         let [has_input, has_exits] = launcher.wait()?;
         let mut requests = if has_exits { launcher.reap()? } else { Vec::new() };
-        let is_open = !has_input || read_some(&launcher.requests, &mut input)?;
+        let is_open = !has_input || read_available(&launcher.requests, &mut input)?;
         while let Some(end) = input.iter().position(|&byte| byte == 0) {
             requests.push((PathBuf::from(OsStr::from_bytes(&input[..end])), None));
             input.drain(..=end);
         }
-        for (folder, wants_namespace_init) in requests {
-            if let Some((folder, is_namespace_init)) = launcher.fork(folder, wants_namespace_init)? {
-                keep(&folder, launcher, is_namespace_init);
+        for (folder, needs_namespace_init) in requests {
+            if let Some((folder, is_namespace_init)) = launcher.fork(folder, needs_namespace_init)? {
+                run_forked_keeper(&folder, launcher, is_namespace_init);
                 return Ok(());
             }
         }
@@ -74,13 +74,13 @@ pub fn serve(runs: &Path) -> io::Result<()> {
     }
 }
 
-fn keep(folder: &Path, launcher: Launcher, is_namespace_init: bool) {
+fn run_forked_keeper(folder: &Path, launcher: Launcher, is_namespace_init: bool) {
     let Launcher { lock, requests, child_signals, replies, title, .. } = launcher;
     let reply = StartReply { replies, folder: folder.to_owned() };
     title.set(folder);
     drop((requests, child_signals));
     let locked = match run_start::lock(folder) {
-        Ok(locked) if locked.wants_namespace_init() != is_namespace_init => std::process::exit(NEEDS_OTHER_NAMESPACE),
+        Ok(locked) if locked.needs_namespace_init() != is_namespace_init => std::process::exit(NEEDS_OTHER_NAMESPACE),
         other => other,
     };
     match locked.and_then(run_start::LockedRun::prepare) {
@@ -104,7 +104,7 @@ struct Launcher {
     requests: File,
     child_signals: File,
     replies: File,
-    forked: Vec<ForkedKeeper>,
+    forked_keepers: Vec<ForkedKeeper>,
     /// True if the next keeper is forked into a new PID namespace.
     ///
     /// This is a guess, because only the keeper reads the run folder, which can block. After a wrong guess, the keeper
@@ -127,24 +127,24 @@ impl Launcher {
         chdir("/")?;
         let child_signals = run_start::signal_descriptor(&[libc::SIGCHLD])?;
         let title = ProcessTitle::find();
-        Ok(Self { lock, requests, child_signals, replies, forked: Vec::new(), is_namespace_init: false, title })
+        Ok(Self { lock, requests, child_signals, replies, forked_keepers: Vec::new(), is_namespace_init: false, title })
     }
 
     fn reply_for(&self, folder: &Path) -> io::Result<StartReply> {
         Ok(StartReply { replies: self.replies.try_clone()?, folder: folder.to_owned() })
     }
 
-    fn fork(&mut self, folder: PathBuf, wanted: Option<bool>) -> io::Result<Option<(PathBuf, bool)>> {
-        let try_as = |is_init| (is_init, processes::fork(if is_init { libc::CLONE_NEWPID } else { 0 }));
-        let (is_namespace_init, forked) = match try_as(wanted.unwrap_or(self.is_namespace_init)) {
-            (true, Err(_)) if wanted.is_none() => try_as(false),
+    fn fork(&mut self, folder: PathBuf, required: Option<bool>) -> io::Result<Option<(PathBuf, bool)>> {
+        let fork_as = |is_init| (is_init, processes::fork(if is_init { libc::CLONE_NEWPID } else { 0 }));
+        let (is_namespace_init, result) = match fork_as(required.unwrap_or(self.is_namespace_init)) {
+            (true, Err(_)) if required.is_none() => fork_as(false),
             other => other,
         };
-        match forked {
+        match result {
             Ok(None) => return Ok(Some((folder, is_namespace_init))),
             Ok(Some(pid)) => {
                 self.is_namespace_init = is_namespace_init;
-                self.forked.push(ForkedKeeper { pid, folder, is_namespace_init });
+                self.forked_keepers.push(ForkedKeeper { pid, folder, is_namespace_init });
             }
             Err(error) => {
                 let error = StartError::Disk(error);
@@ -168,30 +168,30 @@ impl Launcher {
     /// Returns the run folders of keepers that exited with `NEEDS_OTHER_NAMESPACE`, and for each whether it needs a new
     /// PID namespace.
     fn reap(&mut self) -> io::Result<Vec<(PathBuf, Option<bool>)>> {
-        let mut again = Vec::new();
+        let mut retries = Vec::new();
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         while (&self.child_signals).read(&mut record).is_ok() {}
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
-                    let Some(at) = self.forked.iter().position(|forked| forked.pid == pid) else { continue };
-                    let forked = self.forked.swap_remove(at);
+                    let Some(at) = self.forked_keepers.iter().position(|keeper| keeper.pid == pid) else { continue };
+                    let keeper = self.forked_keepers.swap_remove(at);
                     if status.signaled() {
                         let error = StartError::Killed;
-                        self.reply_for(&forked.folder)?.send(error.status(), &error.to_string());
+                        self.reply_for(&keeper.folder)?.send(error.status(), &error.to_string());
                     } else if status.exit_status() == Some(NEEDS_OTHER_NAMESPACE) {
-                        again.push((forked.folder, Some(!forked.is_namespace_init)));
+                        retries.push((keeper.folder, Some(!keeper.is_namespace_init)));
                     }
                 }
                 Err(Errno::INTR) => {}
-                Ok(None) | Err(_) => return Ok(again),
+                Ok(None) | Err(_) => return Ok(retries),
             }
         }
     }
 }
 
 /// Appends available bytes to `input`. Returns false at the end of the file.
-fn read_some(from: &File, input: &mut Vec<u8>) -> io::Result<bool> {
+fn read_available(from: &File, input: &mut Vec<u8>) -> io::Result<bool> {
     input.reserve(READ_BYTES);
     Ok(rustix::io::read(from, spare_capacity(input))? > 0)
 }

@@ -18,32 +18,38 @@ pub enum OutputStream {
 
 #[derive(Default)]
 pub struct LineSplitter {
-    open: [OpenLine; 2],
+    partial_lines: [PartialLine; 2],
     batch: Vec<u8>,
 }
 
 #[derive(Default)]
-struct OpenLine {
+struct PartialLine {
     text: Vec<u8>,
-    continues: bool,
+    is_continuation: bool,
 }
 
 impl LineSplitter {
-    pub fn take(&mut self, stream: OutputStream, mut chunk: &[u8], now_us: u64, mut give: impl FnMut(&mut Vec<u8>)) {
-        let mut stamp = [0; 20];
-        let stamp = digits(now_us, &mut stamp);
+    pub fn take(
+        &mut self,
+        stream: OutputStream,
+        mut chunk: &[u8],
+        now_us: u64,
+        mut write_batch: impl FnMut(&mut Vec<u8>),
+    ) {
+        let mut timestamp = [0; 20];
+        let timestamp = digits(now_us, &mut timestamp);
         while !chunk.is_empty() {
-            let line = &mut self.open[stream as usize];
-            let room = TEXT_MAX - line.text.len();
-            let upto = &chunk[..chunk.len().min(room + 1)];
-            match upto.iter().position(|&byte| byte == b'\n') {
+            let line = &mut self.partial_lines[stream as usize];
+            let space = TEXT_MAX - line.text.len();
+            let search_range = &chunk[..chunk.len().min(space + 1)];
+            match search_range.iter().position(|&byte| byte == b'\n') {
                 Some(at) => {
-                    line.write(stream, stamp, &chunk[..at], false, &mut self.batch);
+                    line.write(stream, timestamp, &chunk[..at], false, &mut self.batch);
                     chunk = &chunk[at + 1..];
                 }
-                None if chunk.len() > room => {
-                    let taken = line.cut(stream, stamp, chunk, &mut self.batch);
-                    chunk = &chunk[taken..];
+                None if chunk.len() > space => {
+                    let length_taken = line.cut(stream, timestamp, chunk, &mut self.batch);
+                    chunk = &chunk[length_taken..];
                 }
                 None => {
                     line.text.extend_from_slice(chunk);
@@ -51,89 +57,96 @@ impl LineSplitter {
                 }
             }
             if self.batch.len() >= BATCH_BYTES {
-                give(&mut self.batch);
+                write_batch(&mut self.batch);
                 self.batch.clear();
             }
         }
-        self.flush_batch(give);
+        self.flush_batch(write_batch);
     }
 
-    pub fn finish(&mut self, now_us: u64, give: impl FnMut(&mut Vec<u8>)) {
-        let mut stamp = [0; 20];
-        let stamp = digits(now_us, &mut stamp);
+    pub fn finish(&mut self, now_us: u64, write_batch: impl FnMut(&mut Vec<u8>)) {
+        let mut timestamp = [0; 20];
+        let timestamp = digits(now_us, &mut timestamp);
         for stream in [OutputStream::Out, OutputStream::Err] {
-            let line = &mut self.open[stream as usize];
+            let line = &mut self.partial_lines[stream as usize];
             if !line.text.is_empty() {
-                line.write(stream, stamp, &[], false, &mut self.batch);
+                line.write(stream, timestamp, &[], false, &mut self.batch);
             }
         }
-        self.flush_batch(give);
+        self.flush_batch(write_batch);
     }
 
-    fn flush_batch(&mut self, mut give: impl FnMut(&mut Vec<u8>)) {
+    fn flush_batch(&mut self, mut write_batch: impl FnMut(&mut Vec<u8>)) {
         if !self.batch.is_empty() {
-            give(&mut self.batch);
+            write_batch(&mut self.batch);
             self.batch.clear();
         }
     }
 }
 
-impl OpenLine {
-    fn write(&mut self, stream: OutputStream, stamp: &[u8], rest: &[u8], continues: bool, to: &mut Vec<u8>) {
-        let letter = match (stream, self.continues) {
+impl PartialLine {
+    fn write(
+        &mut self,
+        stream: OutputStream,
+        timestamp: &[u8],
+        remainder: &[u8],
+        is_continuation: bool,
+        to: &mut Vec<u8>,
+    ) {
+        let letter = match (stream, self.is_continuation) {
             (OutputStream::Out, false) => b'o',
             (OutputStream::Out, true) => b'O',
             (OutputStream::Err, false) => b'e',
             (OutputStream::Err, true) => b'E',
         };
-        for part in [stamp, &[b' ', letter, b' '], &self.text, rest, b"\n"] {
+        for part in [timestamp, &[b' ', letter, b' '], &self.text, remainder, b"\n"] {
             to.extend_from_slice(part);
         }
         self.text.clear();
-        self.continues = continues;
+        self.is_continuation = is_continuation;
     }
 
     /// Writes the first part of a line that is too long. Returns the number of bytes that it took from `chunk`.
-    fn cut(&mut self, stream: OutputStream, stamp: &[u8], chunk: &[u8], to: &mut Vec<u8>) -> usize {
-        let room = TEXT_MAX - self.text.len();
-        let around = std::array::from_fn(|at| match (room + at).checked_sub(AROUND - 1) {
+    fn cut(&mut self, stream: OutputStream, timestamp: &[u8], chunk: &[u8], to: &mut Vec<u8>) -> usize {
+        let space = TEXT_MAX - self.text.len();
+        let cut_window = std::array::from_fn(|at| match (space + at).checked_sub(CUT_WINDOW - 1) {
             Some(at) => chunk[at],
-            None => self.text[TEXT_MAX + at - (AROUND - 1)],
+            None => self.text[TEXT_MAX + at - (CUT_WINDOW - 1)],
         });
-        let length = TEXT_MAX - partial_character_bytes(around);
-        let left = self.text.split_off(length.min(self.text.len()));
-        let taken = length - self.text.len();
-        self.write(stream, stamp, &chunk[..taken], true, to);
-        self.text.extend_from_slice(&left);
-        taken
+        let length = TEXT_MAX - partial_character_bytes(cut_window);
+        let moved_text = self.text.split_off(length.min(self.text.len()));
+        let length_taken = length - self.text.len();
+        self.write(stream, timestamp, &chunk[..length_taken], true, to);
+        self.text.extend_from_slice(&moved_text);
+        length_taken
     }
 }
 
-const AROUND: usize = 4;
+const CUT_WINDOW: usize = 4;
 
 /// Returns how many bytes before a cut belong to the same UTF-8 character as the byte after the cut.
 ///
-/// `around` has three bytes before the cut and one after it. An incomplete character counts too, because decoders
+/// `cut_window` has three bytes before the cut and one after it. An incomplete character counts too, because decoders
 /// replace it as a whole.
-fn partial_character_bytes(around: [u8; AROUND]) -> usize {
-    let continues = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
-    let behind = AROUND - 1;
-    if !continues(around[behind]) {
+fn partial_character_bytes(cut_window: [u8; CUT_WINDOW]) -> usize {
+    let is_continuation = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
+    let last = CUT_WINDOW - 1;
+    if !is_continuation(cut_window[last]) {
         return 0;
     }
-    let Some(first) = around.iter().rposition(|&byte| !continues(byte)) else { return 0 };
-    let is_one = match std::str::from_utf8(&around[first..]) {
+    let Some(first) = cut_window.iter().rposition(|&byte| !is_continuation(byte)) else { return 0 };
+    let is_one_character = match std::str::from_utf8(&cut_window[first..]) {
         Ok(_) => true,
         Err(error) => error.valid_up_to() == 0 && error.error_len().is_none(),
     };
-    if is_one { behind - first } else { 0 }
+    if is_one_character { last - first } else { 0 }
 }
 
-fn digits(number: u64, room: &mut [u8; 20]) -> &[u8] {
-    let mut rest = &mut room[..];
-    let _ = write!(rest, "{number}");
-    let left = rest.len();
-    &room[..20 - left]
+fn digits(number: u64, space: &mut [u8; 20]) -> &[u8] {
+    let mut remainder = &mut space[..];
+    let _ = write!(remainder, "{number}");
+    let unused = remainder.len();
+    &space[..20 - unused]
 }
 
 #[cfg(test)]
@@ -141,12 +154,12 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Written {
+    struct LineCollector {
         lines: LineSplitter,
         text: Vec<u8>,
     }
 
-    impl Written {
+    impl LineCollector {
         fn take(&mut self, stream: OutputStream, chunk: &[u8], now_us: u64) {
             let text = &mut self.text;
             self.lines.take(stream, chunk, now_us, |batch| {
@@ -167,26 +180,26 @@ mod tests {
 
     #[test]
     fn chunks_become_lines_for_each_stream() {
-        let mut written = Written::default();
-        written.take(OutputStream::Out, b"hel", 1);
-        written.take(OutputStream::Err, b"oh\nwe", 2);
-        written.take(OutputStream::Out, b"lo\n\nlast", 3);
-        assert_eq!(written.text(), "2 e oh\n3 o hello\n3 o \n");
-        written.finish(u64::MAX);
+        let mut collector = LineCollector::default();
+        collector.take(OutputStream::Out, b"hel", 1);
+        collector.take(OutputStream::Err, b"oh\nwe", 2);
+        collector.take(OutputStream::Out, b"lo\n\nlast", 3);
+        assert_eq!(collector.text(), "2 e oh\n3 o hello\n3 o \n");
+        collector.finish(u64::MAX);
         let end = format!("{0} o last\n{0} e we\n", u64::MAX);
-        assert_eq!(written.text(), format!("2 e oh\n3 o hello\n3 o \n{end}"));
-        written.finish(5);
-        assert!(written.text().ends_with(&end));
+        assert_eq!(collector.text(), format!("2 e oh\n3 o hello\n3 o \n{end}"));
+        collector.finish(5);
+        assert!(collector.text().ends_with(&end));
     }
 
     #[test]
     fn long_lines_are_split_exactly_at_the_limit() {
         for (length, cuts) in [(0, 1), (4095, 1), (4096, 1), (4097, 2), (8192, 2), (8193, 3)] {
             for piece_size in [1, 7, 4095, 4096, 4097, 100_000] {
-                let mut written = Written::default();
+                let mut collector = LineCollector::default();
                 let line = [vec![b'x'; length], b"\nnext\n".to_vec()].concat();
-                line.chunks(piece_size).for_each(|chunk| written.take(OutputStream::Out, chunk, 1));
-                let lines: Vec<&str> = written.text().lines().collect();
+                line.chunks(piece_size).for_each(|chunk| collector.take(OutputStream::Out, chunk, 1));
+                let lines: Vec<&str> = collector.text().lines().collect();
                 assert_eq!(lines.len(), cuts + 1, "{length} in pieces of {piece_size}");
                 assert!(lines[0].starts_with("1 o "));
                 assert!(lines[1..cuts].iter().all(|line| line.starts_with("1 O x")));
@@ -197,10 +210,10 @@ mod tests {
     }
 
     fn texts(line: &[u8], piece_size: usize) -> Vec<Vec<u8>> {
-        let mut written = Written::default();
-        line.chunks(piece_size).for_each(|chunk| written.take(OutputStream::Out, chunk, 1));
-        written.take(OutputStream::Out, b"\n", 1);
-        let lines = written.text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        let mut collector = LineCollector::default();
+        line.chunks(piece_size).for_each(|chunk| collector.take(OutputStream::Out, chunk, 1));
+        collector.take(OutputStream::Out, b"\n", 1);
+        let lines = collector.text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         let texts: Vec<_> = lines.map(|line| line[4..].to_vec()).collect();
         assert_eq!(texts.concat(), line, "in pieces of {piece_size}");
         assert!(texts.iter().all(|text| (1..=TEXT_MAX).contains(&text.len())));
@@ -227,13 +240,13 @@ mod tests {
     #[test]
     fn invalid_utf8_is_split_at_the_limit() {
         let no_continuation = b"\xe0\x80".as_slice();
-        let (no_more, too_high) = (b"\xc3\xa9\xa9".as_slice(), b"\xf4\x90\x80\x80".as_slice());
-        for garbage in [b"\x80".as_slice(), b"\xff", b"\xf0", no_continuation, no_more, too_high] {
-            let line = garbage.repeat(3 * TEXT_MAX / garbage.len());
+        let (no_third_byte, too_high) = (b"\xc3\xa9\xa9".as_slice(), b"\xf4\x90\x80\x80".as_slice());
+        for invalid in [b"\x80".as_slice(), b"\xff", b"\xf0", no_continuation, no_third_byte, too_high] {
+            let line = invalid.repeat(3 * TEXT_MAX / invalid.len());
             for piece_size in PIECE_SIZES {
                 let cuts = texts(&line, piece_size);
-                let least = if garbage == no_more { TEXT_MAX - 1 } else { TEXT_MAX };
-                assert!(cuts[..cuts.len() - 1].iter().all(|text| text.len() >= least), "{garbage:?}");
+                let expected_length = if invalid == no_third_byte { TEXT_MAX - 1 } else { TEXT_MAX };
+                assert!(cuts[..cuts.len() - 1].iter().all(|text| text.len() >= expected_length), "{invalid:?}");
             }
         }
     }
@@ -243,12 +256,12 @@ mod tests {
         // Bytes that often start, continue, or break off characters.
         let bytes = b"\xf0\x9f\x98\x80\xe6\xb0\xb4\xd1\x8f\xed\xa0\xf4\xe0\xc0\xffx";
         let mut number = 1_u64;
-        let mut draw = || {
+        let mut random_byte = || {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             bytes[(number >> 33) as usize % bytes.len()]
         };
         for _ in 0..500 {
-            let line: Vec<u8> = (0..3 * TEXT_MAX).map(|_| draw()).collect();
+            let line: Vec<u8> = (0..3 * TEXT_MAX).map(|_| random_byte()).collect();
             let read = |texts: Vec<Vec<u8>>| -> String {
                 texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect()
             };
@@ -261,8 +274,8 @@ mod tests {
 
     #[test]
     fn batches_of_empty_lines_are_bounded() {
-        let mut written = Written::default();
-        written.take(OutputStream::Err, &vec![b'\n'; 200_000], 1_700_000_000_000_000);
-        assert_eq!(written.text().lines().filter(|line| *line == "1700000000000000 e ").count(), 200_000);
+        let mut collector = LineCollector::default();
+        collector.take(OutputStream::Err, &vec![b'\n'; 200_000], 1_700_000_000_000_000);
+        assert_eq!(collector.text().lines().filter(|line| *line == "1700000000000000 e ").count(), 200_000);
     }
 }

@@ -28,9 +28,9 @@ pub struct SegmentedLog {
     segments: VecDeque<u64>,
     file: Option<File>,
     end: u64,
-    lost: u64,
+    lost_lines: u64,
     reserve: DiskReserve,
-    left_out: u64,
+    omitted_lines: u64,
 }
 
 impl SegmentedLog {
@@ -41,51 +41,51 @@ impl SegmentedLog {
             segments: VecDeque::new(),
             file: None,
             end: 0,
-            lost: 0,
+            lost_lines: 0,
             reserve,
-            left_out: 0,
+            omitted_lines: 0,
         }
     }
 
     pub fn write(&mut self, lines: &[u8], now_us: u64) {
-        self.report_lost(now_us);
+        self.report_lost_lines(now_us);
         if lines.is_empty() {
             return;
         }
         if !self.reserve.has_room_for(lines.len()) {
-            self.left_out += count(lines);
+            self.omitted_lines += line_count(lines);
             return;
         }
-        let taken = self.append(lines);
-        self.count_lost(count(&lines[taken..]));
+        let written = self.append(lines);
+        self.add_lost_lines(line_count(&lines[written..]));
     }
 
-    pub fn count_lost(&mut self, lines: u64) {
-        self.lost += lines;
+    pub fn add_lost_lines(&mut self, lines: u64) {
+        self.lost_lines += lines;
     }
 
     pub fn has_unreported_loss(&self) -> bool {
-        self.lost > 0 || self.left_out > 0
+        self.lost_lines > 0 || self.omitted_lines > 0
     }
 
-    pub fn report_lost(&mut self, now_us: u64) {
-        if self.left_out > 0 && self.reserve.has_room_for(LOSS_LINE_BYTES) {
-            self.report_left_out(now_us);
+    pub fn report_lost_lines(&mut self, now_us: u64) {
+        if self.omitted_lines > 0 && self.reserve.has_room_for(LOSS_LINE_BYTES) {
+            self.report_omitted_lines(now_us);
         }
-        if self.lost > 0 {
-            let line = format!("{now_us} e [{} lines lost: the disk took no more]\n", self.lost);
+        if self.lost_lines > 0 {
+            let line = format!("{now_us} e [{} lines lost: the disk took no more]\n", self.lost_lines);
             if self.append(line.as_bytes()) == line.len() {
-                self.lost = 0;
+                self.lost_lines = 0;
             }
         }
     }
 
     /// Logs how many lines were left out, even if the log line itself uses the disk reserve.
-    pub fn report_left_out(&mut self, now_us: u64) {
-        if self.left_out > 0 {
-            let line = format!("{now_us} e [{} lines left out for want of disk space]\n", self.left_out);
+    pub fn report_omitted_lines(&mut self, now_us: u64) {
+        if self.omitted_lines > 0 {
+            let line = format!("{now_us} e [{} lines left out for want of disk space]\n", self.omitted_lines);
             if self.append(line.as_bytes()) == line.len() {
-                self.left_out = 0;
+                self.omitted_lines = 0;
             }
         }
     }
@@ -179,7 +179,7 @@ impl DiskReserve {
     }
 }
 
-fn count(lines: &[u8]) -> u64 {
+fn line_count(lines: &[u8]) -> u64 {
     lines.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
@@ -237,7 +237,7 @@ mod tests {
         let mut log = log_in(&logs, 1 << 30);
         fs::write(&logs, "").expect("in the way");
         log.write(b"1 o one\n1 o two\n", 1);
-        log.count_lost(3);
+        log.add_lost_lines(3);
         assert!(log.has_unreported_loss());
         fs::remove_file(&logs).expect("out of the way");
         log.write(b"2 o three\n", 2);

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         [flag, runs] if flag == "--nursery" => {
             (Path::new(runs), launcher::serve(Path::new(runs)).map_err(StartError::Disk))
         }
-        [folder] => (Path::new(folder), run_start::keep(Path::new(folder))),
+        [folder] => (Path::new(folder), run_start::run_keeper(Path::new(folder))),
         _ => {
             eprintln!("usage: hosting-keeper <folder>, or hosting-keeper --nursery <folder of runs>");
             return ExitCode::from(64);

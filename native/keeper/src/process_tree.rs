@@ -17,32 +17,33 @@ pub fn limit_malloc_arenas() {
     }
 }
 
-/// Returns the bytes of anonymous and shared memory of these processes if they exceed `most`.
+/// Returns the bytes of anonymous and shared memory of these processes if they exceed `limit`.
 ///
 /// Memory that processes share counts once. This exact value is slow to read. So it is read only if the sum over the
-/// processes, which counts shared memory several times, exceeds `most`.
-pub fn memory_over_limit(most: u64, pids: &[i32]) -> Option<u64> {
-    let quick: u64 = pids.iter().map(|&pid| bytes_of(pid, "status", ["RssAnon:", "RssShmem:"]).unwrap_or(0)).sum();
-    if quick <= most {
+/// processes, which counts shared memory several times, exceeds `limit`.
+pub fn memory_over_limit(limit: u64, pids: &[i32]) -> Option<u64> {
+    let upper_bound: u64 =
+        pids.iter().map(|&pid| memory_bytes(pid, "status", ["RssAnon:", "RssShmem:"]).unwrap_or(0)).sum();
+    if upper_bound <= limit {
         return None;
     }
-    let shares = pids.iter().map(|&pid| bytes_of(pid, "smaps_rollup", ["Pss_Anon:", "Pss_Shmem:"]));
-    let exact: u64 = shares.map(Option::unwrap_or_default).sum();
+    let shares = pids.iter().map(|&pid| memory_bytes(pid, "smaps_rollup", ["Pss_Anon:", "Pss_Shmem:"]));
+    let exact_bytes: u64 = shares.map(Option::unwrap_or_default).sum();
     // Some kernels do not report the exact value.
-    let used = if exact == 0 { quick } else { exact };
-    (used > most).then_some(used)
+    let used = if exact_bytes == 0 { upper_bound } else { exact_bytes };
+    (used > limit).then_some(used)
 }
 
 /// Returns the PIDs of all descendants of a process, parents before their children.
-pub fn descendants(of: i32) -> Vec<i32> {
-    let mut found = Vec::new();
-    children(of, &mut found);
+pub fn descendants(pid: i32) -> Vec<i32> {
+    let mut descendants = Vec::new();
+    children(pid, &mut descendants);
     let mut at = 0;
-    while at < found.len() {
-        children(found[at], &mut found);
+    while at < descendants.len() {
+        children(descendants[at], &mut descendants);
         at += 1;
     }
-    found
+    descendants
 }
 
 /// Kills all descendants of this process, including children that they fork meanwhile.
@@ -53,17 +54,17 @@ pub fn kill_descendants() {
         unsafe { libc::kill(-1, libc::SIGKILL) };
         return;
     }
-    let mut seen = Vec::new();
+    let mut stopped = Vec::new();
     for _ in 0..SUSPEND_ROUNDS {
-        let found = descendants(getpid().as_raw_nonzero().get());
-        let new: Vec<i32> = found.into_iter().filter(|pid| !seen.contains(pid)).collect();
+        let descendants = descendants(getpid().as_raw_nonzero().get());
+        let new: Vec<i32> = descendants.into_iter().filter(|pid| !stopped.contains(pid)).collect();
         if new.is_empty() {
             break;
         }
         signal_all(&new, Signal::STOP);
-        seen.extend(new);
+        stopped.extend(new);
     }
-    signal_all(&seen, Signal::KILL);
+    signal_all(&stopped, Signal::KILL);
 }
 
 fn signal_all(pids: &[i32], signal: Signal) {
@@ -72,20 +73,20 @@ fn signal_all(pids: &[i32], signal: Signal) {
     }
 }
 
-fn children(of: i32, found: &mut Vec<i32>) {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{of}/task")) else { return };
+fn children(pid: i32, descendants: &mut Vec<i32>) {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
     for task in tasks.flatten() {
         if let Ok(text) = fs::read_to_string(task.path().join("children")) {
-            found.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+            descendants.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
         }
     }
 }
 
-fn bytes_of(pid: i32, file: &str, lines: [&str; 2]) -> Option<u64> {
+fn memory_bytes(pid: i32, file: &str, lines: [&str; 2]) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
-    let of = |name: &str| {
+    let kibibytes = |name: &str| {
         let number = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
         number?.trim().parse::<u64>().ok()
     };
-    Some(lines.into_iter().filter_map(of).sum::<u64>() * 1024)
+    Some(lines.into_iter().filter_map(kibibytes).sum::<u64>() * 1024)
 }

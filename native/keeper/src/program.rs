@@ -22,7 +22,7 @@ use rustix::process::{
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::isolation::{ExecError, Sandbox};
-use crate::processes::{self, lend_memory, pipe};
+use crate::processes::{self, pipe, run_with_shared_memory};
 use crate::run_spec::{Isolation, RunSpec};
 
 const PROCESSES_MAX: u64 = 4_096;
@@ -46,9 +46,9 @@ impl Program {
     pub fn end(&mut self, status: i32) -> ProgramEnd {
         let mut raw = [0; 4];
         match self.exit_report.as_mut().map(|report| report.read_exact(&mut raw)) {
-            Some(Ok(())) => ProgramEnd::of(i32::from_ne_bytes(raw)),
+            Some(Ok(())) => ProgramEnd::from_wait_status(i32::from_ne_bytes(raw)),
             // There is no separate first process, or it was killed before its report.
-            _ => ProgramEnd::of(status),
+            _ => ProgramEnd::from_wait_status(status),
         }
     }
 
@@ -64,7 +64,7 @@ pub enum ProgramEnd {
 }
 
 impl ProgramEnd {
-    fn of(raw: i32) -> Self {
+    fn from_wait_status(raw: i32) -> Self {
         if libc::WIFEXITED(raw) { Self::Exited(libc::WEXITSTATUS(raw)) } else { Self::Killed(libc::WTERMSIG(raw)) }
     }
 
@@ -105,12 +105,12 @@ pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> 
             std::os::unix::fs::fchown(end, Some(uid), Some(gid)).map_err(start_failure)?;
         }
     }
-    let ends = [out_end.as_fd(), err_end.as_fd()];
+    let output_ends = [out_end.as_fd(), err_end.as_fd()];
     let streams = [out, err].map(|end| Some(File::from(end)));
     if plan.has_separate_init {
-        return plan.start_namespace_init(ends, streams);
+        return plan.start_namespace_init(output_ends, streams);
     }
-    let (pid, outer_pid) = plan.start_with_lent_memory(ends, on_exec)?;
+    let (pid, outer_pid) = plan.start_with_shared_memory(output_ends, on_exec)?;
     Ok(Program { pid, outer_pid, is_init: false, streams, exit_report: None })
 }
 
@@ -120,21 +120,21 @@ fn start_failure(error: io::Error) -> String {
 
 /// Makes the kernel kill this process when the keeper ends. Fails if the keeper has already ended.
 fn request_parent_death_signal(keeper_is_alive: impl Fn() -> Result<bool, ExecError>) -> Result<(), ExecError> {
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(named("prctl"))?;
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(with_name("prctl"))?;
     if keeper_is_alive()? { Ok(()) } else { Err(ExecError("the keeper has ended".to_owned())) }
 }
 
-fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {
-    let now = getrlimit(resource);
-    let least = |limit: Option<u64>| Some(limit.map_or(most, |limit| limit.min(most)));
-    setrlimit(resource, Rlimit { current: least(now.current), maximum: least(now.maximum) })
+fn limit(resource: Resource, maximum: u64) -> rustix::io::Result<()> {
+    let current = getrlimit(resource);
+    let lowered = |limit: Option<u64>| Some(limit.map_or(maximum, |limit| limit.min(maximum)));
+    setrlimit(resource, Rlimit { current: lowered(current.current), maximum: lowered(current.maximum) })
 }
 
-fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> ExecError {
-    move |error| ExecError(format!("{what}: {error}"))
+fn with_name(name: &'static str) -> impl Fn(rustix::io::Errno) -> ExecError {
+    move |error| ExecError(format!("{name}: {error}"))
 }
 
-const OWN_PROCESSES: libc::c_int = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
+const PROCESS_NAMESPACES: libc::c_int = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
 
 impl ExecPlan {
     fn new(spec: &RunSpec, sandbox: Sandbox) -> Result<Self, String> {
@@ -156,27 +156,27 @@ impl ExecPlan {
             namespaces: match spec.isolation {
                 Isolation::None | Isolation::Landlock => 0,
                 Isolation::User => libc::CLONE_NEWIPC | libc::CLONE_NEWNS,
-                Isolation::Processes if geteuid().is_root() => OWN_PROCESSES,
-                Isolation::Namespace | Isolation::Processes => OWN_PROCESSES | libc::CLONE_NEWUSER,
+                Isolation::Processes if geteuid().is_root() => PROCESS_NAMESPACES,
+                Isolation::Namespace | Isolation::Processes => PROCESS_NAMESPACES | libc::CLONE_NEWUSER,
             },
             sandbox,
         })
     }
 
-    fn start_with_lent_memory(
+    fn start_with_shared_memory(
         &self,
-        ends: [BorrowedFd<'_>; 2],
+        output_ends: [BorrowedFd<'_>; 2],
         on_exec: &mut dyn FnMut(i32),
     ) -> Result<(Pid, i32), String> {
         let keeper = getpid();
-        let (mut outer_pid, mut why) = (0, None);
-        let pid = lend_memory(self.namespaces, &mut || {
-            why = self.become_program(keeper, ends, &mut outer_pid, on_exec).err();
+        let (mut outer_pid, mut failure_reason) = (0, None);
+        let pid = run_with_shared_memory(self.namespaces, &mut || {
+            failure_reason = self.become_program(keeper, output_ends, &mut outer_pid, on_exec).err();
         });
         let pid = pid.map_err(start_failure)?;
-        if let Some(ExecError(why)) = why {
+        if let Some(ExecError(failure_reason)) = failure_reason {
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-            return Err(why);
+            return Err(failure_reason);
         }
         Ok((pid, outer_pid))
     }
@@ -184,34 +184,34 @@ impl ExecPlan {
     fn become_program(
         &self,
         keeper: Pid,
-        ends: [BorrowedFd<'_>; 2],
+        output_ends: [BorrowedFd<'_>; 2],
         outer_pid: &mut i32,
         on_exec: &mut dyn FnMut(i32),
     ) -> Result<Infallible, ExecError> {
         let _ = setsid();
         // The end of a first process ends its whole PID namespace anyway.
-        let die_with_keeper = || match keeper.is_init() {
+        let request_end_with_keeper = || match keeper.is_init() {
             true => Ok(()),
             false => request_parent_death_signal(|| Ok(getppid() == Some(keeper))),
         };
         *outer_pid = processes::outer_pid(keeper.is_init()).map_err(|error| ExecError(error.to_string()))?;
-        self.join(ends)?;
+        self.prepare_process(output_ends)?;
         // The kernel clears the parent death signal when the user changes.
-        die_with_keeper()?;
+        request_end_with_keeper()?;
         self.sandbox.enter()?;
-        die_with_keeper()?;
+        request_end_with_keeper()?;
         if self.sandbox.owner().is_some() {
             // The child still uses the keeper's memory, which other processes of the new user must not read.
-            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("memory"))?;
+            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(with_name("memory"))?;
         }
         self.run(&mut || on_exec(*outer_pid))
     }
 
     /// Connects the output pipes, joins the control groups and sets the limits. Standard input is `/dev/null` already.
-    fn join(&self, [out, err]: [BorrowedFd<'_>; 2]) -> Result<(), ExecError> {
+    fn prepare_process(&self, [out, err]: [BorrowedFd<'_>; 2]) -> Result<(), ExecError> {
         reset_signals();
-        dup2_stdout(out).map_err(named("stdio"))?;
-        dup2_stderr(err).map_err(named("stdio"))?;
+        dup2_stdout(out).map_err(with_name("stdio"))?;
+        dup2_stderr(err).map_err(with_name("stdio"))?;
         // SAFETY: only marks descriptors, and none is used after the exec.
         unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
         for path in &self.cgroups {
@@ -219,13 +219,13 @@ impl ExecPlan {
             joined.map_err(|error| ExecError(format!("{}: {error}", path.display())))?;
         }
         if self.nice != 0 {
-            nice(self.nice).map_err(named("nice"))?;
+            nice(self.nice).map_err(with_name("nice"))?;
         }
         if self.sandbox.has_own_process_count() {
-            limit(Resource::Nproc, PROCESSES_MAX).map_err(named("process limit"))?;
+            limit(Resource::Nproc, PROCESSES_MAX).map_err(with_name("process limit"))?;
         }
-        limit(Resource::Nofile, FILES_MAX).map_err(named("file limit"))?;
-        limit(Resource::Core, 0).map_err(named("core limit"))
+        limit(Resource::Nofile, FILES_MAX).map_err(with_name("file limit"))?;
+        limit(Resource::Core, 0).map_err(with_name("core limit"))
     }
 
     fn run(&self, on_exec: &mut dyn FnMut()) -> Result<Infallible, ExecError> {
@@ -250,9 +250,9 @@ pub fn restore_ignored_signals() {
     for signal in 1..=64 {
         // SAFETY: plain calls with valid arguments.
         unsafe {
-            let mut now: libc::sigaction = std::mem::zeroed();
-            let is_known = libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0;
-            if is_known && signal != libc::SIGPIPE && now.sa_sigaction == libc::SIG_IGN {
+            let mut current: libc::sigaction = std::mem::zeroed();
+            let is_valid_signal = libc::sigaction(signal, std::ptr::null(), &raw mut current) == 0;
+            if is_valid_signal && signal != libc::SIGPIPE && current.sa_sigaction == libc::SIG_IGN {
                 libc::signal(signal, libc::SIG_DFL);
             }
         }

@@ -30,13 +30,13 @@ const COMMAND_READS_MAX: usize = 16;
 /// Exit code of a program that SIGKILL ended.
 const EXIT_CODE_SIGKILL: i32 = 128 + 9;
 
-pub struct Run {
+pub struct RunLoop {
     pub spec: RunSpec,
     pub state: RunState,
     pub disk: DiskWriterHandle,
-    lines: LineSplitter,
+    line_splitter: LineSplitter,
     control: File,
-    commands: CommandReader,
+    command_reader: CommandReader,
     oom_kills: u64,
     kill_at: Option<Duration>,
     is_stop_requested: bool,
@@ -45,14 +45,14 @@ pub struct Run {
     memory_check_at: Option<Duration>,
 }
 
-impl Run {
+impl RunLoop {
     pub fn new(spec: RunSpec, state: RunState, disk: DiskWriterHandle, control: File) -> Self {
         Self {
             state,
             disk,
-            lines: LineSplitter::default(),
+            line_splitter: LineSplitter::default(),
             control,
-            commands: CommandReader::default(),
+            command_reader: CommandReader::default(),
             oom_kills: spec.oom_counter.as_deref().map_or(0, oom_kills),
             kill_at: None,
             is_stop_requested: false,
@@ -68,27 +68,27 @@ impl Run {
         self.disk.record(&self.state);
     }
 
-    pub fn keep(mut self, mut program: Program, signals: &File) {
+    pub fn run_to_end(mut self, mut program: Program, signals: &File) {
         let mut chunk = Vec::new();
-        while self.is_anything_left(&mut program) {
+        while self.reap_children(&mut program) {
             self.wait(signals, &program);
             self.handle_signals(signals, &program);
             self.handle_commands(&program);
-            self.read_some(&mut program, &mut chunk, 1);
+            self.read_output(&mut program, &mut chunk, 1);
             self.handle_deadlines(&program);
         }
-        self.read_some(&mut program, &mut chunk, FINAL_READS_MAX);
-        self.lines.finish(wall_us(), |lines| self.disk.write(lines));
+        self.read_output(&mut program, &mut chunk, FINAL_READS_MAX);
+        self.line_splitter.finish(wall_us(), |lines| self.disk.write(lines));
         self.end();
     }
 
     fn end(mut self) {
-        let was_oom = self.spec.oom_counter.as_deref().map_or(0, oom_kills) > self.oom_kills;
+        let was_oom_killed = self.spec.oom_counter.as_deref().map_or(0, oom_kills) > self.oom_kills;
         self.state.exit_code = self.main_status;
         self.state.reason = match self.state.reason {
             _ if self.is_out_of_memory => Some(EndReason::OutOfMemory),
-            Some(EndReason::Killed) if was_oom => Some(EndReason::OutOfMemory),
-            Some(EndReason::Exited) if was_oom && self.main_status == Some(EXIT_CODE_SIGKILL) => {
+            Some(EndReason::Killed) if was_oom_killed => Some(EndReason::OutOfMemory),
+            Some(EndReason::Exited) if was_oom_killed && self.main_status == Some(EXIT_CODE_SIGKILL) => {
                 Some(EndReason::OutOfMemory)
             }
             Some(EndReason::Exited | EndReason::Killed) if self.is_stop_requested => Some(EndReason::Stopped),
@@ -99,7 +99,7 @@ impl Run {
         self.disk.end(&self.state);
     }
 
-    fn is_anything_left(&mut self, program: &mut Program) -> bool {
+    fn reap_children(&mut self, program: &mut Program) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == program.pid && self.main_status.is_none() => {
@@ -123,8 +123,11 @@ impl Run {
         let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&self.control, PollFlags::IN)];
         fds.extend(program.streams.iter().flatten().map(|stream| PollFd::new(stream, PollFlags::IN)));
         let timeout = [self.kill_at, self.memory_check_at].into_iter().flatten().min().map(|at| {
-            let left = at.saturating_sub(now());
-            Timespec { tv_sec: left.as_secs().min(i32::MAX as u64) as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+            let remaining = at.saturating_sub(now());
+            Timespec {
+                tv_sec: remaining.as_secs().min(i32::MAX as u64) as i64,
+                tv_nsec: i64::from(remaining.subsec_nanos()),
+            }
         });
         let _ = poll(&mut fds, timeout.as_ref());
     }
@@ -141,12 +144,12 @@ impl Run {
 
     fn handle_commands(&mut self, program: &Program) {
         let mut chunk = [0; 512];
-        let mut asked = Vec::new();
+        let mut commands = Vec::new();
         for _ in 0..COMMAND_READS_MAX {
             let Ok(count @ 1..) = self.control.read(&mut chunk) else { break };
-            self.commands.take(&chunk[..count], |command| asked.push(command));
+            self.command_reader.take(&chunk[..count], |command| commands.push(command));
         }
-        for command in asked {
+        for command in commands {
             match command {
                 ControlCommand::Stop(ms) => self.stop(program, Duration::from_millis(ms)),
                 ControlCommand::Follow(ms) => self.disk.follow(now().saturating_add(Duration::from_millis(ms))),
@@ -159,7 +162,7 @@ impl Run {
             return;
         }
         let at = now().saturating_add(timeout);
-        self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
+        self.kill_at = Some(self.kill_at.map_or(at, |earlier| earlier.min(at)));
         if !self.is_stop_requested {
             self.is_stop_requested = true;
             if !timeout.is_zero() {
@@ -176,11 +179,11 @@ impl Run {
         if self.memory_check_at.is_some_and(|at| at <= now) {
             self.memory_check_at = Some(now + MEMORY_POLL_INTERVAL);
             let pids = process_tree::descendants(self.state.keeper_pid);
-            let most = self.spec.memory_max_bytes;
-            if let (Some(used), None) = (process_tree::memory_over_limit(most, &pids), self.main_status) {
+            let limit = self.spec.memory_max_bytes;
+            if let (Some(used), None) = (process_tree::memory_over_limit(limit, &pids), self.main_status) {
                 if !self.is_out_of_memory {
                     self.is_out_of_memory = true;
-                    self.state.message = format!("used {used} bytes of memory, may use {most}");
+                    self.state.message = format!("used {used} bytes of memory, may use {limit}");
                 }
                 self.kill_at = Some(now);
             }
@@ -196,16 +199,16 @@ impl Run {
         }
     }
 
-    fn read_some(&mut self, program: &mut Program, chunk: &mut Vec<u8>, times: usize) {
-        for (slot, stream) in program.streams.iter_mut().zip([OutputStream::Out, OutputStream::Err]) {
+    fn read_output(&mut self, program: &mut Program, chunk: &mut Vec<u8>, times: usize) {
+        for (output, stream) in program.streams.iter_mut().zip([OutputStream::Out, OutputStream::Err]) {
             for _ in 0..times {
-                let Some(file) = slot.as_mut() else { break };
+                let Some(file) = output.as_mut() else { break };
                 chunk.clear();
                 // The kernel provides these pages only when they are written.
                 chunk.reserve(READ_BYTES);
                 match rustix::io::read(file, spare_capacity(chunk)) {
-                    Ok(0) => *slot = None,
-                    Ok(_) => self.lines.take(stream, chunk, wall_us(), |lines| self.disk.write(lines)),
+                    Ok(0) => *output = None,
+                    Ok(_) => self.line_splitter.take(stream, chunk, wall_us(), |lines| self.disk.write(lines)),
                     Err(Errno::INTR) => {}
                     Err(_) => break,
                 }

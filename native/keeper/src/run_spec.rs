@@ -87,12 +87,12 @@ impl RunSpec {
             let Some(at) = record.iter().position(|&byte| byte == b'=') else {
                 return Err(format!("spec: no '=' in {:?}", OsStr::from_bytes(record)));
             };
-            spec.take(&record[..at], OsStr::from_bytes(&record[at + 1..]))?;
+            spec.set(&record[..at], OsStr::from_bytes(&record[at + 1..]))?;
         }
-        spec.checked()
+        spec.check()
     }
 
-    fn take(&mut self, key: &[u8], value: &OsStr) -> Result<(), String> {
+    fn set(&mut self, key: &[u8], value: &OsStr) -> Result<(), String> {
         match key {
             b"command" => self.command.push(value.to_owned()),
             b"env" => self.env.push(variable(value)?),
@@ -117,7 +117,7 @@ impl RunSpec {
         Ok(())
     }
 
-    fn checked(self) -> Result<Self, String> {
+    fn check(self) -> Result<Self, String> {
         if self.command.is_empty() {
             return Err("spec: no command".to_owned());
         }
@@ -171,15 +171,15 @@ fn isolation(value: &OsStr) -> Result<Isolation, String> {
 mod tests {
     use super::*;
 
-    const LEAST: &[u8] = b"command=/bin/game\0command=--x=1\0workdir=/srv\0";
+    const MINIMAL_SPEC: &[u8] = b"command=/bin/game\0command=--x=1\0workdir=/srv\0";
 
-    fn with(more: &[u8]) -> Result<RunSpec, String> {
-        RunSpec::parse(&[LEAST, more].concat())
+    fn parse_with(extra: &[u8]) -> Result<RunSpec, String> {
+        RunSpec::parse(&[MINIMAL_SPEC, extra].concat())
     }
 
     #[test]
     fn values_keep_all_bytes_except_nul() {
-        let spec = with(b"env=A=b=c\nd\0env=EMPTY=\0kill_timeout_ms=250\0").expect("good");
+        let spec = parse_with(b"env=A=b=c\nd\0env=EMPTY=\0kill_timeout_ms=250\0").expect("good");
         assert_eq!(spec.command, ["/bin/game", "--x=1"]);
         assert_eq!(spec.env, [("A".into(), "b=c\nd".into()), ("EMPTY".into(), "".into())]);
         assert_eq!(spec.kill_timeout, Duration::from_millis(250));
@@ -187,11 +187,11 @@ mod tests {
 
     #[test]
     fn invalid_specs_are_refused() {
-        for (more, words) in [
+        for (extra, expected_text) in [
             (&b"nice=3"[..], "not whole"),
             (b"niceness=3\0", "unknown key"),
-            (b"nice=low\0", "no number"),
-            (b"uid=-1\0", "no number"),
+            (b"nice=low\0", "is not a number"),
+            (b"uid=-1\0", "is not a number"),
             (b"env==x\0", "not NAME=VALUE"),
             (b"isolation=some\0", "none, user"),
             (b"isolation=user\0", "needs uid"),
@@ -201,8 +201,8 @@ mod tests {
             (b"notify=fifo\0", "absolute"),
             (b"\0", "no '='"),
         ] {
-            let error = with(more).expect_err("refused");
-            assert!(error.contains(words), "{error}");
+            let error = parse_with(extra).expect_err("refused");
+            assert!(error.contains(expected_text), "{error}");
         }
         assert!(RunSpec::parse(b"workdir=/srv\0").expect_err("refused").contains("no command"));
         assert!(RunSpec::parse(b"command=x\0").expect_err("refused").contains("workdir"));

@@ -21,19 +21,19 @@ use crate::disk_writer::{DiskWriter, DiskWriterHandle, Notifier};
 use crate::isolation::Sandbox;
 use crate::launcher::StartReply;
 use crate::log_segments::{DiskReserve, SegmentedLog};
-use crate::processes::{self, Daemonized};
+use crate::processes::{self, DaemonizeResult};
 use crate::program;
-use crate::run_loop::Run;
+use crate::run_loop::RunLoop;
 use crate::run_spec::RunSpec;
 use crate::run_state::{EndReason, RunState, RunStatus, StateFile};
 
-const LOCK_TRIES: u32 = 200;
+const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);
 const RECORD_WAIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub enum StartError {
-    Taken,
+    FolderInUse,
     Spec(String),
     Disk(io::Error),
     Killed,
@@ -42,7 +42,7 @@ pub enum StartError {
 impl StartError {
     pub const fn status(&self) -> u8 {
         match self {
-            Self::Taken => 75,
+            Self::FolderInUse => 75,
             Self::Spec(_) => 78,
             Self::Disk(_) => 74,
             Self::Killed => 70,
@@ -53,8 +53,8 @@ impl StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Taken => to.write_str("is kept by another process, or was run before: a folder is one run"),
-            Self::Spec(why) => to.write_str(why),
+            Self::FolderInUse => to.write_str("is kept by another process, or was run before: a folder is one run"),
+            Self::Spec(problem) => to.write_str(problem),
             Self::Disk(error) => write!(to, "{error}"),
             Self::Killed => to.write_str("the keeper was killed before the run started"),
         }
@@ -109,15 +109,15 @@ pub struct PreparedRun {
 
 const STARTED: u8 = b'+';
 
-pub fn keep(folder: &Path) -> Result<(), StartError> {
+pub fn run_keeper(folder: &Path) -> Result<(), StartError> {
     let locked = lock(folder)?;
-    let namespaces = if locked.wants_namespace_init() { libc::CLONE_NEWPID } else { 0 };
+    let namespaces = if locked.needs_namespace_init() { libc::CLONE_NEWPID } else { 0 };
     let prepared = locked.prepare()?;
     match processes::daemonize(namespaces)? {
-        Daemonized::Child(report) => start(prepared, StartRequester::Parent(report)),
-        Daemonized::Parent(report) if report == [STARTED] => {}
-        Daemonized::Parent(report) if report.is_empty() => return Err(StartError::Killed),
-        Daemonized::Parent(report) => return Err(io::Error::other(String::from_utf8_lossy(&report)).into()),
+        DaemonizeResult::Child(report) => start(prepared, StartRequester::Parent(report)),
+        DaemonizeResult::Parent(report) if report == [STARTED] => {}
+        DaemonizeResult::Parent(report) if report.is_empty() => return Err(StartError::Killed),
+        DaemonizeResult::Parent(report) => return Err(io::Error::other(String::from_utf8_lossy(&report)).into()),
     }
     Ok(())
 }
@@ -126,20 +126,20 @@ pub fn lock(folder: &Path) -> Result<LockedRun, StartError> {
     // The usual mask for files of the program. Files of the keeper have explicit modes.
     umask(Mode::WGRP | Mode::WOTH);
     let folder = if folder.is_absolute() { Ok(folder.to_owned()) } else { fs::canonicalize(folder) };
-    let folder = folder.map_err(|error| named("folder", error))?;
-    let opened = File::open(&folder).map_err(|error| named("folder", error))?;
-    let states = StateFile::open(opened).map_err(|error| named("state", error))?;
-    let lock = take_lock(&states)?;
+    let folder = folder.map_err(|error| with_name("folder", error))?;
+    let opened = File::open(&folder).map_err(|error| with_name("folder", error))?;
+    let states = StateFile::open(opened).map_err(|error| with_name("state", error))?;
+    let lock = lock_folder(&states)?;
     if states.has_started() {
-        return Err(StartError::Taken);
+        return Err(StartError::FolderInUse);
     }
-    let content = fs::read(folder.join("spec")).map_err(|error| named("spec", error))?;
+    let content = fs::read(folder.join("spec")).map_err(|error| with_name("spec", error))?;
     let spec = RunSpec::parse(&content).map_err(StartError::Spec)?;
     Ok(LockedRun { lock, spec, states, folder })
 }
 
 impl LockedRun {
-    pub fn wants_namespace_init(&self) -> bool {
+    pub fn needs_namespace_init(&self) -> bool {
         self.spec.isolation.keeper_is_namespace_init()
     }
 
@@ -147,7 +147,7 @@ impl LockedRun {
         let Self { lock, spec, states, folder } = self;
         let reserve = DiskReserve::new(folder.clone(), spec.reserve_bytes);
         let log = SegmentedLog::new(folder.join("log"), spec.log_bytes_max, reserve);
-        let control = open_control(&folder.join("control")).map_err(|error| named("control", error))?;
+        let control = open_control(&folder.join("control")).map_err(|error| with_name("control", error))?;
         let sandbox = Sandbox::new(&spec, &folder)?;
         Ok(PreparedRun { lock, spec, states, log, control, sandbox })
     }
@@ -177,8 +177,8 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
     let notifier = spec.notify.clone().map(|path| Notifier::new(path, spec.id.clone()));
     let mut is_recorded = false;
     // Opened before the program's root hides the path.
-    let notified = notifier.as_ref().filter(|_| matches!(requester, StartRequester::Parent(_)));
-    let mut notification = notified.and_then(Notifier::open);
+    let parent_notifier = notifier.as_ref().filter(|_| matches!(requester, StartRequester::Parent(_)));
+    let mut notification = parent_notifier.and_then(Notifier::open);
     // Recorded by the process that becomes the program: a program never waits for a disk that hangs.
     let mut on_exec = |pid| {
         (state.status, state.pid) = (RunStatus::Running, pid);
@@ -187,10 +187,10 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
             notification.send("state");
         }
     };
-    let started = program::start(&spec, sandbox, &mut on_exec);
+    let start_result = program::start(&spec, sandbox, &mut on_exec);
     drop(notification);
-    let mut run = Run::new(spec, state, DiskWriterHandle::new(DiskWriter::new(log, states, notifier)), control);
-    let program = match started {
+    let mut run = RunLoop::new(spec, state, DiskWriterHandle::new(DiskWriter::new(log, states, notifier)), control);
+    let program = match start_result {
         Ok(program) => {
             run.state.pid = program.outer_pid;
             if !is_recorded {
@@ -198,9 +198,10 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
             }
             Some(program)
         }
-        Err(why) => {
+        Err(problem) => {
             run.state.pid = 0;
-            (run.state.reason, run.state.message, run.state.ended_us) = (Some(EndReason::ExecFailed), why, wall_us());
+            (run.state.reason, run.state.message, run.state.ended_us) =
+                (Some(EndReason::ExecFailed), problem, wall_us());
             run.record(RunStatus::Ended);
             None
         }
@@ -208,14 +209,14 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
     run.disk.wait_recorded(RECORD_WAIT);
     requester.report_started();
     match program {
-        Some(program) => run.keep(program, signals),
+        Some(program) => run.run_to_end(program, signals),
         None => run.disk.end(&run.state),
     }
 }
 
 /// Locks the run folder. Retries while the run has no state, because processes that test the lock take it for a moment.
-fn take_lock(states: &StateFile) -> Result<File, StartError> {
-    for _ in 0..LOCK_TRIES {
+fn lock_folder(states: &StateFile) -> Result<File, StartError> {
+    for _ in 0..LOCK_ATTEMPTS {
         match states.lock() {
             Ok(lock) => return Ok(lock),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !states.has_started() => {
@@ -226,7 +227,7 @@ fn take_lock(states: &StateFile) -> Result<File, StartError> {
             Err(error) => return Err(StartError::Disk(error)),
         }
     }
-    Err(StartError::Taken)
+    Err(StartError::FolderInUse)
 }
 
 /// Opens the control FIFO for reading and writing, so that reads do not report end-of-file when all writers close it.
@@ -256,6 +257,6 @@ pub fn signal_descriptor(signals: &[libc::c_int]) -> io::Result<File> {
     }
 }
 
-fn named(what: &str, error: io::Error) -> StartError {
-    StartError::Disk(io::Error::other(format!("{what}: {error}")))
+fn with_name(name: &str, error: io::Error) -> StartError {
+    StartError::Disk(io::Error::other(format!("{name}: {error}")))
 }

@@ -67,17 +67,17 @@ pub struct StateFile {
 
 impl StateFile {
     pub fn open(folder: File) -> io::Result<Self> {
-        let how = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-        let file = openat(&folder, "state", how, Mode::RUSR | Mode::WUSR)?.into();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = openat(&folder, "state", flags, Mode::RUSR | Mode::WUSR)?.into();
         Ok(Self { file, folder, end: 0 })
     }
 
     pub fn has_started(&self) -> bool {
-        self.file.metadata().is_ok_and(|found| found.len() > 0)
+        self.file.metadata().is_ok_and(|metadata| metadata.len() > 0)
     }
 
     pub fn is_folder_removed(&self) -> bool {
-        self.folder.metadata().is_ok_and(|found| found.nlink() == 0)
+        self.folder.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 
     /// Locks the run folder until both this file and the returned file are closed.
@@ -180,11 +180,11 @@ mod tests {
     fn lock_lasts_as_long_as_its_file() {
         let folder = tempfile::tempdir().expect("folder");
         let states = states_of(&folder);
-        let others = states_of(&folder);
+        let other_states = states_of(&folder);
         let lock = states.lock().expect("free");
         drop(states);
-        assert_eq!(others.lock().expect_err("taken").kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(other_states.lock().expect_err("taken").kind(), io::ErrorKind::WouldBlock);
         drop(lock);
-        others.lock().expect("free again");
+        other_states.lock().expect("free again");
     }
 }

@@ -47,9 +47,9 @@ impl RootFilesystem {
         }
         for device in DEVICES {
             let path = Path::new("/dev").join(device);
-            let place = place_of(&self.staging, &path);
-            make_file(&place)?;
-            mount_bind_recursive(&path, &place).map_err(|error| failure(&path, error))?;
+            let mount_point = path_in_root(&self.staging, &path);
+            create_file(&mount_point)?;
+            mount_bind_recursive(&path, &mount_point).map_err(|error| failure(&path, error))?;
         }
         self.link_standard_streams()?;
         self.mount_proc()?;
@@ -60,11 +60,11 @@ impl RootFilesystem {
 
     /// Mounts `/proc` without processes of other users, such as a keeper in the same PID namespace.
     fn mount_proc(&self) -> Result<(), ExecError> {
-        let place = self.staging.join("proc");
-        fs::create_dir(&place).map_err(|error| failure("/proc", error))?;
+        let mount_point = self.staging.join("proc");
+        fs::create_dir(&mount_point).map_err(|error| failure("/proc", error))?;
         // Read-only: in a user namespace of root, `/proc/sys` would accept writes.
         let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-        mount("proc", place, "proc", safe, Some(HIDE_OTHER_USERS)).map_err(|error| failure("/proc", error))
+        mount("proc", mount_point, "proc", safe, Some(HIDE_OTHER_USERS)).map_err(|error| failure("/proc", error))
     }
 
     fn pivot(&self) -> Result<(), ExecError> {
@@ -76,8 +76,8 @@ impl RootFilesystem {
 
     fn link_standard_streams(&self) -> Result<(), ExecError> {
         for (name, target) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
-            let place = self.staging.join("dev").join(name);
-            symlink(format!("/proc/self/fd{target}"), place).map_err(|error| failure("/dev", error))?;
+            let mount_point = self.staging.join("dev").join(name);
+            symlink(format!("/proc/self/fd{target}"), mount_point).map_err(|error| failure("/dev", error))?;
         }
         Ok(())
     }
@@ -108,23 +108,23 @@ impl MountSource {
     }
 
     fn attach(self, root: &Path) -> Result<(), ExecError> {
-        let place = place_of(root, &self.path);
+        let mount_point = path_in_root(root, &self.path);
         let tree = match self.kind {
             SourceKind::Link(target) => {
-                make_parent(&place)?;
-                return symlink(target, &place).map_err(|error| failure(&self.path, error));
+                create_parent(&mount_point)?;
+                return symlink(target, &mount_point).map_err(|error| failure(&self.path, error));
             }
             SourceKind::Folder(tree) => {
-                fs::create_dir_all(&place).map_err(|error| failure(&self.path, error))?;
+                fs::create_dir_all(&mount_point).map_err(|error| failure(&self.path, error))?;
                 tree
             }
             SourceKind::File(tree) => {
-                make_file(&place)?;
+                create_file(&mount_point)?;
                 tree
             }
         };
-        let moved = move_mount(&tree, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
-        moved.map_err(|error| failure(&self.path, error))
+        let result = move_mount(&tree, "", CWD, &mount_point, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
+        result.map_err(|error| failure(&self.path, error))
     }
 }
 
@@ -135,7 +135,8 @@ fn clone_mounts(path: &Path, attributes: u64) -> io::Result<OwnedFd> {
         | OpenTreeFlags::AT_RECURSIVE
         | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     let tree = open_tree(CWD, path, flags)?;
-    let wanted = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    let attributes_to_set =
+        libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
     // SAFETY: the empty path ends with NUL, and the size matches the structure.
     let done = unsafe {
         libc::syscall(
@@ -143,25 +144,25 @@ fn clone_mounts(path: &Path, attributes: u64) -> io::Result<OwnedFd> {
             tree.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_RECURSIVE | libc::AT_EMPTY_PATH,
-            &raw const wanted,
+            &raw const attributes_to_set,
             size_of::<libc::mount_attr>(),
         )
     };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(tree) }
 }
 
-fn place_of(root: &Path, path: &Path) -> PathBuf {
+fn path_in_root(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn make_parent(place: &Path) -> Result<(), ExecError> {
-    match place.parent() {
+fn create_parent(mount_point: &Path) -> Result<(), ExecError> {
+    match mount_point.parent() {
         Some(parent) => fs::create_dir_all(parent).map_err(|error| failure(parent, error)),
         None => Ok(()),
     }
 }
 
-fn make_file(place: &Path) -> Result<(), ExecError> {
-    make_parent(place)?;
-    File::create(place).map(drop).map_err(|error| failure(place, error))
+fn create_file(mount_point: &Path) -> Result<(), ExecError> {
+    create_parent(mount_point)?;
+    File::create(mount_point).map(drop).map_err(|error| failure(mount_point, error))
 }

@@ -9,94 +9,95 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, setsid, wait};
 
-use super::{ExecPlan, Program, named, request_parent_death_signal, start_failure};
+use super::{ExecPlan, Program, request_parent_death_signal, start_failure, with_name};
 use crate::isolation::{ExecError, drop_capabilities};
-use crate::processes::{NOT_RUN, fork, lend_memory, pipe};
+use crate::processes::{EXIT_CODE_NOT_STARTED, fork, pipe, run_with_shared_memory};
 
-const MAPPED: u8 = b'+';
+const USER_MAPPED: u8 = b'+';
 
 impl ExecPlan {
     pub(super) fn start_namespace_init(
         &self,
-        ends: [BorrowedFd<'_>; 2],
+        output_ends: [BorrowedFd<'_>; 2],
         streams: [Option<File>; 2],
     ) -> Result<Program, String> {
         let (failure, failure_end) = pipe().map_err(start_failure)?;
         let (exit_report, exit_report_end) = pipe().map_err(start_failure)?;
-        let (mapped, mapped_end) = pipe().map_err(start_failure)?;
+        let (mapping_report, mapping_report_end) = pipe().map_err(start_failure)?;
         let Some(pid) = fork(self.namespaces).map_err(start_failure)? else {
-            drop((streams, failure, exit_report, mapped_end));
+            drop((streams, failure, exit_report, mapping_report_end));
             let mut failure_end = File::from(failure_end);
-            let why = match self.become_namespace_init(ends, mapped, &mut failure_end, &exit_report_end) {
-                Err(ExecError(why)) => why,
-                Ok(never) => match never {},
-            };
-            let _ = failure_end.write_all(why.as_bytes());
+            let failure_reason =
+                match self.become_namespace_init(output_ends, mapping_report, &mut failure_end, &exit_report_end) {
+                    Err(ExecError(failure_reason)) => failure_reason,
+                    Ok(never) => match never {},
+                };
+            let _ = failure_end.write_all(failure_reason.as_bytes());
             // SAFETY: ends this process, and skips the exit handlers of the keeper.
-            unsafe { libc::_exit(NOT_RUN) }
+            unsafe { libc::_exit(EXIT_CODE_NOT_STARTED) }
         };
-        drop((failure_end, exit_report_end, mapped));
+        drop((failure_end, exit_report_end, mapping_report));
         if self.sandbox.needs_user_mapping() {
             match self.sandbox.map_user(pid) {
-                Ok(()) => drop(File::from(mapped_end).write_all(&[MAPPED])),
-                Err(ExecError(why)) => {
-                    drop(mapped_end);
+                Ok(()) => drop(File::from(mapping_report_end).write_all(&[USER_MAPPED])),
+                Err(ExecError(failure_reason)) => {
+                    drop(mapping_report_end);
                     let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-                    return Err(why);
+                    return Err(failure_reason);
                 }
             }
         }
-        let mut why = String::new();
+        let mut failure_reason = String::new();
         // A successful exec closes the pipe.
-        File::from(failure).read_to_string(&mut why).map_err(start_failure)?;
-        if why.is_empty() {
+        File::from(failure).read_to_string(&mut failure_reason).map_err(start_failure)?;
+        if failure_reason.is_empty() {
             let (outer_pid, exit_report) = (pid.as_raw_nonzero().get(), Some(File::from(exit_report)));
             return Ok(Program { pid, outer_pid, is_init: true, streams, exit_report });
         }
         let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-        Err(why)
+        Err(failure_reason)
     }
 
     fn become_namespace_init(
         &self,
-        ends: [BorrowedFd<'_>; 2],
-        mapped: OwnedFd,
+        output_ends: [BorrowedFd<'_>; 2],
+        mapping_report: OwnedFd,
         failure: &mut File,
         exit_report: &OwnedFd,
     ) -> Result<Infallible, ExecError> {
         // The pipe has no reader if the keeper has ended.
         let keeper_is_alive = |failure: &File| {
             let mut fds = [PollFd::new(failure, PollFlags::empty())];
-            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_err(named("poll"))?;
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_err(with_name("poll"))?;
             Ok(!fds[0].revents().contains(PollFlags::ERR))
         };
-        self.join(ends)?;
+        self.prepare_process(output_ends)?;
         request_parent_death_signal(|| keeper_is_alive(failure))?;
-        if self.sandbox.needs_user_mapping() && File::from(mapped).read_exact(&mut [0]).is_err() {
+        if self.sandbox.needs_user_mapping() && File::from(mapping_report).read_exact(&mut [0]).is_err() {
             return Err(ExecError("the keeper did not map the user".to_owned()));
         }
         self.sandbox.enter()?;
         request_parent_death_signal(|| keeper_is_alive(failure))?;
-        self.stay_as_init(failure, exit_report)
+        self.run_as_init(failure, exit_report)
     }
 
     /// Starts the program and stays as the first process of the PID namespace.
     ///
     /// The program must not be the first process, because the kernel drops signals that a first process does not
     /// handle.
-    fn stay_as_init(&self, failure: &mut File, exit_report: &OwnedFd) -> Result<Infallible, ExecError> {
+    fn run_as_init(&self, failure: &mut File, exit_report: &OwnedFd) -> Result<Infallible, ExecError> {
         // The program has the same user, and must not read this copy of the keeper's memory.
-        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("init"))?;
-        let mut why = None;
-        let program = lend_memory(0, &mut || {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(with_name("init"))?;
+        let mut failure_reason = None;
+        let program = run_with_shared_memory(0, &mut || {
             let _ = setsid();
-            why = self.run(&mut || ()).err();
+            failure_reason = self.run(&mut || ()).err();
         });
         let program = program.map_err(|error| ExecError(format!("starting: {error}")))?;
-        if let Some(why) = why {
-            return Err(why);
+        if let Some(failure_reason) = failure_reason {
+            return Err(failure_reason);
         }
-        drop_capabilities().map_err(named("init"))?;
+        drop_capabilities().map_err(with_name("init"))?;
         PROGRAM.store(program.as_raw_nonzero().get(), Ordering::Relaxed);
         // SAFETY: the handler calls nothing but kill.
         unsafe {
