@@ -52,9 +52,9 @@ _WORD: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
 
 
 def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) -> dict[str, str]:
-    """Returns the headers that a site's routes set for a file, with cache headers added.
+    """Returns `routed`, the headers that a site's routes set for a file, with cache headers added.
 
-    `routed` are the headers of the routes. `is_private` is True if a password protects the file.
+    `is_private` is True if a password protects the file.
     """
     headers = dict(routed)
     if is_page or is_private:

@@ -148,7 +148,7 @@ class SitePasswords:
                 del self._lines[source]
 
     def _comparisons(self, expected: bytes | None, users: Mapping[str, bytes]) -> list[bytes]:
-        """Returns the hashes to compare with a password.
+        """Returns hashes to compare with a password: `expected`, and dummy hashes.
 
         Their total cost is that of the site's most expensive user hash. The check of an unknown
         user therefore takes as long as that of a known user.

@@ -55,8 +55,8 @@ class RayStore:
         return internal.StoreSpansResponse()
 
     async def store(self, span_sets: Sequence[internal.SpanSet]) -> None:
-        """Stores the span sets that have an owner, such as a game. Call it again after a
-        ServiceError.
+        """Stores the span sets of requests that were forwarded or belong to a game, group or
+        identity. Call it again after a ServiceError.
         """
         try:
             async with self._database.write() as tx:
