@@ -169,7 +169,7 @@ class GameRuntime:
             await asyncio.wait_for(self.lobbies.known.wait(), _KNOWN_S)
 
     async def stop(self, *, is_ordered: bool, forced: asyncio.Event) -> None:
-        """Stops the runtime, and also the game servers if the setting `end_with_service` is true.
+        """Stops the runtime, and the game servers if `end_with_service` is set.
 
         `is_ordered` is False if the supervisor was killed. Game servers then keep running. If
         `forced` is set, stopping game servers are killed.

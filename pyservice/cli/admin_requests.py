@@ -108,9 +108,7 @@ def _acknowledged(data_dir: Path, method: str, request: Message, is_json: bool) 
 
 
 def _listed(items: Iterable[Any], name: str, fields: Sequence[str], is_json: bool) -> str:
-    """Returns the items as JSON if `is_json`, else a line for each item with its first two
-    `fields`.
-    """
+    """Returns the items as JSON if `is_json`, else a line for each with its first two `fields`."""
     if not is_json:
         return "\n".join(f"{getattr(one, fields[0])}\t{getattr(one, fields[1])}" for one in items)
     return json.dumps({name: [{field: _plain(one, field) for field in fields} for one in items]})
