@@ -60,8 +60,8 @@ def remove_unfinished(path: Path) -> None:
 
     Call this function only while no process writes `path`.
     """
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
-        left.unlink(missing_ok=True)
+    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
+        temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

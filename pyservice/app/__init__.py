@@ -92,9 +92,9 @@ def run_locked(
     """
     try:
         make_folder(launch.settings.data_dir)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             for folder, name in locks:
-                held.callback(DirectoryLock.take(folder, name).release)
+                stack.callback(DirectoryLock.take(folder, name).release)
             if launch.ready_file is not None:
                 remove_ready_file(launch.ready_file)
             return asyncio.run(live())

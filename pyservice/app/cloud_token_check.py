@@ -24,7 +24,7 @@ _CACHE_TTL_S: Final = 0.9
 _CACHE_MAX: Final = 20_000
 
 
-class _Checked(NamedTuple):
+class _CheckResult(NamedTuple):
     scope: Scope
     reaches_game: bool
     found_at: float
@@ -36,7 +36,7 @@ class CloudTokenCheck:
     ) -> None:
         self._client = client
         self._now_s = clock_s
-        self._cache: dict[tuple[str, bytes], _Checked] = {}
+        self._cache: dict[tuple[str, bytes], _CheckResult] = {}
 
     async def scope(self, token: str) -> Scope:
         """Returns the scope of a `cloud_` token: the groups or the game that it gives access to.
@@ -52,7 +52,7 @@ class CloudTokenCheck:
         """
         return (await self._check(token, game_id)).reaches_game
 
-    async def _check(self, token: str, game_id: bytes) -> _Checked:
+    async def _check(self, token: str, game_id: bytes) -> _CheckResult:
         key = (token, game_id)
         cached = self._cache.get(key)
         if cached is not None and self._now_s() - cached.found_at <= _CACHE_TTL_S:
@@ -74,11 +74,11 @@ class CloudTokenCheck:
             answer.group_id if answer.HasField("group_id") else None,
             answer.game_id if answer.HasField("game_id") else None,
         )
-        found = _Checked(scope, answer.reaches_game, requested_at)
+        result = _CheckResult(scope, answer.reaches_game, requested_at)
         if len(self._cache) >= _CACHE_MAX:
             self._cache.clear()
-        self._cache[key] = found
-        return found
+        self._cache[key] = result
+        return result
 
     async def _request(
         self, request: control_pb2.CheckTokenRequest

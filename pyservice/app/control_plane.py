@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
 from pyservice.app.game_runtime import GameRuntime
-from pyservice.app.object_storage import ObjectStorage
-from pyservice.app.plane_process import BackgroundTasks, PartDied
+from pyservice.app.objects_and_cdn import ObjectsAndCdn
+from pyservice.app.plane_process import BackgroundTaskDied, BackgroundTasks
 from pyservice.app.public_servers import bound_address, listen
 from pyservice.app.ray_export import CDN_SERVICE, CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.control import metrics
@@ -65,7 +65,7 @@ from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
-FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, PartDied)
+FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, BackgroundTaskDied)
 """Errors that stop the process with their message and without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
@@ -140,7 +140,7 @@ class ControlPlane:
         cdn_address = reachable_address(bound_address(self._cdn_socket))
         cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
         self._keys = SigningKeyFile.load_or_create(self._folder)
-        self._files = ObjectStorage(settings, self._folder, cdn_url, self._keys)
+        self._files = ObjectsAndCdn(settings, self._folder, cdn_url, self._keys)
         links = _links(settings, cdn_url, self._files.picture)
 
         def set_public_url(address: str) -> None:
@@ -164,12 +164,17 @@ class ControlPlane:
             "counts": self._counts_reader,
             "history": history,
         }
-        self._recorded = LobbyRecordLookup(self._database, data_plane, history)
+        self._record_lookup = LobbyRecordLookup(self._database, data_plane, history)
         self._ray_store = RayStore(self._database, settings.rays.stored)
         self._rays, self._cdn_rays = map(self._rays_of, (CONTROL_SERVICE, CDN_SERVICE))
         self._platform = _platform(settings, self._database, links)
         self._runtime = GameRuntime(
-            settings, self._database, self._files.objects, data_plane, self._topics, self._recorded
+            settings,
+            self._database,
+            self._files.objects,
+            data_plane,
+            self._topics,
+            self._record_lookup,
         )
         changes = self._changes = IdempotentChanges(self._database, mac_key=self._keys.now.hash_key)
         self._records = RecordContext(self._database, changes, self._ids, self._topics)
@@ -219,7 +224,7 @@ class ControlPlane:
         self._uploading = uploading
         self._devices = DeviceLinkOperations(records, DeviceLinkKeys(self._keys), links)
         self._exports = LobbyExportOperations(
-            database, self._files.objects, self._ids, self._recorded, self._runtime
+            database, self._files.objects, self._ids, self._record_lookup, self._runtime
         )
         return Handlers(
             games=GameOperations(
@@ -235,7 +240,7 @@ class ControlPlane:
             platform=self._platform,
             devices=self._devices,
             lobbies=LobbyRecordOperations(
-                database, data_plane, self._recorded, self._runtime.started_ms
+                database, data_plane, self._record_lookup, self._runtime.started_ms
             ),
             rays=self._ray_store,
             builds=BuildOperations(records, uploading, self._runtime),
@@ -322,7 +327,7 @@ class ControlPlane:
         own("exports", self._exports.run())
         for name, work in (*self._runtime.work(), *self._rays.work(), *self._cdn_rays.work()):
             own(name, work)
-        await self._runtime.known()
+        await self._runtime.wait_until_known()
         return {
             "cdn": bound_address(self._cdn_socket),
             "owner_group_id": self._owner.group_id,
@@ -353,7 +358,7 @@ class ControlPlane:
         """Stops the servers, the game runtime, the background tasks and the database, in this
         order.
 
-        If a background task has died, raises PartDied at the end.
+        If a background task has died, raises BackgroundTaskDied at the end.
         """
         _log.info("stopping")
         servers = (self._http.stop, self._rpc.stop, self._files.stop)
@@ -369,7 +374,7 @@ class ControlPlane:
         self._cdn_socket.close()
         _log.info("stopped")
         if self._tasks.problem is not None:
-            raise PartDied(self._tasks.problem)
+            raise BackgroundTaskDied(self._tasks.problem)
 
 
 def _transport_settings(settings: Settings) -> TransportSettings:

@@ -93,7 +93,7 @@ class DataPlane:
         self._tasks = BackgroundTasks()
         self._http_socket = listen(settings.http, settings.http_limits.backlog)
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
-        self._ring = keyring.load_or_create(settings.data_dir)
+        self._keyring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
         self._limits = Limits(*_rates(settings))
         self._namespaces = NamespaceIndex()
@@ -133,8 +133,8 @@ class DataPlane:
         limits = _engine_limits(self._settings)
         while not signals.stop.is_set():
             try:
-                opened = await signals.unless_hung(
-                    asyncio.to_thread(engine.open_engine, journal_dir, self._ring, limits)
+                recovered = await signals.unless_hung(
+                    asyncio.to_thread(engine.open_engine, journal_dir, self._keyring, limits)
                 )
             except OSError as error:
                 if not is_disk_full(error):
@@ -142,7 +142,7 @@ class DataPlane:
                 _log.error("disk full; recovery is retried", error=str(error), retry_ms=_RETRY_MS)
                 await signals.wait_stop(_RETRY_MS)
             else:
-                self._engine = self._feed.live_lobbies = opened
+                self._engine = self._feed.live_lobbies = recovered
                 self._wire_servers(_regions(self._settings))
                 self._wire_monitors(limits)
                 self._engine.start()
@@ -187,7 +187,7 @@ class DataPlane:
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
                 f"{_INTERNAL}.Feed.ApplyMany": self._feed.apply_many,
                 f"{_INTERNAL}.Feed.Remove": self._feed.remove,
-                f"{_INTERNAL}.Feed.Held": self._held,
+                f"{_INTERNAL}.Feed.Held": self._held_configurations,
                 f"{_INTERNAL}.Signing.SignToken": TokenSigning(self._namespaces, self._engine).sign,
                 f"{_INTERNAL}.Facts.Read": facts.read,
                 f"{_INTERNAL}.Facts.Counts": facts.counts,
@@ -205,10 +205,10 @@ class DataPlane:
             return [self._http_socket]
         return [self._http_socket, listen_unix(settings.edge_http_socket)]
 
-    async def _held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
-        answer = await self._feed.held(request)
-        answer.http_address = bound_address(self._http_socket)
-        return answer
+    async def _held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
+        response = await self._feed.held_configurations(request)
+        response.http_address = bound_address(self._http_socket)
+        return response
 
     def _operations(self, regions: RegionCatalog, topics: Topics) -> dict[str, Operation]:
         settings, engine_, namespaces = self._settings, self._engine, self._namespaces
@@ -265,7 +265,7 @@ class DataPlane:
             descriptors=DescriptorMonitor(),
             compactor=self._compactor,
             control=self._control,
-            held=lambda: self._servers.held,
+            waiting_long_polls=lambda: self._servers.waiting_long_polls,
             runtime=self._processes.runtime.describe,
             edge_guard=self._processes.routes.describe,
         )

@@ -69,7 +69,7 @@ class DataPlaneClient:
         answers: Sequence[feed_pb2.ApplyResponse] = answer.answers
         return answers
 
-    async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
+    async def held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         """Returns the revision of each namespace configuration that the data plane stores.
 
         Calls the constructor's `address_found` with the data plane's HTTP address, which the
@@ -87,7 +87,7 @@ class DataPlaneClient:
         """
         for tries in itertools.count():
             try:
-                await self.held(feed_pb2.HeldRequest())
+                await self.held_configurations(feed_pb2.HeldRequest())
             except (DataPlaneUnavailable, ServiceError) as error:
                 if tries == _WARN_AFTER:
                     _log.warning(

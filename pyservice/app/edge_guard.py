@@ -79,35 +79,35 @@ class EdgeGuard:
             return True  # an unreadable file may contain routes
 
     async def keep(
-        self, stop: asyncio.Event, needed: asyncio.Event, failed: Callable[[], None]
+        self, stop: asyncio.Event, first_use: asyncio.Event, on_failure: Callable[[], None]
     ) -> None:
         """Runs edge-guard until `stop` is set, and restarts it when it exits. Does not raise.
 
         Edge-guard is vital if lobbies have a domain, or if this process supervises only edge-guard.
-        If edge-guard is not vital and has no routes, the first start waits for the event `needed`.
-        If the first start of a vital edge-guard fails, calls `failed` and returns.
+        If edge-guard is not vital and has no routes, the first start waits for the event `first_use`.
+        If the first start of a vital edge-guard fails, calls `on_failure` and returns.
         """
         if not self._has_routes and not self._is_vital:
-            await _either(stop, needed)
-        tried, is_first = 0, True
+            await _either(stop, first_use)
+        attempt, is_first = 0, True
         while not stop.is_set():
             try:
                 await self._reload_if_due()
                 await self._ensure(stop)
-                tried, is_first = 0, False
+                attempt, is_first = 0, False
                 self.serves.set()
                 await self._wait_exit(stop)
                 if not stop.is_set():
                     _log.error("edge-guard exited; restarting it")
             except Exception as error:  # noqa: BLE001 — players need edge-guard, so any error is retried
                 is_expected = isinstance(error, (OSError, EdgeGuardFailed))
-                about = {} if is_expected else {"exc_info": error}
-                _log.error("edge-guard does not serve", error=str(error), **about)
+                log_fields = {} if is_expected else {"exc_info": error}
+                _log.error("edge-guard does not serve", error=str(error), **log_fields)
                 if is_first and self._is_vital:
-                    failed()
+                    on_failure()
                     return
-            await _pause(stop, _RETRY_DELAYS_S[min(tried, len(_RETRY_DELAYS_S) - 1)])
-            tried += 1
+            await _pause(stop, _RETRY_DELAYS_S[min(attempt, len(_RETRY_DELAYS_S) - 1)])
+            attempt += 1
 
     def reload(self) -> None:
         """Makes `keep` read the settings again and apply changed certificates, limits and timeouts."""
@@ -173,7 +173,7 @@ class EdgeGuard:
 
     def _inherited(self) -> dict[int, tuple[int, int]]:
         return {
-            one.number: _listening(name, one.number)
+            one.number: _listener_identity(name, one.number)
             for name, one in self._listeners.items()
             if isinstance(one, InheritedSocket)
         }
@@ -260,8 +260,8 @@ class EdgeGuard:
 
     async def _status(self) -> dict[str, Any]:
         try:
-            _, about = await query_edge_guard(self._folder, "/readyz?verbose", _QUERY_TIMEOUT_S)
-            return dict(json.loads(about))
+            _, body = await query_edge_guard(self._folder, "/readyz?verbose", _QUERY_TIMEOUT_S)
+            return dict(json.loads(body))
         except (OSError, ValueError):
             return {}
 
@@ -278,10 +278,10 @@ class EdgeGuard:
 
     async def _wait_exit(self, stop: asyncio.Event) -> None:
         try:
-            with _end_of(self._pid) as ended:
-                while not (ended.is_set() or stop.is_set()):
+            with _exit_of(self._pid) as exited:
+                while not (exited.is_set() or stop.is_set()):
                     await self._reload_if_due()
-                    await _either(ended, stop, self._reload_due)
+                    await _either(exited, stop, self._reload_due)
         except OSError:
             return
         self._reap()
@@ -318,9 +318,9 @@ async def _check(path: Path) -> None:
     with tempfile.TemporaryFile() as output:
         process = _spawn(path, "--check", output)
         try:
-            with _end_of(process.pid) as ended:
+            with _exit_of(process.pid) as exited:
                 async with asyncio.timeout(_CHECK_S):
-                    await ended.wait()
+                    await exited.wait()
         finally:
             process.kill()
             process.wait()
@@ -353,33 +353,33 @@ def _spawn(
 
 
 @contextlib.contextmanager
-def _end_of(pid: int) -> Iterator[asyncio.Event]:
+def _exit_of(pid: int) -> Iterator[asyncio.Event]:
     descriptor = os.pidfd_open(pid)
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(descriptor, ended.set)
+    exited = asyncio.Event()
+    loop.add_reader(descriptor, exited.set)
     try:
-        yield ended
+        yield exited
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
 
 
-def _listening(name: str, number: int) -> tuple[int, int]:
+def _listener_identity(name: str, number: int) -> tuple[int, int]:
     with contextlib.suppress(OSError):
-        about = os.fstat(number)
-        if stat.S_ISSOCK(about.st_mode):
-            with socket.socket(fileno=os.dup(number)) as given:
-                if given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    return about.st_dev, about.st_ino
+        status = os.fstat(number)
+        if stat.S_ISSOCK(status.st_mode):
+            with socket.socket(fileno=os.dup(number)) as listener:
+                if listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    return status.st_dev, status.st_ino
     raise EdgeGuardFailed(
         f"{name} is fd:{number}, and the service was started without a listening socket there"
     )
 
 
 def _version() -> list[int]:
-    found = EDGE_GUARD_BINARY.stat()
-    return [found.st_size, found.st_mtime_ns]
+    status = EDGE_GUARD_BINARY.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")

@@ -30,13 +30,13 @@ class EdgeGuardLock:
 
     def holder(self) -> int:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
             # The holder writes before it truncates, so only the first line is valid.
-            signed = self._path.read_text().partition("\n")[0]
+            pid_text = self._path.read_text().partition("\n")[0]
         except FileNotFoundError:
             return 0
         # A new holder may not have written its PID yet.
-        return int(signed) if signed.isdecimal() and _has_locked(int(signed), found) else 0
+        return int(pid_text) if pid_text.isdecimal() and _has_locked(int(pid_text), status) else 0
 
     def signal(self, *numbers: signal.Signals) -> int:
         pid = self.holder()
@@ -64,8 +64,8 @@ def _has_locked(pid: int, lock: os.stat_result) -> bool:
         except PermissionError:
             # A process with capabilities, such as for low ports, cannot be inspected. Its name and
             # state can be read.
-            name, _, about = (process / "stat").read_text().partition("(")[2].rpartition(")")
-            return name == EDGE_GUARD_BINARY.name[:_NAME_MAX] and about.split()[0] not in _ENDED
+            name, _, fields = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            return name == EDGE_GUARD_BINARY.name[:_NAME_MAX] and fields.split()[0] not in _ENDED
     return False
 
 

@@ -53,7 +53,7 @@ _KNOWN_S: Final = 2.0
 _END_S: Final = 40.0
 """Timeout for the end of all game servers. Each of them has 30 s to end."""
 
-_NOTICES: Final = "notices"
+_NOTICES_PIPE: Final = "notices"
 
 _log = get_logger("runtime")
 
@@ -66,7 +66,7 @@ class GameRuntime:
         objects: Objects,
         data_plane: DataPlaneClient,
         topics: Topics,
-        recorded: LobbyRecordLookup,
+        record_lookup: LobbyRecordLookup,
     ) -> None:
         self._settings = settings
         self.set_tiers(settings.tiers)
@@ -80,7 +80,9 @@ class GameRuntime:
             database, data_plane, self._tier, self._api_url, self._reported_capacity
         )
         self.servers = ServerRuns(database, data_plane, self._api)
-        self.logs = ProcessLogOperations(database, topics, recorded, self.folder_of, self._follow)
+        self.logs = ProcessLogOperations(
+            database, topics, record_lookup, self.folder_of, self._follow
+        )
         self._supervisor: RunSupervisor | None = None
         self._is_usable = False
         self._isolation = ""
@@ -119,7 +121,7 @@ class GameRuntime:
             isolation,
             shared_paths,
             settings.runtime.log_bytes_max,
-            folder / _NOTICES,
+            folder / _NOTICES_PIPE,
             settings.lobby_env_aliases or {},
             ControlGroups.find(data_dir),
             in_containers,
@@ -144,14 +146,14 @@ class GameRuntime:
         kinds = [kind for kind in self._settings.runtime.kinds if kind in containers.KINDS]
         if not kinds:
             return None
-        found, problem = await choose_container_runtime(
+        runtime, problem = await choose_container_runtime(
             self._settings.runtime.oci_runtime, KEEPER_BINARY, folder
         )
         self._container_problem = problem
-        self._has_containers = found is not None
-        if found is None:
+        self._has_containers = runtime is not None
+        if runtime is None:
             _log.error("no OCI runtime works", kinds=kinds, problem=problem)
-        return found
+        return runtime
 
     def _refused_kinds(self) -> list[str]:
         reasons = {kind: self.refusal_reason(kind) for kind in self._settings.runtime.kinds}
@@ -163,7 +165,7 @@ class GameRuntime:
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
 
-    async def known(self) -> None:
+    async def wait_until_known(self) -> None:
         """Waits up to 2 s until the data plane knows that this node runs lobbies."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.lobbies.known.wait(), _KNOWN_S)
@@ -229,8 +231,8 @@ class GameRuntime:
         Reads one file for each run.
         """
         runs = {} if self._supervisor is None else self._supervisor.runs
-        found = [run for run in map(runs.get, run_ids) if run is not None]
-        return {run.id: LobbyProcess(run.about.tier, self.started_ms(run.id)) for run in found}
+        running = [run for run in map(runs.get, run_ids) if run is not None]
+        return {run.id: LobbyProcess(run.about.tier, self.started_ms(run.id)) for run in running}
 
     def _follow(self, run_id: str, for_ms: int) -> None:
         if self._supervisor is not None:

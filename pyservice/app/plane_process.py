@@ -87,27 +87,27 @@ def run_plane(
                     runner.run(_serve(make, launch, lock, outlived_dir))
                     status = 0
                 except expected as error:
-                    status = _failed(error)
-                _leave(runner.run(_left()), status)
+                    status = _report_error(error)
+                _exit_if_running(runner.run(_cancel_rest()), status)
                 return status
         finally:
             lock.release()
     except expected as error:
-        return _failed(error)
+        return _report_error(error)
 
 
-def _failed(error: Exception) -> int:
+def _report_error(error: Exception) -> int:
     print(f"pyservice: {error}", file=sys.stderr)
     return 1
 
 
-async def _left() -> list[str]:
+async def _cancel_rest() -> list[str]:
     return await cancel_tasks(asyncio.all_tasks() - {asyncio.current_task()}, _CANCEL_S)
 
 
-def _leave(left: Sequence[str], status: int) -> None:
-    if left:
-        message = f"pyservice: ended at once: {', '.join(left)} did not end"
+def _exit_if_running(running: Sequence[str], status: int) -> None:
+    if running:
+        message = f"pyservice: ended at once: {', '.join(running)} did not end"
         print(message, file=sys.stderr, flush=True)
         os._exit(status)
 
@@ -164,17 +164,17 @@ def log_full_disk(error: OSError, retry_ms: int) -> None:
 _GRACE_S: Final = 2.0
 
 
-class PartDied(Exception):
+class BackgroundTaskDied(Exception):
     pass
 
 
 class BackgroundTasks:
     """Background tasks of one plane: permanent tasks, and finite tasks that outlive their request."""
 
-    def __init__(self, died: Callable[[], None] = lambda: None) -> None:
-        self._died = died
+    def __init__(self, on_death: Callable[[], None] = lambda: None) -> None:
+        self._on_death = on_death
         self._permanent: list[asyncio.Task[None]] = []
-        self._finishing: set[asyncio.Task[None]] = set()
+        self._finite: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self.dead: list[str] = []
 
@@ -185,14 +185,14 @@ class BackgroundTasks:
     def own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Starts a permanent task. `stop` cancels the task."""
         task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_permanent_end)
         self._permanent.append(task)
 
     def finish(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Starts a finite task. `stop` waits for the task."""
         task = asyncio.create_task(work, name=name)
-        self._finishing.add(task)
-        task.add_done_callback(self._finished)
+        self._finite.add(task)
+        task.add_done_callback(self._on_finite_end)
 
     async def stop(self, grace_s: float = _GRACE_S) -> None:
         """Waits up to `grace_s` seconds for finite tasks. Then cancels all tasks, and waits as long
@@ -202,13 +202,13 @@ class BackgroundTasks:
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + grace_s
-        while self._finishing and loop.time() < until_s:
-            await asyncio.wait(set(self._finishing), timeout=until_s - loop.time())
+        while self._finite and loop.time() < until_s:
+            await asyncio.wait(set(self._finite), timeout=until_s - loop.time())
         self._is_stopping = True
-        for name in await cancel_tasks({*self._finishing, *self._permanent}, grace_s):
+        for name in await cancel_tasks({*self._finite, *self._permanent}, grace_s):
             _log.error("background task does not end", task=name)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_permanent_end(self, task: asyncio.Task[None]) -> None:
         # `stop` or a failed start cancelled the task. A task may also end as cancelled because a
         # future that it awaits was cancelled.
         if task.cancelled() and task.cancelling():
@@ -217,10 +217,10 @@ class BackgroundTasks:
         _log.error("background task died", task=task.get_name(), exc_info=error)
         if not self._is_stopping:
             self.dead.append(task.get_name())
-            self._died()
+            self._on_death()
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._finishing.discard(task)
+    def _on_finite_end(self, task: asyncio.Task[None]) -> None:
+        self._finite.discard(task)
         if task.cancelled():
             _log.error("background task not finished", task=task.get_name())
         elif task.exception() is not None:
@@ -234,5 +234,5 @@ async def cancel_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> 
         return []
     for task in tasks:
         task.cancel()
-    _, left = await asyncio.wait(tasks, timeout=grace_s)
-    return sorted(task.get_name() for task in left)
+    _, running = await asyncio.wait(tasks, timeout=grace_s)
+    return sorted(task.get_name() for task in running)

@@ -92,7 +92,7 @@ class PublicServers:
         yield "ChangesPoll", ChangesPoll(control, self._forwarded_polls).run()
 
     @property
-    def held(self) -> int:
+    def waiting_long_polls(self) -> int:
         return len(self._own_polls) + len(self._forwarded_polls)
 
     async def start(self) -> int:

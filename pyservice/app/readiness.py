@@ -45,7 +45,7 @@ class Readiness:
     descriptors: DescriptorMonitor
     compactor: JournalCompactor
     control: ControlPlaneMonitor
-    held: Callable[[], int]
+    waiting_long_polls: Callable[[], int]
     runtime: Callable[[], str]
     edge_guard: Callable[[], str]
 
@@ -121,7 +121,7 @@ class Readiness:
             "hosting_journal_stalled_seconds": self.journal.stalled_ms / 1000,
             "hosting_compactions_total": self.compactor.done,
             "hosting_compaction_failures_total": self.compactor.failed,
-            "hosting_watches_held": self.held(),
+            "hosting_watches_held": self.waiting_long_polls(),
         }
         return "".join(map(_metric_text, values, values.values())).encode()
 

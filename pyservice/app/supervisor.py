@@ -60,9 +60,9 @@ class _Supervisor:
     def __init__(self, launch: Launch, flags: Sequence[str]) -> None:
         self._launch = launch
         self._signals = StopSignals()
-        self._changed = asyncio.Event()
-        self._data = ChildProcess("data", flags, self._changed.set)
-        self._control = ChildProcess("control", flags, self._changed.set)
+        self._has_changed = asyncio.Event()
+        self._data = ChildProcess("data", flags, self._has_changed.set)
+        self._control = ChildProcess("control", flags, self._has_changed.set)
         self._children = (self._data, self._control)
         self._needs_control = _has_no_feed(launch.settings.data_dir)
         self._status = 0
@@ -112,7 +112,7 @@ class _Supervisor:
         wait_ms = _FIRST_WAIT_MS
         while True:
             began_s = loop.time()
-            status = await child.ended()
+            status = await child.wait_for_exit()
             if self._signals.stop.is_set():
                 self._note_end(child, status)
                 return
@@ -124,7 +124,7 @@ class _Supervisor:
             if (loop.time() - began_s) * 1000 >= _HEALTHY_MS:
                 wait_ms = _FIRST_WAIT_MS
             child.has_failed = True
-            self._changed.set()
+            self._has_changed.set()
             self._log.error("plane exited", role=child.role, status=status, restart_ms=wait_ms)
             while not await self._restart(child, wait_ms):
                 wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
@@ -137,7 +137,7 @@ class _Supervisor:
         if self._signals.stop.is_set():
             return True
         try:
-            child.start(*self._pinned(child))
+            child.start(*self._pinned_flags(child))
         except OSError as error:
             self._log.error("plane restart failed", role=child.role, error=str(error))
             return False
@@ -152,9 +152,9 @@ class _Supervisor:
         is_needed = child is self._data or self._needs_control
         return child.report is None and status > 0 and is_needed
 
-    def _pinned(self, child: ChildProcess) -> list[str]:
-        reported = {**(self._data.report or {}), **(child.report or {})}
-        return [f"--{name}={reported[name]}" for name in _PINNED[child.role] if reported.get(name)]
+    def _pinned_flags(self, child: ChildProcess) -> list[str]:
+        reports = {**(self._data.report or {}), **(child.report or {})}
+        return [f"--{name}={reports[name]}" for name in _PINNED[child.role] if reports.get(name)]
 
     def _note_end(self, child: ChildProcess, status: int) -> None:
         # -SIGTERM means that the signal arrived before the child installed a handler.
@@ -189,24 +189,24 @@ class _Supervisor:
 
     async def _report_ready(self) -> None:
         await self._wait_ready()
-        reported: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         while not self._signals.stop.is_set():
-            self._changed.clear()
-            if reported != (reported := self._ready()):
-                await self._write(reported)
+            self._has_changed.clear()
+            if report != (report := self._ready()):
+                await self._write(report)
             await self._next_change()
 
     def _ready(self) -> dict[str, Any]:
         planes = (self._control.report or {}) | (self._data.report or {})
         return dict.fromkeys(_READY_KEYS) | planes
 
-    async def _write(self, reported: dict[str, Any]) -> None:
+    async def _write(self, report: dict[str, Any]) -> None:
         self._log.info(
-            "ready", **{name: value for name, value in reported.items() if value is not None}
+            "ready", **{name: value for name, value in report.items() if value is not None}
         )
         path = self._launch.ready_file
         if path is not None:
-            await report_ready(path, reported, self._signals, self._log_full_disk)
+            await report_ready(path, report, self._signals, self._log_full_disk)
 
     def _log_full_disk(self, error: OSError, retry_ms: int) -> None:
         self._log.error("disk full; the ready file is retried", error=str(error), retry_ms=retry_ms)
@@ -220,7 +220,7 @@ class _Supervisor:
         loop = asyncio.get_running_loop()
         give_up_s = math.inf
         while not self._signals.stop.is_set():
-            self._changed.clear()
+            self._has_changed.clear()
             if self._data.report is not None:
                 self._serves_data.set()
             if self._data.report is not None and not self._needs_control:
@@ -232,12 +232,12 @@ class _Supervisor:
             await self._next_change(give_up_s - loop.time())
 
     async def _next_change(self, timeout_s: float = math.inf) -> None:
-        await self._signals.unless_stopped(self._change(timeout_s))
+        await self._signals.unless_stopped(self._wait_for_change(timeout_s))
 
-    async def _change(self, timeout_s: float) -> None:
+    async def _wait_for_change(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(
-                self._changed.wait(), None if timeout_s == math.inf else timeout_s
+                self._has_changed.wait(), None if timeout_s == math.inf else timeout_s
             )
 
 
@@ -245,14 +245,14 @@ _PIPE_BYTES: Final = 65_536
 
 
 class ChildProcess:
-    def __init__(self, role: str, flags: Sequence[str], changed: Callable[[], None]) -> None:
+    def __init__(self, role: str, flags: Sequence[str], on_change: Callable[[], None]) -> None:
         self.role = role
         self.report: dict[str, Any] | None = None
         self.has_failed = False
         self._flags = list(flags)
-        self._changed = changed
+        self._on_change = on_change
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = asyncio.Event()
+        self._has_exited = asyncio.Event()
         self._pipe = -1
         self._received = b""
         self._is_ready = False
@@ -262,18 +262,18 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid if self._process else 0
 
-    def start(self, *pinned: str) -> None:
-        """Starts the child process. `pinned` are flags that keep the addresses of a restarted
+    def start(self, *extra_flags: str) -> None:
+        """Starts the child process. `extra_flags` are flags that keep the addresses of a restarted
         child. Raises OSError.
         """
         loop = asyncio.get_running_loop()
-        self._ended.clear()
+        self._has_exited.clear()
         self._received = b""
         self._is_ready = self._is_reload_due = False
-        flags = [*self._flags, *pinned]
-        begun = early_spawn.take_or_spawn(self.role, flags)
-        self._process, self._pipe = begun.process, begun.ready
-        begun.send_flags(flags)
+        flags = [*self._flags, *extra_flags]
+        child = early_spawn.take_or_spawn(self.role, flags)
+        self._process, self._pipe = child.process, child.ready
+        child.send_flags(flags)
         loop.add_reader(self._pipe, self._read)
         descriptor = os.pidfd_open(self._process.pid)
         loop.add_reader(descriptor, self._reap, descriptor)
@@ -291,7 +291,7 @@ class ChildProcess:
             self._is_ready = True
             if self._is_reload_due:
                 self.signal(signal.SIGHUP)
-            self._changed()
+            self._on_change()
 
     def _reap(self, descriptor: int) -> None:
         assert self._process is not None
@@ -300,7 +300,7 @@ class ChildProcess:
         self._process.wait()
         if self._pipe >= 0:
             self._read_rest()
-        self._ended.set()
+        self._has_exited.set()
 
     def _read_rest(self) -> None:
         while self._pipe >= 0:
@@ -322,11 +322,11 @@ class ChildProcess:
         else:
             self._is_reload_due = True
 
-    async def ended(self) -> int:
+    async def wait_for_exit(self) -> int:
         """Waits for the child's end. Returns its exit status, or minus the number of the signal
         that killed it.
         """
-        await self._ended.wait()
+        await self._has_exited.wait()
         assert self._process is not None
         status, self._process = self._process.returncode, None
         self._is_ready = False

@@ -51,15 +51,19 @@ _OF_SOME_CACHES: Final = frozenset(
 _WORD: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
 
 
-def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) -> dict[str, str]:
-    """Returns `routed`, the headers that a site's routes set for a file, with cache headers added.
+def with_caching(
+    route_headers: Mapping[str, str], *, is_page: bool, is_private: bool
+) -> dict[str, str]:
+    """Returns `route_headers` of a file with cache headers added.
 
     `is_private` is True if a password protects the file.
     """
-    headers = dict(routed)
+    headers = dict(route_headers)
     if is_page or is_private:
-        headers = {name: value for name, value in routed.items() if not _is_of_some_caches(name)}
-    headers[_CACHE_CONTROL] = _cache_control(routed.get(_CACHE_CONTROL), is_page, is_private)
+        headers = {
+            name: value for name, value in route_headers.items() if not _is_of_some_caches(name)
+        }
+    headers[_CACHE_CONTROL] = _cache_control(route_headers.get(_CACHE_CONTROL), is_page, is_private)
     return headers
 
 
@@ -67,19 +71,19 @@ def _is_of_some_caches(name: str) -> bool:
     return name in _OF_SOME_CACHES or (name.endswith(_CACHE_CONTROL) and name != _CACHE_CONTROL)
 
 
-def _cache_control(routed: str | None, is_page: bool, is_private: bool) -> str:
-    """Returns the Cache-Control value of a file. `routed` is the value that the site's routes set.
+def _cache_control(route_value: str | None, is_page: bool, is_private: bool) -> str:
+    """Returns the Cache-Control value of a file. `route_value` is the value that the site's routes set.
 
     By default, browsers revalidate each file, so that all files come from the same version. Routes
     can change this for files that are not pages.
     """
-    words = {word.strip().lower() for word in _WORD.findall(routed or "")} - {""}
-    if routed is None or not words or (is_page and words.isdisjoint({REVALIDATE, "no-store"})):
+    words = {word.strip().lower() for word in _WORD.findall(route_value or "")} - {""}
+    if route_value is None or not words or (is_page and words.isdisjoint({REVALIDATE, "no-store"})):
         return f"private, {REVALIDATE}" if is_private else REVALIDATE
     if is_private and words.isdisjoint({"private", "no-store"}):
         words = {word for word in words if word != "public" and not word.startswith("s-maxage")}
         return ", ".join(["private", *(sorted(words) or [REVALIDATE])])
-    return routed
+    return route_value
 
 
 INDEX: Final = "index.html"
@@ -97,7 +101,7 @@ class CdnCounts:
     bytes: int = 0
 
 
-class _Asked(NamedTuple):
+class _CdnRequest(NamedTuple):
     method: str
     path: str
     query: bytes
@@ -131,7 +135,7 @@ class Cdn:
         self._compressor = GzipCache()
         self._credentials = credentials or SitePasswords()
         self._files = FileResponses(objects, self._compressor)
-        self._signed = SignedObjects(objects, self._files)
+        self._signed_objects = SignedObjects(objects, self._files)
         self.counts = CdnCounts()
 
     def close(self) -> None:
@@ -142,28 +146,32 @@ class Cdn:
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         path = scope["raw_path"].decode("latin-1")
         trace = trace_of(headers)
-        asked = _Asked(scope["method"], path, scope["query_string"], headers, trace)
+        request = _CdnRequest(scope["method"], path, scope["query_string"], headers, trace)
         code = "INTERNAL"
         try:
-            answer = await self._answer_or_problem(asked, scope)
+            answer = await self._answer_or_problem(request, scope)
             # Set last, so that no site route overrides it.
             answer.headers[RAY_ID] = trace.ray_id
             self.counts.answers[f"{answer.status // 100}xx"] += 1
             began = perf_counter()
-            self.counts.bytes += await answer.send(receive, send, with_body=asked.method != "HEAD")
+            self.counts.bytes += await answer.send(
+                receive, send, with_body=request.method != "HEAD"
+            )
             trace.note("sending", began)
             code = answer.code
         except asyncio.CancelledError:
             code = CANCELLED
             raise
         finally:
-            operation = "object" if self._is_of_object(asked) else "site"
+            operation = "object" if self._is_of_object(request) else "site"
             self._rays.end(trace, CDN_METRIC_LABEL, operation, code, perf_counter())
 
-    async def _answer_or_problem(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Response:
-        ray_id = asked.trace.ray_id
+    async def _answer_or_problem(
+        self, request: _CdnRequest, scope: MutableMapping[str, Any]
+    ) -> Response:
+        ray_id = request.trace.ray_id
         try:
-            return await self._answer(asked, scope)
+            return await self._answer(request, scope)
         except ServiceError as error:
             return error_response(error, ray_id)
         except FileNotFoundError:
@@ -172,18 +180,18 @@ class Cdn:
             log.exception("request failed", ray_id=ray_id)
             return error_response(ServiceError("INTERNAL"), ray_id)
 
-    async def _answer(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Response:
-        if self._is_of_object(asked):
-            return await self._signed.answer(*asked)
-        if asked.method not in ("GET", "HEAD"):
+    async def _answer(self, request: _CdnRequest, scope: MutableMapping[str, Any]) -> Response:
+        if self._is_of_object(request):
+            return await self._signed_objects.answer(*request)
+        if request.method not in ("GET", "HEAD"):
             return error_page(405, _ALLOW)
         try:
-            where = address(asked.host, asked.path, self._domain)
+            where = address(request.host, request.path, self._domain)
         except BadPath:
             return error_page(400)
         if where is None:
             return error_page(404)
-        trace, began = asked.trace, perf_counter()
+        trace, began = request.trace, perf_counter()
         try:
             site = await self._sites.find(where.game, where.namespace)
         finally:
@@ -197,25 +205,25 @@ class Cdn:
             source = Source(site.group_id, name, self._client(scope))
             try:
                 is_let_in = await self._credentials.are_good(
-                    asked.headers.get(b"authorization"), site.users, source
+                    request.headers.get(b"authorization"), site.users, source
                 )
             except PasswordChecksBusy:
                 return error_page(503, {"retry-after": "2"})
-            except TooManyWrongPasswords as refused:
-                return error_page(429, {"retry-after": str(ceil(refused.wait_s))})
+            except TooManyWrongPasswords as error:
+                return error_page(429, {"retry-after": str(ceil(error.wait_s))})
             finally:
                 trace.note("password", began)
             if not is_let_in:
                 return error_page(401, _CHALLENGE)
-        return await self._show(site, where.prefix, where.path, asked)
+        return await self._show(site, where.prefix, where.path, request)
 
-    def _is_of_object(self, asked: _Asked) -> bool:
-        return asked.path.startswith(PREFIX) and not is_of_sites(asked.host, self._domain)
+    def _is_of_object(self, request: _CdnRequest) -> bool:
+        return request.path.startswith(PREFIX) and not is_of_sites(request.host, self._domain)
 
     def _client(self, scope: MutableMapping[str, Any]) -> bytes:
         return client_of(self._proxies, scope.get("client"), scope["headers"])
 
-    async def _show(self, site: Site, prefix: str, path: str, asked: _Asked) -> Response:
+    async def _show(self, site: Site, prefix: str, path: str, request: _CdnRequest) -> Response:
         name = path.removeprefix("/")
         if path.endswith("/"):
             name += INDEX
@@ -224,22 +232,22 @@ class Cdn:
             if (f"{name}/{INDEX}" if name else INDEX) not in site.files or path.endswith("/"):
                 return error_page(404)
             # Relative links of a page only work if its path ends with a slash.
-            query = f"?{asked.query.decode('latin-1')}" if asked.query else ""
+            query = f"?{request.query.decode('latin-1')}" if request.query else ""
             location = f"{quote(prefix + path)}/{query}"
             return Response(308, {"location": location, "cache-control": REVALIDATE})
         began = perf_counter()
         try:
             return await self._files.answer(
-                _as_file(site, name, file), asked.headers, is_head=asked.method == "HEAD"
+                _as_file(site, name, file), request.headers, is_head=request.method == "HEAD"
             )
         finally:
-            asked.trace.note("file", began)
+            request.trace.note("file", began)
 
 
 def _as_file(site: Site, name: str, file: SiteFile) -> File:
-    routed = site.routes.headers(name)
-    content_type = routed.get("content-type") or file.content_type or content_type_of(name)
+    route_headers = site.routes.headers(name)
+    content_type = route_headers.get("content-type") or file.content_type or content_type_of(name)
     is_private = site.users is not None
-    headers = with_caching(routed, is_page=is_html(content_type), is_private=is_private)
+    headers = with_caching(route_headers, is_page=is_html(content_type), is_private=is_private)
     headers |= {"content-type": content_type, "x-content-type-options": "nosniff"}
     return File(file.key, file.length, file.tag, file.modified_s, headers)

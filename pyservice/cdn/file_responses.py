@@ -46,9 +46,9 @@ def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float | N
 
     If-None-Match takes precedence. Otherwise If-Modified-Since must equal the Last-Modified date.
     """
-    given = headers.get(b"if-none-match")
-    if given is not None:
-        text = given.decode("latin-1")
+    known_tags = headers.get(b"if-none-match")
+    if known_tags is not None:
+        text = known_tags.decode("latin-1")
         if text.strip() == "*":
             return True
         return any(match[2].removesuffix(GZIPPED) == tag for match in _TAG.finditer(text))
@@ -101,7 +101,7 @@ def _seconds(date: bytes | None) -> int | None:
 WHOLE_MAX_BYTES: Final = 1 << 20
 _FILE_MIN_BYTES: Final = 512
 _FILE_MAX_BYTES: Final = 128 << 20
-_REMEMBERED_BYTES: Final = 32 << 20
+_CACHE_MAX_BYTES: Final = 32 << 20
 _LEVEL: Final = 5
 _ACCEPTED: Final = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q=([01](?:\.\d{0,3})?)\s*)?")
 
@@ -124,8 +124,8 @@ class GzipCache:
     def __init__(self, threads: int = 2) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="gzip")
         self._free = threads
-        self._remembered: OrderedDict[str, bytes] = OrderedDict()
-        self._remembered_bytes = 0
+        self._cache: OrderedDict[str, bytes] = OrderedDict()
+        self._cache_bytes = 0
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -133,11 +133,11 @@ class GzipCache:
     def is_worth(self, length: int) -> bool:
         return _FILE_MIN_BYTES <= length <= _FILE_MAX_BYTES
 
-    def remembered(self, tag: str) -> bytes | None:
-        found = self._remembered.get(tag)
-        if found is not None:
-            self._remembered.move_to_end(tag)
-        return found
+    def get(self, tag: str) -> bytes | None:
+        content = self._cache.get(tag)
+        if content is not None:
+            self._cache.move_to_end(tag)
+        return content
 
     def take(self) -> bool:
         """Reserves a compression thread until `give` is called. Returns False if all threads are
@@ -151,28 +151,28 @@ class GzipCache:
     def give(self) -> None:
         self._free += 1
 
-    async def whole(self, tag: str, content: bytes) -> bytes:
+    async def compress(self, tag: str, content: bytes) -> bytes:
         loop = asyncio.get_running_loop()
-        packed = await loop.run_in_executor(
+        compressed = await loop.run_in_executor(
             self._threads, lambda: gzip.compress(content, _LEVEL, mtime=0)
         )
-        self._remember(tag, packed)
-        return packed
+        self._remember(tag, compressed)
+        return compressed
 
-    async def pieces(self, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def compress_pieces(self, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         state = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
         async for block in blocks:
-            packed = await loop.run_in_executor(self._threads, state.compress, block)
-            if packed:
-                yield packed
+            compressed = await loop.run_in_executor(self._threads, state.compress, block)
+            if compressed:
+                yield compressed
         yield await loop.run_in_executor(self._threads, state.flush)
 
-    def _remember(self, tag: str, packed: bytes) -> None:
-        self._remembered_bytes += len(packed) - len(self._remembered.pop(tag, b""))
-        self._remembered[tag] = packed
-        while self._remembered_bytes > _REMEMBERED_BYTES:
-            self._remembered_bytes -= len(self._remembered.popitem(last=False)[1])
+    def _remember(self, tag: str, compressed: bytes) -> None:
+        self._cache_bytes += len(compressed) - len(self._cache.pop(tag, b""))
+        self._cache[tag] = compressed
+        while self._cache_bytes > _CACHE_MAX_BYTES:
+            self._cache_bytes -= len(self._cache.popitem(last=False)[1])
 
 
 _SMALL_BYTES: Final = 256 << 10
@@ -197,7 +197,7 @@ class FileResponses:
         self._compressor = compressor
 
     async def answer(
-        self, file: File, asked: Mapping[bytes, bytes], *, is_head: bool = False
+        self, file: File, request_headers: Mapping[bytes, bytes], *, is_head: bool = False
     ) -> Response:
         """Returns the response to GET or HEAD. For HEAD, the caller drops the body.
 
@@ -218,54 +218,54 @@ class FileResponses:
             headers["last-modified"] = http_date(modified_s)
         if is_packable:
             headers["vary"] = "accept-encoding"
-        if is_unchanged(asked, file.tag, modified_s):
-            kept = {name: value for name, value in headers.items() if name in _WITH_304}
-            if f'"{file.tag}{GZIPPED}"'.encode() in asked.get(b"if-none-match", b""):
-                kept["etag"] = f'"{file.tag}{GZIPPED}"'
-            return Response(304, kept)
+        if is_unchanged(request_headers, file.tag, modified_s):
+            headers_304 = {name: value for name, value in headers.items() if name in _WITH_304}
+            if f'"{file.tag}{GZIPPED}"'.encode() in request_headers.get(b"if-none-match", b""):
+                headers_304["etag"] = f'"{file.tag}{GZIPPED}"'
+            return Response(304, headers_304)
         try:
-            wanted = None if is_head else wanted_range(asked, file.length, file.tag)
+            byte_range = None if is_head else wanted_range(request_headers, file.length, file.tag)
         except Unsatisfiable:
             return error_page(416, {"content-range": f"bytes */{file.length}"})
-        if wanted is not None:
-            start, end = wanted
+        if byte_range is not None:
+            start, end = byte_range
             headers["content-range"] = f"bytes {start}-{end - 1}/{file.length}"
             headers["content-length"] = str(end - start)
-            return await self._sent(206, headers, file, start, end)
-        if is_packable and accepts_gzip(asked.get(b"accept-encoding")):
-            packed = await self._packed(file, headers)
-            if packed is not None:
-                return packed
+            return await self._file_response(206, headers, file, start, end)
+        if is_packable and accepts_gzip(request_headers.get(b"accept-encoding")):
+            response = await self._gzip_response(file, headers)
+            if response is not None:
+                return response
         headers["content-length"] = str(file.length)
-        return await self._sent(200, headers, file, 0, file.length)
+        return await self._file_response(200, headers, file, 0, file.length)
 
-    async def _sent(
+    async def _file_response(
         self, status: int, headers: dict[str, str], file: File, start: int, end: int
     ) -> Response:
         pieces = self._pieces(file, start, end)
         if end - start <= _SMALL_BYTES:
             return Response(status, headers, b"".join([piece async for piece in pieces]))
-        begun = await anext(pieces, b"")
-        return Response(status, headers, pieces, begun=begun)
+        first_piece = await anext(pieces, b"")
+        return Response(status, headers, pieces, first_piece=first_piece)
 
     def _pieces(self, file: File, start: int, end: int) -> AsyncIterator[bytes]:
         if file.is_in_parts:
             return self._objects.read(file.key, start, end)
         return self._objects.read_whole(file.key, start, end)
 
-    async def _packed(self, file: File, headers: Mapping[str, str]) -> Response | None:
-        packed = {**headers, "etag": f'"{file.tag}{GZIPPED}"', "content-encoding": "gzip"}
-        packed["accept-ranges"] = "none"
-        content = self._compressor.remembered(file.tag)
+    async def _gzip_response(self, file: File, headers: Mapping[str, str]) -> Response | None:
+        gzip_headers = {**headers, "etag": f'"{file.tag}{GZIPPED}"', "content-encoding": "gzip"}
+        gzip_headers["accept-ranges"] = "none"
+        content = self._compressor.get(file.tag)
         if content is not None:
-            return Response(200, packed, content)
+            return Response(200, gzip_headers, content)
         if not self._compressor.take():
             return None
         if file.length > WHOLE_MAX_BYTES:
-            pieces = self._compressor.pieces(self._pieces(file, 0, file.length))
-            return Response(200, packed, pieces, when_over=self._compressor.give)
+            pieces = self._compressor.compress_pieces(self._pieces(file, 0, file.length))
+            return Response(200, gzip_headers, pieces, when_over=self._compressor.give)
         try:
             whole = b"".join([piece async for piece in self._pieces(file, 0, file.length)])
-            return Response(200, packed, await self._compressor.whole(file.tag, whole))
+            return Response(200, gzip_headers, await self._compressor.compress(file.tag, whole))
         finally:
             self._compressor.give()

@@ -45,9 +45,9 @@ class CdnClients:
 
     def __init__(self, proxies: TrustedProxies, most: int) -> None:
         self._proxies = proxies
-        self._places = ConnectionBudget(most)
+        self._budget = ConnectionBudget(most)
         self._transports: set[asyncio.Transport] = set()
-        self._are_gone = asyncio.Event()
+        self._no_transports = asyncio.Event()
         self.are_leaving = False
 
     def __len__(self) -> int:
@@ -62,26 +62,26 @@ class CdnClients:
         peer = _peer(peername)
         is_trusted = not isinstance(peername, tuple) or self._proxies.trusts(peer)
         client = None if is_trusted else client_address.packed_client(peer)
-        if not self._places.enter(transport, client):
+        if not self._budget.enter(transport, client):
             return False
         self._transports.add(transport)
         return True
 
     def leave(self, transport: asyncio.Transport) -> None:
-        self._places.leave(transport)
+        self._budget.leave(transport)
         self._transports.discard(transport)
         if not self._transports:
-            self._are_gone.set()
+            self._no_transports.set()
 
     def cut(self) -> None:
         for transport in list(self._transports):
             transport.abort()
 
-    async def gone(self, timeout_s: float) -> None:
+    async def wait_until_closed(self, timeout_s: float) -> None:
         if self._transports:
-            self._are_gone.clear()
+            self._no_transports.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._are_gone.wait(), timeout_s)
+                await asyncio.wait_for(self._no_transports.wait(), timeout_s)
 
     def source(
         self, peername: tuple[str, int] | None, headers: Iterable[tuple[bytes, bytes]]
@@ -98,9 +98,9 @@ def client_of(
     if not peername:
         # A connection by unix socket is from edge-guard. It replaces the client's header by one
         # address.
-        said = next((value for name, value in headers if name == b"x-forwarded-for"), b"")
+        forwarded_for = next((value for name, value in headers if name == b"x-forwarded-for"), b"")
         return client_address.packed_client(
-            client_address.parse_address(said.decode("latin-1")) or peer
+            client_address.parse_address(forwarded_for.decode("latin-1")) or peer
         )
     if proxies and proxies.trusts(peer):
         lines = [value for name, value in headers if name == b"x-forwarded-for"]
@@ -201,10 +201,10 @@ class CdnConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as stopped:
+        except httptools.HttpParserUpgrade as upgrade:
             # An upgrade (h2c) is refused. The parser treats the following body as the other
             # protocol.
-            rest = data[stopped.args[0] :]
+            rest = data[upgrade.args[0] :]
             if self._reception is not None and rest:
                 length = self._reception.length
                 self._reception.feed(rest[:length])
@@ -362,24 +362,24 @@ class CdnConnection(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        self.transport.set_protocol(_Refused(self.transport, self.loop, self._clients))
+        self.transport.set_protocol(_LingeringConnection(self.transport, self.loop, self._clients))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.transport.resume_reading()
 
 
-class _Refused(asyncio.Protocol):
+class _LingeringConnection(asyncio.Protocol):
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, clients: CdnClients
     ) -> None:
         self._transport = transport
         self._loop = loop
         self._clients = clients
-        self._leaving = LingeringClose(transport, loop.time(), READ_TIMEOUT_S)
-        self._timer = loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._look)
+        self._lingering = LingeringClose(transport, loop.time(), READ_TIMEOUT_S)
+        self._timer = loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._poll)
 
     def data_received(self, data: bytes) -> None:
-        self._leaving.on_data()
+        self._lingering.on_data()
 
     def eof_received(self) -> None: ...
 
@@ -387,9 +387,9 @@ class _Refused(asyncio.Protocol):
         self._timer.cancel()
         self._clients.leave(self._transport)
 
-    def _look(self) -> None:
-        if self._leaving.should_linger(self._loop.time()):
-            self._timer = self._loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._look)
+    def _poll(self) -> None:
+        if self._lingering.should_linger(self._loop.time()):
+            self._timer = self._loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._poll)
         else:
             self._transport.abort()
 

@@ -50,7 +50,7 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | AsyncIterator[bytes] = b""
     when_over: Callable[[], None] | None = None
-    begun: bytes = b""
+    first_piece: bytes = b""
     code: str = OK
 
     def to_bytes(self, *, is_last: bool) -> bytes:
@@ -78,12 +78,14 @@ class Response:
                     piece, more = body[start:end], end < len(body)
                     await send({"type": "http.response.body", "body": piece, "more_body": more})
                 return len(body)
-            if self.begun:
-                await send({"type": "http.response.body", "body": self.begun, "more_body": True})
-            sent, is_whole = await _send_pieces(body, receive, send)
+            if self.first_piece:
+                await send(
+                    {"type": "http.response.body", "body": self.first_piece, "more_body": True}
+                )
+            sent_bytes, is_whole = await _send_pieces(body, receive, send)
             if not is_whole:
                 self.code = CANCELLED
-            return len(self.begun) + sent
+            return len(self.first_piece) + sent_bytes
         finally:
             if isinstance(self.body, AsyncGenerator):
                 await self.body.aclose()
@@ -94,30 +96,30 @@ class Response:
 async def _send_pieces(
     pieces: AsyncIterator[bytes], receive: Receive, send: Send
 ) -> tuple[int, bool]:
-    gone = asyncio.ensure_future(_is_gone(receive))
-    sent = 0
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
+    sent_bytes = 0
     try:
         async for piece in pieces:
-            if gone.done():
-                return sent, False
+            if disconnect.done():
+                return sent_bytes, False
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            sent += len(piece)
+            sent_bytes += len(piece)
         await send({"type": "http.response.body", "body": b""})
     finally:
-        gone.cancel()
-    return sent, True
+        disconnect.cancel()
+    return sent_bytes, True
 
 
-async def _is_gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
-    ray_id, given = request_headers.read_traceparent(
+    ray_id, parent_span = request_headers.read_traceparent(
         headers.get(b"traceparent", b"").decode("latin-1")
     )
-    return Trace(ray_id, perf_counter(), given)
+    return Trace(ray_id, perf_counter(), parent_span)
 
 
 def error_page(

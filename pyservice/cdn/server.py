@@ -81,9 +81,9 @@ class CdnServer:
         ends_s = loop.time() + grace_s
         if self._uploads is not None:
             await self._uploads.stop(grace_s)
-        await self._clients.gone(max(ends_s - loop.time(), 0.0))
+        await self._clients.wait_until_closed(max(ends_s - loop.time(), 0.0))
         self._clients.cut()
-        await self._clients.gone(_CUT_S)
+        await self._clients.wait_until_closed(_CUT_S)
         if self._state.tasks:
             await asyncio.wait(list(self._state.tasks), timeout=_CUT_S)
 

@@ -58,7 +58,7 @@ class _Line:
     present: int = 0
     under_way: int = 0
     first: asyncio.Lock = field(default_factory=asyncio.Lock)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    check_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class SitePasswords:
@@ -85,10 +85,10 @@ class SitePasswords:
 
         Raises PasswordChecksBusy, TooManyWrongPasswords.
         """
-        given = _basic(authorization)
-        if given is None:
+        user_and_password = _basic(authorization)
+        if user_and_password is None:
             return False
-        user, password = given
+        user, password = user_and_password
         expected = users.get(user)
         # The fingerprint contains the bcrypt hash, so that a changed password takes effect at once.
         fingerprint = self._fingerprint(expected or b"", user.encode(), password)
@@ -134,14 +134,14 @@ class SitePasswords:
                 while wait_s := self._wrong.take(source, self._clock_s()):
                     if not line.under_way:
                         raise TooManyWrongPasswords(wait_s)
-                    line.ended.clear()
-                    await line.ended.wait()
+                    line.check_ended.clear()
+                    await line.check_ended.wait()
                 line.under_way += 1
             try:
                 yield
             finally:
                 line.under_way -= 1
-                line.ended.set()
+                line.check_ended.set()
         finally:
             line.present -= 1
             if not line.present:

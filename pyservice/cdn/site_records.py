@@ -23,7 +23,7 @@ from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.objects import file_key
 from pyservice.watch import Topics
 
-_BELIEVED_S: Final = 0.5
+_CACHE_TTL_S: Final = 0.5
 _NAMES_MAX: Final = 10_000
 _FILES_MAX: Final = 200_000
 _ROUTES_MAX: Final = 2_000
@@ -32,7 +32,7 @@ Files = dict[str, SiteFile]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedSite:
     """Cached site of a namespace. The site may have changed if the watch index of `topic` is no
     longer `index`.
     """
@@ -50,7 +50,7 @@ class SiteRecords:
         self._database = database
         self._topics = topics
         self._now_s = clock_s
-        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._sites: OrderedDict[tuple[str, str], _CachedSite] = OrderedDict()
         self._lookups: SingleFlight[tuple[str, str], Site | None] = SingleFlight(is_kept=True)
         self._files: OrderedDict[tuple[str, int], Files] = OrderedDict()
         self._files_count = 0
@@ -63,15 +63,15 @@ class SiteRecords:
         Raises CONTROL_PLANE_UNAVAILABLE if the database is unavailable.
         """
         name = (game, namespace)
-        known = self._known.get(name)
-        if known is not None and self._is_good(known):
-            return known.site
+        cached = self._sites.get(name)
+        if cached is not None and self._is_good(cached):
+            return cached.site
         return await self._lookups.run(name, lambda: self._look_up(name))
 
-    def _is_good(self, known: _Known) -> bool:
-        if self._now_s() - known.found_at_s > _BELIEVED_S:
+    def _is_good(self, cached: _CachedSite) -> bool:
+        if self._now_s() - cached.found_at_s > _CACHE_TTL_S:
             return False
-        return known.topic is None or self._topics.index_of(known.topic) == known.index
+        return cached.topic is None or self._topics.index_of(cached.topic) == cached.index
 
     async def _look_up(self, name: tuple[str, str]) -> Site | None:
         found_at_s = self._now_s()
@@ -90,10 +90,10 @@ class SiteRecords:
         index = self._topics.index_of(topic) if topic else ""
         if topic and (self._topics.parse(index) or 0) > sequence:
             return site
-        self._known[name] = _Known(site, found_at_s, topic, index)
-        self._known.move_to_end(name)
-        if len(self._known) > _NAMES_MAX:
-            self._known.popitem(last=False)
+        self._sites[name] = _CachedSite(site, found_at_s, topic, index)
+        self._sites.move_to_end(name)
+        if len(self._sites) > _NAMES_MAX:
+            self._sites.popitem(last=False)
         return site
 
     async def _files_of(self, tx: Transaction, row: Record) -> Files:
@@ -103,9 +103,9 @@ class SiteRecords:
         deployed = await namespaces.history(tx, row.namespace_id, None, 1)
         since_ms = deployed[0].deploy_ms if deployed else 0
         key = (row.site_id, since_ms)
-        known = self._files.get(key)
-        if known is None:
-            known = {
+        files = self._files.get(key)
+        if files is None:
+            files = {
                 file.path: SiteFile(
                     file_key(file.upload_id, file.path),
                     file.content_length,
@@ -114,22 +114,22 @@ class SiteRecords:
                 )
                 for file in await uploads.site_files(tx, row.site_id)
             }
-            self._files[key] = known
-            self._files_count += len(known)
+            self._files[key] = files
+            self._files_count += len(files)
             while self._files_count > _FILES_MAX and len(self._files) > 1:
                 self._files_count -= len(self._files.popitem(last=False)[1])
         self._files.move_to_end(key)
-        return known
+        return files
 
     async def _routes_of(self, tx: Transaction, row: Record) -> Routes:
-        known = self._routes.get(row.version_id)
-        if known is None:
-            known = _routes(await uploads.version_config(tx, row.version_id))
-            self._routes[row.version_id] = known
+        routes = self._routes.get(row.version_id)
+        if routes is None:
+            routes = _routes(await uploads.version_config(tx, row.version_id))
+            self._routes[row.version_id] = routes
             if len(self._routes) > _ROUTES_MAX:
                 self._routes.popitem(last=False)
         self._routes.move_to_end(row.version_id)
-        return known
+        return routes
 
 
 def _routes(config: bytes) -> Routes:

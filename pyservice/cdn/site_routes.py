@@ -34,23 +34,23 @@ class Glob:
         self._steps: dict[tuple[int, str], int] = {}
 
     def matches(self, path: str) -> bool:
-        places, steps = self._start, self._steps
+        states, steps = self._start, self._steps
         for character in path.removeprefix("/"):
-            following = steps.get((places, character))
-            if following is None:
-                following = self._step(places, character)
-            places = following
-            if not places:
+            next_states = steps.get((states, character))
+            if next_states is None:
+                next_states = self._step(states, character)
+            states = next_states
+            if not states:
                 return False
-        return bool(places & self._accept)
+        return bool(states & self._accept)
 
-    def _step(self, places: int, character: str) -> int:
+    def _step(self, states: int, character: str) -> int:
         takes, stays = self._masks.get(character) or self._mask(character)
-        following = self._spread((places & takes) << 1 | places & stays)
+        next_states = self._spread((states & takes) << 1 | states & stays)
         if len(self._steps) >= _STEPS_MAX:
             self._steps.clear()
-        self._steps[places, character] = following
-        return following
+        self._steps[states, character] = next_states
+        return next_states
 
     def _mask(self, character: str) -> tuple[int, int]:
         takes = sum(1 << place for place, test in enumerate(self._tests) if test(character))
@@ -60,14 +60,14 @@ class Glob:
         self._masks[character] = (takes, stays)
         return takes, stays
 
-    def _spread(self, places: int) -> int:
+    def _spread(self, states: int) -> int:
         for source, targets in self._jumps:
-            if places & source:
-                places |= targets
-        return places
+            if states & source:
+                states |= targets
+        return states
 
 
-def _nothing(_: str) -> bool:
+def _never(_: str) -> bool:
     return False
 
 
@@ -89,7 +89,7 @@ class _Builder:
         if self._fork is not None:
             raise ValueError("a { without a }")
 
-    def _place(self, test: _Test) -> int:
+    def _add_state(self, test: _Test) -> int:
         self.tests.append(test)
         return len(self.tests) - 1
 
@@ -102,13 +102,13 @@ class _Builder:
         if character == "*":
             self._star()
         elif character == "?":
-            self._place(_within_folder)
+            self._add_state(_within_folder)
         elif character == "[":
-            self._place(self._members())
+            self._add_state(self._members())
         elif character in "{},":
             self._brace(character)
         else:
-            self._place(character.__eq__)
+            self._add_state(character.__eq__)
 
     def _star(self) -> None:
         begins_folder = self._at == 1 or self._text[self._at - 2] in "/{,"
@@ -117,9 +117,9 @@ class _Builder:
             self._at += 1
         if is_deep and begins_folder and self._text.startswith("/", self._at):
             # `**/` matches any number of folders, including none. This jump skips it.
-            entry = self._place(_nothing)
+            entry = self._add_state(_never)
             self._jump(entry, entry + 1, entry + 3)
-        star = self._place(_nothing)
+        star = self._add_state(_never)
         self.loops.append((star, is_deep))
         self._jump(star, star + 1)
 
@@ -150,24 +150,24 @@ class _Builder:
 
     def _brace(self, character: str) -> None:
         if character == "{" and self._fork is None:
-            fork = self._place(_nothing)
+            fork = self._add_state(_never)
             self._fork = (fork, [len(self.tests)])
         elif self._fork is None:
             if character == ",":
-                self._place(",".__eq__)
+                self._add_state(",".__eq__)
                 return
             raise ValueError("a } without a {")
         elif character == "{":
             raise ValueError("a { inside of {}")
         else:
             fork, starts = self._fork
-            self._ends.append(self._place(_nothing))
+            self._ends.append(self._add_state(_never))
             if character == ",":
                 starts.append(len(self.tests))
                 return
-            behind = len(self.tests)
+            next_state = len(self.tests)
             for end in self._ends:
-                self._jump(end, behind)
+                self._jump(end, next_state)
             self._jump(fork, *starts)
             self._ends, self._fork = [], None
 
@@ -189,7 +189,7 @@ class Routes:
     def __init__(self, routes: Sequence[Route] = ()) -> None:
         ordered = sorted(routes, key=lambda route: -route.priority)
         self._routes = [(Glob(route.glob), _allowed(route.headers)) for route in ordered]
-        self._remembered: dict[str, dict[str, str]] = {}
+        self._merged: dict[str, dict[str, str]] = {}
 
     def headers(self, path: str) -> dict[str, str]:
         """Returns the response headers that the routes set for a path.
@@ -198,16 +198,16 @@ class Routes:
         """
         if not self._routes:
             return {}
-        found = self._remembered.get(path)
-        if found is None:
-            found = {}
+        merged = self._merged.get(path)
+        if merged is None:
+            merged = {}
             for glob, headers in self._routes:
                 if glob.matches(path):
-                    found = headers | found
-            if len(self._remembered) >= _REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[path] = found
-        return found
+                    merged = headers | merged
+            if len(self._merged) >= _REMEMBERED_MAX:
+                self._merged.clear()
+            self._merged[path] = merged
+        return merged
 
 
 def _allowed(headers: Sequence[tuple[str, str]]) -> dict[str, str]:

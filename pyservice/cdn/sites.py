@@ -96,15 +96,15 @@ def address(host: str, raw_path: str, domain: str | None) -> Address | None:
     The subdomain of `domain` in the Host header names the site. If `domain` is None, the first two
     parts of the path name the site. The returned path is decoded once. Raises BadPath.
     """
-    path = decoded(raw_path)
+    path = decode_path(raw_path)
     if domain is None:
         match = _LOCAL.fullmatch(path)
         if match is None:
             return None
         return Address(match[1], match[2], f"/{match[1]}/{match[2]}", match[3] or "")
-    label, _, rest = _name_of(host).partition(".")
+    label, _, parent = _name_of(host).partition(".")
     match = _LABEL.fullmatch(label)
-    if match is None or rest != domain:
+    if match is None or parent != domain:
         return None
     return Address(match[1], match[2] or PRODUCTION, "", path)
 
@@ -114,7 +114,7 @@ def _name_of(host: str) -> str:
     return name.lower().removesuffix(".")
 
 
-def decoded(raw_path: str) -> str:
+def decode_path(raw_path: str) -> str:
     """Decodes the percent-escapes of a URL path once.
 
     Raises BadPath for encoded slashes, NUL, backslashes, dot segments, control characters or

@@ -88,10 +88,10 @@ class UploadSlots:
     def __init__(self, at_once: int = UPLOADS_MAX) -> None:
         self._at_once = at_once
         self._share = max(1, at_once // _SHARES)
-        self._taken = 0
+        self._in_use = 0
         self._of: Counter[str | bytes] = Counter()
 
-    def take(self, whose: UploadOwner, instead_of: UploadOwner | None = None) -> None:
+    def take(self, owner: UploadOwner, instead_of: UploadOwner | None = None) -> None:
         """Takes a permit for one PUT request.
 
         First releases the permit of the replaced request, which `instead_of` owns. If no permit is
@@ -99,30 +99,30 @@ class UploadSlots:
         """
         if instead_of is not None:
             self.give_back(instead_of)
-        refusal = self._refusal(whose)
-        taken = whose if refusal is None else instead_of
-        if taken is not None:
-            self._taken += 1
-            self._of.update(taken)
+        refusal = self._refusal(owner)
+        holder = owner if refusal is None else instead_of
+        if holder is not None:
+            self._in_use += 1
+            self._of.update(holder)
         if refusal is not None:
             raise ServiceError("OVERLOADED", refusal)
 
-    def give_back(self, whose: UploadOwner) -> None:
-        self._taken -= 1
-        for one in whose:
+    def give_back(self, owner: UploadOwner) -> None:
+        self._in_use -= 1
+        for one in owner:
             self._of[one] -= 1
             if not self._of[one]:
                 del self._of[one]
 
-    def _refusal(self, whose: UploadOwner) -> str | None:
-        if self._taken >= self._at_once:
+    def _refusal(self, owner: UploadOwner) -> str | None:
+        if self._in_use >= self._at_once:
             return f"{self._at_once} files of all clients are being received. {_WAIT}"
-        if self._taken < self._at_once // 2:
+        if self._in_use < self._at_once // 2:
             return None
-        if self._of[whose.upload] >= self._share:
-            return f"{self._of[whose.upload]} files of this upload are being received. {_WAIT}"
-        if self._of[whose.address] >= self._share:
-            return f"{self._of[whose.address]} files from your address are being received. {_WAIT}"
+        if self._of[owner.upload] >= self._share:
+            return f"{self._of[owner.upload]} files of this upload are being received. {_WAIT}"
+        if self._of[owner.address] >= self._share:
+            return f"{self._of[owner.address]} files from your address are being received. {_WAIT}"
         return None
 
 
@@ -166,7 +166,7 @@ class UploadReceiver:
         self._folder = folder
         self._signer = signer
         self._open: dict[_Target, Reception] = {}
-        self._places = UploadSlots()
+        self._slots = UploadSlots()
         self._tasks: set[asyncio.Task[None]] = set()
         self._are_over = asyncio.Event()
         self.spare_blocks = SPARE_BLOCKS
@@ -209,7 +209,7 @@ class UploadReceiver:
         pace = UploadPace(length, now_s, (grant.expires_at_s or 0) - time.time())
         reception = Reception(self, target, whose, incoming, pace, trace)
         # The permit is taken last, so that earlier failures need not return it.
-        self._places.take(whose, None if former is None else former.whose)
+        self._slots.take(whose, None if former is None else former.whose)
         self._open[target] = reception
         if former is not None:
             former.refuse(ServiceError("IN_USE", _REPLACED))
@@ -232,14 +232,14 @@ class UploadReceiver:
         task = asyncio.ensure_future(reception.finish() if finish else reception.give_up())
         self._tasks.add(task)
 
-        def left(task: asyncio.Task[None]) -> None:
+        def on_done(task: asyncio.Task[None]) -> None:
             # The blocks are in memory until the disk has their content, so they are returned here.
             self._tasks.discard(task)
             self.spare_blocks += reception.spare_blocks
             if has_place:
-                self._places.give_back(reception.whose)
+                self._slots.give_back(reception.whose)
 
-        task.add_done_callback(left)
+        task.add_done_callback(on_done)
 
     def drop_slow(self) -> None:
         for reception in list(self._open.values()):
@@ -364,12 +364,12 @@ class Reception(asyncio.BufferedProtocol):
         if self._filled == len(self._block) or not self._missing:
             block = self._block
             self._block = self._next_block() if self._missing else None
-            self._incoming.write(block[: self._filled], lambda: self._written(block))
+            self._incoming.write(block[: self._filled], lambda: self._on_block_written(block))
             self._filled = 0
         if not self._missing:
             self._end(finish=True)
 
-    def _written(self, block: memoryview) -> None:
+    def _on_block_written(self, block: memoryview) -> None:
         if self._is_over:
             return
         if self._incoming.failure is not None:

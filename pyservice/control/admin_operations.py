@@ -336,7 +336,7 @@ _log = get_logger("feeder")
 
 
 class OrphanClient(Protocol):
-    async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
+    async def held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
 
 
@@ -356,7 +356,7 @@ class OrphanedNamespaces:
     async def all(self) -> list[feed_pb2.HeldConfiguration]:
         """Returns the orphaned namespaces. Raises CONTROL_PLANE_UNAVAILABLE."""
         try:
-            answer = await self.client.held(feed_pb2.HeldRequest())
+            answer = await self.client.held_configurations(feed_pb2.HeldRequest())
         except DataPlaneUnavailable:
             raise _unreachable() from None
         async with self.database.read() as tx:

@@ -194,7 +194,7 @@ class FeedClient(Protocol):
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
-    async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
+    async def held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
 
 
 class Feeder:
@@ -359,7 +359,9 @@ class Feeder:
 
     async def _poll_held(self) -> None:
         self._holdings.begin_read()
-        if self._holdings.has_lost_state(await self._client.held(feed_pb2.HeldRequest())):
+        if self._holdings.has_lost_state(
+            await self._client.held_configurations(feed_pb2.HeldRequest())
+        ):
             self._is_resync_needed.set()
 
     async def _compare_records(self) -> None:
@@ -380,7 +382,7 @@ class Feeder:
 
     async def _compare(self) -> None:
         self._holdings.begin_read()
-        answer = await self._client.held(feed_pb2.HeldRequest())
+        answer = await self._client.held_configurations(feed_pb2.HeldRequest())
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
         self._is_connected.set()

@@ -57,14 +57,14 @@ class LobbyExportOperations:
         database: Database,
         objects: Objects,
         ids: RecordIds,
-        recorded: LobbyRecordLookup,
+        record_lookup: LobbyRecordLookup,
         node: LocalRuns,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._database = database
         self._objects = objects
         self._ids = ids
-        self._recorded = recorded
+        self._record_lookup = record_lookup
         self._node = node
         self._now_ms = clock_ms
         self._threads = FairThreadPool(1, "exports")
@@ -77,7 +77,7 @@ class LobbyExportOperations:
     async def lobby_logs(
         self, request: pb.ExportLobbyLogsRequest, caller: Caller
     ) -> pb.ExportLobbyLogsResponse:
-        row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
+        row = await self._record_lookup.find_in_game(caller, request.game_id, request.lobby_id)
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
         stream = cast(LogStream, request.stream)

@@ -292,7 +292,7 @@ _FAILURES: Final = {"start_timeout": "START_TIMEOUT", "silent": "SILENT", "unkno
 class LobbyRecordOperations:
     database: Database
     client: FactsClient
-    recorded: LobbyRecordLookup
+    record_lookup: LobbyRecordLookup
     started_ms: Callable[[str], int | None]
     clock_ms: Callable[[], int] = now_ms
 
@@ -323,7 +323,7 @@ class LobbyRecordOperations:
                 runs = await lobbies.find_ended_runs(tx, [request.lobby_id])
             return None if row is None else (row, runs, namespace.version_id)
 
-        found = await self.recorded.find(request.lobby_id, read)
+        found = await self.record_lookup.find(request.lobby_id, read)
         if found is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
         row, runs, version_id = found

@@ -30,13 +30,13 @@ class ProcessLogOperations:
         self,
         database: Database,
         topics: Topics,
-        recorded: LobbyRecordLookup,
+        record_lookup: LobbyRecordLookup,
         folder_of: Callable[[str], Path],
         follow: Callable[[str, int], None],
     ) -> None:
         self._database = database
         self._topics = topics
-        self._recorded = recorded
+        self._record_lookup = record_lookup
         self._folder_of = folder_of
         self._follow = follow
         self._logs = LogReader()
@@ -60,7 +60,7 @@ class ProcessLogOperations:
     async def of_lobby(
         self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
     ) -> logs_pb2.GetLobbyLogsResponse | WaitForChange:
-        row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
+        row = await self._record_lookup.find_in_game(caller, request.game_id, request.lobby_id)
         answer = logs_pb2.GetLobbyLogsResponse()
         parked = await self._read(answer, row.lobby_id, request, caller.call)
         return parked or answer

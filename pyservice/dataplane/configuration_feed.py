@@ -58,10 +58,10 @@ def retain_versions(
     live_versions: LiveVersions,
     now_ms: int,
 ) -> RetainedVersions:
-    """Returns the versions of the stored configuration `held` to keep when `configuration` replaces
+    """Returns the versions of the stored configuration `held_configurations` to keep when `configuration` replaces
     it.
 
-    These are the versions with lobbies, and the current version of `held`, which can get new
+    These are the versions with lobbies, and the current version of `held_configurations`, which can get new
     lobbies until the replacement. `now_ms` becomes the retirement time of the current version.
     """
     if held is None:
@@ -104,7 +104,7 @@ def retention_problems(
 ) -> Iterator[Finding]:
     """Yields a problem for too many retained versions, and for too many bytes of them.
 
-    Checks nothing if `held`, the stored configuration, already retains all these versions.
+    Checks nothing if `held_configurations`, the stored configuration, already retains all these versions.
     """
     before = {one.version_id for one in held.retained_versions} if held else set()
     if {one.version_id for one in retention.versions} <= before:
@@ -205,7 +205,7 @@ class ConfigurationFeed:
         require_valid(request)
         return await asyncio.shield(self._remove(request))
 
-    async def held(self, request: pb.HeldRequest) -> pb.HeldResponse:
+    async def held_configurations(self, request: pb.HeldRequest) -> pb.HeldResponse:
         if self._held_response is None:
             self._held_response = pb.HeldResponse(
                 configurations=(

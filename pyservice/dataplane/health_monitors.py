@@ -28,13 +28,13 @@ class DiskReserveMonitor:
         self._folder = folder
         self.reserve_bytes = reserve_bytes
         self.free_bytes = 0
-        self.look()
+        self.measure()
 
     @property
     def is_low(self) -> bool:
         return self.free_bytes < self.reserve_bytes
 
-    def look(self) -> None:
+    def measure(self) -> None:
         stat = os.statvfs(self._folder)
         self.free_bytes = stat.f_bavail * stat.f_frsize
 

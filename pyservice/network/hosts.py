@@ -24,9 +24,11 @@ class AllowedDestinations:
         self._networks = networks
 
     def __call__(self, address: Address) -> bool:
-        meant = _meant(address)
-        is_allowed = any(one in network for network in self._networks for one in (address, meant))
-        return is_allowed or _is_public(meant)
+        embedded = _embedded_ipv4(address)
+        is_allowed = any(
+            one in network for network in self._networks for one in (address, embedded)
+        )
+        return is_allowed or _is_public(embedded)
 
 
 def anywhere(_: Address) -> bool:
@@ -71,7 +73,7 @@ def _last_label(host: str) -> str:
     return host.rstrip(".").rpartition(".")[2]
 
 
-def _meant(address: Address) -> Address:
+def _embedded_ipv4(address: Address) -> Address:
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return IPv4Address(address.packed[-4:])

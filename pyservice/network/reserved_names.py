@@ -44,8 +44,8 @@ def is_header_name(name: str) -> bool:
 
 
 def is_header_of_connection(name: str) -> bool:
-    known = name.lower()
-    return known in HEADERS_OF_A_CONNECTION or known.startswith("proxy-")
+    lower_name = name.lower()
+    return lower_name in HEADERS_OF_A_CONNECTION or lower_name.startswith("proxy-")
 
 
 def is_header_of_requests(name: str) -> bool:

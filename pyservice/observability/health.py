@@ -24,9 +24,9 @@ Conditions = Mapping[str, str | None]
 
 def failed_conditions(conditions: Conditions) -> dict[str, str]:
     return {
-        name: said
-        for name, said in conditions.items()
-        if said is not None and not isinstance(said, Note)
+        name: problem
+        for name, problem in conditions.items()
+        if problem is not None and not isinstance(problem, Note)
     }
 
 
@@ -37,7 +37,7 @@ class Measure(Protocol):
     @property
     def is_low(self) -> bool: ...
 
-    def look(self) -> None: ...
+    def measure(self) -> None: ...
 
     def figures(self) -> Mapping[str, int]: ...
 
@@ -49,7 +49,7 @@ async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) 
     """
     was_low = False
     while True:
-        measure.look()
+        measure.measure()
         if measure.is_low != was_low:
             was_low = measure.is_low
             say = _log.error if was_low else _log.info
@@ -104,13 +104,13 @@ class DescriptorMonitor:
     def __init__(self) -> None:
         self.most = descriptor_limit()
         self.used = 0
-        self.look()
+        self.measure()
 
     @property
     def is_low(self) -> bool:
         return self.used > self.most - descriptor_reserve(self.most)
 
-    def look(self) -> None:
+    def measure(self) -> None:
         # Linux 6.2 and later report the count here.
         self.used = os.stat(_OPEN).st_size or _count()
 

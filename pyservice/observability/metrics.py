@@ -95,7 +95,7 @@ class RayMetrics:
     """
 
     def __init__(self) -> None:
-        self.kept = 0
+        self.stored = 0
         self.dropped = 0
 
 
@@ -152,7 +152,7 @@ class _RayFamilies(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
-            f"{self._prefix}_rays", "Requests with a stored ray.", value=self._metrics.kept
+            f"{self._prefix}_rays", "Requests with a stored ray.", value=self._metrics.stored
         )
         yield CounterMetricFamily(
             f"{self._prefix}_rays_dropped",

@@ -112,12 +112,12 @@ def note(label: str, begin: float, span_id: str | None = None) -> None:
         trace.spans.append((label, span_id, begin, perf_counter()))
 
 
-class Kept(NamedTuple):
+class EndedTrace(NamedTuple):
     trace: Trace
     door: str
     operation: str
     code: str
-    ended: float
+    ended_at: float
     wall_ns: int
     """Offset from `perf_counter` to Unix time, in nanoseconds."""
 
@@ -125,15 +125,15 @@ class Kept(NamedTuple):
 class _Allowance:
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
-        self._left = per_second
+        self._remaining = per_second
         self._until = 0.0
 
     def takes(self) -> bool:
         now = monotonic()
         if now >= self._until:
-            self._until, self._left = now + 1.0, self._per_second
-        self._left -= 1
-        return self._left >= 0
+            self._until, self._remaining = now + 1.0, self._per_second
+        self._remaining -= 1
+        return self._remaining >= 0
 
 
 class Rays:
@@ -161,10 +161,10 @@ class Rays:
         self._is_internal = is_internal
         self._troubles = _Allowance(per_second)
         self._samples = _Allowance(per_second)
-        self._queue: deque[Kept] = deque()
+        self._queue: deque[EndedTrace] = deque()
         self._queued_max = queued_max
         self._until_drawn = _gap()
-        self._are_there = asyncio.Event()
+        self._has_rays = asyncio.Event()
 
     def pass_on(self, trace: Trace) -> str:
         """Returns the traceparent header for a forwarded request.
@@ -176,7 +176,7 @@ class Rays:
             trace.is_drawn = trace.parent_span is not None or self._draws()
         return trace.traceparent(is_sampled=trace.is_drawn)
 
-    def end(self, trace: Trace, door: str, operation: str, code: str, ended: float) -> None:
+    def end(self, trace: Trace, transport: str, operation: str, code: str, ended_at: float) -> None:
         """Ends the record of a request. `code` is OK, CANCELLED or an error code."""
         self._until_drawn -= 1
         if (
@@ -184,12 +184,14 @@ class Rays:
             or trace.parent_span is not None
             or self._until_drawn <= 0
             or trace.is_drawn
-            or ended - trace.started > SLOW_S
+            or ended_at - trace.started > SLOW_S
         ):
-            self._judge(trace, door, operation, code, ended)
+            self._store_if_sampled(trace, transport, operation, code, ended_at)
 
-    def _judge(self, trace: Trace, door: str, operation: str, code: str, ended: float) -> None:
-        is_slow = ended - trace.started > SLOW_S and not trace.is_held
+    def _store_if_sampled(
+        self, trace: Trace, transport: str, operation: str, code: str, ended_at: float
+    ) -> None:
+        is_slow = ended_at - trace.started > SLOW_S and not trace.is_held
         if code not in (OK, CANCELLED) or is_slow:
             allowance = self._troubles
         elif trace.is_drawn or self._is_asked_for(trace) or (not trace.is_passed and self._draws()):
@@ -199,14 +201,14 @@ class Rays:
         if len(self._queue) >= self._queued_max or not allowance.takes():
             self.count.dropped += 1
             return
-        self.count.kept += 1
+        self.count.stored += 1
         trace.game = _game_of(trace)
         trace.namespace_id = self._namespace_of(trace)
         # The queue must not hold messages, which may be whole configurations.
         trace.message = None
         wall_ns = time_ns() - int(perf_counter() * _NS)
-        self._queue.append(Kept(trace, door, operation, code, ended, wall_ns))
-        self._are_there.set()
+        self._queue.append(EndedTrace(trace, transport, operation, code, ended_at, wall_ns))
+        self._has_rays.set()
 
     def _namespace_of(self, trace: Trace) -> bytes:
         caller = trace.caller
@@ -228,74 +230,74 @@ class Rays:
         self._until_drawn = _gap()
         return True
 
-    async def take(self, at_most: int) -> list[Kept]:
-        await self._are_there.wait()
-        return self._taken(at_most)
+    async def take(self, at_most: int) -> list[EndedTrace]:
+        await self._has_rays.wait()
+        return self._dequeue(at_most)
 
-    def take_all(self) -> list[Kept]:
-        return self._taken(len(self._queue))
+    def take_all(self) -> list[EndedTrace]:
+        return self._dequeue(len(self._queue))
 
-    def _taken(self, at_most: int) -> list[Kept]:
-        taken = [self._queue.popleft() for _ in range(min(at_most, len(self._queue)))]
+    def _dequeue(self, at_most: int) -> list[EndedTrace]:
+        batch = [self._queue.popleft() for _ in range(min(at_most, len(self._queue)))]
         if not self._queue:
-            self._are_there.clear()
-        return taken
+            self._has_rays.clear()
+        return batch
 
 
 def _game_of(trace: Trace) -> str:
-    named = getattr(trace.message, "game_id", None)
-    if named is None and trace.caller is not None and trace.caller.call.path is not None:
-        named = trace.caller.call.path.get("game_id")
-    return named or ""
+    game_id = getattr(trace.message, "game_id", None)
+    if game_id is None and trace.caller is not None and trace.caller.call.path is not None:
+        game_id = trace.caller.call.path.get("game_id")
+    return game_id or ""
 
 
 def _gap() -> int:
     return 1 + int(math.log(1.0 - random.random()) / math.log(1.0 - 1.0 / ONE_IN))
 
 
-def span_set(kept: Kept, service: str) -> pb.SpanSet:
-    trace, wall_ns = kept.trace, kept.wall_ns
+def span_set(trace_end: EndedTrace, service: str) -> pb.SpanSet:
+    trace, wall_ns = trace_end.trace, trace_end.wall_ns
 
     def at_ns(moment: float) -> int:
         return int(moment * _NS) + wall_ns
 
-    made = pb.SpanSet(
+    record = pb.SpanSet(
         ray_id=trace.ray_id,
         span_id=trace.span_id,
         parent_span_id=trace.parent_span_id,
         service=service,
-        operation=kept.operation,
-        door=kept.door,
-        code=kept.code,
+        operation=trace_end.operation,
+        door=trace_end.door,
+        code=trace_end.code,
         start_ns=at_ns(trace.started),
-        end_ns=at_ns(kept.ended),
+        end_ns=at_ns(trace_end.ended_at),
         asker=_asker(trace),
         is_passed=trace.is_passed,
     )
     if trace.authorized:
-        made.marks.add(label="authorized", at_ns=at_ns(trace.authorized))
-    made.marks.add(label=f"answered {kept.code}", at_ns=at_ns(kept.ended))
+        record.marks.add(label="authorized", at_ns=at_ns(trace.authorized))
+    record.marks.add(label=f"answered {trace_end.code}", at_ns=at_ns(trace_end.ended_at))
     handler_id = ""
     if trace.handled:
         handler_id = new_span_id()
-        made.spans.add(
+        record.spans.add(
             label="handler",
             span_id=handler_id,
             parent_span_id=trace.span_id,
             start_ns=at_ns(trace.handled),
-            end_ns=at_ns(kept.ended),
+            end_ns=at_ns(trace_end.ended_at),
         )
     for label, span_id, begin, end in sorted(trace.spans, key=lambda span: span[2]):
         is_within_handler = trace.handled and begin >= trace.handled
-        made.spans.add(
+        record.spans.add(
             label=label,
             span_id=span_id or new_span_id(),
             parent_span_id=handler_id if is_within_handler else trace.span_id,
             start_ns=at_ns(begin),
             # A shared call may outlive this request.
-            end_ns=at_ns(min(end, kept.ended)),
+            end_ns=at_ns(min(end, trace_end.ended_at)),
         )
-    return made
+    return record
 
 
 def _asker(trace: Trace) -> pb.Asker | None:
@@ -348,20 +350,20 @@ class RayDelivery:
     async def run(self) -> None:
         """Sends kept rays to the trace collector and queues them for the database, until cancelled."""
         while True:
-            for kept in await self._rays.take(_AT_ONCE):
-                self._deliver(kept)
+            for trace_end in await self._rays.take(_AT_ONCE):
+                self._deliver(trace_end)
             await asyncio.sleep(_GATHER_S)
 
-    def _deliver(self, kept: Kept) -> None:
-        made = span_set(kept, self._rays.service)
+    def _deliver(self, trace_end: EndedTrace) -> None:
+        record = span_set(trace_end, self._rays.service)
         if self._exporter is not None:
-            self._exporter.send(made)
-        if not made.HasField("asker") and not made.is_passed:
+            self._exporter.send(record)
+        if not record.HasField("asker") and not record.is_passed:
             return
         if len(self._waiting) >= self._waiting_max:
             self._waiting.popleft()
             self._rays.count.dropped += 1
-        self._waiting.append(made)
+        self._waiting.append(record)
         self._are_waiting.set()
 
     async def store(self) -> None:
@@ -396,8 +398,8 @@ class RayDelivery:
         """Sends the remaining rays to the trace collector. Waits at most 2 s for it."""
         if self._exporter is None:
             return
-        for kept in self._rays.take_all():
-            self._exporter.send(span_set(kept, self._rays.service))
+        for trace_end in self._rays.take_all():
+            self._exporter.send(span_set(trace_end, self._rays.service))
         # A daemon thread, so that a hanging collector does not block the exit.
         closing = threading.Thread(target=self._exporter.close, name="rays-close", daemon=True)
         closing.start()

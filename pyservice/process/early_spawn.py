@@ -29,11 +29,11 @@ class SpawnedChild:
     It writes to the pipe `ready` when it is ready.
     """
 
-    def __init__(self, role: str, shown: Sequence[str]) -> None:
-        """Starts a child. `shown` has the arguments for process lists such as `ps`. Raises OSError."""
+    def __init__(self, role: str, visible_arguments: Sequence[str]) -> None:
+        """Starts a child. `visible_arguments` has the arguments for process lists such as `ps`. Raises OSError."""
         self.ready, ready_end = os.pipe()
         flags_end, self._flags = os.pipe()
-        command = [sys.executable, "-m", "pyservice", "serve", *shown, f"--role={role}"]
+        command = [sys.executable, "-m", "pyservice", "serve", *visible_arguments, f"--role={role}"]
         try:
             self.process = subprocess.Popen(
                 [*command, f"--child-of={os.getpid()}:{ready_end}", f"{_FLAGS_FROM}{flags_end}"],

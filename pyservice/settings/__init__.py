@@ -72,7 +72,7 @@ SEPARATE_HOST_HINT: Final = (
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
-class _Place(NamedTuple):
+class _UrlSetting(NamedTuple):
     """A URL of the service or its files, with the setting that defines it. `is_given` is False if
     the setting has its default.
     """
@@ -129,40 +129,40 @@ def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list
                 )
 
 
-def _services(settings: Settings, wrong: Set[str]) -> Iterator[_Place]:
+def _services(settings: Settings, wrong: Set[str]) -> Iterator[_UrlSetting]:
     if settings.public_url is not None:
-        yield from _place(("public_url",), settings.public_url)
+        yield from _url_setting(("public_url",), settings.public_url)
     elif wrong.isdisjoint(("http", "public_url")):
-        yield from _listening(("public_url",), settings.http)
-    yield from _place(("hub_url",), settings.hub_url)
+        yield from _listener_url(("public_url",), settings.http)
+    yield from _url_setting(("hub_url",), settings.hub_url)
     if settings.domains.main is not None:
-        yield from _place(("domains", "main"), f"https://{settings.domains.main}")
+        yield from _url_setting(("domains", "main"), f"https://{settings.domains.main}")
 
 
-def _stores(settings: Settings, wrong: Set[str]) -> Iterator[_Place]:
+def _stores(settings: Settings, wrong: Set[str]) -> Iterator[_UrlSetting]:
     if settings.cdn_url is not None:
-        yield from _place(("cdn_url",), settings.cdn_url)
+        yield from _url_setting(("cdn_url",), settings.cdn_url)
     elif settings.feed_file is None and wrong.isdisjoint(("cdn", "cdn_url", "feed_file")):
-        yield from _listening(("cdn_url",), settings.cdn)
+        yield from _listener_url(("cdn_url",), settings.cdn)
     if settings.s3 is not None:
         name = "endpoint" if settings.s3.public_endpoint is None else "public_endpoint"
-        yield from _place(("s3", name), getattr(settings.s3, name))
+        yield from _url_setting(("s3", name), getattr(settings.s3, name))
 
 
-def _place(location: tuple[str, ...], url: str | None) -> Iterator[_Place]:
+def _url_setting(location: tuple[str, ...], url: str | None) -> Iterator[_UrlSetting]:
     try:
         parts = urlsplit(url or "")
         _ = parts.port
     except ValueError:
         return
     if parts.hostname:
-        yield _Place(location, parts)
+        yield _UrlSetting(location, parts)
 
 
-def _listening(location: tuple[str, ...], address: ListenAddress) -> Iterator[_Place]:
+def _listener_url(location: tuple[str, ...], address: ListenAddress) -> Iterator[_UrlSetting]:
     host = "127.0.0.1" if address.host in ANY_HOST else address.host
-    for place in _place(location, f"http://{ListenAddress(host, address.port)}"):
-        yield place._replace(is_given=False)
+    for url_setting in _url_setting(location, f"http://{ListenAddress(host, address.port)}"):
+        yield url_setting._replace(is_given=False)
 
 
 def port_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
@@ -172,8 +172,8 @@ def port_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
         ("runtime.process_ports", runtime.process_ports.numbers),
         ("runtime.host_ports", runtime.host_ports.numbers),
     )
-    for (other, taken), (name, wanted) in itertools.combinations(kinds, 2):
-        first, last = max(taken.start, wanted.start), min(taken.stop, wanted.stop) - 1
+    for (other, other_ports), (name, ports) in itertools.combinations(kinds, 2):
+        first, last = max(other_ports.start, ports.start), min(other_ports.stop, ports.stop) - 1
         if first <= last:
             yield name.split("."), f"has {first}-{last} in common with {other}"
 
@@ -268,9 +268,11 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
         address: ListenAddress = getattr(settings, name)
         if name in wrong or not address.port:
             continue
-        taken = next((other for other, held in listeners if _overlap(held, address)), None)
-        if taken is not None:
-            yield [name], f"{address} is also the address of {taken}"
+        same = next(
+            (other for other, other_address in listeners if _overlap(other_address, address)), None
+        )
+        if same is not None:
+            yield [name], f"{address} is also the address of {same}"
         listeners.append((name, address))
     sockets = [settings.admin_socket, settings.control_http_socket]
     if "domains" not in wrong and "cdn_url" not in wrong and settings.cdn_hosts:
@@ -346,9 +348,9 @@ def _from_file(path: Path, problems: list[Problem]) -> dict[str, Any]:
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for name, value in above.items():
-        held = merged.get(name)
-        if isinstance(held, dict) and isinstance(value, Mapping):
-            value = _merge(held, value)
+        lower = merged.get(name)
+        if isinstance(lower, dict) and isinstance(value, Mapping):
+            value = _merge(lower, value)
         merged[name] = value
     return merged
 

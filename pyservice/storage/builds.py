@@ -90,16 +90,16 @@ async def tags_of(tx: Transaction, build_id: str) -> dict[str, str]:
 
 async def tags_of_game(tx: Transaction, game_id: str) -> dict[str, dict[str, str]]:
     """Returns the tags of the game's builds by build ID. A build without tags has no entry."""
-    found: dict[str, dict[str, str]] = {}
+    tags: dict[str, dict[str, str]] = {}
     for row in await tx.all(_TAGS_OF_GAME, {"game_id": game_id}):
-        found.setdefault(row.build_id, {})[row.name] = row.value
-    return found
+        tags.setdefault(row.build_id, {})[row.name] = row.value
+    return tags
 
 
 async def change_tags(
-    tx: Transaction, build_id: str, set_: Mapping[str, str], removed: Iterable[str]
+    tx: Transaction, build_id: str, set_: Mapping[str, str], removed_names: Iterable[str]
 ) -> None:
-    names = [*set_, *removed]
+    names = [*set_, *removed_names]
     condition = and_(build_tags.c.build_id == build_id, build_tags.c.name.in_(names))
     await tx.run(delete(build_tags).where(condition))
     rows = [{"build_id": build_id, "name": name, "value": value} for name, value in set_.items()]
@@ -110,10 +110,10 @@ async def change_tags(
 async def remove_tags_from_other_builds(
     tx: Transaction, game_id: str, build_id: str, names: Sequence[str]
 ) -> None:
-    others = select(builds.c.build_id).where(
+    other_builds = select(builds.c.build_id).where(
         builds.c.game_id == game_id, builds.c.build_id != build_id
     )
-    condition = and_(build_tags.c.name.in_(names), build_tags.c.build_id.in_(others))
+    condition = and_(build_tags.c.name.in_(names), build_tags.c.build_id.in_(other_builds))
     await tx.run(delete(build_tags).where(condition))
 
 
@@ -137,8 +137,8 @@ async def completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dic
 
     IDs that are not builds of the game are omitted.
     """
-    wanted = list(ids)
-    if not wanted:
+    build_ids = list(ids)
+    if not build_ids:
         return {}
-    rows = await tx.all(_COMPLETENESS, {"game_id": game_id, "ids": wanted})
+    rows = await tx.all(_COMPLETENESS, {"game_id": game_id, "ids": build_ids})
     return {row.build_id: row.complete_ms is not None for row in rows}

@@ -17,7 +17,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from pyservice.storage.database import Values
 
-_KEPT: Final = 500
+_SHAPES_MAX: Final = 500
 _NONE: Final[Mapping[str, Any]] = {}
 
 ArgumentValues = Sequence[Any]
@@ -121,31 +121,31 @@ class StatementCache:
         )
         self._by_shape: OrderedDict[Any, SQLCompiler] = OrderedDict()
 
-    def compiled(self, statement: Executable, values: Values) -> CompiledStatement:
+    def compile(self, statement: Executable, values: Values) -> CompiledStatement:
         if values is None:
-            given: tuple[str, ...] = ()
+            value_names: tuple[str, ...] = ()
         else:
-            given = tuple(values if isinstance(values, Mapping) else values[0])
+            value_names = tuple(values if isinstance(values, Mapping) else values[0])
         own = self._own.get(statement)
         if own is None:
             own = self._own[statement] = {}
-        prepared = own.get(given)
-        if prepared is None:
-            prepared = own[given] = self._prepare(statement, given)
-        return prepared
+        cached = own.get(value_names)
+        if cached is None:
+            cached = own[value_names] = self._prepare(statement, value_names)
+        return cached
 
-    def _prepare(self, statement: Any, given: tuple[str, ...]) -> CompiledStatement:
+    def _prepare(self, statement: Any, value_names: tuple[str, ...]) -> CompiledStatement:
         key = statement._generate_cache_key()
-        compiled = self._compile(statement, key, given)
+        compiled = self._compile(statement, key, value_names)
         # A cached statement of the same shape can have other constants.
         bound = compiled.construct_params(
-            dict.fromkeys(given), None if key is None else key.bindparams
+            dict.fromkeys(value_names), None if key is None else key.bindparams
         )
         arguments = []
         for name in compiled.positiontup or ():
             parameter = compiled.binds[name]
             send = getattr(parameter.type, "send", None)
-            is_given = parameter.key in given
+            is_given = parameter.key in value_names
             arguments.append(
                 StatementArgument(parameter.key, None, send)
                 if is_given
@@ -153,20 +153,23 @@ class StatementCache:
             )
         return CompiledStatement(compiled, arguments)
 
-    def _compile(self, statement: Any, key: Any, given: tuple[str, ...]) -> SQLCompiler:
-        shape = None if key is None else (key.key, given)
-        found = self._by_shape.get(shape)
-        if found is not None:
+    def _compile(self, statement: Any, key: Any, value_names: tuple[str, ...]) -> SQLCompiler:
+        shape = None if key is None else (key.key, value_names)
+        cached = self._by_shape.get(shape)
+        if cached is not None:
             self._by_shape.move_to_end(shape)
-            return found
+            return cached
         compiled: SQLCompiler = statement.compile(
-            dialect=self._dialect, cache_key=key, column_keys=list(given), for_executemany=True
+            dialect=self._dialect,
+            cache_key=key,
+            column_keys=list(value_names),
+            for_executemany=True,
         )
         unbound = compiled.post_compile_params | compiled.literal_execute_params
         if unbound:
             raise TypeError(f"values in the statement text instead of arguments: {unbound}")
         if shape is not None:
             self._by_shape[shape] = compiled
-            if len(self._by_shape) > _KEPT:
+            if len(self._by_shape) > _SHAPES_MAX:
                 self._by_shape.popitem(last=False)
         return compiled

@@ -189,10 +189,10 @@ async def delete_in_batches(
         async with database.write() as tx:
             return await tx.run(statement, {"last": last})
 
-    gone, times = 0, 0
+    deleted, times = 0, 0
     while most is None or times < most:
-        now = await retry_on_conflict(once)
-        gone, times = gone + now, times + 1
-        if now < DELETION_BATCH_ROWS:
+        count = await retry_on_conflict(once)
+        deleted, times = deleted + count, times + 1
+        if count < DELETION_BATCH_ROWS:
             break
-    return gone
+    return deleted

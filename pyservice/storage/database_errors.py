@@ -84,14 +84,14 @@ def database_unavailable() -> ServiceError:
 
 
 def _sqlite_code(error: BaseException) -> int | None:
-    said = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(said, "sqlite_errorcode", None)
+    driver_error = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(driver_error, "sqlite_errorcode", None)
 
 
 def sqlstate(error: BaseException) -> str:
     """Returns the SQLSTATE code of an error, or an empty text for an error without such a code."""
-    said = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(said, "sqlstate", None) or ""
+    driver_error = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(driver_error, "sqlstate", None) or ""
 
 
 def _is_of_asyncpg(error: BaseException) -> bool:

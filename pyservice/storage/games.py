@@ -112,9 +112,9 @@ async def add_version(tx: Transaction, new: NewVersion) -> None:
     values = new._asdict()
     build_ids = values.pop("build_ids")
     await tx.run(_ADD_VERSION, values)
-    named = [{"version_id": new.version_id, "build_id": one} for one in sorted(build_ids)]
-    if named:
-        await tx.run(_ADD_BUILDS, named)
+    rows = [{"version_id": new.version_id, "build_id": one} for one in sorted(build_ids)]
+    if rows:
+        await tx.run(_ADD_BUILDS, rows)
 
 
 async def find_version_with_game(tx: Transaction, game: str, version_id: str) -> Record | None:

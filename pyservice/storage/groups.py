@@ -101,10 +101,10 @@ async def ids_of_identity(tx: Transaction, identity_id: str) -> list[str]:
 
 
 async def ids_of_identities(tx: Transaction, identity_ids: Collection[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {identity_id: [] for identity_id in identity_ids}
-    for row in await tx.all(_IDS_OF_IDENTITIES, {"identity_ids": list(found)}):
-        found[row.identity_id].append(row.group_id)
-    return found
+    group_ids: dict[str, list[str]] = {identity_id: [] for identity_id in identity_ids}
+    for row in await tx.all(_IDS_OF_IDENTITIES, {"identity_ids": list(group_ids)}):
+        group_ids[row.identity_id].append(row.group_id)
+    return group_ids
 
 
 async def is_member(tx: Transaction, group_id: str, identity_id: str) -> bool:

@@ -60,8 +60,8 @@ class DiskReserve:
                 self._reserved_bytes -= length
 
     def _refuse(self, length: int) -> None:
-        about = os.statvfs(self._folder)
-        if about.f_bavail * about.f_frsize - length < self._reserve_bytes:
+        file_system = os.statvfs(self._folder)
+        if file_system.f_bavail * file_system.f_frsize - length < self._reserve_bytes:
             raise ServiceError("STORAGE_FULL")
 
 
@@ -97,7 +97,7 @@ class UploadWriter:
         path: Path,
         length: int,
         threads: ThreadPoolExecutor,
-        place: Callable[[Path], None],
+        publish: Callable[[Path], None],
         reserve: Callable[[int], AbstractContextManager[None]],
     ) -> None:
         """Creates the writer of an upload of `length` bytes.
@@ -108,7 +108,7 @@ class UploadWriter:
         self.length = length
         self._path = path
         self._threads = threads
-        self._place = place
+        self._publish = publish
         self._reserve = reserve
         self._loop = asyncio.get_running_loop()
         self._blocks: deque[tuple[memoryview, Callable[[], None]]] = deque()
@@ -140,7 +140,7 @@ class UploadWriter:
             await self._wait_for_thread()
             if self.failure is not None:
                 raise self.failure
-            await self._loop.run_in_executor(self._threads, self._sync_and_place)
+            await self._loop.run_in_executor(self._threads, self._sync_and_publish)
         except BaseException as error:
             await self.abort()
             if isinstance(error, OSError) and is_disk_full(error):
@@ -194,7 +194,7 @@ class UploadWriter:
             finally:
                 self._loop.call_soon_threadsafe(when_written)
 
-    def _sync_and_place(self) -> None:
+    def _sync_and_publish(self) -> None:
         if self._file is None:
             self._write()
         assert self._file is not None
@@ -203,7 +203,7 @@ class UploadWriter:
         os.fsync(self._file)
         os.close(self._file)
         self._file = None
-        self._place(self._path)
+        self._publish(self._path)
 
     def _discard(self) -> None:
         if self._file is not None:
@@ -223,7 +223,7 @@ def _write_all(file: int, block: memoryview) -> None:
 READ_BYTES: Final = 256 << 10
 _HASH_BYTES: Final = 1 << 20
 _STEP_BYTES: Final = 32 << 20
-_PORTION: Final = 1000
+_BATCH_SIZE: Final = 1000
 _ATTEMPTS: Final = 8
 _Result = TypeVar("_Result")
 
@@ -301,9 +301,9 @@ class FolderBlobStore:
 
     async def pending(self) -> AsyncIterator[list[PendingBlob]]:
         names = await self.names("pending")
-        for first in range(0, len(names), _PORTION):
-            portion = names[first : first + _PORTION]
-            yield await self._run(lambda portion=portion: self._dated(portion))  # type: ignore[misc]
+        for first in range(0, len(names), _BATCH_SIZE):
+            batch = names[first : first + _BATCH_SIZE]
+            yield await self._run(lambda portion=batch: self._pending_blobs(portion))  # type: ignore[misc]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
         """Removes empty folders that are older than `older_than_s`. Later writes create them again."""
@@ -320,12 +320,12 @@ class FolderBlobStore:
         self._make_folder(self._folder / "incoming")
         self._disk_reserve.require_space(grant.length)
 
-        def place(path: Path) -> None:
+        def publish(path: Path) -> None:
             self._refuse_kept(grant)
             self._move(path, self._folder / f"pending/{grant.key}.{grant.offset}", is_synced=True)
 
         path = self._folder / "incoming" / secrets.token_hex(16)
-        return UploadWriter(path, grant.length, self._writers, place, self._disk_reserve.reserve)
+        return UploadWriter(path, grant.length, self._writers, publish, self._disk_reserve.reserve)
 
     def _refuse_kept(self, grant: UrlGrant) -> None:
         for name in (grant.key, f"{grant.key}.{grant.offset}"):
@@ -405,22 +405,22 @@ class FolderBlobStore:
 
     def _drop_old(self, before_s: float) -> None:
         bare = []
-        for place in ("pending", "kept"):
-            for where, _, files in os.walk(self._folder / place):
-                if not files and where != f"{self._folder}/{place}":
+        for folder in ("pending", "kept"):
+            for path, _, files in os.walk(self._folder / folder):
+                if not files and path != f"{self._folder}/{folder}":
                     with contextlib.suppress(FileNotFoundError):
-                        bare.append((where, os.stat(where).st_mtime))
-        for where, modified_s in reversed(bare):
+                        bare.append((path, os.stat(path).st_mtime))
+        for path, modified_s in reversed(bare):
             if modified_s < before_s:
                 with contextlib.suppress(OSError):
-                    os.rmdir(where)
+                    os.rmdir(path)
 
     def _walk(self, folder: str) -> Iterator[str]:
         for where, _, files in os.walk(self._folder / folder):
             inside = Path(where).relative_to(self._folder).as_posix()
             yield from (f"{inside}/{name}" for name in files if not name.startswith("."))
 
-    def _dated(self, names: Sequence[str]) -> list[PendingBlob]:
+    def _pending_blobs(self, names: Sequence[str]) -> list[PendingBlob]:
         dated = []
         for name in names:
             with contextlib.suppress(FileNotFoundError):

@@ -169,14 +169,14 @@ class ObjectWriter:
         self._write_blob = write
         self._name = name
         self._on_commit = on_commit
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._buffer: list[bytes] = []
+        self._buffer_bytes = 0
         self._lengths: list[int] = []
 
     async def write(self, content: bytes) -> None:
-        self._held.append(content)
-        self._held_bytes += len(content)
-        if self._held_bytes >= _PIECE_BYTES:
+        self._buffer.append(content)
+        self._buffer_bytes += len(content)
+        if self._buffer_bytes >= _PIECE_BYTES:
             await self._write_piece()
 
     async def commit(self) -> None:
@@ -185,8 +185,8 @@ class ObjectWriter:
         self._on_commit(sum(self._lengths))
 
     async def _write_piece(self) -> None:
-        piece = b"".join(self._held)
-        self._held, self._held_bytes = [], 0
+        piece = b"".join(self._buffer)
+        self._buffer, self._buffer_bytes = [], 0
         await self._write_blob(f"{self._name}.{sum(self._lengths)}", piece)
         self._lengths.append(len(piece))
 
@@ -255,34 +255,36 @@ class Objects:
         """
         for upload in uploads:
             _check(upload.key)
-        wanted = [
+        expected = [
             _PartMove(
-                f"pending/{upload.key}.{part.byte_offset}", _kept(upload, part), part.content_length
+                f"pending/{upload.key}.{part.byte_offset}",
+                _kept_name(upload, part),
+                part.content_length,
             )
             for upload in uploads
             for part in upload.parts
         ]
-        moves = await self._moves(wanted)
+        moves = await self._moves(expected)
         await self._blobs.keep([(move.pending, move.kept) for move in moves])
         # A part of another length can arrive after the first check. Kept parts no longer change.
-        if self._blobs.takes_any_length and await self._differing(moves):
+        if self._blobs.takes_any_length and await self._count_differing(moves):
             await self._blobs.forget([move.kept for move in moves])
-            raise _incomplete(len(moves), len(wanted))
+            raise _incomplete(len(moves), len(expected))
         for upload in uploads:
             if len(upload.parts) > 1:
                 lengths = [part.content_length for part in upload.parts]
                 await self._blobs.write(f"kept/{upload.key}.parts", encode_manifest(lengths))
 
-    async def _moves(self, wanted: Sequence[_PartMove]) -> list[_PartMove]:
-        lengths = await self._blobs.lengths([move.pending for move in wanted])
-        found = list(zip(wanted, lengths, strict=True))
+    async def _moves(self, expected: Sequence[_PartMove]) -> list[_PartMove]:
+        lengths = await self._blobs.lengths([move.pending for move in expected])
+        pairs = list(zip(expected, lengths, strict=True))
         # An interrupted completion can have kept some parts.
-        absent = [move for move, length in found if length != move.length]
-        if missing := await self._differing(absent):
-            raise _incomplete(missing, len(wanted))
-        return [move for move, length in found if length == move.length]
+        absent = [move for move, length in pairs if length != move.length]
+        if missing := await self._count_differing(absent):
+            raise _incomplete(missing, len(expected))
+        return [move for move, length in pairs if length == move.length]
 
-    async def _differing(self, moves: Sequence[_PartMove]) -> int:
+    async def _count_differing(self, moves: Sequence[_PartMove]) -> int:
         if not moves:
             return 0
         lengths = await self._blobs.lengths([move.kept for move in moves])
@@ -291,11 +293,11 @@ class Objects:
     def writer(self, key: str) -> ObjectWriter:
         _check(key)
 
-        def kept(size: int) -> None:
+        def count(size: int) -> None:
             self.counts.puts += 1
             self.counts.put_bytes += size
 
-        return ObjectWriter(self._blobs.write, f"kept/{key}", kept)
+        return ObjectWriter(self._blobs.write, f"kept/{key}", count)
 
     async def stat(self, key: str) -> int | None:
         _check(key)
@@ -371,8 +373,8 @@ class Objects:
         """
         oldest_s = time.time() - older_than_s
         count = 0
-        async for portion in self._blobs.pending():
-            names = [found.name for found in portion if found.modified_s < oldest_s]
+        async for batch in self._blobs.pending():
+            names = [blob.name for blob in batch if blob.modified_s < oldest_s]
             await self._blobs.forget(names)
             count += len(names)
         await self._blobs.drop_empty_folders(older_than_s)
@@ -388,7 +390,7 @@ def is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
 
 
-def _kept(upload: PendingObject, part: Part) -> str:
+def _kept_name(upload: PendingObject, part: Part) -> str:
     if len(upload.parts) == 1:
         return f"kept/{upload.key}"
     return f"kept/{upload.key}.{part.byte_offset}"

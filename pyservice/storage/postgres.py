@@ -47,12 +47,12 @@ class _Compiler(ListParameterCompiler, PGCompiler_asyncpg):
         return self._any(binary, several, "<> ALL", **kw)
 
     def _any(
-        self, binary: BinaryExpression[Any], several: BindParameter[Any], operator: str, **kw: Any
+        self, binary: BinaryExpression[Any], parameter: BindParameter[Any], operator: str, **kw: Any
     ) -> str:
         # The type has no column length, because a cast to it would truncate values and find wrong
         # rows.
-        several.type = ARRAY(type(binary.left.type)())
-        return f"{self.process(binary.left, **kw)} {operator} ({self.process(several, **kw)})"
+        parameter.type = ARRAY(type(binary.left.type)())
+        return f"{self.process(binary.left, **kw)} {operator} ({self.process(parameter, **kw)})"
 
 
 class _Dialect(PGDialect_asyncpg):
@@ -125,7 +125,7 @@ class PostgresConnections:
         self.in_use = 0
         self.finished_transactions = 0
 
-    async def begun(self, begin: str | None) -> Any:
+    async def acquire(self, begin: str | None) -> Any:
         """Returns a connection on which the statement `begin` has run, if `begin` is set.
 
         Raises OVERLOADED if no connection becomes free in time.
@@ -134,14 +134,14 @@ class PostgresConnections:
         self.in_use += 1
         try:
             with translate_database_errors:
-                return await self._begun(begin)
+                return await self._acquire(begin)
         except BaseException as error:
             self.in_use -= 1
             if is_full and _is_hung(error):
                 raise ServiceError("OVERLOADED") from None
             raise
 
-    async def _begun(self, begin: str | None) -> Any:
+    async def _acquire(self, begin: str | None) -> Any:
         await self._pool
         is_retry = False
         while True:
@@ -241,8 +241,8 @@ def report_unusable_server(url: str) -> Iterator[None]:
         remedy = _remedy(sqlstate(error), url)
         if remedy is None:
             raise
-        said = str(getattr(error, "orig", error)).split("\n")[0]
-        raise DatabaseUnusable(f"the PostgreSQL server says: {said}: {remedy}") from error
+        message = str(getattr(error, "orig", error)).split("\n")[0]
+        raise DatabaseUnusable(f"the PostgreSQL server says: {message}: {remedy}") from error
 
 
 def _remedy(state: str, url: str) -> str | None:
@@ -289,7 +289,7 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def _transaction(self, begin: str | None) -> AsyncIterator[Transaction]:
-        connection = await self._connections.begun(begin)
+        connection = await self._connections.acquire(begin)
         if begin is None:
             tx: _PostgresTransaction = _AutocommitReads(
                 connection, self._statements, self._connections
@@ -348,15 +348,15 @@ class _PostgresTransaction(CommitCallbacks):
     async def commit(self) -> None:
         """Commits. If the connection is lost here, it is unknown whether the commit took effect."""
         try:
-            said = await self.connection.execute("COMMIT")
+            command_tag = await self.connection.execute("COMMIT")
         finally:
             self.run_commit_callbacks()
-        if said != "COMMIT":
+        if command_tag != "COMMIT":
             # PostgreSQL answers a COMMIT with ROLLBACK after a failed statement.
-            raise RuntimeError(f"a statement failed, so nothing was committed: {said}")
+            raise RuntimeError(f"a statement failed, so nothing was committed: {command_tag}")
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
-        compiled = self._statements.compiled(statement, values)
+        compiled = self._statements.compile(statement, values)
         with translate_database_errors:
             return await self._fetch(compiled.text, compiled.argument_values(values))
 
@@ -369,7 +369,7 @@ class _PostgresTransaction(CommitCallbacks):
         return rows[0] if rows else None
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        compiled = self._statements.compiled(statement, values)
+        compiled = self._statements.compile(statement, values)
         if isinstance(values, list | tuple):
             with translate_database_errors:
                 await self.connection.executemany(
@@ -377,11 +377,11 @@ class _PostgresTransaction(CommitCallbacks):
                 )
             return len(values)
         with translate_database_errors:
-            said: str = await self.connection.execute(
+            command_tag: str = await self.connection.execute(
                 compiled.text, *compiled.argument_values(values)
             )
         # Examples of the command tag: INSERT 0 1, UPDATE 3, CREATE TABLE.
-        count = said.rpartition(" ")[2]
+        count = command_tag.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
 

@@ -52,10 +52,10 @@ async def of_ray(tx: Transaction, ray_id: str, since_ms: int, at_most: int) -> S
 
 
 async def add(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    found = await tx.all(_THERE, {"ray_ids": list({row["ray_id"] for row in rows})})
-    there = {(row.ray_id, row.span_id) for row in found}
+    rows_of_rays = await tx.all(_THERE, {"ray_ids": list({row["ray_id"] for row in rows})})
+    stored = {(row.ray_id, row.span_id) for row in rows_of_rays}
     new = {(row["ray_id"], row["span_id"]): row for row in rows}
-    missing = [row for key, row in new.items() if key not in there]
+    missing = [row for key, row in new.items() if key not in stored]
     if missing:
         await tx.run(_ADD, missing)
 

@@ -69,16 +69,16 @@ class S3BlobStore:
         self._permits = asyncio.Semaphore(_AT_ONCE)
 
     def _open(self, endpoint: str | None) -> S3Store:
-        about = self._settings
-        options: dict[str, Any] = {"region": about.region}
+        settings = self._settings
+        options: dict[str, Any] = {"region": settings.region}
         if endpoint:
             options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
-        if about.access_key_id:
-            options["access_key_id"] = about.access_key_id
-            options["secret_access_key"] = about.secret_access_key
+        if settings.access_key_id:
+            options["access_key_id"] = settings.access_key_id
+            options["secret_access_key"] = settings.secret_access_key
         return S3Store(
-            about.bucket,
-            prefix=about.prefix or None,
+            settings.bucket,
+            prefix=settings.prefix or None,
             client_options={
                 "allow_http": bool(endpoint and endpoint.startswith("http://")),
                 "connect_timeout": _CONNECT_TIMEOUT,
@@ -134,8 +134,8 @@ class S3BlobStore:
         if start >= end:
             return
         with _translate_store_errors():
-            found = await obstore.get_async(self._store, name, options={"range": (start, end)})
-            async for block in found.stream(min_chunk_size=READ_BYTES):
+            response = await obstore.get_async(self._store, name, options={"range": (start, end)})
+            async for block in response.stream(min_chunk_size=READ_BYTES):
                 yield bytes(block)
 
     async def digest(self, pieces: Sequence[tuple[str, int]], run: RunStep) -> str:
@@ -146,18 +146,17 @@ class S3BlobStore:
         return state.hexdigest()
 
     async def names(self, folder: str) -> list[str]:
-        found: list[str] = []
+        paths: list[str] = []
         with _translate_store_errors():
-            async for portion in obstore.list(self._store, prefix=folder, chunk_size=_BULK):
-                found += [entry["path"] for entry in portion]
-        return found
+            async for page in obstore.list(self._store, prefix=folder, chunk_size=_BULK):
+                paths += [entry["path"] for entry in page]
+        return paths
 
     async def pending(self) -> AsyncIterator[list[PendingBlob]]:
         with _translate_store_errors():
-            async for portion in obstore.list(self._store, prefix="pending", chunk_size=_BULK):
+            async for page in obstore.list(self._store, prefix="pending", chunk_size=_BULK):
                 yield [
-                    PendingBlob(entry["path"], entry["last_modified"].timestamp())
-                    for entry in portion
+                    PendingBlob(entry["path"], entry["last_modified"].timestamp()) for entry in page
                 ]
 
     async def drop_empty_folders(self, older_than_s: float) -> None: ...

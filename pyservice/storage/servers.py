@@ -99,15 +99,15 @@ async def is_build_in_use(tx: Transaction, build_id: str) -> bool:
 
 
 async def taken_host_ports(
-    tx: Transaction, wanted: Collection[tuple[bool, int]]
+    tx: Transaction, requested: Collection[tuple[bool, int]]
 ) -> set[tuple[bool, int]]:
-    if not wanted:
+    if not requested:
         return set()
     ports = select(server_host_ports).where(
-        server_host_ports.c.port.in_([port for _, port in wanted])
+        server_host_ports.c.port.in_([port for _, port in requested])
     )
     rows = await tx.all(ports)
-    return {(row.is_datagram, row.port) for row in rows} & set(wanted)
+    return {(row.is_datagram, row.port) for row in rows} & set(requested)
 
 
 async def request_stop(tx: Transaction, server_id: str, now_ms: int, timeout_ms: int) -> None:

@@ -15,7 +15,7 @@ PREFIX: Final = "/.objects/"
 _LABEL: Final = b"hosting object url 1"
 _PARAMETER: Final = re.compile(r"([a-z]+)=([A-Za-z0-9._~%-]*)")
 _NUMBER: Final = re.compile(r"(?:0|[1-9][0-9]{0,18})")
-_KNOWN: Final = {
+_ALLOWED_PARAMETERS: Final = {
     "PUT": frozenset({"offset", "length", "expires"}),
     "GET": frozenset({"expires", "filename", "type"}),
 }
@@ -42,14 +42,14 @@ class UrlGrant(NamedTuple):
     content_type: str | None = None
 
     def parameters(self) -> list[tuple[str, str]]:
-        said = [] if self.expires_at_s is None else [("expires", str(self.expires_at_s))]
+        pairs = [] if self.expires_at_s is None else [("expires", str(self.expires_at_s))]
         if self.method == "PUT":
-            return [*said, ("offset", str(self.offset)), ("length", str(self.length))]
+            return [*pairs, ("offset", str(self.offset)), ("length", str(self.length))]
         if self.filename is not None:
-            said.append(("filename", self.filename))
+            pairs.append(("filename", self.filename))
         if self.content_type is not None:
-            said.append(("type", self.content_type))
-        return said
+            pairs.append(("type", self.content_type))
+        return pairs
 
 
 class RetiredKey(NamedTuple):
@@ -66,17 +66,17 @@ class UrlSigner:
     def __init__(
         self,
         key: bytes,
-        ended: Sequence[RetiredKey] = (),
+        retired: Sequence[RetiredKey] = (),
         is_lasting: Callable[[str], bool] = lambda key: False,
     ) -> None:
         self._is_lasting = is_lasting
-        self.take(key, ended)
+        self.take(key, retired)
 
-    def take(self, key: bytes, ended: Sequence[RetiredKey]) -> None:
-        if any(len(secret) < 32 for secret in (key, *(one.secret for one in ended))):
+    def take(self, key: bytes, retired: Sequence[RetiredKey]) -> None:
+        if any(len(secret) < 32 for secret in (key, *(one.secret for one in retired))):
             raise ValueError("a signing key has at least 32 bytes")
         self._key = key
-        self._ended = tuple(ended)
+        self._retired = tuple(retired)
 
     def target(self, grant: UrlGrant) -> str:
         parameters = grant.parameters()
@@ -89,20 +89,20 @@ class UrlSigner:
 
         `path` is the path as the client sent it.
         """
-        grant, given = _read("GET" if method == "HEAD" else method, path, query)
+        grant, signature = _read("GET" if method == "HEAD" else method, path, query)
         parameters = grant.parameters()
-        is_good = hmac.compare_digest(_signature(self._key, grant, parameters), given)
-        for ended in self._ended:
-            is_it = hmac.compare_digest(_signature(ended.secret, grant, parameters), given)
-            is_good |= is_it and self._is_left(grant, ended)
+        is_good = hmac.compare_digest(_signature(self._key, grant, parameters), signature)
+        for retired in self._retired:
+            is_it = hmac.compare_digest(_signature(retired.secret, grant, parameters), signature)
+            is_good |= is_it and self._outlives_key(grant, retired)
         if not is_good or (grant.expires_at_s is not None and now_s >= grant.expires_at_s):
             raise InvalidSignature
         return grant
 
-    def _is_left(self, grant: UrlGrant, ended: RetiredKey) -> bool:
+    def _outlives_key(self, grant: UrlGrant, retired: RetiredKey) -> bool:
         if grant.expires_at_s is None:
             return self._is_lasting(grant.key)
-        return grant.expires_at_s <= ended.until_s
+        return grant.expires_at_s <= retired.until_s
 
 
 @lru_cache(1_000)
@@ -112,41 +112,45 @@ def _quoted(value: str) -> str:
 
 
 def _signature(key: bytes, grant: UrlGrant, parameters: Sequence[tuple[str, str]]) -> str:
-    said = [_LABEL]
+    pieces = [_LABEL]
     for word in (grant.method, grant.key, *map("=".join, parameters)):
         # Length prefixes make the encoding injective.
         encoded = word.encode()
-        said += (len(encoded).to_bytes(4, "big"), encoded)
-    digest = hmac.digest(key, b"".join(said), "sha256")
+        pieces += (len(encoded).to_bytes(4, "big"), encoded)
+    digest = hmac.digest(key, b"".join(pieces), "sha256")
     return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def _read(method: str, path: str, query: bytes) -> tuple[UrlGrant, str]:
-    known = _KNOWN.get(method)
-    if known is None or not path.startswith(PREFIX) or len(query) > 4096:
+    allowed = _ALLOWED_PARAMETERS.get(method)
+    if allowed is None or not path.startswith(PREFIX) or len(query) > 4096:
         raise InvalidSignature
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in query.decode("latin-1").split("&"):
         match = _PARAMETER.fullmatch(pair)
-        if match is None or match[1] in said:
+        if match is None or match[1] in values:
             raise InvalidSignature
         try:
-            said[match[1]] = unquote_to_bytes(match[2]).decode()
+            values[match[1]] = unquote_to_bytes(match[2]).decode()
         except UnicodeDecodeError:
             raise InvalidSignature from None
-    given = said.pop("signature", "")
-    if not given.isascii() or not known.issuperset(said):
+    signature = values.pop("signature", "")
+    if not signature.isascii() or not allowed.issuperset(values):
         raise InvalidSignature
     key = path.removeprefix(PREFIX)
     if method == "PUT":
-        numbers = {name: _number(said.get(name)) for name in ("expires", "offset", "length")}
+        numbers = {name: _number(values.get(name)) for name in ("expires", "offset", "length")}
         grant = UrlGrant("PUT", key, numbers["expires"], numbers["length"], numbers["offset"])
     else:
-        expires_at_s = _number(said["expires"]) if "expires" in said else None
+        expires_at_s = _number(values["expires"]) if "expires" in values else None
         grant = UrlGrant(
-            "GET", key, expires_at_s, filename=said.get("filename"), content_type=said.get("type")
+            "GET",
+            key,
+            expires_at_s,
+            filename=values.get("filename"),
+            content_type=values.get("type"),
         )
-    return grant, given
+    return grant, signature
 
 
 def _number(text: str | None) -> int:

@@ -88,14 +88,14 @@ class _Compiler(ListParameterCompiler, SQLiteCompiler):
         return self._in_json(binary, several, "NOT IN", **kw)
 
     def _in_json(
-        self, binary: BinaryExpression[Any], several: BindParameter[Any], operator: str, **kw: Any
+        self, binary: BinaryExpression[Any], parameter: BindParameter[Any], operator: str, **kw: Any
     ) -> str:
         is_bytes = isinstance(binary.left.type, LargeBinary)
-        several.type = _BytesList() if is_bytes else _TextList()
+        parameter.type = _BytesList() if is_bytes else _TextList()
         value = f"{_BYTES_OF_HEX}(value)" if is_bytes else "value"
-        given = self.process(several, **kw)
-        left = self.process(binary.left, **kw)
-        return f"{left} {operator} (SELECT {value} FROM json_each({given}))"
+        array = self.process(parameter, **kw)
+        column = self.process(binary.left, **kw)
+        return f"{column} {operator} (SELECT {value} FROM json_each({array}))"
 
 
 class _Dialect(SQLiteDialect_pysqlite):
@@ -113,8 +113,8 @@ def _row_type(names: tuple[str, ...]) -> Any:
 
     The type is cached, because its creation takes longer than ten statements.
     """
-    made = namedtuple("Row", names, rename=True)  # type: ignore[misc]
-    row: Any = made
+    row_type = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+    row: Any = row_type
     row._mapping = property(row._asdict)
     return row
 
@@ -133,11 +133,11 @@ def row_maker(compiled: CompiledStatement, names: Iterable[str]) -> _MakeRow:
         return make
 
     def with_booleans(values: Sequence[Any]) -> Any:
-        changed = list(values)
+        converted = list(values)
         for number in booleans:
-            if changed[number] is not None:
-                changed[number] = bool(changed[number])
-        return make(changed)
+            if converted[number] is not None:
+                converted[number] = bool(converted[number])
+        return make(converted)
 
     return with_booleans
 
@@ -222,7 +222,7 @@ class SqliteConnections:
         self.in_use = 0
         self.finished_transactions = 0
 
-    def begun(self, begin: str | None) -> sqlite3.Connection:
+    def acquire(self, begin: str | None) -> sqlite3.Connection:
         # SQLite would keep writing to a removed or replaced file, and the data would be lost.
         if self._file is not None and self._file != _identity(self._path):
             _log.error(
@@ -276,10 +276,10 @@ class SqliteConnections:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 # Group commit -------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ class SqliteDatabase:
                 await self._commit_open()
             group = self._group
             if group is None:
-                group = self._group = CommitGroup(await self._begun(until))
+                group = self._group = CommitGroup(await self._acquire_writer(until))
                 # The commit runs after all writers that wait now, so that they share one sync.
                 group.work = asyncio.create_task(self._commit(group))
             tx = _SqliteTransaction(group.connection, self._statements, is_begun=True)
@@ -393,10 +393,10 @@ class SqliteDatabase:
         with translate_database_errors:
             await asyncio.shield(group.committed)
 
-    async def _begun(self, until: float) -> sqlite3.Connection:
+    async def _acquire_writer(self, until: float) -> sqlite3.Connection:
         while True:
             try:
-                return self._connections.begun(_WRITE)
+                return self._connections.acquire(_WRITE)
             except DatabaseLocked as error:
                 if asyncio.get_running_loop().time() >= until:
                     _log.error(
@@ -424,7 +424,7 @@ class SqliteDatabase:
             self._connections.give_up(group.connection)
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
-        def begun() -> Result:
+        def run() -> Result:
             engine = create_engine(
                 "sqlite://",
                 creator=lambda: connect(self._path, _LOCKED_TIMEOUT_S),
@@ -438,16 +438,16 @@ class SqliteDatabase:
         async with self._one_writer:
             await self._commit_open()
             with translate_database_errors:
-                return await await_despite_cancel(asyncio.to_thread(begun))
+                return await await_despite_cancel(asyncio.to_thread(run))
 
     def check(self, connection: Connection) -> None:
-        found = {
+        pragmas = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
             for name in ("journal_mode", "synchronous")
         }
-        if found != {"journal_mode": "wal", "synchronous": 2}:
+        if pragmas != {"journal_mode": "wal", "synchronous": 2}:
             raise DatabaseUnusable(
-                f"{self._path}: this file system does not support the write-ahead log of SQLite ({found}): "
+                f"{self._path}: this file system does not support the write-ahead log of SQLite ({pragmas}): "
                 "move data_dir to a local disk, or set database_url"
             )
 
@@ -475,7 +475,7 @@ class _ReadTransaction:
         self._statements = statements
 
     async def __aenter__(self) -> Transaction:
-        self._connection = self._connections.begun(self._begin)
+        self._connection = self._connections.acquire(self._begin)
         is_begun = self._begin is not None
         return _SqliteTransaction(self._connection, self._statements, is_begun=is_begun)
 
@@ -488,7 +488,7 @@ class _SqliteTransaction(CommitCallbacks):
         self, connection: sqlite3.Connection, statements: StatementCache, *, is_begun: bool
     ) -> None:
         super().__init__()
-        self._given = connection
+        self._raw_connection = connection
         self._statements = statements
         self._is_begun = is_begun
 
@@ -499,33 +499,33 @@ class _SqliteTransaction(CommitCallbacks):
         Raises TransactionRolledBack if SQLite rolled the transaction back. Without this check, a
         later statement would commit in a transaction of its own.
         """
-        if self._is_begun and not self._given.in_transaction:
+        if self._is_begun and not self._raw_connection.in_transaction:
             raise TransactionRolledBack("the transaction was rolled back")
-        return self._given
+        return self._raw_connection
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
-        compiled = self._statements.compiled(statement, values)
+        compiled = self._statements.compile(statement, values)
         with translate_database_errors:
             cursor = self._connection.execute(compiled.text, compiled.argument_values(values))
-            found = cursor.fetchall()
-        if not found:
-            return found
+            rows = cursor.fetchall()
+        if not rows:
+            return rows
         make = _maker(compiled, cursor)
-        return [make(row) for row in found]
+        return [make(row) for row in rows]
 
     async def first(self, statement: Executable, values: Values = None) -> Record | None:
-        compiled = self._statements.compiled(statement, values)
+        compiled = self._statements.compile(statement, values)
         with translate_database_errors:
             cursor = self._connection.execute(compiled.text, compiled.argument_values(values))
-            found = cursor.fetchone()
+            row = cursor.fetchone()
             cursor.close()
-        if found is None:
+        if row is None:
             return None
-        made: Record = _maker(compiled, cursor)(found)
-        return made
+        record: Record = _maker(compiled, cursor)(row)
+        return record
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        compiled = self._statements.compiled(statement, values)
+        compiled = self._statements.compile(statement, values)
         with translate_database_errors:
             if isinstance(values, list | tuple):
                 self._connection.executemany(compiled.text, compiled.argument_value_lists(values))

@@ -48,15 +48,15 @@ async def remove(tx: Transaction, caller_key: bytes) -> None:
     await tx.run(delete(idempotent_answers).where(idempotent_answers.c.caller_key == caller_key))
 
 
-async def trim_anonymous(database: Database, kept: int, most: int | None = None) -> int:
-    """Removes all but the newest `kept` responses to callers without a token. Returns the number of
+async def trim_anonymous(database: Database, kept_max: int, most: int | None = None) -> int:
+    """Removes all but the newest `kept_max` responses to callers without a token. Returns the number of
     removed rows.
     """
     async with database.read() as tx:
         greatest = await tx.first(_GREATEST_NUMBER)
     if greatest is None or greatest.number is None:
         return 0
-    return await delete_in_batches(database, _REMOVE_ANONYMOUS, greatest.number - kept, most)
+    return await delete_in_batches(database, _REMOVE_ANONYMOUS, greatest.number - kept_max, most)
 
 
 async def remove_before(database: Database, before_ms: int) -> int:

@@ -268,9 +268,9 @@ async def complete_device_link(
 
 
 async def trim_uncompleted_device_links(
-    database: Database, kept: int, most: int | None = None
+    database: Database, kept_max: int, most: int | None = None
 ) -> int:
-    """Removes uncompleted device links except the newest `kept` ones. Returns the number of removed
+    """Removes uncompleted device links except the newest `kept_max` ones. Returns the number of removed
     links.
     """
     async with database.read() as tx:
@@ -278,7 +278,7 @@ async def trim_uncompleted_device_links(
     if greatest is None or greatest.number is None:
         return 0
     return await delete_in_batches(
-        database, _REMOVE_UNCOMPLETED_LINKS, greatest.number - kept, most
+        database, _REMOVE_UNCOMPLETED_LINKS, greatest.number - kept_max, most
     )
 
 

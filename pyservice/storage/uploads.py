@@ -255,10 +255,10 @@ async def sites_of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
 
 async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:
     """Maps each of the `ids` that is a site of the game to whether its upload is complete."""
-    wanted = list(ids)
-    if not wanted:
+    site_ids = list(ids)
+    if not site_ids:
         return {}
-    rows = await tx.all(_SITE_COMPLETENESS, {"game_id": game_id, "ids": wanted})
+    rows = await tx.all(_SITE_COMPLETENESS, {"game_id": game_id, "ids": site_ids})
     return {row.site_id: row.complete_ms is not None for row in rows}
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.cdn.sites import Address, BadPath, address, decoded
+from pyservice.cdn.sites import Address, BadPath, address, decode_path
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_local_mode_path_names_game_and_namespace(path: str, expected: Address |
 )
 def test_path_tricks_are_rejected(path: str) -> None:
     with pytest.raises(BadPath):
-        decoded(path)
+        decode_path(path)
 
 
 def test_path_is_decoded_once() -> None:
-    assert decoded("/%252e%252e/%2541") == "/%2e%2e/%41"
+    assert decode_path("/%252e%252e/%2541") == "/%2e%2e/%41"

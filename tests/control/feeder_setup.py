@@ -119,7 +119,7 @@ class FedPlane:
 
     async def _held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         self.held_requests += 1
-        answer = await self.feed.held(request)
+        answer = await self.feed.held_configurations(request)
         await self.may_return_held.wait()
         return answer
 

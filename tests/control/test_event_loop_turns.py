@@ -71,13 +71,13 @@ class Turns:
 @contextmanager
 def measured(database: Database) -> Iterator[Turns]:
     turns, of_database = Turns(), cast(Any, database)._statements
-    prepared = of_database.compiled
+    prepared = of_database.compile
 
     def noted(*arguments: Any) -> Any:
         turns.statements += 1
         return prepared(*arguments)
 
-    of_database.compiled = noted
+    of_database.compile = noted
     turns.next_turn()
     sys.setprofile(turns.call)
     try:
@@ -85,7 +85,7 @@ def measured(database: Database) -> Iterator[Turns]:
     finally:
         sys.setprofile(None)
         turns.end()
-        of_database.compiled = prepared
+        of_database.compile = prepared
 
 
 class DataPlane:
@@ -215,7 +215,7 @@ async def test_name_reservation_needs_few_statements(plane: Plane) -> None:
 async def test_version_names_use_an_index(database: Database) -> None:
     assert isinstance(database, SqliteDatabase)
     values = {"game_id": "game", "names": ["0.0.2", "0.0.3"]}
-    statement = database._statements.compiled(games._NAMED, values)
+    statement = database._statements.compile(games._NAMED, values)
 
     def explain(connection: Connection) -> list[str]:
         text = f"EXPLAIN QUERY PLAN {statement.text}"

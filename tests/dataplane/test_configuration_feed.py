@@ -56,7 +56,7 @@ class Plane:
         return (await self.feed.remove(request)).WhichOneof("outcome") or ""
 
     async def held(self) -> dict[str, tuple[int, int]]:
-        answer = await self.feed.held(pb.HeldRequest())
+        answer = await self.feed.held_configurations(pb.HeldRequest())
         return {one.namespace_id: (one.source_epoch, one.revision) for one in answer.configurations}
 
     def display_name(self) -> str | None:
@@ -127,7 +127,7 @@ async def test_greatest_revision_wins_in_any_order(plane: Plane) -> None:
 
 async def test_held_returns_digests_that_survive_a_restart(plane: Plane) -> None:
     async def content(of: Plane) -> bytes:
-        [one] = (await of.feed.held(pb.HeldRequest())).configurations
+        [one] = (await of.feed.held_configurations(pb.HeldRequest())).configurations
         return one.content
 
     await plane.apply(1, 1)

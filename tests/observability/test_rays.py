@@ -17,7 +17,7 @@ from pyservice.observability.metrics import CANCELLED, OK, RayMetrics
 from pyservice.observability.otlp_spans import SpanExporter, spans_of
 from pyservice.observability.rays import (
     ONE_IN,
-    Kept,
+    EndedTrace,
     RayDelivery,
     Rays,
     Trace,
@@ -146,12 +146,12 @@ def test_rays_over_rate_or_queue_limit_are_dropped_and_counted() -> None:
     assert sum(end(rays, a_trace(), "INTERNAL") for _ in range(8)) == 5
     # Requested rays have a separate quota.
     assert end(rays, a_trace(parent_span()))
-    assert (count.kept, count.dropped) == (6, 3)
+    assert (count.stored, count.dropped) == (6, 3)
 
     rays = make_rays(queued_max=2, count=(count := RayMetrics()))
     for _ in range(3):
         fail(rays)
-    assert (count.kept, count.dropped) == (2, 1)
+    assert (count.stored, count.dropped) == (2, 1)
 
 
 def test_times_are_wall_clock_times() -> None:
@@ -178,7 +178,7 @@ def test_shared_span_ends_with_the_request() -> None:
     trace = a_trace()
     ended = perf_counter()
     trace.spans.append(("webhook", None, trace.started, ended + 5.0))
-    spans = span_set(Kept(trace, "http", "find", "DEADLINE_EXCEEDED", ended, 0), "data-plane")
+    spans = span_set(EndedTrace(trace, "http", "find", "DEADLINE_EXCEEDED", ended, 0), "data-plane")
     assert spans.spans[0].end_ns == spans.end_ns
 
 
@@ -191,7 +191,9 @@ def test_collector_spans_form_a_tree_below_the_client_span() -> None:
     trace = a_trace(parent_span())
     trace.handled = perf_counter()
     trace.note("webhook", perf_counter(), "00000000000000aa")
-    spans = span_set(Kept(trace, "http", "find", "NOT_FOUND", perf_counter(), 0), "data-plane")
+    spans = span_set(
+        EndedTrace(trace, "http", "find", "NOT_FOUND", perf_counter(), 0), "data-plane"
+    )
     root, handler, webhook = spans_of(spans)
     assert root.parent is not None
     assert root.parent.span_id == int(PARENT, 16)

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     seen: list[sqlite3.Connection] = []
-    begun = SqliteConnections.begun
+    begun = SqliteConnections.acquire
 
     def begin(self: SqliteConnections, how: str) -> sqlite3.Connection:
         seen.append(begun(self, how))
         return seen[-1]
 
-    monkeypatch.setattr(SqliteConnections, "begun", begin)
+    monkeypatch.setattr(SqliteConnections, "acquire", begin)
     return seen
 
 

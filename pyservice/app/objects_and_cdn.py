@@ -26,7 +26,7 @@ from pyservice.watch import Topics
 _PURPOSE: Final = b"url"
 
 
-class ObjectStorage:
+class ObjectsAndCdn:
     """Object store and CDN server of the control plane. Call `start` and `stop` once each."""
 
     def __init__(
@@ -98,12 +98,12 @@ class ObjectStorage:
 
 
 def _url_key(keys: SigningKeys) -> tuple[bytes, list[RetiredKey]]:
-    ended = [
+    retired = [
         RetiredKey(key.derived(_PURPOSE), (key.ended_ms + KEY_RETENTION_MS) / 1000)
         for key in keys.signing
         if key.ended_ms is not None
     ]
-    return keys.current.derived(_PURPOSE), ended
+    return keys.current.derived(_PURPOSE), retired
 
 
 def _is_picture(key: str) -> bool:
@@ -111,16 +111,16 @@ def _is_picture(key: str) -> bool:
 
 
 def _bucket(settings: Settings) -> S3BlobStore:
-    about = settings.s3
-    assert about is not None
+    s3 = settings.s3
+    assert s3 is not None
     return S3BlobStore(
         BucketSettings(
-            bucket=about.bucket,
-            region=about.region,
-            endpoint=about.endpoint,
-            public_endpoint=about.public_endpoint,
-            access_key_id=about.access_key_id,
-            secret_access_key=about.secret_access_key.get_secret_value(),
-            prefix=about.prefix,
+            bucket=s3.bucket,
+            region=s3.region,
+            endpoint=s3.endpoint,
+            public_endpoint=s3.public_endpoint,
+            access_key_id=s3.access_key_id,
+            secret_access_key=s3.secret_access_key.get_secret_value(),
+            prefix=s3.prefix,
         )
     )
