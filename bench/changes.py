@@ -165,10 +165,10 @@ class _World:
         return batch
 
     def _require(self, column: Any, ids: Sequence[str]) -> None:
-        async def found(tx: Transaction) -> set[str]:
+        async def stored_ids(tx: Transaction) -> set[str]:
             return {row[0] for row in await tx.all(select(column))}
 
-        missing = set(ids) - self.service.with_records(found)
+        missing = set(ids) - self.service.with_records(stored_ids)
         if missing or len(set(ids)) != len(ids):
             raise WrongAnswer(f"{len(missing)} confirmed changes are not in the records")
 

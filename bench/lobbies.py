@@ -145,16 +145,16 @@ async def _play(service: Service, token: str) -> Run:
     try:
         body = json.dumps({"game_modes": ["arena"]}).encode()
         began = time.perf_counter()
-        found = await hosting.call("POST", "/matchmaker/lobbies/find", body)
+        placement = await hosting.call("POST", "/matchmaker/lobbies/find", body)
         found_ms = (time.perf_counter() - began) * 1000
-        async with connect(socket_address(found), compression=None, proxy=None) as player:
+        async with connect(socket_address(placement), compression=None, proxy=None) as player:
             welcome = json.loads(await player.recv())
         connected_ms = (time.perf_counter() - began) * 1000
         if "id" not in welcome:
             raise WrongAnswer(f"unexpected first message of the game: {welcome}")
     finally:
         hosting.close()
-    _end(service, [found["lobby"]["lobby_id"]])
+    _end(service, [placement["lobby"]["lobby_id"]])
     return {"found_ms": found_ms, "connected_ms": connected_ms}
 
 
@@ -306,6 +306,6 @@ def _keepers(service: Service) -> Iterator[int]:
 def _pss_mb(pid: int) -> float:
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        found = re.search(r"^Pss:\s+(\d+) kB$", text, re.M)
-        return int(found[1]) / 1024 if found else 0.0
+        match = re.search(r"^Pss:\s+(\d+) kB$", text, re.M)
+        return int(match[1]) / 1024 if match else 0.0
     return 0.0

@@ -32,11 +32,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def family(pid: int) -> list[int]:
-    found = [pid]
-    for one in found:
+    pids = [pid]
+    for one in pids:
         children = Path(f"/proc/{one}/task/{one}/children").read_text()
-        found += map(int, children.split())
-    return found
+        pids += map(int, children.split())
+    return pids
 
 
 def memory_kib(pid: int, name: str = "VmRSS") -> int:

@@ -145,8 +145,8 @@ class Service:
         return str(self.call("create_version", fields)["version_id"])
 
     def namespace_id(self, game_id: str, name: str = "prod") -> str:
-        found = self.call("list_namespaces", {"game_id": game_id})["namespaces"]
-        return next(str(one["namespace_id"]) for one in found if one["name_id"] == name)
+        namespaces = self.call("list_namespaces", {"game_id": game_id})["namespaces"]
+        return next(str(one["namespace_id"]) for one in namespaces if one["name_id"] == name)
 
     # Configuration in the data plane
 

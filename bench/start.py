@@ -79,11 +79,11 @@ async def _play(folder: Path, process: subprocess.Popen[bytes], began_s: float) 
         token = await _written(folder / "public.token", process)
         hosting = HostingClient(f"http://{addresses['http']}", token)
         try:
-            found = await _find(hosting)
+            placement = await _find(hosting)
         finally:
             hosting.close()
         found_s = time.monotonic() - began_s
-        async with connect(socket_address(found), compression=None, proxy=None) as connection:
+        async with connect(socket_address(placement), compression=None, proxy=None) as connection:
             welcome = json.loads(await connection.recv())
             if "id" not in welcome:
                 raise WrongAnswer(f"unexpected first message of the game: {welcome}")

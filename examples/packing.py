@@ -47,10 +47,10 @@ def page_digest(page: dict[str, tuple[bytes, str]]) -> str:
 
 
 def _library() -> Path:
-    found = importlib.util.find_spec(LIBRARY)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(LIBRARY)
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"{LIBRARY} is not installed here, and the arena needs it")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def _files(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:

@@ -473,7 +473,7 @@ def test_command_table_matches_the_commands() -> None:
 def test_paths_on_pages_are_operations() -> None:
     templates = {re.sub(r"{\w+}", "{}", method.template) for method in METHODS.values()}
     path = re.compile(r"`(?:[A-Z]+ )?(/(?:cloud|games|matchmaker|events)/[\w{}/-]*[\w}])[`?]")
-    named = {(name, found) for name in PAGES for found in path.findall(page(name))}
+    named = {(name, path_on_page) for name in PAGES for path_on_page in path.findall(page(name))}
     assert len(named) > 20
     assert not [one for one in named if re.sub(r"{\w+}", "{}", one[1]) not in templates]
 
@@ -498,7 +498,7 @@ def test_codes_on_pages_are_in_the_table() -> None:
     reasons = re.findall(r"[A-Z_]{4,}", COMMENTS["hosting.v1.LobbyRecord.failure"])
     system = {"RLIMIT_AS", "SCHED_BATCH", "SO_REUSEADDR", "SERVER_LATE"}
     known = {*TABLE, *reasons, *system}
-    named = {(name, found) for name in PAGES for found in slug.findall(page(name))}
+    named = {(name, code_on_page) for name in PAGES for code_on_page in slug.findall(page(name))}
     assert len(named) > 100
     assert not {one for one in named if one[1] not in known and not variable.fullmatch(one[1])}
 

@@ -48,10 +48,10 @@ def anchors(path: Path) -> set[str]:
 
 @cache
 def texts() -> dict[Path, str]:
-    found = {}
+    texts_of_files = {}
     for path in tracked("*.py", "*.pyi", "*.rs", "*.proto", "*.md", "*.toml", "*.js", "Makefile"):
-        found[path] = path.read_text()
-    return found
+        texts_of_files[path] = path.read_text()
+    return texts_of_files
 
 
 def is_broken(page: Path, anchor: str) -> bool:
@@ -63,10 +63,10 @@ def test_every_page_that_a_file_names_exists() -> None:
     for path, text in texts().items():
         if path == Path(__file__):
             continue
-        for found in PAGE.findall(text):
-            page, _, anchor = found.partition("#")
+        for reference in PAGE.findall(text):
+            page, _, anchor = reference.partition("#")
             if is_broken(ROOT / page, anchor):
-                broken.append(f"{relative(path)}: {found}")
+                broken.append(f"{relative(path)}: {reference}")
     assert not broken, "\n".join(broken)
 
 
@@ -83,13 +83,13 @@ def test_every_link_between_pages_resolves() -> None:
 
 
 def test_no_file_refers_to_a_document_outside_of_the_repository() -> None:
-    found = [
+    references = [
         relative(path)
         for path, text in texts().items()
         if path not in CHECKS and OUTSIDE.search(text)
     ]
-    assert not found, "name docs/reference/PAGE.md#anchor, or drop the reference: " + ", ".join(
-        found
+    assert not references, (
+        "name docs/reference/PAGE.md#anchor, or drop the reference: " + ", ".join(references)
     )
 
 

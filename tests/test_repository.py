@@ -107,8 +107,8 @@ def test_crate_dependencies_stay_within_its_layer(crate: str) -> None:
         text=True,
         check=True,
     ).stdout
-    found = {line.split()[0] for line in tree.splitlines() if line}
-    assert not found & RUST_LAYERS[crate]
+    dependencies = {line.split()[0] for line in tree.splitlines() if line}
+    assert not dependencies & RUST_LAYERS[crate]
 
 
 def test_only_the_bindings_name_pyo3() -> None:
@@ -145,8 +145,8 @@ def test_rust_function_size_limits_hold() -> None:
     for path in tracked("native/*.rs"):
         start: tuple[str, str, int] | None = None
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            if start is None and (found := opening.match(line)) and not line.rstrip().endswith(";"):
-                start = (found[1], found[2], number)
+            if start is None and (match := opening.match(line)) and not line.rstrip().endswith(";"):
+                start = (match[1], match[2], number)
             if (
                 start
                 and line.startswith(start[0] + "}")
@@ -181,13 +181,13 @@ def test_generated_code_matches_the_proto_files() -> None:
 
 def test_no_token_literal_is_in_the_tree() -> None:
     token = re.compile(rb"\b(?:cloud|env|pub|dev|lobby|player|link)_[A-Za-z0-9_-]{40,}")
-    found = [
+    tokens = [
         f"{relative(path)}: {match.group()[:16]!r}…"
         for path in tracked()
         for match in token.finditer(path.read_bytes())
         if re.search(rb"[A-Z]", match.group()) and re.search(rb"[0-9]", match.group())
     ]
-    assert not found, "tokens are secrets; make them at run time: " + "; ".join(found)
+    assert not tokens, "tokens are secrets; make them at run time: " + "; ".join(tokens)
 
 
 def test_no_forbidden_module_names() -> None:

@@ -129,8 +129,8 @@ class Bot:
         report = self.report
         is_place_gone = False
         try:
-            found = await find(self._hosting, self._mode, self._find_key)
-            address = socket_address(found)
+            placement = await find(self._hosting, self._mode, self._find_key)
+            address = socket_address(placement)
             async with connect(
                 address, compression=None, max_size=SNAPSHOT_BYTES_MAX, proxy=None
             ) as connection:
@@ -220,10 +220,10 @@ async def find(hosting: HostingClient, mode: str, idempotency_key: str) -> Any:
             await asyncio.sleep(pause_s)
 
 
-def socket_address(found: Any) -> str:
-    port = found["ports"][PORT_NAME]
+def socket_address(placement: Any) -> str:
+    port = placement["ports"][PORT_NAME]
     scheme = "wss" if port["is_tls"] else "ws"
-    return f"{scheme}://{port['host']}/play?token={quote(found['player']['token'])}"
+    return f"{scheme}://{port['host']}/play?token={quote(placement['player']['token'])}"
 
 
 async def run_bots(

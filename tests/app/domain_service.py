@@ -232,7 +232,7 @@ class Game:
             answer = await client.put(url, content=content)
             assert answer.status_code == 200, answer.text
 
-    async def found(self) -> Any:
+    async def find_lobby(self) -> Any:
         token = await self.developer.public_token(self.game_id)
         answer = await self.developer.client.call("find", {"game_modes": ["duel"]}, token=token)
         assert answer.code == "OK", answer
@@ -285,6 +285,6 @@ def served_certificate(domain: Domain) -> bytes:
         socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection,
         domain.trust.wrap_socket(connection, server_hostname=API) as sealed,
     ):
-        found = sealed.getpeercert(binary_form=True)
-        assert found is not None
-        return found
+        certificate = sealed.getpeercert(binary_form=True)
+        assert certificate is not None
+        return certificate

@@ -39,13 +39,13 @@ class SupervisedService(Service):
         return ready
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        found = []
+        matching = []
         for line in (self.folder / "log").read_text().splitlines():
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
                 if event["event"] == name:
-                    found.append(event)
-        return found
+                    matching.append(event)
+        return matching
 
     def up(self) -> float:
         for line in self.probe("/metrics").text.splitlines():

@@ -39,9 +39,9 @@ def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service
 def test_player_joins_a_new_service(service: Service) -> None:
     public = service.public_token()
     lobby_id, lobby_token = service.attach()
-    found = service.good("POST", FIND, {"game_modes": ["duel"]}, public)
-    assert found["lobby"]["lobby_id"] == lobby_id
-    assert found["ports"]["game"] == {
+    placement = service.good("POST", FIND, {"game_modes": ["duel"]}, public)
+    assert placement["lobby"]["lobby_id"] == lobby_id
+    assert placement["ports"]["game"] == {
         "host": "127.0.0.1:4000",
         "hostname": "127.0.0.1",
         "port": 4000,
@@ -49,12 +49,12 @@ def test_player_joins_a_new_service(service: Service) -> None:
         "is_tls": False,
     }
     joined = service.good("POST", JOIN, {"lobby_id": lobby_id}, public)
-    for answer in (found, joined):
+    for answer in (placement, joined):
         body = {"player_token": answer["player"]["token"]}
         assert service.good("POST", CONNECTED, body, lobby_token) == {}
         assert service.code("POST", CONNECTED, body, lobby_token) == "PLAYER_TOKEN_CONSUMED"
     assert service.find(public).json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    player = {"player_token": found["player"]["token"]}
+    player = {"player_token": placement["player"]["token"]}
     assert service.good("POST", DISCONNECTED, player, lobby_token) == {}
     assert service.find(public).status_code == 200
 

@@ -57,8 +57,8 @@ async def game(domain: Domain, developer: Developer) -> Game:
 
 async def test_each_port_is_reached_only_at_its_player_address(domain: Domain, game: Game) -> None:
     await game.deploy()
-    found = await game.found()
-    lobby_id, ports = found["lobby"]["lobby_id"], found["ports"]
+    placement = await game.find_lobby()
+    lobby_id, ports = placement["lobby"]["lobby_id"], placement["ports"]
     for name, number, is_tls in (("web", 80, False), ("page", 443, True)):
         port = ports[name]
         assert port["hostname"] == f"{lobby_id}-{name}.lobby.local.{JOB}"
@@ -86,12 +86,12 @@ async def test_each_port_is_reached_only_at_its_player_address(domain: Domain, g
 
 async def test_ended_lobby_has_no_host_name(domain: Domain, game: Game) -> None:
     await game.deploy()
-    found = await game.found()
-    url = f"https://{found['ports']['page']['hostname']}/"
+    placement = await game.find_lobby()
+    url = f"https://{placement['ports']['page']['hostname']}/"
     async with browser_at(domain, DEVELOPER) as player:
         assert (await player.get(url)).status_code == 200
         await game.developer.good(
-            "detach", game_id=game.game_id, lobby_id=found["lobby"]["lobby_id"]
+            "detach", game_id=game.game_id, lobby_id=placement["lobby"]["lobby_id"]
         )
 
         async def is_unknown() -> bool:
@@ -228,7 +228,7 @@ async def test_sighup_loads_a_new_certificate_without_disconnects(
     domain: Domain, game: Game
 ) -> None:
     await game.deploy()
-    ports = (await game.found())["ports"]
+    ports = (await game.find_lobby())["ports"]
     async with web_socket(domain, ports["page"]) as player:
         assert await talks(player, "before")
         before = await asyncio.to_thread(served_certificate, domain)

@@ -105,9 +105,9 @@ def connected_player(address: tuple[str, int]) -> socket.socket:
         player.close()
         return None
 
-    found = until(entered)
-    assert found is not None
-    return found
+    connection = until(entered)
+    assert connection is not None
+    return connection
 
 
 def all_respond(*players: socket.socket) -> bool:

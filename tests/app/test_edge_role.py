@@ -110,12 +110,12 @@ def test_players_survive_a_restart_of_each_role(role_of: RoleOf) -> None:
 
 
 def of_sockets(pid: int) -> set[tuple[int, int]]:
-    found = set[tuple[int, int]]()
+    identities = set[tuple[int, int]]()
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             about = path.stat()
-            found.add((about.st_dev, about.st_ino))
-    return found
+            identities.add((about.st_dev, about.st_ino))
+    return identities
 
 
 def identity(one: socket.socket) -> tuple[int, int]:

@@ -36,8 +36,8 @@ KEYS: Final = ("/etc/shadow", *(str(path) for path in Path("/etc/ssl/private").g
 def python() -> str:
     for path in PYTHONS:
         with contextlib.suppress(OSError):
-            found = path.resolve(strict=True)
-            if all(one.stat().st_mode & 0o001 for one in (found, *found.parents)):
+            interpreter = path.resolve(strict=True)
+            if all(one.stat().st_mode & 0o001 for one in (interpreter, *interpreter.parents)):
                 return str(path)
     pytest.skip("Python is in a directory that only root can read")
 

@@ -140,8 +140,8 @@ def goals_of(full_service: FullService, *, is_scoped: bool) -> Any:
         "is_scoped": is_scoped,
     }
     for names, kind in ((SOCKETS, "sockets"), (FILES, "files")):
-        found = {str(Path(path).relative_to(root)) for path in goals[kind]}
-        assert names <= found, found
+        paths = {str(Path(path).relative_to(root)) for path in goals[kind]}
+        assert names <= paths, paths
     assert all(os.path.exists(f"/proc/{pid}") for pid in goals["pids"])
     return goals
 

@@ -77,9 +77,9 @@ def test_idle_grpc_connections_leave_descriptors_for_the_journal(service: Servic
     with ExitStack() as lines:
         fill(lines, service.addresses["grpc"], PREFACE)
         _, lobby_token = service.attach()
-        found = service.find(token)
-        assert found.status_code == 200, found.text
-        player_token = found.json()["player"]["token"]
+        response = service.find(token)
+        assert response.status_code == 200, response.text
+        player_token = response.json()["player"]["token"]
         assert service.connected(lobby_token, player_token).status_code == 200
         service.wait_ready()
         status = service.probe("/readyz?verbose").text

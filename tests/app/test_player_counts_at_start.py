@@ -41,8 +41,8 @@ async def test_server_opens_after_the_player_counts_are_known(
 
     def connect() -> Path:
         _, lobby_token = service.attach()
-        found = service.find(service.public_token()).json()
-        service.connected(lobby_token, found["player"]["token"]).raise_for_status()
+        placement = service.find(service.public_token()).json()
+        service.connected(lobby_token, placement["player"]["token"]).raise_for_status()
         return service.data_dir
 
     data_dir = await asyncio.to_thread(connect)

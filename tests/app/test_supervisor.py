@@ -122,9 +122,9 @@ def test_killed_data_plane_restarts_on_the_same_ports(supervised: SupervisedServ
     data, control = supervised.pid("data"), supervised.pid("control")
     os.kill(data, signal.SIGKILL)
     until(lambda: supervised.pid("data") != data)
-    found = until(lambda: _answer(lambda: supervised.find(public, "party")))
-    assert found is not None
-    assert found.json()["lobby"]["lobby_id"] == lobby_id
+    response = until(lambda: _answer(lambda: supervised.find(public, "party")))
+    assert response is not None
+    assert response.json()["lobby"]["lobby_id"] == lobby_id
     supervised.wait_ready()
     host, port = supervised.addresses["grpc"].split(":")
     socket.create_connection((host, int(port)), 5).close()

@@ -20,17 +20,17 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture(scope="module")
 async def listener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listener]:
-    async with running_listener(tmp_path_factory.mktemp("cdn")) as found:
+    async with running_listener(tmp_path_factory.mktemp("cdn")) as listener:
         for path, content in FILES.items():
-            await put_whole(found.objects, key("site", path), content)
-        found.sites.by_name["arena", "prod"] = make_site(FILES)
-        yield found
+            await put_whole(listener.objects, key("site", path), content)
+        listener.sites.by_name["arena", "prod"] = make_site(FILES)
+        yield listener
 
 
 @pytest.fixture
 async def client(listener: Listener) -> AsyncIterator[httpx.AsyncClient]:
-    async with Browser(base_url=listener.url, headers={"accept-encoding": "identity"}) as found:
-        yield found
+    async with Browser(base_url=listener.url, headers={"accept-encoding": "identity"}) as client:
+        yield client
 
 
 @pytest.fixture

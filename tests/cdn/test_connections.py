@@ -24,8 +24,8 @@ NOTHING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 @pytest.fixture
 async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
     monkeypatch.setattr(server, "connections_most", lambda: MOST)
-    async with running_listener(tmp_path / "objects", trusted_proxies=(PROXY,)) as found:
-        yield found
+    async with running_listener(tmp_path / "objects", trusted_proxies=(PROXY,)) as listener:
+        yield listener
 
 
 async def is_served(wire: Wire) -> bool:

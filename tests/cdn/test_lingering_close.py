@@ -32,8 +32,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 @pytest.fixture
 async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
     monkeypatch.setattr(slow_readers, "LINGER_POLL_INTERVAL_S", LOOK_S)
-    async with running_listener(tmp_path / "objects") as found:
-        yield found
+    async with running_listener(tmp_path / "objects") as listener:
+        yield listener
 
 
 async def refused(listener: Listener, connect: Connect) -> Wire:

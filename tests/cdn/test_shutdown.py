@@ -26,8 +26,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 @pytest.fixture
 async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
-    async with running_listener(tmp_path / "objects") as found:
-        yield found
+    async with running_listener(tmp_path / "objects") as listener:
+        yield listener
 
 
 async def begin_upload(listener: Listener, connect: Connect, key: str = "up/a") -> Wire:

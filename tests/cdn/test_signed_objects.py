@@ -21,15 +21,15 @@ CONTENT = b"timestamp,stream,line\r\n" * 1000
 @pytest.fixture(scope="module")
 async def listener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listener]:
     folder: Path = tmp_path_factory.mktemp("signed")
-    async with running_listener(folder) as found:
-        await put_whole(found.objects, "exports/a", CONTENT)
-        yield found
+    async with running_listener(folder) as listener:
+        await put_whole(listener.objects, "exports/a", CONTENT)
+        yield listener
 
 
 @pytest.fixture
 async def client(listener: Listener) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=PATIENCE_S) as found:
-        yield found
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+        yield client
 
 
 async def test_export_is_a_named_download(listener: Listener, client: httpx.AsyncClient) -> None:

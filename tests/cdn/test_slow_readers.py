@@ -40,11 +40,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
     monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", READ_S)
     monkeypatch.setattr(http_connection, "READ_TIMEOUT_S", READ_S)
-    async with running_listener(tmp_path / "objects") as found:
+    async with running_listener(tmp_path / "objects") as listener:
         for path, content in FILES.items():
-            await put_whole(found.objects, key("site", path), content)
-        found.sites.by_name["arena", "prod"] = make_site(FILES)
-        yield found
+            await put_whole(listener.objects, key("site", path), content)
+        listener.sites.by_name["arena", "prod"] = make_site(FILES)
+        yield listener
 
 
 @asynccontextmanager

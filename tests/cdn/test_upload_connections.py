@@ -22,8 +22,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
-    async with running_listener(tmp_path / "objects") as found:
-        yield found
+    async with running_listener(tmp_path / "objects") as listener:
+        yield listener
 
 
 CONTENT_AT_ONCE = random.Random(5).randbytes(70_000)

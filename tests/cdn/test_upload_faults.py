@@ -30,8 +30,8 @@ CONTENT = bytes(range(256)) * 8192
 
 @pytest.fixture
 async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
-    async with running_listener(tmp_path / "objects") as found:
-        yield found
+    async with running_listener(tmp_path / "objects") as listener:
+        yield listener
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ PROXY = "127.0.4.9"
 
 @pytest.fixture
 async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
-    async with running_listener(tmp_path / "objects", trusted_proxies=(PROXY,)) as found:
-        yield found
+    async with running_listener(tmp_path / "objects", trusted_proxies=(PROXY,)) as listener:
+        yield listener
 
 
 def code_of(body: bytes) -> str:

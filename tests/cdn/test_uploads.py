@@ -34,14 +34,14 @@ FAR_FUTURE_S = 4_000_000_000
 
 @pytest.fixture
 async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
-    async with running_listener(tmp_path / "objects") as found:
-        yield found
+    async with running_listener(tmp_path / "objects") as listener:
+        yield listener
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=30) as found:
-        yield found
+    async with httpx.AsyncClient(timeout=30) as client:
+        yield client
 
 
 async def pending(listener: Listener) -> list[str]:

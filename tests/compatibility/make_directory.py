@@ -109,9 +109,9 @@ class Maker:
 
     async def _find(self, mode: str) -> str:
         token = self.facts["public_token"]
-        found = await self._client.call("find", {"game_modes": [mode]}, token=token)
-        assert found.code == "OK", found
-        return str(found.body["player"]["token"])
+        response = await self._client.call("find", {"game_modes": [mode]}, token=token)
+        assert response.code == "OK", response
+        return str(response.body["player"]["token"])
 
     async def _connect(self, lobby_token: str, player: str, key: str) -> None:
         fields = {"player_token": player}

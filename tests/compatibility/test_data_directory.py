@@ -116,10 +116,12 @@ async def test_players_lobbies_and_tokens_go_on(service: FullService, facts: Any
         second = await code(client, "connected", lobby_token, "two", player_token=reserved)
         assert (first, second) == ("OK", "PLAYER_TOKEN_CONSUMED")
         for mode in ("attached", "hosted"):
-            found = await client.call("find", {"game_modes": [mode]}, token=facts["public_token"])
-            assert found.code == "OK", found
-            assert found.body["lobby"]["lobby_id"] == facts[mode]["lobby_id"]
-            player = found.body["player"]["token"]
+            response = await client.call(
+                "find", {"game_modes": [mode]}, token=facts["public_token"]
+            )
+            assert response.code == "OK", response
+            assert response.body["lobby"]["lobby_id"] == facts[mode]["lobby_id"]
+            player = response.body["player"]["token"]
             assert (
                 await code(client, "connected", facts[mode]["lobby_token"], player_token=player)
                 == "OK"

@@ -64,13 +64,13 @@ class OpenApiComparison:
             for operation in item.values()
             for part in _OF_REQUESTS
         ]
-        found: set[str] = set()
+        components: set[str] = set()
         while unread:
             for path in re.findall(r'"\$ref": "#([^"]+)"', json.dumps(unread.pop())):
-                if path not in found:
-                    found.add(path)
+                if path not in components:
+                    components.add(path)
                     unread.append(resolved(self._old, path))
-        return found
+        return components
 
     def _differences(
         self, old: Any, new: Any, path: str, *, is_request: bool, is_map: bool = False

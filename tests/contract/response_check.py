@@ -70,8 +70,8 @@ class ResponseChecker:
         return self._validators[key]
 
     def _response(self, slug: str, status: str) -> Any:
-        found = self._operations[slug]["responses"].get(status)
-        return None if found is None else self._resolved(found)
+        response = self._operations[slug]["responses"].get(status)
+        return None if response is None else self._resolved(response)
 
     def _resolved(self, value: Any) -> Any:
         if "$ref" not in value:

@@ -344,8 +344,8 @@ class Scenario:
 
     @property
     def lobby(self) -> Lobby:
-        found: Lobby = self.once("lobby", self.attach)
-        return found
+        lobby: Lobby = self.once("lobby", self.attach)
+        return lobby
 
 
 @credential("cloud")

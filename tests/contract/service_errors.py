@@ -131,12 +131,12 @@ def swept(code: str, test: Callable[..., None]) -> list[str]:
     """Returns the slugs that this sweep must call for the code. Raises ValueError if there are
     none.
     """
-    found = []
+    rows = []
     for method in METHODS.values():
         one = shown(method, code)
         is_here = one is not None and not one.reason and one.test.endswith(f"::{test.__name__}")
         if is_here and code in {*declared_codes(method), *implied_codes(method)}:
-            found.append(method.slug)
-    if not found:
+            rows.append(method.slug)
+    if not rows:
         raise ValueError(f"{test.__name__} is not for {code}")
-    return sorted(found)
+    return sorted(rows)

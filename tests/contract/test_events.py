@@ -33,13 +33,13 @@ async def test_party_members_get_lobby_ports_and_their_tokens(game: Game) -> Non
     lobby = await game.attach("party")
     secrets = [f"{name}-of-{game.transport.name}-reads-this" for name in ("mina", "ole")]
     desired = {"game_modes": ["party"], "party_size": 3, "event_channels": secrets}
-    found = await game.client("find", desired)
-    assert found.code == "OK", found
-    for secret, token in zip(secrets, found.tokens[1:], strict=True):
+    placement = await game.client("find", desired)
+    assert placement.code == "OK", placement
+    for secret, token in zip(secrets, placement.tokens[1:], strict=True):
         [join] = _joins(await _live(game, secret))
         assert join["player"] == {"token": token}
         assert join["lobby"]["lobby_id"] == lobby.id
-        assert join["ports"] == found.body["ports"]
+        assert join["ports"] == placement.body["ports"]
         connected = await game.server(lobby, "connected", {"player_token": token})
         assert connected.code == "OK", connected
 

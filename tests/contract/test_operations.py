@@ -19,10 +19,10 @@ pytestmark = pytest.mark.anyio
 
 async def test_player_finds_a_lobby_connects_and_leaves(game: Game) -> None:
     lobby = await game.attach("duel")
-    found = await game.client("find", {"game_modes": ["duel"]})
-    assert found.code == "OK"
-    assert found.lobby_id == lobby.id
-    (token,) = found.tokens
+    placement = await game.client("find", {"game_modes": ["duel"]})
+    assert placement.code == "OK"
+    assert placement.lobby_id == lobby.id
+    (token,) = placement.tokens
     assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
     statistics = (await game.client("statistics")).body
     assert int(statistics["game_modes"]["duel"]["player_count"]) == 1
@@ -105,8 +105,8 @@ async def test_party_gets_all_its_slots_or_none(game: Game) -> None:
 
 async def test_party_above_the_limit_is_too_large(game: Game) -> None:
     lobby = await game.attach("duel")
-    found = await game.client("find", {"game_modes": ["duel"], "party_size": 3})
-    assert (found.code, found.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
+    placement = await game.client("find", {"game_modes": ["duel"], "party_size": 3})
+    assert (placement.code, placement.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
     joined = await game.client("join", {"lobby_id": lobby.id, "party_size": 3})
     assert (joined.code, joined.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
 
@@ -123,10 +123,10 @@ async def test_find_prefers_the_fullest_then_the_oldest_lobby(game: Game) -> Non
 async def test_find_with_tags_returns_a_lobby_with_all_tags(game: Game) -> None:
     await game.attach("duel", tags={"map": "cave"})
     tagged = await game.attach("duel", tags={"map": "hill", "rank": "gold"})
-    found = await game.client(
+    placement = await game.client(
         "find", {"game_modes": ["duel"], "tags": {"rank": "gold", "map": "hill"}}
     )
-    assert found.lobby_id == tagged.id
+    assert placement.lobby_id == tagged.id
     none = await game.client("find", {"game_modes": ["duel"], "tags": {"map": "sea"}})
     assert none.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 
@@ -206,9 +206,9 @@ async def test_find_waits_for_a_starting_lobby(game: Game) -> None:
         await asyncio.sleep(0.01)
     assert not waiting.done()
     assert (await game.server(lobby, "ready")).code == "OK"
-    found, joined = await waiting, await second
-    assert found.lobby_id == joined.lobby_id == lobby.id
-    for token in (*found.tokens, *joined.tokens):
+    placement, joined = await waiting, await second
+    assert placement.lobby_id == joined.lobby_id == lobby.id
+    for token in (*placement.tokens, *joined.tokens):
         assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
 
 

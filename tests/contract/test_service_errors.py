@@ -310,12 +310,12 @@ async def _connections(service: SupervisedService) -> AsyncIterator[Send]:
 async def _codes(
     checker: ResponseChecker, connections: Mapping[str, HttpConnection], timeout_s: float = WAIT_S
 ) -> dict[str, str]:
-    found = {}
+    codes = {}
     async with asyncio.timeout(timeout_s):
         for slug, connection in connections.items():
             answer = await connection.read()
-            found[slug] = checker.check(slug, answer.status, answer.headers, answer.body)
-    return found
+            codes[slug] = checker.check(slug, answer.status, answer.headers, answer.body)
+    return codes
 
 
 async def _until(service: SupervisedService, metric: str, at_least: int) -> None:

@@ -16,13 +16,13 @@ error_cases.load_areas()
 
 
 def shown_for_all() -> dict[tuple[str, Shown], set[str]]:
-    found: defaultdict[tuple[str, Shown], set[str]] = defaultdict(set)
+    operations: defaultdict[tuple[str, Shown], set[str]] = defaultdict(set)
     for slug, method in BY_SLUG.items():
         reached = {code for of, code in error_cases.ROWS if of == slug}
         for code, one in left_to_others(method, reached):
             if one.reason:
-                found[code, one].add(slug)
-    return found
+                operations[code, one].add(slug)
+    return operations
 
 
 def _code_and_test(item: tuple[tuple[str, Shown], set[str]]) -> tuple[str, str]:

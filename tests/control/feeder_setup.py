@@ -128,8 +128,8 @@ class FedPlane:
         await wait_for(lambda: self.held_requests > before)
 
     def holds(self, namespace_id: str) -> configuration_pb2.NamespaceConfiguration | None:
-        found = (one for one in self.namespaces if one.namespace_id == namespace_id)
-        return next(found, None)
+        matching = (one for one in self.namespaces if one.namespace_id == namespace_id)
+        return next(matching, None)
 
 
 class Source:

@@ -29,11 +29,11 @@ def shape(value: Any) -> Any:
         case dict():
             return {name: shape(one) for name, one in value.items()}
         case list():
-            found: list[Any] = []
+            shapes: list[Any] = []
             for one in map(shape, value):
-                if one not in found:
-                    found.append(one)
-            return found
+                if one not in shapes:
+                    shapes.append(one)
+            return shapes
         case bool():
             return FLAG
         case int():

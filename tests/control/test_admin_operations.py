@@ -161,12 +161,12 @@ async def test_membership_is_seen_at_once(owner: Developer) -> None:
 
     async def seen_by(developer: Developer) -> list[tuple[bool, int]]:
         listed = (await developer.good("get_games"))["groups"]
-        found = [one for one in listed if one["group_id"] == group_id]
+        matching = [one for one in listed if one["group_id"] == group_id]
         answer = await developer.call("get_group", group_id=group_id)
-        assert answer.code == ("OK" if found else "GROUP_NOT_FOUND")
+        assert answer.code == ("OK" if matching else "GROUP_NOT_FOUND")
         if answer.code == "OK":
-            found.append(answer.body["group"])
-        return [(one["is_current_identity_member"], one["member_count"]) for one in found]
+            matching.append(answer.body["group"])
+        return [(one["is_current_identity_member"], one["member_count"]) for one in matching]
 
     assert (await seen_by(owner), await seen_by(me)) == ([(True, 1)] * 2, [])
     member = ("--group", group_id, "--identity", person)
@@ -217,8 +217,8 @@ async def test_token_covers_the_requested_scope(owner: Developer) -> None:
     ):
         token = await output(owner.full_service.data_dir, "token", "create", *words)
         assert token.startswith("cloud_")
-        found = await _with_token(owner, token).good("inspect_token")
-        assert (found.get("group_id"), found.get("game_id")) == scope
+        token_info = await _with_token(owner, token).good("inspect_token")
+        assert (token_info.get("group_id"), token_info.get("game_id")) == scope
 
 
 async def test_namespace_tokens_work_are_listed_and_revoked(developer: Developer) -> None:
@@ -267,8 +267,8 @@ async def test_time_to_live_is_returned_and_listed(owner: Developer) -> None:
     for one in created:
         assert expiries[one["token_id"]] == one["expires_ts"]
     for one in created[:3]:
-        found = await _with_token(owner, one["token"]).good("inspect_token")
-        assert found["expires_ts"] == one["expires_ts"]
+        token_info = await _with_token(owner, one["token"]).good("inspect_token")
+        assert token_info["expires_ts"] == one["expires_ts"]
     assert (await owner.client.call("list", {}, token=created[3]["token"])).code == "OK"
 
 

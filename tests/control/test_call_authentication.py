@@ -71,8 +71,8 @@ async def test_concurrent_tokens_share_one_read(counted: Counted) -> None:
     codes = await asyncio.gather(*(code_of(gate, token) for token in expected))
     assert dict(zip(expected, codes, strict=True)) == expected
     assert counted.reads == reads + 1
-    found = await gate.check(tokens[0][0])
-    assert found.scope.groups == (own,)
+    caller = await gate.check(tokens[0][0])
+    assert caller.scope.groups == (own,)
     assert counted.reads == reads + 1
 
 

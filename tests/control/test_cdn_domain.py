@@ -75,8 +75,8 @@ def hosts_of(name: str, namespace: str) -> list[str]:
 
 async def summary(developer: Developer, game_id: str) -> Any:
     games = (await developer.good("get_games"))["games"]
-    (found,) = [one for one in games if one["game_id"] == game_id]
-    return found
+    (game,) = [one for one in games if one["game_id"] == game_id]
+    return game
 
 
 async def test_namespace_hosts_find_lobbies_without_a_token(
@@ -96,11 +96,11 @@ async def test_namespace_hosts_find_lobbies_without_a_token(
 
             await eventually(is_shown)
             for origin in (f"https://{host}", f"https://{host}:8443"):
-                found = await developer.client.call(
+                response = await developer.client.call(
                     "find", {"game_modes": ["arena"]}, origin=origin
                 )
-                assert found.code == "OK", (origin, found)
-                assert found.body["lobby"]["lobby_id"] == lobby_id, origin
+                assert response.code == "OK", (origin, response)
+                assert response.body["lobby"]["lobby_id"] == lobby_id, origin
 
 
 async def test_unknown_hosts_get_no_site_and_no_access(

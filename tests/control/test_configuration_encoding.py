@@ -134,8 +134,8 @@ def test_malformed_configuration_is_refused_with_its_path(
     with pytest.raises(ServiceError) as raised:
         read(changed(path, value))
     assert raised.value.code == "BODY_INVALID"
-    found = [one.path for one in raised.value.errors]
-    assert ("config", *map(str, path), *problem) in found
+    paths = [one.path for one in raised.value.errors]
+    assert ("config", *map(str, path), *problem) in paths
 
 
 def test_display_name_and_config_are_required() -> None:

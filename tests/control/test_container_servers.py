@@ -116,8 +116,8 @@ async def test_arguments_replace_image_cmd_and_extend_bundle_args(back: Containe
     output = await back.output(bundle, "", runtime={"build": bundle, **options})
     assert output == ["begins --usual --map sea"]
     bare = {"Cmd": ["server", "--port", "$(PORT)"], "WorkingDir": "/home/game/new"}
-    found = await back.image(config=bare)
-    (first, second) = await back.output(found, "at")
+    bare_image = await back.image(config=bare)
+    (first, second) = await back.output(bare_image, "at")
     assert first.startswith("begins --port 1")
     assert second == "at /home/game/new"
 

@@ -78,10 +78,10 @@ async def test_new_game_is_playable_from_the_first_token(developer: Developer) -
     game_id = await developer.arena()
     public_token = await developer.public_token(game_id)
     lobby = await developer.lobby(game_id, await developer.service_token(game_id))
-    found = await developer.client.call("find", {"game_modes": ["arena"]}, token=public_token)
-    assert found.code == "OK", found
-    assert found.body["lobby"]["lobby_id"] == lobby["lobby_id"]
-    fields = {"player_token": found.body["player"]["token"]}
+    response = await developer.client.call("find", {"game_modes": ["arena"]}, token=public_token)
+    assert response.code == "OK", response
+    assert response.body["lobby"]["lobby_id"] == lobby["lobby_id"]
+    fields = {"player_token": response.body["player"]["token"]}
     for code in ("OK", "PLAYER_TOKEN_CONSUMED"):
         answer = await developer.client.call("connected", fields, token=lobby["lobby_token"])
         assert answer.code == code

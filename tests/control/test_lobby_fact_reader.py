@@ -167,9 +167,9 @@ async def test_new_stream_is_read_without_duplicates(scene: Scene) -> None:
     plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
     plane.add_fact(kept, ready=pb.LobbyReady())
     assert await scene.step() == 2
-    found = await scene.rows()
-    assert found[kept].ready_ms == plane.facts[1].ts_ms
-    assert (found[ended].stop_reason, found[kept].stop_reason) == ("unknown", None)
+    rows = await scene.rows()
+    assert rows[kept].ready_ms == plane.facts[1].ts_ms
+    assert (rows[ended].stop_reason, rows[kept].stop_reason) == ("unknown", None)
     assert await scene.step() == 0
     assert plane.reads[-1] == ("two", 20)
 
@@ -194,8 +194,8 @@ async def test_lost_ends_are_detected(scene: Scene) -> None:
     plane.add_fact(unknown, ready=pb.LobbyReady())
     plane.add_fact(unknown, ended=ended())
     await scene.step()
-    found = await scene.rows()
-    assert (found[lobby].stop_reason, found[unknown].stop_reason) == ("unknown", "exited")
+    rows = await scene.rows()
+    assert (rows[lobby].stop_reason, rows[unknown].stop_reason) == ("unknown", "exited")
     plane.lost = 0
     plane.add_fact(lobby, ended=ended(exit_code=0))
     await scene.step()

@@ -77,7 +77,7 @@ class Game:
         client = self.developer.client
         return await client.call("find", {"game_modes": [mode], **fields}, token=self.public_token)
 
-    async def found(self, mode: str, **fields: Any) -> Any:
+    async def find_lobby(self, mode: str, **fields: Any) -> Any:
         answer = await self.find(mode, **fields)
         assert answer.code == "OK", answer
         return answer.body
@@ -147,11 +147,11 @@ def echoed(port: Any) -> bytes:
 async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None:
     version_id = await game.deploy(duel={"taggable": True})
     began_ms = time.time() * 1000
-    found = await game.found("duel", tags={"map": "sea"})
-    port = found["ports"]["game"]
+    placement = await game.find_lobby("duel", tags={"map": "sea"})
+    port = placement["ports"]["game"]
     assert 26_000 <= port["port"] < 32_000
     assert await asyncio.to_thread(echoed, port) == b"hello"
-    lobby_id = found["lobby"]["lobby_id"]
+    lobby_id = placement["lobby"]["lobby_id"]
 
     every = await game.variables(lobby_id)
     variables = {name: one for name, one in every.items() if not name.startswith("THEIR_")}
@@ -173,7 +173,7 @@ async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None
         "MEMORY": "256",
     }
     assert variables == {f"HOSTING_{name}": one for name, one in expected.items()}
-    again = await game.found("duel")
+    again = await game.find_lobby("duel")
     assert again["lobby"]["lobby_id"] == lobby_id
 
     lines = await game.csv("export_lobby_logs", lobby_id=lobby_id, stream="std_out")
@@ -197,7 +197,7 @@ async def test_export_of_a_running_lobby_matches_its_end(game: Game) -> None:
     reversed_span: dict[str, Any] = {"game_id": game.game_id, "query_start": 2, "query_end": 1}
     refused = await game.developer.call("export_lobby_history", **reversed_span)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("query_end", "too-low"),))
-    lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
+    lobby_id = (await game.find_lobby("duel"))["lobby"]["lobby_id"]
     # A read by id waits for the newest facts. An export does not.
     record, live = await game.record(lobby_id), await game.history(lobby_id)
     assert record["create_ts"] < record["start_ts"]
@@ -229,7 +229,7 @@ async def test_process_that_never_started_has_no_uptime(game: Game) -> None:
 @pytest.mark.full
 async def test_environment_has_the_operator_variable_names(game: Game) -> None:
     await game.deploy(duel={})
-    lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
+    lobby_id = (await game.find_lobby("duel"))["lobby"]["lobby_id"]
     variables = await game.variables(lobby_id)
     aliased = {name: value for name, value in variables.items() if name.startswith("THEIR_")}
     client, token = game.developer.client, aliased.pop("THEIR_PASS")
@@ -241,8 +241,8 @@ async def test_environment_has_the_operator_variable_names(game: Game) -> None:
 @pytest.mark.full
 async def test_unused_lobby_is_stopped_and_recorded(game: Game) -> None:
     await game.deploy(brief={"player_token_ttl": 5_000})
-    found = await game.found("brief")
-    lobby_id = found["lobby"]["lobby_id"]
+    placement = await game.find_lobby("brief")
+    lobby_id = placement["lobby"]["lobby_id"]
     record = await game.over(lobby_id)
     assert record["status"]["stopped"]["failed"] is False
     assert "failure" not in record
@@ -251,7 +251,7 @@ async def test_unused_lobby_is_stopped_and_recorded(game: Game) -> None:
 
     async def refused() -> bool:
         try:
-            return await asyncio.to_thread(echoed, found["ports"]["game"]) == b""
+            return await asyncio.to_thread(echoed, placement["ports"]["game"]) == b""
         except OSError:
             return True
 
@@ -280,8 +280,8 @@ async def test_idle_lobbies_are_started_without_a_request(game: Game) -> None:
         return answer.body["lobbies"] if answer.code == "OK" else None
 
     [lobby] = await eventually(listed)
-    found = await game.found("ready", prevent_auto_create_lobby=True)
-    assert found["lobby"]["lobby_id"] == lobby["lobby_id"]
+    placement = await game.find_lobby("ready", prevent_auto_create_lobby=True)
+    assert placement["lobby"]["lobby_id"] == lobby["lobby_id"]
 
     async def another() -> bool:
         return len(await listed() or ()) == 2
@@ -309,8 +309,8 @@ async def test_new_lobby_is_readable_at_once(game: Game) -> None:
 @pytest.mark.full
 async def test_deleted_lobby_is_stopped_in_order(game: Game) -> None:
     await game.deploy(duel={})
-    found = await game.found("duel")
-    lobby_id = found["lobby"]["lobby_id"]
+    placement = await game.find_lobby("duel")
+    lobby_id = placement["lobby"]["lobby_id"]
     first = await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
     again = await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
     assert (first["did_remove"], again["did_remove"]) == (True, False)
@@ -324,7 +324,7 @@ async def test_deleted_lobby_is_stopped_in_order(game: Game) -> None:
 @pytest.mark.full
 async def test_exit_code_is_recorded_after_the_lobby_ended(game: Game) -> None:
     await game.deploy(quiet={"heartbeat_timeout": 1_000})
-    lobby_id = (await game.found("quiet"))["lobby"]["lobby_id"]
+    lobby_id = (await game.find_lobby("quiet"))["lobby"]["lobby_id"]
     assert (await game.over(lobby_id))["failure"] == "SILENT"
 
     async def exit_code_of() -> int:

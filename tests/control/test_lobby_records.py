@@ -75,8 +75,8 @@ class Arena:
 
     async def ended(self, lobby: Any) -> Any:
         async def record() -> Any:
-            found = (await self.record(lobby)).body["lobby"]
-            return found if "stopped" in found["status"] else None
+            lobby_record = (await self.record(lobby)).body["lobby"]
+            return lobby_record if "stopped" in lobby_record["status"] else None
 
         return await eventually(record)
 
@@ -222,8 +222,8 @@ async def test_player_counts_of_games_are_separate(developer: Developer) -> None
             await arena.send("connected", lobby, player_token=await arena.player(lobby))
 
     async def is_true() -> bool:
-        found = [await developer.good("get_game", game_id=arena.game_id) for arena in arenas]
-        return [one["game"]["total_player_count"] for one in found] == [2, 2]
+        responses = [await developer.good("get_game", game_id=arena.game_id) for arena in arenas]
+        return [one["game"]["total_player_count"] for one in responses] == [2, 2]
 
     await eventually(is_true)
 

@@ -104,8 +104,8 @@ async def test_malformed_or_unknown_id_is_refused(request_of: Request) -> None:
         too_long = "x" * (41 if name == "game_id" else 21)
         for text in (*NO_IDS, too_long, *(() if name in NAMED else ("a-name",))):
             answer = await request_of.call(**{name: text})
-            found = (answer.code, {path[0] for path in answer.errors})
-            assert found == ("ID_INVALID", {name}), text
+            result = (answer.code, {path[0] for path in answer.errors})
+            assert result == ("ID_INVALID", {name}), text
             assert answer.detail
         noun = name.removesuffix("_id").replace("environment", "namespace").upper()
         for unknown in (str(uuid4()), *(("no-such-name",) if name in NAMED else ())):

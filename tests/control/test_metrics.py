@@ -37,8 +37,8 @@ async def scraped(full_service: FullService) -> str:
 
 
 async def figures(full_service: FullService) -> Figures:
-    found = re.findall(r"^hosting_control_(.+) (\S+)$", await scraped(full_service), re.M)
-    return {name: float(value) for name, value in found}
+    samples = re.findall(r"^hosting_control_(.+) (\S+)$", await scraped(full_service), re.M)
+    return {name: float(value) for name, value in samples}
 
 
 async def settled_figures(full_service: FullService) -> Figures:

@@ -27,8 +27,8 @@ UUID = "0192f000-0000-7000-8000-0000000000ff"
     ],
 )
 def test_display_name(text: str, words: list[str]) -> None:
-    found = [problem.path for problem in display_name_problems(text, "display_name")]
-    assert found == [("display_name", word) for word in words]
+    paths = [problem.path for problem in display_name_problems(text, "display_name")]
+    assert paths == [("display_name", word) for word in words]
 
 
 @pytest.mark.parametrize("longest", [20, 40])
@@ -47,8 +47,8 @@ def test_display_name(text: str, words: list[str]) -> None:
 )
 def test_name_id(text: str, words: list[str], longest: int) -> None:
     text = text.format(longest="x" * longest, longer="x" * (longest + 1))
-    found = [problem.path for problem in name_id_problems(text, longest, "name_id")]
-    assert found == [("name_id", word) for word in words]
+    paths = [problem.path for problem in name_id_problems(text, longest, "name_id")]
+    assert paths == [("name_id", word) for word in words]
 
 
 def test_uuid_is_no_name_id() -> None:

@@ -36,8 +36,8 @@ def new_domain() -> str:
 
 async def cdn_of(developer: Developer, target: dict[str, str]) -> dict[str, Any]:
     got = await developer.good("get_namespace", **target)
-    found: dict[str, Any] = got["namespace"]["config"]["cdn"]
-    return found
+    cdn_config: dict[str, Any] = got["namespace"]["config"]["cdn"]
+    return cdn_config
 
 
 @pytest.fixture
@@ -132,8 +132,8 @@ NO_HOSTS = (
 async def test_invalid_host_is_refused(developer: Developer, target: dict[str, str]) -> None:
     for text in NO_HOSTS:
         answer = await developer.call("add_domain", **target, domain=text)
-        found = (answer.code, answer.errors)
-        assert found == ("VALIDATION_FAILED", (("domain", "invalid"),)), text
+        result = (answer.code, answer.errors)
+        assert result == ("VALIDATION_FAILED", (("domain", "invalid"),)), text
     assert (await cdn_of(developer, target))["domains"] == []
 
 
@@ -234,8 +234,8 @@ async def test_invalid_user_is_refused(developer: Developer, target: dict[str, s
         ("a:b", "", ["user.invalid", "password.too-short"]),
     ):
         answer = await developer.call("set_auth_user", **target, user=user, password=password)
-        found = (answer.code, [".".join(path) for path in answer.errors])
-        assert found == ("VALIDATION_FAILED", paths), (user, password)
+        result = (answer.code, [".".join(path) for path in answer.errors])
+        assert result == ("VALIDATION_FAILED", paths), (user, password)
     assert (await cdn_of(developer, target))["auth_user_list"] == []
     assert await developer.good("remove_auth_user", **target, user="a\0b") == {}
 

@@ -102,11 +102,11 @@ async def test_servers_and_lobbies_share_the_capacity(back: Servers) -> None:
         assert (await game.find("duel")).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
     await end(back, server["id"])
 
-    async def found() -> Any:
+    async def placed_lobby() -> Any:
         answer = await game.find("duel")
         return answer.body if answer.code == "OK" else None
 
-    lobby_id = (await eventually(found))["lobby"]["lobby_id"]
+    lobby_id = (await eventually(placed_lobby))["lobby"]["lobby_id"]
     assert (await back.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
     await back.developer.good("detach", game_id=back.game_id, lobby_id=lobby_id)
     await game.over(lobby_id)

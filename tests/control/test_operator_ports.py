@@ -41,8 +41,8 @@ def free_port() -> int:
 
 def public_ports(full_service: FullService) -> dict[str, int]:
     page = httpx.get(f"http://{full_service.ready['metrics']}/metrics").text
-    found = re.findall(r'^hosting_ports{protocol="tcp",state="(\w+)"} (\d+)$', page, re.MULTILINE)
-    return {state: int(count) for state, count in found}
+    samples = re.findall(r'^hosting_ports{protocol="tcp",state="(\w+)"} (\d+)$', page, re.MULTILINE)
+    return {state: int(count) for state, count in samples}
 
 
 async def test_process_range_and_public_quarantine_apply(tmp_path: Path) -> None:

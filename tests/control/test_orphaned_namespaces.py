@@ -93,9 +93,9 @@ async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, ep
     assert "pyservice namespace orphans" in reason
 
     orphans = orphans_beside(new, epoch)
-    found = await orphans.all()
+    reported = await orphans.all()
     expected = [(left[0], "arena/prod"), (left[1], "arena/staging")]
-    assert [(one.namespace_id, one.name) for one in found] == expected
+    assert [(one.namespace_id, one.name) for one in reported] == expected
     assert [one.namespace_id for one in await orphans.remove([left[0]])] == [left[0]]
     assert replaced.plane.holds(left[0]) is None
     await new.wait_until_equal(blocked)

@@ -104,8 +104,8 @@ async def whole(me: Developer, ray_id: str, count: int) -> list[Any]:
         lists = await perf(me, ray_id)
         return lists if len(lists) == count else None
 
-    found: list[Any] = await eventually(check)
-    return found
+    span_sets: list[Any] = await eventually(check)
+    return span_sets
 
 
 async def exported(collector: Collector, ray_id: str, count: int) -> list[Seen]:
@@ -114,8 +114,8 @@ async def exported(collector: Collector, ray_id: str, count: int) -> list[Seen]:
         roots = [span for span in spans if span.name.startswith(("http ", "grpc "))]
         return spans if len(roots) == count else None
 
-    found: list[Seen] = await eventually(check)
-    return found
+    exported_spans: list[Seen] = await eventually(check)
+    return exported_spans
 
 
 def fresh_trace() -> tuple[str, dict[str, str]]:

@@ -116,19 +116,19 @@ async def ids_of_listed(game: Game) -> set[str]:
 async def test_removed_region_gets_no_new_players(operator: Operator) -> None:
     affected = await operator.deployed_game(duel=IN_REMOVED_REGION)
     other = await operator.deployed_game(duel={})
-    there = await affected.found("duel", regions=[REMOVED_REGION])
+    there = await affected.find_lobby("duel", regions=[REMOVED_REGION])
     lobby_id = there["lobby"]["lobby_id"]
     assert there["lobby"]["region"] == region_of(REMOVED_REGION, REMOVED_REGION.title())
-    everywhere = (await other.found("duel", regions=[REMOVED_REGION]))["lobby"]["lobby_id"]
+    everywhere = (await other.find_lobby("duel", regions=[REMOVED_REGION]))["lobby"]["lobby_id"]
     await operator.restart(affected, other, regions=[KEPT_REGION])
 
     for game in (affected, other):
         answer = await game.find("duel", regions=[REMOVED_REGION])
         assert answer.code == "MATCHMAKER_REGION_NOT_FOUND"
     assert (await affected.find("duel")).code == "MATCHMAKER_REGION_NOT_ENABLED"
-    found = await other.found("duel")
-    assert found["lobby"]["lobby_id"] != everywhere
-    assert found["lobby"]["region"] == region_of(KEPT_REGION, KEPT_REGION.title())
+    placement = await other.find_lobby("duel")
+    assert placement["lobby"]["lobby_id"] != everywhere
+    assert placement["lobby"]["region"] == region_of(KEPT_REGION, KEPT_REGION.title())
     client, query = affected.developer.client, {"lobby_id": lobby_id}
     joined = await client.call("join", query, token=affected.public_token)
     assert joined.code == "OK", joined
@@ -181,8 +181,8 @@ async def test_idle_lobbies_of_a_removed_region_end(operator: Operator) -> None:
                 assert record.get("failure") is None, str(record)
     assert await ids_of_listed(affected) == set()
     [left] = await ids_of_listed(other)
-    found = await other.found("duel", prevent_auto_create_lobby=True)
-    assert found["lobby"]["lobby_id"] == left
+    placement = await other.find_lobby("duel", prevent_auto_create_lobby=True)
+    assert placement["lobby"]["lobby_id"] == left
 
 
 @with_tiers
@@ -191,7 +191,7 @@ async def test_sighup_gives_tiers_to_lobbies(operator: Operator) -> None:
     await operator.hang_up()
     game = await operator.game()
     await game.deploy(duel={"tier": "large"}, huge={"tier": "too-large"})
-    lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
+    lobby_id = (await game.find_lobby("duel"))["lobby"]["lobby_id"]
     assert (await game.variables(lobby_id))["HOSTING_MEMORY"] == "48"
     full = await game.find("huge")
     assert full.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES", "no node has the capacity"
@@ -203,8 +203,8 @@ async def test_removed_tier_ends_only_its_new_lobbies(operator: Operator, how: s
     affected, other = await operator.game(), await operator.game()
     await affected.deploy(duel={"tier": "small"})
     await other.deploy(duel={"tier": TIER})
-    before = (await affected.found("duel"))["lobby"]["lobby_id"]
-    lobby_id = (await other.found("duel"))["lobby"]["lobby_id"]
+    before = (await affected.find_lobby("duel"))["lobby"]["lobby_id"]
+    lobby_id = (await other.find_lobby("duel"))["lobby"]["lobby_id"]
     operator.write(tiers={"basic-1d8": 64})
     if how == "at a hangup":
         await operator.hang_up()
@@ -220,7 +220,7 @@ async def test_removed_tier_ends_only_its_new_lobbies(operator: Operator, how: s
     finding = asyncio.gather(*requests)
     await other.developer.good("detach", game_id=other.game_id, lobby_id=lobby_id)
     await other.over(lobby_id)
-    await other.found("duel")
+    await other.find_lobby("duel")
     answers = await finding
     assert {answer.code for answer in answers} == {"MATCHMAKER_LOBBY_START_FAILED"}
     target = {"game_id": affected.game_id, "namespace_id": "prod"}

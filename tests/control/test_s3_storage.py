@@ -59,8 +59,8 @@ async def prepared(developer: Developer, content: bytes, **more: Any) -> Any:
 
 
 def names(server: S3Server, folder: str) -> list[str]:
-    found = (server.folder / BUCKET / PREFIX / folder).rglob("*")
-    return [path.name for path in found if path.is_file()]
+    paths = (server.folder / BUCKET / PREFIX / folder).rglob("*")
+    return [path.name for path in paths if path.is_file()]
 
 
 async def test_build_is_put_to_the_public_address(s3: S3Server, developer: Developer) -> None:

@@ -72,31 +72,31 @@ def listed_servers(full_service: FullService, back: Servers) -> ListedServers:
 
 
 async def pages(back: Servers, **fields: Any) -> list[list[str]]:
-    found: list[list[str]] = []
+    server_ids: list[list[str]] = []
     begin: dict[str, str] = {}
-    while begin or not found:
+    while begin or not server_ids:
         answer = await back.good("list_servers", include_destroyed=True, **begin, **fields)
-        found.append([one["id"] for one in answer["servers"]])
+        server_ids.append([one["id"] for one in answer["servers"]])
         begin = {"cursor": answer["cursor"]} if "cursor" in answer else {}
-    return found
+    return server_ids
 
 
-def flat(found: list[list[str]]) -> list[str]:
-    return [one for page in found for one in page]
+def flat(server_ids: list[list[str]]) -> list[str]:
+    return [one for page in server_ids for one in page]
 
 
 async def test_pages_have_64_servers_newest_first(
     back: Servers, listed_servers: ListedServers
 ) -> None:
-    found = await pages(back)
-    assert [len(page) for page in found] == [64, 64, len(listed_servers.ids) - 128]
-    assert flat(found) == listed_servers.newest()
+    server_ids = await pages(back)
+    assert [len(page) for page in server_ids] == [64, 64, len(listed_servers.ids) - 128]
+    assert flat(server_ids) == listed_servers.newest()
 
 
 async def test_pages_match_every_tag(back: Servers, listed_servers: ListedServers) -> None:
-    found = await pages(back, tags_json='{"parity": "0", "all": "yes"}')
-    assert flat(found) == listed_servers.newest(parity="0")
-    assert [len(page) for page in found] == [64, len(listed_servers.newest(parity="0")) - 64]
+    server_ids = await pages(back, tags_json='{"parity": "0", "all": "yes"}')
+    assert flat(server_ids) == listed_servers.newest(parity="0")
+    assert [len(page) for page in server_ids] == [64, len(listed_servers.newest(parity="0")) - 64]
     assert await pages(back, tags_json='{"parity": "0", "all": "no"}') == [[]]
 
 

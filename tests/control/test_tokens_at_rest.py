@@ -82,11 +82,11 @@ async def issue_all_tokens(full_service: FullService, issued: IssuedTokens) -> N
 
 
 async def rows(records: Records) -> dict[str, list[tuple[Any, ...]]]:
-    found: dict[str, list[tuple[Any, ...]]] = {}
+    rows_of_tables: dict[str, list[tuple[Any, ...]]] = {}
     async with records.database.read() as tx:
         for table in metadata.sorted_tables:
-            found[table.name] = [tuple(row) for row in await tx.all(select(table))]
-    return found
+            rows_of_tables[table.name] = [tuple(row) for row in await tx.all(select(table))]
+    return rows_of_tables
 
 
 def raw(value: Any) -> bytes:
@@ -101,13 +101,13 @@ def secrets_of(token: str) -> list[bytes]:
 
 
 def traces(
-    found: dict[str, list[tuple[Any, ...]]], tokens: list[str]
+    rows_of_tables: dict[str, list[tuple[Any, ...]]], tokens: list[str]
 ) -> list[tuple[str, int, bytes]]:
     """Returns each table and column that contains a part of a token."""
     secrets = [secret for token in tokens for secret in secrets_of(token)]
     return [
         (name, number, trace)
-        for name, several in found.items()
+        for name, several in rows_of_tables.items()
         for row in several
         for number, value in enumerate(row)
         for trace in (
@@ -127,8 +127,8 @@ async def test_no_column_has_a_token(full_service: FullService, records: Records
         assert {token.partition("_")[0] for token in issued.tokens} == set(KINDS_OF_TOKENS)
 
     async def are_all_stored() -> bool:
-        found = await rows(records)
-        return all(found[one] for one in TABLES)
+        rows_of_tables = await rows(records)
+        return all(rows_of_tables[one] for one in TABLES)
 
     await eventually(are_all_stored)
     assert traces(await rows(records), tokens) == []
@@ -146,5 +146,5 @@ async def test_no_column_has_a_token(full_service: FullService, records: Records
     ):
         async with records.database.write() as tx:
             await tx.run(update(table).values({column: value}))
-        found = traces(await rows(records), tokens)
-        assert {one for one, _, _ in found} >= {table.name}
+        matches = traces(await rows(records), tokens)
+        assert {one for one, _, _ in matches} >= {table.name}

@@ -45,8 +45,8 @@ async def wait_for_lock_wait(database: Database) -> None:
 
     async def is_waiting() -> bool:
         async with database.query() as tx:
-            found = await tx.first(_WAITING)
-        return found is not None and found[0] > 0
+            lock = await tx.first(_WAITING)
+        return lock is not None and lock[0] > 0
 
     if database.name == "postgresql":
         await eventually(is_waiting)

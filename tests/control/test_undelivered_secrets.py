@@ -125,9 +125,9 @@ class TokenScenario:
 
     async def token_ids(self) -> list[str]:
         async with self.fed.source.database.read() as tx:
-            found = await rows.of_namespace(tx, self.namespace_id)
+            tokens = await rows.of_namespace(tx, self.namespace_id)
             of_group = await rows.of_group(tx, self.group_id, self.identity_id)
-        return [row.token_id for row in (*found, *of_group)]
+        return [row.token_id for row in (*tokens, *of_group)]
 
     async def wait_until_none(self) -> None:
         async def is_empty() -> bool:

@@ -29,9 +29,9 @@ full_service = service_fixture("function", kinds=["sqlite"])
 
 
 def measured(pid: int, name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
-    assert found is not None, name
-    return int(found[1]) * 1024
+    match = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    assert match is not None, name
+    return int(match[1]) * 1024
 
 
 def begin(pid: int) -> int:

@@ -40,10 +40,10 @@ class UploadedFile:
         )
         objects: Any = self
         build = ("archive", "gzip", None)
-        found = await check_contents(
+        findings = await check_contents(
             objects, not_in_this_process, "build", build, [about], {"server.tar": "key"}
         )
-        return found.digests["server.tar"]
+        return findings.digests["server.tar"]
 
 
 def not_in_this_process(*_: object, **__: object) -> Any:

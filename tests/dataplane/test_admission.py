@@ -204,10 +204,10 @@ async def test_repeated_request_is_not_verified_again(
     joining = scene.client(idempotency_key="join")
     finding = scene.client(idempotency_key="find")
     joined = await scene.join(lobby.lobby_id, joining)
-    found = await scene.find("tagged", finding)
+    placement = await scene.find("tagged", finding)
     game.answers(403)
     assert await scene.join(lobby.lobby_id, joining) == joined
-    assert await scene.find("tagged", finding) == found
+    assert await scene.find("tagged", finding) == placement
     assert len(game.seen) == 2
     error = await expect_error(scene.join(lobby.lobby_id, joining, party_size=2))
     assert error.code == "IDEMPOTENCY_KEY_REUSED"

@@ -59,17 +59,17 @@ async def test_party_members_get_find_results_by_channel(
 ) -> None:
     await scene.attach("tagged")
     before_ms = time.time_ns() // 1_000_000
-    found = await scene.find("tagged", party_size=3, event_channels=[MINA, OLE])
-    for secret, player in ((MINA, found.players[1]), (OLE, found.players[2])):
+    placement = await scene.find("tagged", party_size=3, event_channels=[MINA, OLE])
+    for secret, player in ((MINA, placement.players[1]), (OLE, placement.players[2])):
         [event] = (await readers.read(secret)).events
         join = event.kind.matchmaker_lobby_join
         assert join.player == player
-        assert join.lobby.lobby_id == found.lobby.lobby_id
-        assert join.lobby.region == found.lobby.region
+        assert join.lobby.lobby_id == placement.lobby.lobby_id
+        assert join.lobby.region == placement.lobby.region
         assert join.lobby.player == player
-        assert join.ports == found.ports == join.lobby.ports
+        assert join.ports == placement.ports == join.lobby.ports
         assert before_ms <= event.ts.ToMilliseconds() <= time.time_ns() // 1_000_000
-        await scene.connected(found.lobby.lobby_id, join.player.token)
+        await scene.connected(placement.lobby.lobby_id, join.player.token)
 
 
 async def test_join_delivers_events_in_order(scene: MatchmakerScene, readers: Readers) -> None:
@@ -106,9 +106,9 @@ async def test_party_waits_for_a_starting_lobby(scene: MatchmakerScene, readers:
     before = await readers.read(MINA)
     assert not before.events
     await scene.fleet.ready(matchmaker_pb2.LobbyReadyRequest(), scene.server(lobby_id))
-    found = await finding
+    placement = await finding
     received = await readers.read(MINA, before.watch.index)
-    assert received.events[0].kind.matchmaker_lobby_join.player == found.players[1]
+    assert received.events[0].kind.matchmaker_lobby_join.player == placement.players[1]
 
 
 async def test_expired_long_poll_returns_current_events(readers: Readers) -> None:

@@ -22,13 +22,13 @@ def test_channel_token_survives_a_kill(make_service: MakeService) -> None:
     service = make_service().start()
     token = service.public_token()
     _, lobby_token = service.attach()
-    found = service.find(token, party_size=2, event_channels=[SECRET])
+    response = service.find(token, party_size=2, event_channels=[SECRET])
     service.kill()
-    assert found.status_code == 200, found.text
+    assert response.status_code == 200, response.text
     service.start()
     [join] = _live(service)
-    assert join["player"] == found.json()["players"][1]
-    assert join["ports"] == found.json()["ports"]
+    assert join["player"] == response.json()["players"][1]
+    assert join["ports"] == response.json()["ports"]
     received = service.good("GET", "/events/live", None, SECRET)
     service.kill()
     service.start()

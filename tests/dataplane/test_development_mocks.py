@@ -108,7 +108,7 @@ class Machine(MatchmakerScene):
             await self.call(name, request, token)
         return caught.value.code
 
-    async def found(self, *modes: str, **fields: Any) -> pb.FindLobbyResponse:
+    async def find_lobby(self, *modes: str, **fields: Any) -> pb.FindLobbyResponse:
         request = pb.FindLobbyRequest(game_modes=modes or ["duel"], **fields)
         answer: pb.FindLobbyResponse = await self.call("FindLobby", request)
         return answer
@@ -131,7 +131,7 @@ def shown_ports(answer: Any) -> dict[str, tuple[Any, ...]]:
 
 
 async def test_mock_find_returns_the_machine_of_the_developer(machine: Machine) -> None:
-    answer = await machine.found("duel")
+    answer = await machine.find_lobby("duel")
     assert answer.lobby.lobby_id == NIL
     region = answer.lobby.region
     assert (region.region_id, region.display_name) == ("dev-lcl", "Local")
@@ -166,15 +166,15 @@ async def test_mock_find_returns_the_machine_of_the_developer(machine: Machine) 
 async def test_mock_find_returns_version_ports(
     machine: Machine, mode: str, ports: dict[str, Any]
 ) -> None:
-    assert shown_ports(await machine.found(mode)) == ports
+    assert shown_ports(await machine.find_lobby(mode)) == ports
 
 
 async def test_mock_hostname_precedence(machine: Machine) -> None:
     machine.made({"dev_hostname": "dev.example.com"})
-    port = (await machine.found()).ports["game"]
+    port = (await machine.find_lobby()).ports["game"]
     assert (port.hostname, port.host) == ("dev.example.com", "dev.example.com:4000")
     machine.made({"dev_hostname": "dev.example.com"}, hostname="::1")
-    port = (await machine.found()).ports["game"]
+    port = (await machine.find_lobby()).ports["game"]
     assert (port.hostname, port.host) == ("::1", "[::1]:4000")
 
 
@@ -194,7 +194,7 @@ async def test_token_ports_replace_version_ports(machine: Machine) -> None:
         "c": ("10.0.0.7", "10.0.0.7:443", 443, None, True),
         "d": ("10.0.0.7", "10.0.0.7:80", 80, None, False),
     }
-    answer = await machine.found("later")
+    answer = await machine.find_lobby("later")
     assert shown_ports(answer) == expected
     joined = await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
     assert dict(joined.ports) == dict(answer.ports)
@@ -212,7 +212,7 @@ async def test_mock_modes(machine: Machine) -> None:
 
 
 async def test_mock_player_tokens_are_valid_once_for_their_dev_token(machine: Machine) -> None:
-    answer = await machine.found(party_size=3)
+    answer = await machine.find_lobby(party_size=3)
     assert answer.players[0] == answer.player
     tokens = [player.token for player in answer.players]
     assert len(set(tokens)) == 3
@@ -265,7 +265,7 @@ async def test_mock_operations_leave_the_engine_unchanged(machine: Machine) -> N
         request, answer = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
         for _ in range(2):
             assert await machine.call(name, request()) == answer()
-    await machine.found(party_size=64)
+    await machine.find_lobby(party_size=64)
     await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
     await machine.call("ListLobbies", pb.ListLobbiesRequest())
     assert machine.engine.status().last == before
@@ -276,7 +276,7 @@ async def test_mock_skips_captcha_and_verification(machine: Machine) -> None:
     captcha = {"captcha_a": {"secret_key": "s", "site_key": "k"}}
     machine.made({"captcha": captcha})
     assert machine.namespaces.resolved(NAMESPACE).admission_rules is not None
-    assert (await machine.found()).lobby.lobby_id == NIL
+    assert (await machine.find_lobby()).lobby.lobby_id == NIL
 
 
 async def test_invalid_dev_token_is_refused(machine: Machine) -> None:

@@ -60,9 +60,9 @@ async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> Non
         host = f"{lobby.lobby_id}-web.lobby.north.job.test"
         assert (routes["web"].port, routes["web"].host, routes["web"].is_tls) == (0, host, True)
         await scene.ready(lobby.lobby_id)
-        found = await asyncio.wait_for(finding, PATIENCE_S)
-    assert found.ports["web"].host == f"{host}:443"
-    assert found.ports["game"].hostname == "north.job.test"
+        placement = await asyncio.wait_for(finding, PATIENCE_S)
+    assert placement.ports["web"].host == f"{host}:443"
+    assert placement.ports["game"].hostname == "north.job.test"
 
 
 async def test_refused_port_is_replaced_before_it_is_returned(connected: RuntimeScene) -> None:
@@ -76,8 +76,8 @@ async def test_refused_port_is_replaced_before_it_is_returned(connected: Runtime
         assert instead["web"].port == web.port
         await scene.follow(outcome(instead["game"], "LISTENING"))
         await scene.ready(lobby.lobby_id)
-        found = await asyncio.wait_for(finding, PATIENCE_S)
-    assert found.ports["game"].port == instead["game"].port
+        placement = await asyncio.wait_for(finding, PATIENCE_S)
+    assert placement.ports["game"].port == instead["game"].port
 
 
 async def test_unserved_port_keeps_its_number(connected: RuntimeScene) -> None:
@@ -89,8 +89,8 @@ async def test_unserved_port_keeps_its_number(connected: RuntimeScene) -> None:
         assert not answer.routes
         await scene.follow(*(outcome(route, "LISTENING") for route in routes))
         await scene.ready(lobby.lobby_id)
-        found = await asyncio.wait_for(finding, PATIENCE_S)
-    current_routes = {name: port.port for name, port in found.ports.items()}
+        placement = await asyncio.wait_for(finding, PATIENCE_S)
+    current_routes = {name: port.port for name, port in placement.ports.items()}
     assert current_routes == {route.port_name: route.port for route in routes}
 
 
@@ -318,13 +318,13 @@ both = pytest.mark.parametrize("block", [pool_is_empty, disk_is_full])
 
 async def game(patient_scene: RuntimeScene, other_than: int = 0) -> routes_pb2.Route:
 
-    async def found() -> Any:
+    async def look_up() -> Any:
         current_routes = [
             route for route in (await patient_scene.follow()).routes if route.port_name == "game"
         ]
         return [route for route in current_routes if route.port != other_than]
 
-    [route] = await eventually(found)
+    [route] = await eventually(look_up)
     assert isinstance(route, routes_pb2.Route)
     return route
 
@@ -352,8 +352,8 @@ async def test_waiting_lobby_gets_another_number(patient_scene: RuntimeScene, bl
             assert await is_pending(ready)
             await unblock()
             number = await finish_with_another_number(patient_scene, ready, first)
-        found = await asyncio.wait_for(finding, PATIENCE_S)
-    assert found.ports["game"].port == number
+        placement = await asyncio.wait_for(finding, PATIENCE_S)
+    assert placement.ports["game"].port == number
 
 
 @both
@@ -438,10 +438,10 @@ async def lease_scene(engine: Engine) -> RuntimeScene:
 
 async def next_routes(lease_scene: RuntimeScene) -> Sequence[routes_pb2.Route]:
 
-    async def found() -> Any:
+    async def look_up() -> Any:
         return list((await lease_scene.follow()).routes)
 
-    new: Sequence[routes_pb2.Route] = await eventually(found)
+    new: Sequence[routes_pb2.Route] = await eventually(look_up)
     return new
 
 
@@ -491,10 +491,10 @@ async def restartable(engine: Engine) -> RestartableScene:
 async def all_routes(restartable: RuntimeScene, instance: str) -> Sequence[routes_pb2.Route]:
     restartable.version = 0
 
-    async def found() -> Any:
+    async def look_up() -> Any:
         return list((await restartable.follow(instance=instance)).routes)
 
-    current_routes: Sequence[routes_pb2.Route] = await eventually(found)
+    current_routes: Sequence[routes_pb2.Route] = await eventually(look_up)
     return current_routes
 
 

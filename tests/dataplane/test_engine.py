@@ -15,9 +15,9 @@ pytestmark = pytest.mark.anyio
 
 
 def _held(engine: Engine, lobby: bytes) -> int:
-    found = engine.lobby(lobby)
-    assert found is not None
-    return found.players[0]
+    lobby_state = engine.lobby(lobby)
+    assert lobby_state is not None
+    return lobby_state.players[0]
 
 
 async def _until_held(engine: Engine, lobby: bytes, count: int) -> None:
@@ -37,9 +37,9 @@ async def test_player_connects_and_disconnects(engine: Engine) -> None:
     await engine.connected(lobby, token, None, None)
     assert await error_code(engine.connected(lobby, token, None, None)) == "PLAYER_TOKEN_CONSUMED"
     await engine.disconnected(lobby, token, None, None, None)
-    found = engine.lobby(lobby)
-    assert found is not None
-    assert found.players == (0, 0, 0, 0)
+    lobby_state = engine.lobby(lobby)
+    assert lobby_state is not None
+    assert lobby_state.players == (0, 0, 0, 0)
 
 
 async def test_result_is_durable_when_returned(engine: Engine) -> None:
@@ -100,9 +100,9 @@ async def test_shared_hold_is_released_with_its_last_request(engine: Engine) -> 
     await engine.ready(lobby, None)
     first, second = await asyncio.gather(finds[2], again)
     assert first.tokens == second.tokens
-    found = engine.lobby(lobby)
-    assert found is not None
-    assert found.players == (0, 1, 0, 0)
+    lobby_state = engine.lobby(lobby)
+    assert lobby_state is not None
+    assert lobby_state.players == (0, 1, 0, 0)
 
 
 @pytest.mark.parametrize("wait_s", [0.05, 60])

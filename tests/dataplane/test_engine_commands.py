@@ -241,7 +241,7 @@ async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
     mina = engine.player_records.channel(MINA)
     lobby, _ = await attach(engine, 4, is_ready=False)
     joining = asyncio.create_task(join(engine, lobby, mina))
-    while not (found := engine.lobby(lobby)) or not found.players[0]:
+    while not (lobby_state := engine.lobby(lobby)) or not lobby_state.players[0]:
         await asyncio.sleep(0)
     assert await engine.player_records.channel_events(mina, None) == []
     await engine.ready(lobby, None)

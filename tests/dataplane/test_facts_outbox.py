@@ -99,8 +99,8 @@ async def detach(scene: MatchmakerScene, lobby_id: str) -> None:
 async def test_facts_of_a_lobby_lifetime(scene: MatchmakerScene, reader: Reader) -> None:
     before_ms = time.time_ns() // 1_000_000
     lobby_id = (await scene.attach()).lobby_id
-    found = await scene.find()
-    await scene.connected(lobby_id, found.player.token)
+    placement = await scene.find()
+    await scene.connected(lobby_id, placement.player.token)
     await close(scene, lobby_id, True)
     await close(scene, lobby_id, False)
     await scene.join(lobby_id)

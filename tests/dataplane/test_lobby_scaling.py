@@ -356,8 +356,8 @@ async def test_silent_starting_lobby_is_found(engine: Engine) -> None:
             assert len(engine.processes.wanted_since(0)[2]) == 1
             await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
             for finding in (first, second, third):
-                found = await asyncio.wait_for(finding, PATIENCE_S)
-                assert found.lobby.lobby_id == lobby.lobby_id
+                placement = await asyncio.wait_for(finding, PATIENCE_S)
+                assert placement.lobby.lobby_id == lobby.lobby_id
     await all_over(engine, [lobby.lobby_id])
 
 

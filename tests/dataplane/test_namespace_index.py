@@ -39,9 +39,9 @@ def index() -> NamespaceIndex:
 
 def test_find_by_id_or_names(index: NamespaceIndex) -> None:
     for name in (NAMESPACE_ID, "arena/prod"):
-        found = index.find(name)
-        assert found is not None
-        assert found.namespace_id == RAW_ID
+        entry = index.find(name)
+        assert entry is not None
+        assert entry.namespace_id == RAW_ID
     for name in ("prod", "arena", "arena/", "/prod", "other/prod", OTHER_NAMESPACE_ID, ""):
         assert index.find(name) is None
 

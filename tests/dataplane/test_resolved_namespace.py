@@ -116,8 +116,12 @@ PLAYERS: list[tuple[dict[str, Any], dict[str, Any], tuple[int, int, int]]] = [
 def test_player_limit_precedence(
     level: dict[str, Any], mode: dict[str, Any], limits: tuple[int, int, int]
 ) -> None:
-    found = resolved(level, mode)
-    assert (found.max_players, found.max_players_direct, found.max_players_party) == limits
+    resolved_mode = resolved(level, mode)
+    assert (
+        resolved_mode.max_players,
+        resolved_mode.max_players_direct,
+        resolved_mode.max_players_party,
+    ) == limits
 
 
 # matchmaker level, mode, allowed regions (None: all), settings in eu
@@ -171,17 +175,17 @@ PLACES: list[tuple[dict[str, Any], dict[str, Any], set[str] | None, RegionSettin
 def test_tier_and_idle_lobby_precedence(
     level: dict[str, Any], mode: dict[str, Any], regions: set[str] | None, in_eu: RegionSettings
 ) -> None:
-    found = resolved(level, mode)
-    assert found.regions == regions
-    assert found.settings_in("eu") == in_eu
+    resolved_mode = resolved(level, mode)
+    assert resolved_mode.regions == regions
+    assert resolved_mode.settings_in("eu") == in_eu
 
 
 def test_region_settings_apply_to_their_region_only() -> None:
-    found = resolved(
+    resolved_mode = resolved(
         {"tier": "l"}, {"regions": {"eu": {"tier": "r", "idle_lobbies": idle(1, 1)}, "us": {}}}
     )
-    assert found.settings_in("us") == RegionSettings("l")
-    assert found.settings_in("eu") == RegionSettings("r", 1, 1)
+    assert resolved_mode.settings_in("us") == RegionSettings("l")
+    assert resolved_mode.settings_in("eu") == RegionSettings("r", 1, 1)
 
 
 FULL: dict[str, Any] = {
@@ -215,16 +219,16 @@ DOCKERS: list[tuple[Any, Any, tuple[Any, ...]]] = [
 def test_docker_section_is_taken_as_a_whole(
     level: Any, mode: Any, expected: tuple[Any, ...]
 ) -> None:
-    found = resolved(
+    resolved_mode = resolved(
         {} if level is None else {"docker": level}, {} if mode is None else {"docker": mode}
     )
-    runtime = found.runtime
+    runtime = resolved_mode.runtime
     assert (
         runtime.image_id,
         runtime.args,
         runtime.network_mode,
         dict(runtime.env),
-        set(found.ports),
+        set(resolved_mode.ports),
     ) == expected
 
 
@@ -287,10 +291,12 @@ DOCKER: list[tuple[dict[str, Any], dict[str, Any], dict[str, tuple[ModePort, Dev
 def test_ports_and_dev_ports_come_from_one_level(
     level: dict[str, Any], mode: dict[str, Any], expected: dict[str, tuple[ModePort, DevPort]]
 ) -> None:
-    found = resolved(level, mode)
-    both = {name: (port, found.dev_ports[name]) for name, port in found.ports.items()}
+    resolved_mode = resolved(level, mode)
+    both = {
+        name: (port, resolved_mode.dev_ports[name]) for name, port in resolved_mode.ports.items()
+    }
     assert both == expected
-    assert found.dev_ports.keys() == found.ports.keys()
+    assert resolved_mode.dev_ports.keys() == resolved_mode.ports.keys()
 
 
 @pytest.mark.parametrize(

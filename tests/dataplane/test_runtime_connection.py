@@ -67,13 +67,13 @@ async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeSce
             assert not getting_ready.done()
             await scene.follow(outcome(routes["web"], "LISTENING"))
             await asyncio.wait_for(getting_ready, PATIENCE_S)
-        found = await asyncio.wait_for(finding, PATIENCE_S)
-    port = found.ports["game"]
+        placement = await asyncio.wait_for(finding, PATIENCE_S)
+    port = placement.ports["game"]
     assert (port.hostname, port.port) == ("192.0.2.7", routes["game"].port)
     assert port.host == f"192.0.2.7:{port.port}"
-    assert not found.ports["web"].is_tls, "no certificate is configured"
-    assert 26_000 <= found.ports["web"].port <= 31_999
-    await scene.connected(found.lobby.lobby_id, found.player.token)
+    assert not placement.ports["web"].is_tls, "no certificate is configured"
+    assert 26_000 <= placement.ports["web"].port <= 31_999
+    await scene.connected(placement.lobby.lobby_id, placement.player.token)
 
 
 async def test_no_lobby_without_a_runtime(engine: Engine) -> None:
@@ -165,12 +165,12 @@ async def test_idle_lobbies_stay_within_their_bounds(engine: Engine) -> None:
     await scene.serve()
     for lobby_id in first:
         await scene.ready(lobby_id)
-    found = await scene.find()
+    placement = await scene.find()
     [third] = await scene.scale()
-    assert found.lobby.lobby_id in first
+    assert placement.lobby.lobby_id in first
     await scene.serve()
     await scene.ready(third.lobby_id)
-    await scene.disconnected(found.lobby.lobby_id, found.player.token)
+    await scene.disconnected(placement.lobby.lobby_id, placement.player.token)
     assert await scene.scale() == [], "three are not too many"
 
 
@@ -202,8 +202,8 @@ async def test_regular_exits_are_replaced_at_once(
         await engine.ready(parse_uuid(first.lobby_id) or b"", None)
         await scene.lobby_scaler.step()
     if was_used:
-        found = await scene.find()
-        await scene.disconnected(first.lobby_id, found.player.token)
+        placement = await scene.find()
+        await scene.disconnected(first.lobby_id, placement.player.token)
     exited = engine.processes.exited
 
     async def exited_and_looked(lobby: bytes, exit_code: int | None) -> bool:
@@ -233,7 +233,7 @@ async def test_closed_loading_lobby_gets_its_grace_period(engine: Engine) -> Non
 
 async def test_old_lobbies_stop_when_empty_after_a_switch(connected: RuntimeScene) -> None:
     scene = connected
-    found, lobby = await scene.started()
+    placement, lobby = await scene.started()
     scene.feed(
         versions=[version(version_id=OTHER_VERSION_ID, **MODES)],
         current_version_id=OTHER_VERSION_ID,
@@ -241,7 +241,7 @@ async def test_old_lobbies_stop_when_empty_after_a_switch(connected: RuntimeScen
     namespace = scene.client().namespace_id
     scene.lobby_scaler.namespace_changed(namespace)
     assert await scene.scale() == [], "the lobby has a player"
-    await scene.disconnected(lobby.lobby_id, found.player.token)
+    await scene.disconnected(lobby.lobby_id, placement.player.token)
     [stopping] = await scene.scale()
     assert (stopping.lobby_id, stopping.is_stopping) == (lobby.lobby_id, True)
     joining = await expect_error(scene.join(lobby.lobby_id))
@@ -262,8 +262,8 @@ async def test_waiting_find_gets_its_lobby_after_a_switch(connected: RuntimeScen
         assert scene.runtime._resources_of(raw_id(lobby.lobby_id)) == (1000, 2048)
         await scene.serve()
         await scene.ready(lobby.lobby_id)
-        found = await asyncio.wait_for(finding, PATIENCE_S)
-    await scene.connected(found.lobby.lobby_id, found.player.token)
+        placement = await asyncio.wait_for(finding, PATIENCE_S)
+    await scene.connected(placement.lobby.lobby_id, placement.player.token)
     assert len(scene.runtime.previous_versions) == 1
     await scene.wanted()
     assert not len(scene.runtime.previous_versions)
@@ -315,8 +315,8 @@ async def test_find_that_waited_for_a_runtime_uses_its_version(
         assert lobby.spec.build_id == BUILD_ID
         await scene.serve()
         await scene.ready(lobby.lobby_id)
-        found = await asyncio.wait_for(finding, PATIENCE_S)
-    assert found.lobby.lobby_id == lobby.lobby_id
+        placement = await asyncio.wait_for(finding, PATIENCE_S)
+    assert placement.lobby.lobby_id == lobby.lobby_id
 
 
 TIER: Final = "basic-1d1"
@@ -432,9 +432,9 @@ async def test_capacity_reads_each_lobby_once(
 
 async def wanted_lobbies(engine: Engine, count: int) -> list[bytes]:
 
-    async def found() -> list[bytes] | None:
+    async def lobby_ids() -> list[bytes] | None:
         lobbies = [lobby for lobby, _ in engine.processes.wanted_since(0)[2]]
         return lobbies if len(lobbies) >= count else None
 
-    lobbies: list[bytes] = await eventually(found)
+    lobbies: list[bytes] = await eventually(lobby_ids)
     return lobbies

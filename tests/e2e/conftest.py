@@ -65,9 +65,9 @@ class Run:
         return self.output()
 
     def _search(self, pattern: str) -> str:
-        found = re.search(pattern, self.output(), re.MULTILINE)
-        assert found, self.output()
-        return found[1]
+        match = re.search(pattern, self.output(), re.MULTILINE)
+        assert match, self.output()
+        return match[1]
 
 
 StartRun = Callable[..., Run]

@@ -109,16 +109,16 @@ def find(run: Run, **fields: Any) -> tuple[str, Any]:
             return json.load(error)["code"], None
 
 
-def address_of(found: Any) -> str:
-    return f"ws://{found['ports']['game']['host']}/play?token={found['player']['token']}"
+def address_of(placement: Any) -> str:
+    return f"ws://{placement['ports']['game']['host']}/play?token={placement['player']['token']}"
 
 
 @pytest.mark.fast
 def test_closed_socket_frees_its_slot_for_find(start_run: StartRun) -> None:
     run = start_run()
     run.wait_for("Ctrl-C ends all of it")
-    code, found = find(run)
-    with websocket(address_of(found)) as player:
+    code, placement = find(run)
+    with websocket(address_of(placement)) as player:
         assert json.loads(player.recv(timeout=PATIENCE_S))["type"] == "welcome"
         while code == "OK":
             code, _ = find(run, prevent_auto_create_lobby=True)
@@ -176,8 +176,8 @@ def test_players_keep_playing_across_a_service_restart(start_run: StartRun) -> N
     """The keeper, the lobby process and edge-guard keep running."""
     run = start_run(at=FREE_PORT)
     run.wait_for("Ctrl-C ends all of it")
-    _, found = find(run)
-    with websocket(address_of(found)) as player:
+    _, placement = find(run)
+    with websocket(address_of(placement)) as player:
         assert json.loads(player.recv(timeout=PATIENCE_S))["type"] == "welcome"
         beside = set(pids_of(run.data_dir))
         for name in ("SERVE.LOCK", "LOCK", "control/LOCK"):
@@ -193,7 +193,7 @@ def test_players_keep_playing_across_a_service_restart(start_run: StartRun) -> N
             lambda: metric(run, "hosting_slots", 'state="connected"') == 1, "the slot came not back"
         )
         _, second = find(run, prevent_auto_create_lobby=True)
-        assert second["lobby"]["lobby_id"] == found["lobby"]["lobby_id"]
+        assert second["lobby"]["lobby_id"] == placement["lobby"]["lobby_id"]
         with websocket(address_of(second)) as other:
             assert json.loads(other.recv(timeout=PATIENCE_S))["type"] == "welcome"
     run.stop()
@@ -247,8 +247,10 @@ def test_browser_player_moves_and_sees_a_bot_move(start_run: StartRun, browser: 
         return str(positions.get_attribute("data-me"))
 
     def others() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(positions.get_attribute("data-others") or "{}")
-        return found
+        positions_of_others: dict[str, Any] = json.loads(
+            positions.get_attribute("data-others") or "{}"
+        )
+        return positions_of_others
 
     wait_until(lambda: len(others()) == 2, "the bots are not seen")
     start, bots = me(), others()

@@ -87,16 +87,16 @@ def test_every_reference_resolves(document: dict[str, Any]) -> None:
     )
     assert "components/schemas/FindLobbyRequest" in references
     for reference in references:
-        found: Any = document
+        node: Any = document
         for part in reference.split("/"):
-            assert part in found, reference
-            found = found[part]
+            assert part in node, reference
+            node = node[part]
 
 
 def test_every_operation_is_documented(document: dict[str, Any]) -> None:
-    found = operations(document)
-    assert set(found) == set(BY_SLUG)
-    for slug, operation in found.items():
+    documented = operations(document)
+    assert set(documented) == set(BY_SLUG)
+    for slug, operation in documented.items():
         assert operation["summary"], slug
         assert operation["description"], slug
         assert {"200", "500", "503"} <= set(operation["responses"]), slug
@@ -110,8 +110,8 @@ def test_document_is_deterministic() -> None:
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", program]
-        found = subprocess.run(command, env=environment, capture_output=True, check=True)
-        assert found.stdout == openapi.document(METHODS.values())
+        result = subprocess.run(command, env=environment, capture_output=True, check=True)
+        assert result.stdout == openapi.document(METHODS.values())
 
 
 def test_status_lists_exactly_its_codes(document: dict[str, Any]) -> None:
@@ -139,9 +139,9 @@ def test_reading_operation_never_returns_a_disk_error() -> None:
 
 
 def test_tokens_are_security_schemes(document: dict[str, Any]) -> None:
-    found = operations(document)
-    assert found["attach"]["security"] == [{"env": []}, {"cloud": []}]
-    assert {"origin": []} in found["find"]["security"]
+    documented = operations(document)
+    assert documented["attach"]["security"] == [{"env": []}, {"cloud": []}]
+    assert {"origin": []} in documented["find"]["security"]
     assert set(document["components"]["securitySchemes"]) >= {
         "pub",
         "env",

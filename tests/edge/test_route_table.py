@@ -48,16 +48,16 @@ def routes() -> Routes:
 def test_every_operation_has_its_documented_route(
     routes: Routes, verb: str, path: str, slug: str, parameters: dict[str, str]
 ) -> None:
-    method, found = routes.match(verb, path)
+    method, path_parameters = routes.match(verb, path)
     assert method.slug == slug
-    assert found == parameters
+    assert path_parameters == parameters
 
 
 def test_no_operation_is_missing(routes: Routes) -> None:
     for method in METHODS.values():
         path = method.template.replace("{", "").replace("}", "")
-        found, _ = routes.match(method.http_method, path)
-        assert found is method
+        match, _ = routes.match(method.http_method, path)
+        assert match is method
 
 
 @pytest.mark.parametrize(

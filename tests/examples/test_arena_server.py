@@ -268,8 +268,8 @@ async def listening_port(process: asyncio.subprocess.Process) -> int:
     assert process.stderr is not None
     async with asyncio.timeout(PATIENCE_S):
         while line := (await process.stderr.readline()).decode():
-            if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)/", line):
-                return int(found[1])
+            if match := re.search(r"listening on http://127\.0\.0\.1:(\d+)/", line):
+                return int(match[1])
     raise AssertionError("the server did not say where it listens")
 
 

@@ -69,9 +69,9 @@ def test_next_run_ends_leftovers_of_a_killed_run(start_run: StartRun) -> None:
 
     second = start_run()
     second.wait_for(OPEN)
-    found = lobby_of(second)
-    assert found["lobby"]["lobby_id"] == lobby["lobby"]["lobby_id"]
-    assert found["ports"] == lobby["ports"]
+    running_lobby = lobby_of(second)
+    assert running_lobby["lobby"]["lobby_id"] == lobby["lobby"]["lobby_id"]
+    assert running_lobby["ports"] == lobby["ports"]
     assert set(pids_of(first.data_dir)) == left, "no other lobby was started"
     second.stop()
     assert second.process.returncode == 0

@@ -151,11 +151,11 @@ def test_server_of_a_deleted_lobby_stops_cleanly(stage: Stage, players: Players)
 
 
 def by_hand(stage: Stage, players: Players) -> Player:
-    def found() -> Place | None:
+    def listed_place() -> Place | None:
         place = stage.find(BY_HAND)
         return place if isinstance(place, Place) else None
 
-    return players.at(first(found)).enter()
+    return players.at(first(listed_place)).enter()
 
 
 def ended_with(server: HandMade) -> tuple[int, str, str]:

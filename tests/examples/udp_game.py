@@ -70,9 +70,9 @@ Found = TypeVar("Found")
 
 
 def first(look: Callable[[], Found | None]) -> Found:
-    found = until(look)
-    assert found is not None
-    return found
+    result = until(look)
+    assert result is not None
+    return result
 
 
 class Place(NamedTuple):
@@ -124,15 +124,15 @@ class Stage:
         answer = self.ask("POST", "/matchmaker/lobbies/find", desired, self.public_token)
         if answer.status_code != 200:
             return str(answer.json()["code"])
-        found = answer.json()
-        port = found["ports"]["game"]
+        placement = answer.json()
+        port = placement["ports"]["game"]
         server = (port["hostname"], port["port"])
-        return Place(found["lobby"]["lobby_id"], found["player"]["token"], server)
+        return Place(placement["lobby"]["lobby_id"], placement["player"]["token"], server)
 
     def place(self, mode: str) -> Place:
-        found = self.find(mode)
-        assert isinstance(found, Place), found
-        return found
+        placement = self.find(mode)
+        assert isinstance(placement, Place), placement
+        return placement
 
     def players(self, mode: str) -> int:
         path = "/matchmaker/players/statistics"
@@ -140,8 +140,8 @@ class Stage:
         return int(returned["game_modes"].get(mode, {"player_count": 0})["player_count"])
 
     def lobby(self, lobby_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.cloud("GET", f"{PATH}/logs/lobbies/{lobby_id}")["lobby"]
-        return found
+        lobby: dict[str, Any] = self.cloud("GET", f"{PATH}/logs/lobbies/{lobby_id}")["lobby"]
+        return lobby
 
     def end_of(self, lobby_id: str) -> dict[str, Any]:
         ended: dict[str, Any] = until(lambda: self.lobby(lobby_id)["status"].get("stopped"))

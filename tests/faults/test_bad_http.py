@@ -130,12 +130,12 @@ def paths_of(problem: dict[str, Any]) -> list[tuple[str, ...]]:
 async def test_invalid_body_lists_every_problem(shared: SharedPlane, row: Body) -> None:
     async with assert_unchanged(shared.plane, shared.transports.http):
         problem = check_problem(await send(shared, "POST", JOIN, row.text), 400, "BODY_INVALID")
-    found = paths_of(problem)
+    paths = paths_of(problem)
     if row.errors is None:
-        assert len(found) == 1, found
+        assert len(paths) == 1, paths
     else:
-        assert set(found) == row.errors
-        assert len(found) == len(row.errors)
+        assert set(paths) == row.errors
+        assert len(paths) == len(row.errors)
 
 
 async def test_unknown_fields_are_refused_in_operator_requests(shared: SharedPlane) -> None:
@@ -146,8 +146,8 @@ async def test_unknown_fields_are_refused_in_operator_requests(shared: SharedPla
     }
     async with assert_unchanged(shared.plane, shared.transports.http):
         response = await send(shared, "POST", ATTACH, json.dumps(text).encode(), token="env")
-    found = paths_of(check_problem(response, 400, "BODY_INVALID"))
-    assert set(found) == problems("modes/unknown-field", "ports/game/tls/unknown-field")
+    paths = paths_of(check_problem(response, 400, "BODY_INVALID"))
+    assert set(paths) == problems("modes/unknown-field", "ports/game/tls/unknown-field")
 
 
 @pytest.mark.parametrize(

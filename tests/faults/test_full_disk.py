@@ -154,8 +154,10 @@ async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
             await check_recovers(session, transport, lobby)
     await session.must("ready", token=starting.token)
     for transport in transports:
-        found = await transport.call("find", {"game_modes": ["rented"]}, token=session.client_token)
-        assert found.code == "OK", found
+        response = await transport.call(
+            "find", {"game_modes": ["rented"]}, token=session.client_token
+        )
+        assert response.code == "OK", response
     assert plane.process is not None
     assert plane.process.poll() is None
     assert await plane.metric("hosting_ledger_violations_total") == 0

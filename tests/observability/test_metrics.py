@@ -31,9 +31,9 @@ def test_requests_are_counted_by_operation_code_and_transport() -> None:
     meter.observe("OK", 0.001)
     meter.observe("OK", 0.001)
     meter.observe("RATE_LIMITED", 0.001)
-    found = samples(metrics.render(), "hosting_requests_total")
-    assert found[frozenset({"find", "OK", "http"})] == 2
-    assert found[frozenset({"find", "RATE_LIMITED", "http"})] == 1
+    counts = samples(metrics.render(), "hosting_requests_total")
+    assert counts[frozenset({"find", "OK", "http"})] == 2
+    assert counts[frozenset({"find", "RATE_LIMITED", "http"})] == 1
 
 
 def test_operation_has_one_meter_per_transport() -> None:
@@ -45,8 +45,8 @@ def test_operation_has_one_meter_per_transport() -> None:
 def test_unused_operations_are_counted_as_zero() -> None:
     metrics = RequestMetrics()
     metrics.grpc.meter("join")
-    found = samples(metrics.render(), "hosting_requests_total")
-    assert found[frozenset({"join", "OK", "grpc"})] == 0
+    counts = samples(metrics.render(), "hosting_requests_total")
+    assert counts[frozenset({"join", "OK", "grpc"})] == 0
 
 
 def test_durations_are_cumulative_and_bounds_inclusive() -> None:

@@ -19,9 +19,9 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name in OF_SYSTEM:
-            found = shutil.which(name)
-            assert found is not None, name
-            (folder / name).symlink_to(found)
+            path = shutil.which(name)
+            assert path is not None, name
+            (folder / name).symlink_to(path)
 
     def add(self, name: str, script: str) -> None:
         path = self.folder / name

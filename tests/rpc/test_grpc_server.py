@@ -74,7 +74,7 @@ def details_of(failure: grpc.aio.AioRpcError) -> dict[str, Any]:
     status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
     assert status.code == failure.code().value[0]
     assert status.message == failure.details()
-    found = {}
+    details = {}
     for kind in (
         error_details_pb2.ErrorInfo,
         error_details_pb2.BadRequest,
@@ -82,8 +82,8 @@ def details_of(failure: grpc.aio.AioRpcError) -> dict[str, Any]:
     ):
         for detail in status.details:
             if detail.Is(kind.DESCRIPTOR):
-                found[kind.DESCRIPTOR.name] = kind.FromString(detail.value)
-    return found
+                details[kind.DESCRIPTOR.name] = kind.FromString(detail.value)
+    return details
 
 
 async def test_error_is_a_status_with_its_code_as_reason(api: GrpcApi) -> None:
@@ -101,8 +101,8 @@ async def test_every_problem_is_a_field_violation(api: GrpcApi) -> None:
     failure = await failure_of(api, "FindLobby", data)
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     violations = details_of(failure)["BadRequest"].field_violations
-    found = {(violation.field, violation.reason) for violation in violations}
-    assert found == {("game_modes", "REQUIRED"), ("max_players", "TOO_LOW")}
+    fields_and_reasons = {(violation.field, violation.reason) for violation in violations}
+    assert fields_and_reasons == {("game_modes", "REQUIRED"), ("max_players", "TOO_LOW")}
     assert all(violation.description for violation in violations)
 
 

@@ -65,11 +65,11 @@ class RunReports:
         return [what for what, one, _ in self.received if one == run_id]
 
     async def wait_for(self, run_id: str, what: str) -> Any:
-        async def found() -> Any:
+        async def look_up() -> Any:
             abouts = [about for one, of, about in self.received if (one, of) == (what, run_id)]
             return [abouts[-1]] if abouts else None
 
-        return (await eventually(found))[0]
+        return (await eventually(look_up))[0]
 
     async def end(self, run_id: str) -> RunEnd:
         end = await self.wait_for(run_id, "over")
@@ -175,11 +175,11 @@ class RuntimeHost:
 
     async def lines(self, order: RunRequest, count: int) -> list[str]:
         async def written() -> list[str] | None:
-            found = [line.text for line in self.of(order).lines()]
-            return found if len(found) >= count else None
+            texts = [line.text for line in self.of(order).lines()]
+            return texts if len(texts) >= count else None
 
-        found: list[str] = await eventually(written)
-        return found
+        lines: list[str] = await eventually(written)
+        return lines
 
 
 async def until(condition: Callable[[], object]) -> None:

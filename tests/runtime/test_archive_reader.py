@@ -145,19 +145,19 @@ def test_reader_and_tarfile_read_the_same_entries(written: Written, format: int,
             limit = (1 << 21) - 1 if is_ustar else 1 << 62
             info.mode, info.uid, info.gid = mode, min(uid, limit), min(gid, limit)
             archive.addfile(info, io.BytesIO(content))
-    found = []
+    entries = []
     stream = blocks(buffer.getvalue(), step)
     for one in read_archive(stream, "none", SizeAllowance(0), NoRules()):
         about = (one.name.rstrip("/"), one.link, one.mode, one.uid, one.gid)
-        found.append((bytes([one.kind]), *about, b"".join(one.content)))
+        entries.append((bytes([one.kind]), *about, b"".join(one.content)))
     expected = []
     with tarfile.open(fileobj=io.BytesIO(buffer.getvalue())) as archive:
         for info in archive:
             about = (info.name.rstrip("/"), info.linkname, info.mode, info.uid, info.gid)
             file = archive.extractfile(info) if info.isreg() else None
             expected.append((info.type, *about, file.read() if file else b""))
-    assert found == expected
-    assert len(found) == len(written)
+    assert entries == expected
+    assert len(entries) == len(written)
 
 
 def header(name: bytes, kind: bytes, *, size: int = 0, link: bytes = b"", **more: bytes) -> bytes:
@@ -240,8 +240,8 @@ def test_ambiguous_archive_is_rejected(name: str, tmp_path: Path) -> None:
 
 def test_old_style_folder_entry_is_a_folder() -> None:
     content = header(b"x/", b"\0", magic=bytes(8)) + END
-    (found,) = read_archive([content], "none", SizeAllowance(0), FolderRules())
-    assert (bytes([found.kind]), found.name) == (FOLDER, "x/")
+    (entry,) = read_archive([content], "none", SizeAllowance(0), FolderRules())
+    assert (bytes([entry.kind]), entry.name) == (FOLDER, "x/")
     assert FOLDER[0] not in FILES
 
 
@@ -303,11 +303,11 @@ def test_decompression_bomb_is_rejected_early(compression: str) -> None:
     assert unread > len(content) * 0.55
     assert problem is not None
     assert (problem.entry, problem.word) == ("", "too-high")
-    found = re.match(
+    match = re.match(
         r"unpacks to at least (\d+) bytes, and (\d+) bytes .* (\d+) \(", problem.reason
     )
-    assert found, problem.reason
-    unpacked_bytes, *limits = map(int, found.groups())
+    assert match, problem.reason
+    unpacked_bytes, *limits = map(int, match.groups())
     assert limits == [len(content), 64 * MIB]
     assert 64 * MIB < unpacked_bytes <= 80 * MIB
     assert "upload it with less compression" in problem.reason

@@ -188,8 +188,8 @@ async def test_stored_archive_must_match_the_upload(folder: Path) -> None:
 
 async def test_unpacking_waits_when_the_disk_reaches_its_reserve(folder: Path) -> None:
     bomb = packed(tar({"server.json": MANIFEST, "zeros": bytes(64 << 20)}), "zstd")
-    found = os.statvfs(folder.parent)
-    reserve_bytes = found.f_bavail * found.f_frsize - (8 << 20)
+    file_system = os.statvfs(folder.parent)
+    reserve_bytes = file_system.f_bavail * file_system.f_frsize - (8 << 20)
     store = Store(bomb, "zstd")
     with pytest.raises(NoDiskSpace):
         await opened(folder, store, reserve_bytes).unpacked(GAME, BUILD)
@@ -240,9 +240,9 @@ async def test_concurrent_requests_unpack_a_build_once(folder: Path) -> None:
     others = [asyncio.create_task(builds.unpacked(GAME, BUILD)) for _ in range(8)]
     await asyncio.sleep(0)
     impatient.cancel()
-    found = await asyncio.gather(*others)
-    assert all(one is found[0] for one in found)
-    assert await builds.unpacked(GAME, BUILD) is found[0]
+    paths = await asyncio.gather(*others)
+    assert all(one is paths[0] for one in paths)
+    assert await builds.unpacked(GAME, BUILD) is paths[0]
     assert store.requests == [f"{GAME}/{BUILD}"], "the cancelled request did not stop the unpacking"
     assert [path.name for path in folder.iterdir()] == [BUILD]
 

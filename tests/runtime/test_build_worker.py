@@ -39,9 +39,9 @@ class HeldUpload:
 
     async def worker(self) -> int:
         await until(workers)
-        (found,) = workers()
-        await until(lambda: memory_limit(found) != "unlimited")
-        return found
+        (pid,) = workers()
+        await until(lambda: memory_limit(pid) != "unlimited")
+        return pid
 
 
 def memory_limit(pid: int) -> str:
@@ -51,14 +51,14 @@ def memory_limit(pid: int) -> str:
 
 
 def workers() -> list[int]:
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
             is_worker = b"pyservice.runtime.build_unpacking" in (process / "cmdline").read_bytes()
             if int(parent) == os.getpid() and is_worker:
-                found.append(int(process.name))
-    return found
+                pids.append(int(process.name))
+    return pids
 
 
 async def test_worker_has_limits_and_no_secret_in_its_environment(

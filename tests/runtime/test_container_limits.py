@@ -52,15 +52,15 @@ async def output_lines(run: RunFolder) -> list[str]:
 async def test_fork_bomb_in_a_container_ends_with_its_container(tmp_path: Path) -> None:
     if not process_limits(os.uname().release):
         pytest.skip("this kernel counts all containers as one user")
-    found, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
-    assert found is not None, problem
-    greedy = begun(found, tmp_path / "greedy", "/usr/bin/perl", "-e", FORKS)
+    runtime, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
+    assert runtime is not None, problem
+    greedy = begun(runtime, tmp_path / "greedy", "/usr/bin/perl", "-e", FORKS)
     try:
         [count] = await output_lines(greedy)
         assert PROCESSES_MAX - FEW <= int(count) < PROCESSES_MAX
-        other = begun(found, tmp_path / "other", "/bin/sh", "-c", "sleep 0 & wait; echo well")
+        other = begun(runtime, tmp_path / "other", "/bin/sh", "-c", "sleep 0 & wait; echo well")
         assert await output_lines(other) == ["well"]
-        files = begun(found, tmp_path / "files", "/bin/sh", "-c", "ulimit -Hn")
+        files = begun(runtime, tmp_path / "files", "/bin/sh", "-c", "ulimit -Hn")
         [most] = await output_lines(files)
         assert int(most) <= 65_536
     finally:

@@ -22,11 +22,11 @@ LEAKS = "x=x; while :; do x=$x$x; done"
 
 
 class Groups:
-    def __init__(self, found: ControlGroups) -> None:
-        assert found.memory is not None
-        assert found.cpu is not None
-        self.parents = {"memory": found.memory, "cpu": found.cpu}
-        self._is_unified = found.is_unified
+    def __init__(self, control_groups: ControlGroups) -> None:
+        assert control_groups.memory is not None
+        assert control_groups.cpu is not None
+        self.parents = {"memory": control_groups.memory, "cpu": control_groups.cpu}
+        self._is_unified = control_groups.is_unified
 
     def limits(self, order: RunRequest) -> tuple[int, int]:
         if self._is_unified:
@@ -50,13 +50,13 @@ class Groups:
 
 @pytest.fixture
 async def groups(host: RuntimeHost, tmp_path: Path) -> AsyncIterator[Groups]:
-    found = ControlGroups.find(tmp_path)
-    if found.unenforced:
-        pytest.skip("; ".join(found.unenforced))
+    control_groups = ControlGroups.find(tmp_path)
+    if control_groups.unenforced:
+        pytest.skip("; ".join(control_groups.unenforced))
     await host.drop()
-    host.node = dataclasses.replace(host.node, groups=found)
+    host.node = dataclasses.replace(host.node, groups=control_groups)
     await host.start()
-    groups = Groups(found)
+    groups = Groups(control_groups)
     yield groups
     await host.supervisor.stop_all(asyncio.Event())
     assert [path for path in groups.parents.values() if path.exists()] == []

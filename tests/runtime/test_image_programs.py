@@ -37,10 +37,12 @@ def test_image_configuration_gives_command_and_user(tmp_path: Path) -> None:
     for number, (user, expected) in enumerate(as_whom.items()):
         host = tmp_path / str(number)
         root = unpacked(host, saved(base, config={**config, "User": user}))
-        found = program_json(host)
-        assert (found["uid"], found["gid"], found["groups"], found["home"]) == expected, user
-        assert (found["command"], found["args"]) == (["/run"], ["--fast"])
-        assert found["env"] == {"A": "b=c", "EMPTY": ""}
+        program = program_json(host)
+        assert (program["uid"], program["gid"], program["groups"], program["home"]) == expected, (
+            user
+        )
+        assert (program["command"], program["args"]) == (["/run"], ["--fast"])
+        assert program["env"] == {"A": "b=c", "EMPTY": ""}
         assert (root / "srv/game").is_dir()
     for number, user in enumerate(("nobody-here", "game:no-group", "70000", "-1", "\u0661")):
         with pytest.raises(BadManifest):
@@ -158,9 +160,9 @@ def test_bundle_gives_root_and_command(tmp_path: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == [".wh.kept", "bin", "dev", "etc", "twin"]
     assert list((root / "dev").iterdir()) == []
     assert (root / "twin").samefile(root / "bin/server")
-    found = program_json(tmp_path)
-    assert (found["command"], found["args"]) == (["/bin/server", "--fast"], [])
-    assert (found["uid"], found["gid"], found["env"], found["workdir"]) == (
+    program = program_json(tmp_path)
+    assert (program["command"], program["args"]) == (["/bin/server", "--fast"], [])
+    assert (program["uid"], program["gid"], program["env"], program["workdir"]) == (
         7,
         8,
         {"A": "b"},

@@ -104,9 +104,9 @@ def test_folder_links_resolve_inside_the_root(tmp_path: Path) -> None:
         ),
     )
     assert list(outside.iterdir()) == []
-    found = tree(root)
-    assert {"usr/lib/a", "usr/b", "usr/d", "usr/e", f"{str(outside)[1:]}/c"} <= set(found)
-    assert found["lib"] == "-> usr/lib"
+    entries = tree(root)
+    assert {"usr/lib/a", "usr/b", "usr/d", "usr/e", f"{str(outside)[1:]}/c"} <= set(entries)
+    assert entries["lib"] == "-> usr/lib"
 
 
 def test_modes_and_owners_are_kept_without_set_id_bits(tmp_path: Path) -> None:

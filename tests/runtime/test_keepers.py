@@ -31,14 +31,14 @@ def numbers(lines: list[LogLine]) -> list[int]:
 
 
 async def followed(logs: LogReader, path: Path, stream: LogStream) -> list[LogLine]:
-    found: list[LogLine] = []
+    log_lines: list[LogLine] = []
     position = 0
     while (page := await logs.after(path, stream, position)) is not None and page.lines:
         assert len(page.lines) <= LINES_MAX
         assert page.position > position
-        found += page.lines
+        log_lines += page.lines
         position = page.position
-    return found
+    return log_lines
 
 
 @pytest.fixture
@@ -80,13 +80,13 @@ async def test_oldest_segment_of_an_oversized_log_is_removed(
     path = host.of(order).path
     sizes = [one.stat().st_size for _, one in host.of(order).segments()]
     assert sum(sizes) <= 2 << 20
-    found = numbers(await followed(logs, path, "std_out"))
-    assert found == [*range(found[0], LINES + 1)]
-    assert found[0] > 1
+    kept_numbers = numbers(await followed(logs, path, "std_out"))
+    assert kept_numbers == [*range(kept_numbers[0], LINES + 1)]
+    assert kept_numbers[0] > 1
     # A read position before the first stored line continues at the first stored line.
     page = await logs.after(path, "std_out", 1)
     assert page is not None
-    assert numbers(list(page.lines))[0] == found[0]
+    assert numbers(list(page.lines))[0] == kept_numbers[0]
 
 
 async def test_long_lines_are_split_and_invalid_text_is_replaced(

@@ -69,11 +69,11 @@ async def apart(host: RuntimeHost, request: pytest.FixtureRequest) -> RuntimeHos
 
 @pytest.fixture
 def groups(tmp_path: Path) -> Iterator[ControlGroups]:
-    found = ControlGroups.find(tmp_path)
-    if found.memory is None and found.cpu is None:
+    control_groups = ControlGroups.find(tmp_path)
+    if control_groups.memory is None and control_groups.cpu is None:
         pytest.skip("no control group can be made here")
-    yield found
-    found.remove_others(())
+    yield control_groups
+    control_groups.remove_others(())
 
 
 async def started_run(

@@ -56,9 +56,9 @@ def open_folder() -> Iterator[Path]:
 
 @needs_oci_runtime
 async def test_oci_runtime_of_the_machine_is_found(tmp_path: Path) -> None:
-    found, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
-    assert found is not None, problem
-    assert shutil.which(found.runtime.name, path=PATH) == str(found.runtime)
+    runtime, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
+    assert runtime is not None, problem
+    assert shutil.which(runtime.runtime.name, path=PATH) == str(runtime.runtime)
     assert list(tmp_path.iterdir()) == [], "the trial left no files"
 
 
@@ -67,8 +67,10 @@ async def test_missing_and_broken_runtimes_are_reported(tmp_path: Path) -> None:
     idle.write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
     idle.chmod(0o755)
     for runtime, words in ((tmp_path / "nowhere", "nowhere"), (idle, "ended with 3")):
-        found, problem = await choose_container_runtime(runtime, KEEPER_BINARY, tmp_path / "trials")
-        assert found is None
+        chosen, problem = await choose_container_runtime(
+            runtime, KEEPER_BINARY, tmp_path / "trials"
+        )
+        assert chosen is None
         assert str(runtime) in problem
         assert words in problem
 
@@ -93,15 +95,15 @@ async def test_ordinary_user_can_run_containers(open_folder: Path) -> None:
 async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
     tmp_path: Path, scratch: Scratch
 ) -> None:
-    found, _ = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
-    assert found is not None
+    runtime, _ = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
+    assert runtime is not None
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
     (root / PROGRAM[1:]).write_bytes(server_program())
     (root / PROGRAM[1:]).chmod(0o755)
     RootFilesystem(root, container_root_uid(), lambda _: None)
     run = RunFolder(tmp_path / "run")
-    containers = ContainerRuntime(found.runtime, scratch, found.place)
+    containers = ContainerRuntime(runtime.runtime, scratch, runtime.place)
     command = containers.command(root, run.path, run.scratch)
     run.prepare(KeeperSpec("run", command, Path("/"), {"PATH": PATH}, "processes"))
     play = {"PLAY": "write:/own write:/tmp/own see:/ exit:3"}
@@ -131,9 +133,9 @@ async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
 @pytest.mark.skipif(os.geteuid() != 0, reason="a folder of the machine is written by root")
 async def test_data_directory_may_be_at_a_container_mount_point() -> None:
     with tempfile.TemporaryDirectory(dir="/mnt") as name:
-        found, problem = await choose_container_runtime(None, KEEPER_BINARY, Path(name))
-        assert found is not None, problem
-        assert found.place != "/mnt"
+        runtime, problem = await choose_container_runtime(None, KEEPER_BINARY, Path(name))
+        assert runtime is not None, problem
+        assert runtime.place != "/mnt"
 
 
 def test_container_mounts_hide_nothing_that_is_needed() -> None:

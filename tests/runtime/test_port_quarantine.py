@@ -129,7 +129,7 @@ async def test_quarantine_survives_a_service_restart(host: RuntimeHost, few: ran
 async def test_restart_keeps_the_rest_of_the_quarantine(host: RuntimeHost, few: range) -> None:
     [(number, order)] = (await running_on_ports(host, 1)).items()
     await ended(host, order)
-    found = StoredRun(host.of(order).path)
+    run = StoredRun(host.of(order).path)
     for passed_s, left_s in (
         (0.0, PORT_QUARANTINE_S),
         (PORT_QUARANTINE_S - 20, 20.0),
@@ -138,8 +138,8 @@ async def test_restart_keeps_the_rest_of_the_quarantine(host: RuntimeHost, few: 
         clock = Clock()
         placements = PlacementAllocator(has_users=False, numbers=few, monotonic_s=clock)
         then_s = time.time() - passed_s
-        os.utime(found.folder.path / "told", (then_s, then_s))
-        placements.quarantine_ports_of(found)
+        os.utime(run.folder.path / "told", (then_s, then_s))
+        placements.quarantine_ports_of(run)
         others = RunRequest("x", "server", "g", "b", order.resources, ports=_all_but_one())
         assert number not in {port.number for port in placements.allocate(others).ports.values()}
         one = RunRequest("y", "server", "g", "b", order.resources, ports=GAME)

@@ -80,8 +80,8 @@ async def test_runs_continue_but_none_start_without_isolation(host: RuntimeHost)
 async def test_known_end_is_reported_despite_later_errors(
     host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(found: StoredRun) -> str | None:
-        raise RuntimeError(f"{found.folder.path} is where we are")
+    def broken(run: StoredRun) -> str | None:
+        raise RuntimeError(f"{run.folder.path} is where we are")
 
     monkeypatch.setattr(StoredRun, "failure", broken)
     end = await host.reports.end(host.want("exit 3").id)

@@ -70,9 +70,9 @@ async def test_build_requested_during_the_cleanup_stays_whole(folder: Path) -> N
     removing = asyncio.create_task(builds.remove_unused(lambda: used, is_full=True))
     await asyncio.sleep(0)
     used.add(BUILD)
-    found = await builds.unpacked(GAME, BUILD)
+    path = await builds.unpacked(GAME, BUILD)
     await removing
-    assert (found.root / "data/map").stat().st_size == 3 << 20
+    assert (path.root / "data/map").stat().st_size == 3 << 20
     assert len(store.requests) == 1
 
 

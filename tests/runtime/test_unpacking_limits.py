@@ -126,10 +126,10 @@ def test_bomb_is_rejected_when_checked_and_unpacked(
     with pytest.raises(BadArchive) as caught:
         unpack(io.BytesIO(content), tmp_path, kind, compression, len(content))
     _, problem = check(io.BytesIO(content), kind, compression, len(content))
-    for found in (caught.value, problem):
-        assert found is not None
-        assert (found.word, found.entry) == ("too-high", "")
-        assert f"{len(content)} bytes may unpack to at most {48 * MIB} " in found.reason
+    for error in (caught.value, problem):
+        assert error is not None
+        assert (error.word, error.entry) == ("too-high", "")
+        assert f"{len(content)} bytes may unpack to at most {48 * MIB} " in error.reason
     left = (os.path.getsize(path) for path in tmp_path.rglob("*") if path.is_file())
     assert sum(left) < 40 * MIB
 

@@ -180,15 +180,15 @@ async def test_unpacking_process_past_its_deadline_is_killed(
 
 
 def _unpackers(folder: Path) -> set[str]:
-    found = set()
+    pids = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             stat = (process / "stat").read_text().rpartition(")")[2].split()
             if int(stat[1]) == os.getpid() and stat[0] == "Z":
-                found.add(process.name)
+                pids.add(process.name)
             if str(folder) in (process / "cmdline").read_text():
-                found.add(process.name)
-    return found
+                pids.add(process.name)
+    return pids
 
 
 async def test_unpacking_uses_no_shared_threads(queue: UnpackingQueue) -> None:

@@ -18,14 +18,14 @@ def unpacked(host: Path, content: bytes, kind: str = "docker_image", **more: Any
 
 def tree(root: Path) -> dict[str, str]:
     """Returns each path with its file content, its link target after `->`, or `/` for a folder."""
-    found = {}
+    entries = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
         if path.is_symlink():
-            found[name] = f"-> {os.readlink(path)}"
+            entries[name] = f"-> {os.readlink(path)}"
         else:
-            found[name] = "/" if path.is_dir() else path.read_text()
-    return found
+            entries[name] = "/" if path.is_dir() else path.read_text()
+    return entries
 
 
 def program_json(host: Path) -> Any:

@@ -65,15 +65,15 @@ def test_problems_over_the_limit_are_counted_and_not_stored(more: int) -> None:
 
 
 def test_few_findings_are_unchanged() -> None:
-    found = unknown(MAX_PROBLEMS)
-    assert bounded_findings(found) is found
+    findings = unknown(MAX_PROBLEMS)
+    assert bounded_findings(findings) is findings
     assert bounded_findings([]) == []
 
 
 @pytest.mark.parametrize("character", ["x", "é", "𝄞", "\0", '"'])
 def test_long_names_are_cut_to_the_available_size(character: str) -> None:
-    found = unknown(300, "{}" + character * 10_000)
-    *reported, last = report_findings(found)
+    findings = unknown(300, "{}" + character * 10_000)
+    *reported, last = report_findings(findings)
     assert reported
     assert all(len(problem.path[0]) == MAX_NAME_LENGTH + 1 for problem in reported)
     assert last.message == f"and {300 - len(reported)} more problems"

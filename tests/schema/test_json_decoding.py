@@ -19,7 +19,7 @@ def read(shape: type[Any]) -> Read:
 
     def run(value: Any) -> tuple[Any, list[tuple[tuple[str, ...], str]]]:
         message = shape()
-        return message, [(found.location, found.word) for found in reader(message, value)]
+        return message, [(finding.location, finding.word) for finding in reader(message, value)]
 
     return run
 
@@ -39,8 +39,8 @@ def read(shape: type[Any]) -> Read:
     ],
 )
 def test_value_of_the_right_type_is_decoded_exactly(read: Read, name: str, value: Any) -> None:
-    message, found = read({name: value})
-    assert not found
+    message, findings = read({name: value})
+    assert not findings
     assert getattr(message, name) == value
 
 
@@ -72,14 +72,14 @@ def test_value_of_the_right_type_is_decoded_exactly(read: Read, name: str, value
 def test_value_of_another_type_is_rejected_with_its_word(
     read: Read, name: str, value: Any, word: str
 ) -> None:
-    message, found = read({name: value})
-    assert found == [((name,), word)]
+    message, findings = read({name: value})
+    assert findings == [((name,), word)]
     if name not in ("inner", "made_ts", "listed"):
         assert not message.ListFields()
 
 
 def test_all_problems_are_reported_with_the_names_as_sent(read: Read) -> None:
-    _, found = read(
+    _, findings = read(
         {
             "text": 1,
             "numbers": [1, "2", None, 4],
@@ -90,7 +90,7 @@ def test_all_problems_are_reported_with_the_names_as_sent(read: Read) -> None:
             "unheard": None,
         }
     )
-    assert found == [
+    assert findings == [
         (("text",), "wrong-type"),
         (("numbers", "1"), "wrong-type"),
         (("numbers", "2"), "wrong-type"),
@@ -120,19 +120,19 @@ def test_lenient_reader_ignores_unknown_members(shape: type[Any]) -> None:
 def test_field_from_another_source_is_unknown(shape: type[Any]) -> None:
     reader = compile_decoder(shape.DESCRIPTOR, without=("text",))
     message = shape()
-    assert [found.word for found in reader(message, {"text": "a"})] == ["unknown-field"]
+    assert [finding.word for finding in reader(message, {"text": "a"})] == ["unknown-field"]
     assert message.text == ""
 
 
 def test_null_leaves_a_member_unset(read: Read, shape: type[Any]) -> None:
-    message, found = read(dict.fromkeys(field.name for field in shape.DESCRIPTOR.fields))
-    assert not found
+    message, findings = read(dict.fromkeys(field.name for field in shape.DESCRIPTOR.fields))
+    assert not findings
     assert not message.ListFields()
 
 
 def test_empty_object_or_list_is_set_where_presence_exists(read: Read) -> None:
-    message, found = read({"inner": {}, "listed": [], "numbers": []})
-    assert not found
+    message, findings = read({"inner": {}, "listed": [], "numbers": []})
+    assert not findings
     assert [field.name for field, _ in message.ListFields()] == ["inner", "listed"]
 
 
@@ -142,8 +142,8 @@ def test_non_object_is_no_message(read: Read) -> None:
 
 @pytest.mark.parametrize(("spelling", "number"), [("round", 1), ("very_round", 2)])
 def test_enum_names_omit_the_type_prefix(read: Read, spelling: str, number: int) -> None:
-    message, found = read({"kind": spelling})
-    assert not found
+    message, findings = read({"kind": spelling})
+    assert not findings
     assert message.kind == number
 
 
@@ -165,8 +165,8 @@ def test_service_enums_omit_the_type_prefix() -> None:
     ],
 )
 def test_timestamp_is_rfc_3339(read: Read, text: str, seconds: int, nanos: int) -> None:
-    message, found = read({"made_ts": text})
-    assert not found
+    message, findings = read({"made_ts": text})
+    assert not findings
     assert message.made_ts == Timestamp(seconds=seconds, nanos=nanos)
 
 
@@ -174,8 +174,8 @@ def test_second_member_of_a_oneof_is_rejected() -> None:
     request = matchmaker_pb2.FindLobbyRequest()
     reader = compile_decoder(descriptor_of(request))
     answer = {"client_response": "x"}
-    found = reader(request, {"captcha": {"captcha_b": answer, "captcha_a": answer}})
-    assert [(item.location, item.word) for item in found] == [
+    findings = reader(request, {"captcha": {"captcha_b": answer, "captcha_a": answer}})
+    assert [(item.location, item.word) for item in findings] == [
         (("captcha", "captcha_a"), "not-allowed")
     ]
     assert not reader(request, {"captcha": {"captcha_b": answer, "captcha_a": None}})

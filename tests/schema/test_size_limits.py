@@ -74,12 +74,12 @@ def test_library_validates_a_copy_within_the_limits() -> None:
         ports={f"p{number}": pb.AttachedPort(address="::1") for number in range(500)},
     )
     before = message.SerializeToString(deterministic=True)
-    found = paths(message)
-    assert found[0] == ("ports", "too-many")
-    assert ("game_mode", "invalid") in found
-    required = [path for path in found if path[2:] == ("port", "required")]
+    violations = paths(message)
+    assert violations[0] == ("ports", "too-many")
+    assert ("game_mode", "invalid") in violations
+    required = [path for path in violations if path[2:] == ("port", "required")]
     assert len(required) == 16
-    assert len(found) == 18
+    assert len(violations) == 18
     assert message.SerializeToString(deterministic=True) == before
 
 
@@ -124,7 +124,7 @@ def test_sizes_are_found_at_any_depth() -> None:
     assert sizes is not None
     within = ("versions", "1", "matchmaker")
     expected = {(*within, "game_modes", "duel", "docker", "args"), (*within, "regions")}
-    assert {found.location for found in sizes.measure(message)} == expected
+    assert {finding.location for finding in sizes.measure(message)} == expected
     matchmaker = excerpt_of(message).versions[1].matchmaker
     assert len(matchmaker.regions) == 64
     assert len(matchmaker.game_modes["duel"].docker.args) == 64
@@ -147,14 +147,14 @@ def test_message_without_limits_has_no_sizes() -> None:
 
 
 def read(message: Message, value: Any) -> list[tuple[str, ...]]:
-    found = compile_decoder(descriptor_of(message))(message, value)
-    return [finding.path for finding in found]
+    findings = compile_decoder(descriptor_of(message))(message, value)
+    return [finding.path for finding in findings]
 
 
 def test_reader_skips_entries_over_the_limit() -> None:
     message = pb.FindLobbyRequest()
-    found = read(message, {"game_modes": ["a"] * 31 + [1] * 1000, "regions": ["x"] * 64})
-    assert found == [("game_modes", "too-many"), ("game_modes", "31", "wrong-type")]
+    findings = read(message, {"game_modes": ["a"] * 31 + [1] * 1000, "regions": ["x"] * 64})
+    assert findings == [("game_modes", "too-many"), ("game_modes", "31", "wrong-type")]
     assert len(message.game_modes) == 32
     assert len(message.regions) == 64
 

@@ -120,8 +120,8 @@ def _examples(*messages: Message) -> Callable[[Any], Any]:
     pb.JoinLobbyRequest(lobby_id=LOBBY, rejoin_token="x", party_size=0),
 )
 def test_compiled_rules_agree_with_the_library(message: Message) -> None:
-    compiled = {found.path for found in _compiled[type(message)](message)}
-    library = {found.path for found in library_findings(message)}
+    compiled = {finding.path for finding in _compiled[type(message)](message)}
+    library = {finding.path for finding in library_findings(message)}
     assert compiled <= library
     assert {path for path in library - compiled if not _is_beyond(message, path)} == set()
     assert bool(validate(message)) == bool(library)
@@ -154,9 +154,9 @@ def test_generated_messages_satisfy_and_break_each_rule() -> None:
     @given(st.sampled_from(COMPILED_MESSAGES).flatmap(_messages))
     def collect(message: Message) -> None:
         nonlocal fine
-        found = library_findings(message)
-        fine += not found
-        words.update(finding.word for finding in found)
+        findings = library_findings(message)
+        fine += not findings
+        words.update(finding.word for finding in findings)
 
     collect()
     assert fine > 20
@@ -359,12 +359,12 @@ def test_frequent_messages_are_contract_requests() -> None:
 
 
 def _request_fields(message_class: type[Message]) -> list[FieldDescriptor]:
-    found: list[FieldDescriptor] = []
+    fields: list[FieldDescriptor] = []
     for field in descriptor_of(message_class).fields:
-        found.append(field)
+        fields.append(field)
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            found += _request_fields(message_factory.GetMessageClass(field.message_type))
-    return found
+            fields += _request_fields(message_factory.GetMessageClass(field.message_type))
+    return fields
 
 
 def test_every_request_field_is_required_or_has_presence() -> None:

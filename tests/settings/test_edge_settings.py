@@ -37,9 +37,11 @@ def problems_of(**edge: Any) -> dict[str, str]:
 def test_lobby_names_accept_ports_80_and_443_or_a_front(
     where: dict[str, Any], certificate: dict[str, Any]
 ) -> None:
-    found = load({"domains": NAMES, "edge": {**where, "certificates": [certificate]}}, environ={})
-    assert found.domains.job == NAMES["job"]
-    assert found.edge.is_fronted == where.get("is_fronted", False)
+    settings = load(
+        {"domains": NAMES, "edge": {**where, "certificates": [certificate]}}, environ={}
+    )
+    assert settings.domains.job == NAMES["job"]
+    assert settings.edge.is_fronted == where.get("is_fronted", False)
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,9 @@ async def prepare(database: Database) -> None:
 
 
 async def number(tx: Transaction, name: str = "a") -> int:
-    found = await tx.first(select(NOTES.c.number).where(NOTES.c.name == name))
-    assert found is not None
-    return int(found.number)
+    row = await tx.first(select(NOTES.c.number).where(NOTES.c.name == name))
+    assert row is not None
+    return int(row.number)
 
 
 async def count_up(tx: Transaction, name: str = "a") -> None:

@@ -69,10 +69,10 @@ async def test_list_may_have_any_length(database: Database) -> None:
     async with database.write() as tx:
         lists: tuple[list[str], ...] = ([], ["a"], ["b", "a"], ["a"] * 1_000, ["", "b", "nobody"])
         for names in lists if database.name == "postgresql" else (*lists, ["a\0", "b"]):
-            found = [row.name for row in await tx.all(_BY_NAMES, {"names": names})]
-            assert found == sorted({"a", "b"} & set(names))
+            found_names = [row.name for row in await tx.all(_BY_NAMES, {"names": names})]
+            assert found_names == sorted({"a", "b"} & set(names))
             own = select(NOTES.c.name).where(NOTES.c.name.in_(names)).order_by(NOTES.c.name)
-            assert [row.name for row in await tx.all(own)] == found
+            assert [row.name for row in await tx.all(own)] == found_names
             others = select(NOTES.c.name).where(not_(NOTES.c.name.in_(names)))
             assert {row.name for row in await tx.all(others)} == {"a", "b"} - set(names)
         statement = delete(NOTES).where(
@@ -114,9 +114,9 @@ async def test_values_may_have_any_order_and_columns(database: Database) -> None
     async with database.write() as tx:
         for values in several:
             assert await tx.run(insert(NOTES), values) == 1
-        found = await tx.all(select(NOTES).where(NOTES.c.number > 0).order_by(NOTES.c.name))
-        assert [tuple(row) for row in found] == [("c", 3), ("d", 4)]
-        first: Any = found[0]
+        rows = await tx.all(select(NOTES).where(NOTES.c.number > 0).order_by(NOTES.c.name))
+        assert [tuple(row) for row in rows] == [("c", 3), ("d", 4)]
+        first: Any = rows[0]
         name, number = first
         assert (name, number) == ("c", 3)
 

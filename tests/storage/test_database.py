@@ -74,8 +74,8 @@ async def test_sqlite_connections_sync_commits_and_overwrite_deleted_data(
 ) -> None:
     async def ask(tx: Transaction) -> tuple[Any, ...]:
         names = ("journal_mode", "synchronous", "foreign_keys", "secure_delete")
-        found = [await tx.first(text(f"PRAGMA {name}")) for name in names]
-        return tuple(row[0] for row in found if row is not None)
+        rows = [await tx.first(text(f"PRAGMA {name}")) for name in names]
+        return tuple(row[0] for row in rows if row is not None)
 
     answers = await at_once(on_sqlite, "read", 40, ask)
     answers += await at_once(on_sqlite, "write", 1, ask)
@@ -90,8 +90,8 @@ async def test_postgresql_connections_sync_each_commit(
     server.configure("synchronous_commit", "off")
 
     async def ask(tx: Transaction) -> tuple[Any, ...]:
-        found = [await tx.first(text(f"SHOW {name}")) for name in ("fsync", "synchronous_commit")]
-        return tuple(row[0] for row in found if row is not None)
+        rows = [await tx.first(text(f"SHOW {name}")) for name in ("fsync", "synchronous_commit")]
+        return tuple(row[0] for row in rows if row is not None)
 
     assert set(await at_once(on_server, how, 16, ask)) == {("on", "on")}
 
@@ -264,11 +264,11 @@ async def test_transaction_that_continues_after_an_error_is_not_committed(
 async def test_one_of_concurrent_creations_of_a_name_wins(
     database: Database,
 ) -> None:
-    created, found = [], []
+    created, refused = [], []
 
     async def create(tx: Transaction) -> feed_pb2.HeldResponse:
         if await tx.first(select(NOTES).where(NOTES.c.name == "new")) is not None:
-            found.append(1)
+            refused.append(1)
             raise ServiceError("VALIDATION_FAILED")
         await asyncio.sleep(0.05)
         await tx.run(insert(NOTES), {"name": "new", "number": 0})
@@ -279,7 +279,7 @@ async def test_one_of_concurrent_creations_of_a_name_wins(
         *(changed(database, create) for _ in range(6)), return_exceptions=True
     )
     assert len(created) == 1
-    assert len(found) == 5
+    assert len(refused) == 5
     assert sum(isinstance(answer, ServiceError) for answer in answers) == 5
 
 

@@ -48,13 +48,13 @@ asyncio.run(delete(Path(sys.argv[1])))
 
 @pytest.fixture
 async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
-    async with running_listener(tmp_path / "objects") as found:
-        yield found
+    async with running_listener(tmp_path / "objects") as listener:
+        yield listener
 
 
 def folders(folder: Path) -> set[str]:
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_dir()}
-    return found - {"incoming", "pending", "kept"}
+    paths = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_dir()}
+    return paths - {"incoming", "pending", "kept"}
 
 
 def make_old(folder: Path) -> None:

@@ -39,9 +39,9 @@ async def database(url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
 
 
 def tables_of(connection: Connection) -> list[Table]:
-    found = MetaData()
-    found.reflect(connection)
-    return [table for table in found.sorted_tables if table.name != "alembic_version"]
+    metadata = MetaData()
+    metadata.reflect(connection)
+    return [table for table in metadata.sorted_tables if table.name != "alembic_version"]
 
 
 def a_value(column: Any, number: int) -> Any:

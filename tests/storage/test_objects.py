@@ -39,11 +39,11 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture(params=["folder", "s3"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     if request.param == "folder":
-        async with folder_place(tmp_path / "objects") as found:
-            yield found
+        async with folder_place(tmp_path / "objects") as place:
+            yield place
     else:
-        async with bucket_place(request.getfixturevalue("s3"), secrets.token_hex(4)) as found:
-            yield found
+        async with bucket_place(request.getfixturevalue("s3"), secrets.token_hex(4)) as place:
+            yield place
 
 
 async def test_completed_upload_is_kept(place: Place) -> None:

@@ -95,12 +95,12 @@ def blocks_of(name: str) -> list[Block]:
     text = page(name)
     return [
         Block(
-            found["language"],
-            found["text"],
-            found["note"] or "",
-            text[: found.start()].count("\n") + 1,
+            match["language"],
+            match["text"],
+            match["note"] or "",
+            text[: match.start()].count("\n") + 1,
         )
-        for found in _BLOCK.finditer(text)
+        for match in _BLOCK.finditer(text)
     ]
 
 
@@ -227,7 +227,7 @@ class Reader:
                 time.sleep(0.05)
 
     def _real(self, text: str) -> str:
-        return re.sub(r"\b8\d\d\d\b", lambda found: self.ports.get(found[0], found[0]), text)
+        return re.sub(r"\b8\d\d\d\b", lambda match: self.ports.get(match[0], match[0]), text)
 
 
 def check_output(output: str, follower: Block, expected: str) -> None:
@@ -318,8 +318,8 @@ def metrics_of_all(url: str) -> str:
     answered = {"hosting_edge_up 1", "hosting_control_plane_up 1"}
 
     def text() -> str:
-        found = httpx.get(url, timeout=TIMEOUT_S).text
-        return found if answered <= set(found.splitlines()) else ""
+        exposition = httpx.get(url, timeout=TIMEOUT_S).text
+        return exposition if answered <= set(exposition.splitlines()) else ""
 
     return until(text)
 
@@ -328,14 +328,14 @@ def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:
     """Returns type and labels of each metric of the service by name. The labels are None for a
     metric without samples.
     """
-    found = {}
+    families = {}
     names = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         if name.startswith("hosting_"):
-            found[name] = (names[name], labels if family.samples else None)
-    return found
+            families[name] = (names[name], labels if family.samples else None)
+    return families
 
 
 def families_shown(table: str) -> dict[str, tuple[str, set[str]]]:

@@ -19,9 +19,9 @@ from pyservice.transport.client_address import (
 
 
 def address(text: str) -> Address:
-    found = parse_address(text)
-    assert found is not None
-    return found
+    parsed = parse_address(text)
+    assert parsed is not None
+    return parsed
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ MAPPED = ip_address("::ffff:203.0.113.9").packed + bytes(16) + bytes(4)
     ],
 )
 def test_proxy_header_gives_source_and_length(header: bytes, source: str | None) -> None:
-    found = read_proxy_header(header + b"GET / HTTP/1.1")
-    assert found is not None
-    assert found.source == (source and ip_address(source))
-    assert found.length_bytes == len(header)
+    header_fields = read_proxy_header(header + b"GET / HTTP/1.1")
+    assert header_fields is not None
+    assert header_fields.source == (source and ip_address(source))
+    assert header_fields.length_bytes == len(header)
     for end in range(len(header)):
         assert read_proxy_header(header[:end]) is None
 

@@ -24,8 +24,8 @@ def guarded_lobby(scenario: Scenario) -> Lobby:
         scenario.good("ready", bearer=lobby.token, token=None)
         return lobby
 
-    found: Lobby = scenario.once("guarded lobby", attach)
-    return found
+    guarded: Lobby = scenario.once("guarded lobby", attach)
+    return guarded
 
 
 def ask_guarded(scenario: Scenario, slug: str, captcha: Any = None) -> httpx.Response:

@@ -108,9 +108,9 @@ for _slug in ("find", "create"):
 @error_case("join", "MATCHMAKER_LOBBY_DRAINING")
 def _(scenario: Scenario) -> httpx.Response:
     """The last player has left. The server ignores the stop request, so the lobby is draining."""
-    found = find(scenario, "deaf", tags=tagged(scenario))
-    assert found.status_code == 200, found.text
-    returned = found.json()
+    placement = find(scenario, "deaf", tags=tagged(scenario))
+    assert placement.status_code == 200, placement.text
+    returned = placement.json()
     lobby = Lobby(returned["lobby"]["lobby_id"], "")
     assert is_listed(scenario, lobby)
     visit(returned["ports"]["game"], returned["player"]["token"])

@@ -287,8 +287,8 @@ class GameFixture:
             await self._check_use({"matchmaker": {"game_modes": modes}}, build["complete"])
         current = [one for one, build in listed.items() if CURRENT.items() <= build["tags"].items()]
         fields = {**self.environment, "tags_json": json.dumps(CURRENT)}
-        found = (await self.developer.good("list_builds", **fields))["builds"]
-        assert [one["id"] for one in found] == current
+        builds = (await self.developer.good("list_builds", **fields))["builds"]
+        assert [one["id"] for one in builds] == current
         assert len(current) <= 1
         kept = self.full_service.data_dir / "control" / "objects" / "kept"
         for build_id, upload_id in self.images.items():

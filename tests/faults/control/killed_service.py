@@ -179,15 +179,15 @@ class KilledService(FullService):
             os.kill(self.pid(role), signal.SIGKILL)
 
     def unpackers(self) -> set[int]:
-        folder, found = os.fsencode(self.data_dir / "builds"), set()
+        folder, pids = os.fsencode(self.data_dir / "builds"), set()
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = path.read_bytes().split(b"\0")
                 if b"pyservice.runtime.build_unpacking" in words and any(
                     word.startswith(folder) for word in words
                 ):
-                    found.add(int(path.parent.name))
-        return found
+                    pids.add(int(path.parent.name))
+        return pids
 
     async def refresh(self) -> None:
         """Starts a new supervisor, because the restart delay of the old supervisor has grown."""
@@ -322,8 +322,8 @@ class StateReader:
         """
         await self.both_up()
         end = time.monotonic() + PATIENCE_S
-        while found := await self._differences():
-            assert time.monotonic() < end, (found, self._service.log())
+        while differences := await self._differences():
+            assert time.monotonic() < end, (differences, self._service.log())
             await asyncio.sleep(0.01)
 
     async def records(self) -> Rows:
@@ -335,7 +335,10 @@ class StateReader:
         abandoned = {row.upload_id for row in rows["uploads"] if row.kind == uploads.ABANDONED}
         for name in ("uploads", "upload_files"):
             rows[name] = [row for row in rows[name] if row.upload_id not in abandoned]
-        return {name: frozenset(tuple(row) for row in found) for name, found in rows.items()}
+        return {
+            name: frozenset(tuple(row) for row in rows_of_table)
+            for name, rows_of_table in rows.items()
+        }
 
     async def _differences(self) -> list[Any]:
         links = PublicUrls(
@@ -349,7 +352,7 @@ class StateReader:
             desired = {one: await composer.compose(tx, one) for one in ids}
         answer = await self._admin_client.call(_HELD, feed_pb2.HeldRequest())
         fed = {one.namespace_id: one for one in answer.configurations}
-        found: list[Any] = []
+        differences: list[Any] = []
         for namespace_id, message in desired.items():
             assert message is not None
             path = self._service.data_dir / "feed" / f"{namespace_id}.cfg"
@@ -358,10 +361,10 @@ class StateReader:
                 message.revision,
                 message.current_version_id,
             ):
-                found.append((namespace_id, message.revision, one))
+                differences.append((namespace_id, message.revision, one))
             elif (kept := _fed(path)) != message:
-                found.append((message, kept))
-        return found
+                differences.append((message, kept))
+        return differences
 
 
 def _fed(path: Path) -> Any:

@@ -122,7 +122,7 @@ class RunningServers:
 def processes_of_runs(full_service: FullService) -> Counter[str]:
     """Counts processes by run id, without keepers and container runtimes."""
     api_url = f"http://{full_service.ready['http']}"
-    found = Counter[str]()
+    counts = Counter[str]()
     for path in Path("/proc").glob("[0-9]*/environ"):
         # The process may end during the read.
         with contextlib.suppress(OSError):
@@ -130,5 +130,5 @@ def processes_of_runs(full_service: FullService) -> Counter[str]:
             variables = {name: value for name, _, value in pairs}
             if variables.get("HOSTING_API_URL") == api_url:
                 of = variables.get("HOSTING_SERVER_ID") or variables["HOSTING_LOBBY_ID"]
-                found[of] += 1
-    return found
+                counts[of] += 1
+    return counts

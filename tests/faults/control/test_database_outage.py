@@ -55,8 +55,8 @@ async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
 
 async def heals(database: Database, timeout_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(timeout_s):
-        while (found := await codes(database)) != {"OK"}:
-            assert found <= {"OK", "CONTROL_PLANE_UNAVAILABLE"}, found
+        while (found_codes := await codes(database)) != {"OK"}:
+            assert found_codes <= {"OK", "CONTROL_PLANE_UNAVAILABLE"}, found_codes
             await asyncio.sleep(0.01)
 
 
@@ -109,8 +109,8 @@ async def test_hanging_postgres_is_reported_and_used_when_it_resumes(
         os.kill(pid, signal.SIGSTOP)
     try:
         with within(REPORTED_S):
-            found = await code_of(lambda: write_once(on_server))
-        assert found == "CONTROL_PLANE_UNAVAILABLE"
+            code = await code_of(lambda: write_once(on_server))
+        assert code == "CONTROL_PLANE_UNAVAILABLE"
     finally:
         for pid in stalled:
             os.kill(pid, signal.SIGCONT)
@@ -224,12 +224,12 @@ async def test_full_database_disk_is_reported_and_reads_continue(tmp_path: Path)
         assert ask("add") == "OK"
         filler = disk.fill(user.pid)
         created = 1
-        while (found := ask("add")) == "OK":
+        while (code := ask("add")) == "OK":
             created += 1
         for _ in range(5):
-            assert found == "STORAGE_FULL"
+            assert code == "STORAGE_FULL"
             assert ask("read") == str(created)
-            found = ask("add")
+            code = ask("add")
         filler.unlink()
         assert ask("add") == "OK"
         assert ask("read") == str(created + 1)

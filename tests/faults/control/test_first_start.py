@@ -74,13 +74,13 @@ async def test_killed_first_start_is_completed_by_the_next(
 
 
 async def counts(database: Database) -> tuple[int, ...]:
-    found = []
+    table_counts = []
     async with database.read() as tx:
         for table in (identities, groups, cloud_tokens):
             row = await tx.first(select(func.count()).select_from(table))
             assert row is not None
-            found.append(int(row[0]))
-    return tuple(found)
+            table_counts.append(int(row[0]))
+    return tuple(table_counts)
 
 
 async def test_concurrent_first_starts_create_one_owner(

@@ -139,10 +139,10 @@ async def footprint_without_kill(
 
 async def settled_responses(fixture: GameFixture) -> Fields:
     """Returns the responses when two reads agree. The other plane may still execute the request."""
-    found = await fixture.seen()
-    while (again := await fixture.seen()) != found:
-        found = again
-    return found
+    responses = await fixture.seen()
+    while (again := await fixture.seen()) != responses:
+        responses = again
+    return responses
 
 
 async def kill_at(fixture: GameFixture, change: Change, step: Step) -> None:
@@ -153,11 +153,11 @@ async def kill_at(fixture: GameFixture, change: Change, step: Step) -> None:
     answer = await kill_at_step(fixture.full_service, step, asking.first)
     asking.keep(answer)
     await fixture.state_reader.agree()
-    found = await settled_responses(fixture)
-    await fixture.check_effects(found)
+    responses = await settled_responses(fixture)
+    await fixture.check_effects(responses)
     again = await asking.again()
     last = await fixture.seen()
-    states = (before, found, last)
+    states = (before, responses, last)
     if change.is_repeatable:
         assert footprint(before["records"], last["records"]) == expected
         await check_one_effect(asking, states, answer, again)
@@ -170,14 +170,14 @@ async def kill_at(fixture: GameFixture, change: Change, step: Step) -> None:
 async def check_one_effect(
     asking: PendingChange, states: Sequence[Fields], answer: Answer | None, again: Answer
 ) -> None:
-    before, found, last = states
+    before, after_kill, last = states
     assert last != before
     if answer is not None:
         assert answer.code == "OK", answer
         assert same(again, answer)
-        assert found == last
+        assert after_kill == last
     records = [state["records"] for state in states]
-    assert found in (before, last), [footprint(*pair) for pair in itertools.pairwise(records)]
+    assert after_kill in (before, last), [footprint(*pair) for pair in itertools.pairwise(records)]
     assert same(await asking.again(), again)
     assert await asking.fixture.seen() == last
 
@@ -280,23 +280,23 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
             asking.keep(answer)
         await fixture.state_reader.agree()
         await fixture.check_effects(await fixture.seen())
-        found = await fixture.state_reader.records()
+        stored = await fixture.state_reader.records()
         for asking, answer in zip(crowd, answers, strict=True):
             again = await asking.again()
             last = await fixture.state_reader.records()
             if not asking.change.is_repeatable:
-                assert last != found
+                assert last != stored
             elif answer is not None:
                 assert answer.code == "OK", answer
                 assert same(again, answer)
-                assert found == last, str(asking.change)
-            found = last
+                assert stored == last, str(asking.change)
+            stored = last
         await fixture.check_effects(await fixture.seen())
         for asking in crowd:
             if asking.change.is_repeatable:
                 await asking.again()
-        assert await fixture.state_reader.records() == found
-        check_numbers(crowd, answers, expected, footprint(before, found))
+        assert await fixture.state_reader.records() == stored
+        check_numbers(crowd, answers, expected, footprint(before, stored))
 
 
 def check_numbers(

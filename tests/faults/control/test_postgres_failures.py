@@ -74,13 +74,13 @@ async def test_killed_postgres_loses_and_repeats_no_change(
 
         await asyncio.gather(kill(), *(caller(number) for number in range(CALLERS)))
         assert output["CONTROL_PLANE_UNAVAILABLE"] > 0
-        found: Counter[tuple[str, str]] = Counter()
+        outcomes: Counter[tuple[str, str]] = Counter()
         for game_id in game_ids:
             listed = await developer.good("list_versions", game_id=game_id)
-            found.update((one["display_name"], one["version_id"]) for one in listed["versions"])
+            outcomes.update((one["display_name"], one["version_id"]) for one in listed["versions"])
         desired = Counter(created.items())
-        assert {pair for pair in found if pair[0] != "0.0.1"} == set(desired)
-        assert set(found.values()) == {1}
+        assert {pair for pair in outcomes if pair[0] != "0.0.1"} == set(desired)
+        assert set(outcomes.values()) == {1}
         assert len(created) == CALLERS * CHANGES
 
 
@@ -149,8 +149,8 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
                     check_unavailable(answer)
                     await asyncio.sleep(0.05)
             listed = await developer.good("list_versions", game_id=game_id)
-            found = Counter(one["display_name"] for one in listed["versions"])
-            assert all(found[name] == 1 for name in created)
+            counts = Counter(one["display_name"] for one in listed["versions"])
+            assert all(counts[name] == 1 for name in created)
             await plays(developer, lobby, token)
     finally:
         full_service.close()

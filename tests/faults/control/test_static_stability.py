@@ -70,8 +70,8 @@ async def good(client: ServiceClient, slug: str, fields: Any, **credentials: Any
 async def play(
     client: ServiceClient, lobby_token: str, slug: str, fields: Any, **credentials: Any
 ) -> None:
-    found = await good(client, slug, fields, **credentials)
-    player = {"player_token": found["player"]["token"]}
+    placement = await good(client, slug, fields, **credentials)
+    player = {"player_token": placement["player"]["token"]}
     await good(client, "connected", player, token=lobby_token)
     await good(client, "disconnected", player, token=lobby_token)
 
@@ -187,7 +187,7 @@ async def test_new_database_does_not_affect_players_of_old_namespaces(
 
 
 async def codes(full_service: FullService, played: Played) -> set[str]:
-    found = set()
+    codes = set()
     for transport in TRANSPORTS:
         async with full_service.open_client(transport) as client:
             place = {"game_id": played.game_id, "namespace_id": "prod"}
@@ -196,8 +196,8 @@ async def codes(full_service: FullService, played: Played) -> set[str]:
                 answer = await client.call(slug, fields, token=full_service.cloud_token)
                 if answer.code == "CONTROL_PLANE_UNAVAILABLE" and transport == "http":
                     assert int(answer.headers["retry-after"]) > 0
-                found.add(answer.code)
-    return found
+                codes.add(answer.code)
+    return codes
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])

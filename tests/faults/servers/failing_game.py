@@ -103,11 +103,11 @@ def processes_of(full_service: FullService, run_id: str) -> list[int]:
     """Returns the processes below a keeper, or nothing if the keeper or the run has ended."""
     state = folder_of(full_service, run_id).state()
     assert state is not None
-    found = [state.pid]
-    for pid in found:
+    pids = [state.pid]
+    for pid in pids:
         with contextlib.suppress(OSError):
-            found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return [pid for pid in found if Path(f"/proc/{pid}").exists()]
+            pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 def signal_run(full_service: FullService, run_id: str, number: signal.Signals) -> None:

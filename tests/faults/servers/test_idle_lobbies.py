@@ -58,8 +58,8 @@ async def standing(game: FailingGame, count: int, *, without: str = "") -> set[s
         ids = {one["lobby_id"] for one in answer.body["lobbies"]}
         return [ids] if len(ids) == count and without not in ids else []
 
-    found: list[set[str]] = await eventually(looked)
-    return found[0]
+    lobby_ids: list[set[str]] = await eventually(looked)
+    return lobby_ids[0]
 
 
 async def only(game: FailingGame, lobby_ids: set[str], *, live: bool = False) -> None:
@@ -71,7 +71,7 @@ async def only(game: FailingGame, lobby_ids: set[str], *, live: bool = False) ->
 
 
 async def find_idle_lobby(game: FailingGame) -> Any:
-    return await game.found("duel", prevent_auto_create_lobby=True)
+    return await game.find_lobby("duel", prevent_auto_create_lobby=True)
 
 
 async def test_idle_lobbies_survive_kills_of_both_planes(game: FailingGame) -> None:
@@ -127,10 +127,10 @@ async def test_exited_idle_lobbies_are_replaced_with_back_off(game: FailingGame)
 async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: FailingGame) -> None:
     await game.deploy(duel=idle(2, 2))
     first = await standing(game, 2)
-    found = await find_idle_lobby(game)
-    played = found["lobby"]["lobby_id"]
+    placement = await find_idle_lobby(game)
+    played = placement["lobby"]["lobby_id"]
     first |= await standing(game, 3)
-    with Bystander(address_of(found["ports"]["game"])) as bystander:
+    with Bystander(address_of(placement["ports"]["game"])) as bystander:
         await game.deploy("2.0.0", duel=idle(1, 1))
         [new] = await standing(game, 1)
         assert new not in first
@@ -155,7 +155,7 @@ async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: Fail
 async def test_idle_lobbies_above_the_maximum_end(game: FailingGame, most: int) -> None:
     guests = {"docker": {"env": {"PLAY": "guests"}}}
     await game.deploy(duel=idle(0, most, max_players=1, **guests))
-    places = await asyncio.gather(game.found("duel"), game.found("duel"))
+    places = await asyncio.gather(game.find_lobby("duel"), game.find_lobby("duel"))
     lobby_ids = {place["lobby"]["lobby_id"] for place in places}
     async with AsyncExitStack() as stack:
         for place in places:

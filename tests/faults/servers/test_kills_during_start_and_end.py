@@ -139,9 +139,9 @@ async def killed(folder: Path, library: Path, url: str | None) -> AsyncIterator[
 
 
 def _named(steps: Data, *names: str) -> list[Step]:
-    found = [step for step in steps if step.name in names]
-    assert len(found) == len(names)
-    return found
+    matching = [step for step in steps if step.name in names]
+    assert len(matching) == len(names)
+    return matching
 
 
 FEW_BEGUN: Final = _named(
@@ -158,8 +158,8 @@ async def test_kill_during_lobby_start_or_end_leaves_one_process_or_none(
 ) -> None:
     async with killed(tmp_path / "s", shim_library, databases.url(kind)) as game:
         for begun, over in zip(FEW_BEGUN, [*FEW_OVER, OVER[-1]], strict=True):
-            found = await game.begin(begun)
-            await game.end(found["lobby"]["lobby_id"], over)
+            placement = await game.begin(begun)
+            await game.end(placement["lobby"]["lobby_id"], over)
             await game.end_all()
 
 
@@ -183,5 +183,5 @@ async def test_kill_at_every_step_of_a_lobby_end(
 ) -> None:
     async with killed(tmp_path / "s", shim_library, databases.url(kind)) as game:
         for step in OVER:
-            found = await game.begun()
-            await game.end(found["lobby"]["lobby_id"], step)
+            placement = await game.begun()
+            await game.end(placement["lobby"]["lobby_id"], step)

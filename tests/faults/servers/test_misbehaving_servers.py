@@ -65,10 +65,10 @@ async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
     }
     modes |= {name: {} for name in ("leaks", "leaks-early")}
     async with failing_game(full_service, **modes) as game:
-        found = await game.found(PLAIN)
-        with Bystander(address_of(found["ports"]["game"])) as bystander:
+        placement = await game.find_lobby(PLAIN)
+        with Bystander(address_of(placement["ports"]["game"])) as bystander:
             await bystander.check_undisturbed()
-            game.neighbour_id = found["lobby"]["lobby_id"]
+            game.neighbour_id = placement["lobby"]["lobby_id"]
             yield game
             await bystander.check_undisturbed()
         assert await game.alive(PLAIN) == [game.neighbour_id]
@@ -158,9 +158,9 @@ async def test_out_of_memory_before_ready_is_reported(game: FailingGame) -> None
 
 
 async def test_out_of_memory_after_ready_ends_the_lobby(game: FailingGame) -> None:
-    found = await game.found("leaks")
-    lobby_id = found["lobby"]["lobby_id"]
-    address = address_of(found["ports"]["game"])
+    placement = await game.find_lobby("leaks")
+    lobby_id = placement["lobby"]["lobby_id"]
+    address = address_of(placement["ports"]["game"])
     assert await asyncio.to_thread(echoed, address) == b"hello"
     signal_run(game.developer.full_service, lobby_id, signal.SIGUSR1)
     await out_of_memory(game, lobby_id)
@@ -183,11 +183,11 @@ async def out_of_memory(game: FailingGame, lobby_id: str) -> None:
 
 async def test_server_on_a_wrong_port_gets_no_players_and_stops(game: FailingGame) -> None:
     """The server reports ready, so the service cannot detect the wrong port."""
-    found = await game.found("astray")
-    lobby_id = found["lobby"]["lobby_id"]
-    assert await asyncio.to_thread(echoed, address_of(found["ports"]["tcp"])) == b""
+    placement = await game.find_lobby("astray")
+    lobby_id = placement["lobby"]["lobby_id"]
+    assert await asyncio.to_thread(echoed, address_of(placement["ports"]["tcp"])) == b""
     with socket.socket(type=socket.SOCK_DGRAM) as player:
-        player.connect(address_of(found["ports"]["udp"]))
+        player.connect(address_of(placement["ports"]["udp"]))
         player.settimeout(0.2)
         for _ in range(3):
             player.send(b"hello")
@@ -210,9 +210,9 @@ async def test_server_on_a_wrong_port_gets_no_players_and_stops(game: FailingGam
 async def test_endless_output_is_not_blocked_and_stays_readable(
     game: FailingGame, mode: str, mib: int
 ) -> None:
-    found = await game.found(mode)
-    lobby_id = found["lobby"]["lobby_id"]
-    address = address_of(found["ports"]["game"])
+    placement = await game.find_lobby(mode)
+    lobby_id = placement["lobby"]["lobby_id"]
+    address = address_of(placement["ports"]["game"])
 
     async def is_dry() -> bool:
         assert await asyncio.to_thread(echoed, address) == b"hello"
@@ -244,9 +244,9 @@ async def test_server_cannot_read_keys_of_the_service(game: FailingGame) -> None
 
 @pytest.mark.proof
 async def test_server_that_ignores_sigterm_is_killed_after_the_timeout(game: FailingGame) -> None:
-    found = await game.found("deaf")
-    lobby_id = found["lobby"]["lobby_id"]
-    address = address_of(found["ports"]["game"])
+    placement = await game.find_lobby("deaf")
+    lobby_id = placement["lobby"]["lobby_id"]
+    address = address_of(placement["ports"]["game"])
     await game.remove(lobby_id)
     joined = await game.developer.client.call(
         "join", {"lobby_id": lobby_id}, token=game.public_token

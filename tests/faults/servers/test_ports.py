@@ -62,10 +62,10 @@ async def test_lobbies_get_ports_unused_by_other_programs(
     modes: dict[str, Any] = {PLAIN: {"docker": {"ports": names}}}
     streams, datagrams = other_programs
     async with failing_game(service_with_few_ports, **modes) as game:
-        found = await asyncio.gather(
-            *(game.found(PLAIN, tags={"n": str(n)}) for n in range(LOBBIES))
+        placements = await asyncio.gather(
+            *(game.find_lobby(PLAIN, tags={"n": str(n)}) for n in range(LOBBIES))
         )
-    for one in found:
+    for one in placements:
         for name, port in one["ports"].items():
             address = address_of(port)
             free = datagrams.free if name == "voice" else streams.free
@@ -155,7 +155,7 @@ async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
 ) -> None:
     edge_lock = service_with_few_ports.data_dir / "edge" / "LOCK"
     async with failing_game(service_with_few_ports, **TALK) as game:
-        first = await game.found(PLAIN, tags={"n": "first"})
+        first = await game.find_lobby(PLAIN, tags={"n": "first"})
         old = {address_of(port) for port in first["ports"].values()}
         assert len(old) == MANY
         with OldClients(sorted(old)) as clients:
@@ -169,7 +169,7 @@ async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
             await clients.are_silent()
             answers = clients.answers
             later = await asyncio.gather(
-                *(game.found(PLAIN, tags={"n": str(n)}) for n in range(LATER))
+                *(game.find_lobby(PLAIN, tags={"n": str(n)}) for n in range(LATER))
             )
             addresses = [address_of(port) for one in later for port in one["ports"].values()]
             assert len(set(addresses)) == LATER * MANY
@@ -239,9 +239,9 @@ async def test_lobby_with_a_port_range_listens_in_it_directly(
     }
     numbers = set()
     for number in range(LOBBIES):
-        found = await game.found("ranges", tags={"n": str(number)})
-        assert found["ports"] == {"game": desired}
-        lobby_id = found["lobby"]["lobby_id"]
+        placement = await game.find_lobby("ranges", tags={"n": str(number)})
+        assert placement["ports"] == {"game": desired}
+        lobby_id = placement["lobby"]["lobby_id"]
         fields = {"lobby_id": lobby_id}
         joined = await game.developer.client.call("join", fields, token=game.public_token)
         assert joined.code == "OK", joined

@@ -45,12 +45,12 @@ def full_service(tmp_path: Path) -> Iterator[FullService]:
         yield full_service
 
 
-async def found(game: FailingGame, count: int) -> list[Any]:
+async def find_places(game: FailingGame, count: int) -> list[Any]:
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one() -> Any:
         async with turns:
-            return await game.found("counts")
+            return await game.find_lobby("counts")
 
     return await asyncio.gather(*(one() for _ in range(count)))
 
@@ -99,7 +99,7 @@ async def check_log(game: FailingGame, lobby_id: str, page: Any) -> None:
 )
 async def test_sessions_survive_kills_of_both_planes(full_service: FullService, kills: int) -> None:
     async with failing_game(full_service, counts=COUNTS) as game:
-        places = await found(game, 2 * PLAYERS)
+        places = await find_places(game, 2 * PLAYERS)
         lobby_ids = sorted({place["lobby"]["lobby_id"] for place in places})
         assert len(lobby_ids) == 4, "fullest first"
         pages = [await eventually(lambda one=one: written(game, one)) for one in lobby_ids]

@@ -70,8 +70,8 @@ async def places(game: FailingGame) -> dict[str, int]:
 
 
 async def test_server_resumed_in_time_keeps_its_lobby(game: FailingGame) -> None:
-    found = await game.found("beats")
-    lobby_id = found["lobby"]["lobby_id"]
+    placement = await game.find_lobby("beats")
+    lobby_id = placement["lobby"]["lobby_id"]
     pids = processes_of(game.developer.full_service, lobby_id)
     await wait_unlisted(game, lobby_id)
     assert await found_existing(game) is None
@@ -85,9 +85,9 @@ async def test_server_resumed_in_time_keeps_its_lobby(game: FailingGame) -> None
 
 
 async def test_find_during_suspension_uses_another_lobby(game: FailingGame) -> None:
-    first = (await game.found("beats"))["lobby"]["lobby_id"]
+    first = (await game.find_lobby("beats"))["lobby"]["lobby_id"]
     await wait_unlisted(game, first)
-    second = (await game.found("beats"))["lobby"]["lobby_id"]
+    second = (await game.find_lobby("beats"))["lobby"]["lobby_id"]
     assert second != first
     signal_run(game.developer.full_service, first, signal.SIGCONT)
 
@@ -97,18 +97,18 @@ async def test_find_during_suspension_uses_another_lobby(game: FailingGame) -> N
 
     await eventually(is_seen)
     # Two slots are free, one in each lobby. Of six concurrent players, four get new lobbies.
-    found = await asyncio.gather(*(game.found("beats") for _ in range(6)))
+    placements = await asyncio.gather(*(game.find_lobby("beats") for _ in range(6)))
     counts = await places(game)
     assert sum(counts.values()) == 8
     assert set(counts.values()) == {LIMIT}
-    assert {one["lobby"]["lobby_id"] for one in found} == set(counts)
+    assert {one["lobby"]["lobby_id"] for one in placements} == set(counts)
     assert {first, second} < set(counts)
 
 
 async def test_server_that_stays_suspended_ends_once_without_leftovers(game: FailingGame) -> None:
     full_service = game.developer.full_service
-    found = await game.found("beats")
-    lobby_id = found["lobby"]["lobby_id"]
+    placement = await game.find_lobby("beats")
+    lobby_id = placement["lobby"]["lobby_id"]
     pids = processes_of(full_service, lobby_id)
     await wait_unlisted(game, lobby_id)
 
@@ -128,10 +128,10 @@ async def test_server_that_stays_suspended_ends_once_without_leftovers(game: Fai
     assert (state.reason, state.exit_code) == ("stopped", 128 + 15)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert await game.alive("beats") == []
-    assert await asyncio.to_thread(echoed, address_of(found["ports"]["game"])) == b""
+    assert await asyncio.to_thread(echoed, address_of(placement["ports"]["game"])) == b""
     joined = await game.developer.client.call(
         "join", {"lobby_id": lobby_id}, token=game.public_token
     )
     assert joined.code == "MATCHMAKER_LOBBY_STOPPED"
     assert await game.record(lobby_id) == record
-    assert (await game.found("beats"))["lobby"]["lobby_id"] != lobby_id
+    assert (await game.find_lobby("beats"))["lobby"]["lobby_id"] != lobby_id
