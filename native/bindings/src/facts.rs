@@ -98,7 +98,7 @@ impl Fact {
     }
 }
 
-/// Facts after an LSN, and the number of earlier facts that were dropped unread.
+/// Facts after an LSN, and the number of earlier facts dropped unread.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Facts {
     facts: Vec<Py<Fact>>,

@@ -229,7 +229,7 @@ pub struct LobbyView {
     pub mode: String,
     pub region: String,
     pub ports: Vec<Port>,
-    /// Player limits: `find, join, party`.
+    /// Player limits: `find, join, join of a party`.
     pub max_players: [u32; 3],
     /// Ready, and not closed, stopping or silent.
     pub is_open: bool,

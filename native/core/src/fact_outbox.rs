@@ -50,7 +50,7 @@ pub struct LobbyDetails {
     pub region: Box<str>,
     /// True if find and list show the lobby.
     pub is_public: bool,
-    /// Player limits: `find, join, party`.
+    /// Player limits: `find, join, join of a party`.
     pub max_players: [u32; 3],
     /// Milliseconds since the Unix epoch.
     pub create_ts_ms: u64,

@@ -21,7 +21,7 @@ impl Engine {
         self.outbox.read(after, durable, limit)
     }
 
-    /// Returns the number of stored facts, and the number of facts that were dropped unread.
+    /// Returns the number of stored facts, and the number of facts dropped unread.
     pub fn stored_fact_counts(&self) -> (u64, u64) {
         (self.outbox.iter().len() as u64, self.outbox.lost)
     }
