@@ -33,7 +33,7 @@ def http_date(modified_s: float) -> str:
     return formatdate(ceil(modified_s), usegmt=True)
 
 
-def parse_http_date(modified_s: float, now_s: float) -> float | None:
+def last_modified_time(modified_s: float, now_s: float) -> float | None:
     """Returns `modified_s` as Last-Modified time, or None during the second of the modification.
 
     Later content of the same second would have the same date (RFC 9110, 8.8.2.1).
@@ -213,7 +213,7 @@ class FileResponses:
             "etag": f'"{file.tag}"',
             "accept-ranges": "bytes",
         }
-        modified_s = parse_http_date(file.modified_s, time.time())
+        modified_s = last_modified_time(file.modified_s, time.time())
         if modified_s is not None:
             headers["last-modified"] = http_date(modified_s)
         if is_packable:

@@ -6,7 +6,7 @@ from pyservice.cdn.file_responses import (
     Unsatisfiable,
     http_date,
     is_unchanged,
-    parse_http_date,
+    last_modified_time,
     wanted_range,
 )
 
@@ -44,8 +44,8 @@ def test_date_of_a_rolled_back_version_returns_the_current_file() -> None:
 def test_last_modified_is_the_next_whole_second_after_it_has_passed() -> None:
     assert http_date(MODIFIED_S) == "Tue, 14 Nov 2023 22:13:21 GMT"
     assert http_date(1_700_000_001.0) == "Tue, 14 Nov 2023 22:13:21 GMT"
-    assert parse_http_date(MODIFIED_S, MODIFIED_S + 0.4) is None
-    assert parse_http_date(MODIFIED_S, MODIFIED_S + 0.5) == MODIFIED_S
+    assert last_modified_time(MODIFIED_S, MODIFIED_S + 0.4) is None
+    assert last_modified_time(MODIFIED_S, MODIFIED_S + 0.5) == MODIFIED_S
     assert not is_unchanged({b"if-modified-since": DATE}, "tag", None)
 
 

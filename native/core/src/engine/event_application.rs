@@ -260,7 +260,7 @@ impl Engine {
             self.put_entry(stamp, KeyPurpose::Slots(uses.len() as u8), slot_use, key_id, uses)
         });
         for (slot_number, generation) in uses.iter() {
-            let at = self.free_slot(number, slot_number)?;
+            let at = self.take_slot(number, slot_number)?;
             let slot = self.slots.get_mut(at);
             if slot.generation.checked_add(1) != Some(generation) {
                 return Err(ApplyError::Malformed("a use that does not follow the slot's last one"));
@@ -281,7 +281,7 @@ impl Engine {
     }
 
     /// Takes a slot for a new use, and returns its index in the slot arena. A rejoin ends the slot's current use.
-    fn free_slot(&mut self, number: u32, slot: u16) -> Result<u32, ApplyError> {
+    fn take_slot(&mut self, number: u32, slot: u16) -> Result<u32, ApplyError> {
         let lobby = self.lobbies.live_mut(number).ok_or(NO_LOBBY)?;
         if let Some(at) = lobby.slots.locate(u32::from(slot)) {
             let end = match self.slots.get(at).state {
