@@ -458,7 +458,7 @@ class LobbyProcesses:
     def handlers(self) -> dict[str, Handler]:
         runtime = self.runtime
         return {
-            f"{_INTERNAL}.Runtime.Wanted": runtime.wanted,
+            f"{_INTERNAL}.Runtime.Wanted": runtime.desired_lobbies,
             f"{_INTERNAL}.Runtime.Report": runtime.report,
             f"{_INTERNAL}.Runtime.Lease": runtime.lease,
             f"{_INTERNAL}.Runtime.PlaceServer": runtime.place_server,

@@ -109,13 +109,15 @@ class DataPlaneClient:
         )
         return answer
 
-    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
+    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
         """Returns the slot counts of running lobbies by lobby id. Accepts at most 1,000 ids."""
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
         answer = await self._call("Facts.Lobbies", request)
         return {one.lobby_id: one for one in answer.lobbies}
 
-    async def wanted(self, request: runtime_pb2.WantedRequest) -> runtime_pb2.WantedResponse:
+    async def desired_lobbies(
+        self, request: runtime_pb2.WantedRequest
+    ) -> runtime_pb2.WantedResponse:
         answer: runtime_pb2.WantedResponse = await self._call(
             "Runtime.Wanted", request, request.wait_ms / 1000 + _TIMEOUT_S
         )

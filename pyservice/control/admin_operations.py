@@ -235,7 +235,9 @@ class AdminOperations:
     ) -> pb.RotateControlKeysResponse:
         rotated = await self.keys.rotate(drop_unused=request.drop_unused)
         return pb.RotateControlKeysResponse(
-            current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
+            current_key=rotated.current,
+            kept_keys=rotated.kept_keys,
+            dropped_keys=rotated.dropped_keys,
         )
 
     async def list_orphans(self, request: pb.ListOrphansRequest) -> pb.ListOrphansResponse:
@@ -246,8 +248,12 @@ class AdminOperations:
         return pb.RemoveOrphansResponse(removed=map(_orphan, removed))
 
 
-def _orphan(held: feed_pb2.HeldConfiguration) -> pb.Orphan:
-    return pb.Orphan(namespace_id=held.namespace_id, name=held.name, source_epoch=held.source_epoch)
+def _orphan(configuration: feed_pb2.HeldConfiguration) -> pb.Orphan:
+    return pb.Orphan(
+        namespace_id=configuration.namespace_id,
+        name=configuration.name,
+        source_epoch=configuration.source_epoch,
+    )
 
 
 def _expires_in_ms(
@@ -351,7 +357,7 @@ class OrphanedNamespaces:
     database: Database
     source_epoch: int
     client: OrphanClient
-    removed: Callable[[], None]
+    on_removal: Callable[[], None]
 
     async def all(self) -> list[feed_pb2.HeldConfiguration]:
         """Returns the orphaned namespaces. Raises CONTROL_PLANE_UNAVAILABLE."""
@@ -361,9 +367,9 @@ class OrphanedNamespaces:
             raise _unreachable() from None
         async with self.database.read() as tx:
             rows = await namespaces.revisions(tx)
-        held = {one.namespace_id: one for one in answer.configurations}
-        found = find_orphans(held, rows).values()
-        return sorted(found, key=lambda one: (one.name, one.namespace_id))
+        by_id = {one.namespace_id: one for one in answer.configurations}
+        orphans = find_orphans(by_id, rows).values()
+        return sorted(orphans, key=lambda one: (one.name, one.namespace_id))
 
     async def remove(
         self, namespace_ids: Sequence[str] | None = None
@@ -383,17 +389,17 @@ class OrphanedNamespaces:
                 f"Not orphaned namespaces: {', '.join(unknown)}. "
                 "`pyservice namespace orphans` lists the orphaned ones.",
             )
-        removed = []
+        removed_orphans = []
         try:
             for one in selected:
                 if await self._remove(orphans[one]):
-                    removed.append(orphans[one])
+                    removed_orphans.append(orphans[one])
         except DataPlaneUnavailable:
             raise _unreachable() from None
         finally:
-            if removed:
-                self.removed()
-        return removed
+            if removed_orphans:
+                self.on_removal()
+        return removed_orphans
 
     async def _remove(self, orphan: feed_pb2.HeldConfiguration) -> bool:
         """Removes an orphaned namespace from the data plane. Returns False if the data plane has a

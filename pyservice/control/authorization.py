@@ -20,9 +20,9 @@ from pyservice.errors import ServiceError
 from pyservice.storage import games, groups, namespaces, tokens
 from pyservice.storage.database import Database, Record, Transaction
 
-_BELIEVED_S: Final = 0.9
+_CACHE_TTL_S: Final = 0.9
 """Cache time of a token. Revocations by other processes take effect within a second."""
-_BELIEVED_MAX: Final = 20_000
+_CACHE_MAX: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +105,15 @@ class CallAuthenticator:
         TOKEN_REVOKED, TOKEN_EXPIRED.
         """
         token_hash = _hash(token)
-        found = self._cache.get(token_hash)
-        if found is None or self._now_s() - found.found_at > _BELIEVED_S:
-            found = await self._lookups.add(token_hash)
-        if found is None:
+        cloud_token = self._cache.get(token_hash)
+        if cloud_token is None or self._now_s() - cloud_token.found_at > _CACHE_TTL_S:
+            cloud_token = await self._lookups.add(token_hash)
+        if cloud_token is None:
             raise ServiceError("TOKEN_INVALID")
-        if found.is_orphaned:
+        if cloud_token.is_orphaned:
             raise ServiceError("TOKEN_REVOKED", "The token's identity left the token's group.")
-        self._require_good(found.revoke_ms, found.expires_ms)
-        return found
+        self._require_good(cloud_token.revoke_ms, cloud_token.expires_ms)
+        return cloud_token
 
     def clear_cache(self) -> None:
         """Discards all cached tokens. Call it after a change of tokens or group members."""
@@ -121,19 +121,21 @@ class CallAuthenticator:
         self._generation += 1
 
     async def _find(self, hashes: Sequence[bytes]) -> list[CloudToken | None]:
-        doubts, now_s = self._generation, self._now_s()
+        generation, now_s = self._generation, self._now_s()
         async with self._database.read() as tx:
             rows = await tokens.cloud_by_hashes(tx, set(hashes))
             identities = {row.identity_id for row in rows.values()}
             groups_of = await groups.ids_of_identities(tx, identities)
-        found = {one: _token(row, groups_of[row.identity_id], now_s) for one, row in rows.items()}
-        for gone in set(hashes) - found.keys():
-            self._cache.pop(gone, None)
-        if doubts == self._generation:
-            if len(self._cache) + len(found) > _BELIEVED_MAX:
+        tokens_by_hash = {
+            one: _token(row, groups_of[row.identity_id], now_s) for one, row in rows.items()
+        }
+        for missing_hash in set(hashes) - tokens_by_hash.keys():
+            self._cache.pop(missing_hash, None)
+        if generation == self._generation:
+            if len(self._cache) + len(tokens_by_hash) > _CACHE_MAX:
                 self._cache.clear()
-            self._cache.update(found)
-        return [found.get(one) for one in hashes]
+            self._cache.update(tokens_by_hash)
+        return [tokens_by_hash.get(one) for one in hashes]
 
     async def _cloud(self, token: str, call: Call) -> Caller:
         scope = (await self.check(token)).scope
@@ -204,14 +206,14 @@ def scope_covers(scope: GrantedScope, game_id: str, group_id: str) -> bool:
     return scope.game_id in (None, game_id) and group_id in scope.groups
 
 
-async def _covers_game(tx: Transaction, caller: Caller, found: Record) -> bool:
+async def _covers_game(tx: Transaction, caller: Caller, game: Record) -> bool:
     if caller.kind is TokenKind.ENVIRONMENT:
         of_token = await namespaces.get(tx, str(UUID(bytes=caller.namespace_id)))
-        return of_token is not None and of_token.game_id == found.game_id
-    return scope_covers(scope_of(caller), found.game_id, found.group_id)
+        return of_token is not None and of_token.game_id == game.game_id
+    return scope_covers(scope_of(caller), game.game_id, game.group_id)
 
 
-def _covers_namespace(caller: Caller, found: Record) -> bool:
+def _covers_namespace(caller: Caller, namespace: Record) -> bool:
     if caller.kind is TokenKind.ENVIRONMENT:
-        return UUID(found.namespace_id).bytes == caller.namespace_id
+        return UUID(namespace.namespace_id).bytes == caller.namespace_id
     return True

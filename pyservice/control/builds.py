@@ -20,8 +20,8 @@ from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.timestamps import rfc3339
 from pyservice.control.upload_validation import content_type_problems, path_problems
 from pyservice.control.uploads import (
-    Answer,
     Find,
+    ResponseT,
     UploadLifecycle,
     UploadPlan,
     object_key,
@@ -68,7 +68,7 @@ class BuildOperations:
     async def get(self, request: pb.GetBuildRequest, caller: Caller) -> pb.GetBuildResponse:
         async with self.records.database.read() as tx:
             game = await authorization.find_namespace(tx, caller, request)
-            row = await _found(tx, game.game_id, request.build_id)
+            row = await _find_build(tx, game.game_id, request.build_id)
             tags = await builds.tags_of(tx, row.build_id)
         return pb.GetBuildResponse(build=_build(row, tags))
 
@@ -89,15 +89,15 @@ class BuildOperations:
         request: BuildRequest,
         name_field: str,
         find_game: Find,
-        answer_type: type[Answer],
-        answer: Callable[[Record], Answer],
-    ) -> UploadPlan[Answer]:
+        response_type: type[ResponseT],
+        make_response: Callable[[Record], ResponseT],
+    ) -> UploadPlan[ResponseT]:
         name = getattr(request, name_field)
 
-        async def add_records(tx: Transaction, game_id: str, upload_id: str, now: int) -> Answer:
+        async def add_records(tx: Transaction, game_id: str, upload_id: str, now: int) -> ResponseT:
             build_id = self.records.ids.new()
             await builds.add(tx, build_id, game_id, upload_id, name, _form(request), now)
-            return answer(await _found(tx, game_id, build_id))
+            return make_response(await _find_build(tx, game_id, build_id))
 
         return UploadPlan(
             kind="build",
@@ -106,7 +106,7 @@ class BuildOperations:
             files=[_image(request)],
             check_request=lambda: self._check_request(request, name_field),
             add_records=add_records,
-            answer_type=answer_type,
+            response_type=response_type,
             set_urls=_set_urls,
         )
 
@@ -115,7 +115,7 @@ class BuildOperations:
     ) -> pb.CompleteBuildResponse:
         async def find(tx: Transaction) -> Record:
             game = await authorization.find_namespace(tx, caller, request)
-            row = await _found(tx, game.game_id, request.build_id)
+            row = await _find_build(tx, game.game_id, request.build_id)
             upload = await uploads.find(tx, row.upload_id)
             if upload is None or upload.kind == uploads.ABANDONED:
                 raise ServiceError("BUILD_NOT_FOUND")
@@ -129,11 +129,11 @@ class BuildOperations:
         async def change(tx: Transaction) -> None:
             game = await authorization.find_namespace(tx, caller, request)
             await games.lock(tx, game.game_id)
-            row = await _found(tx, game.game_id, request.build_id)
-            set_, removed = parse_tag_change(request.tags)
+            row = await _find_build(tx, game.game_id, request.build_id)
+            set_, removed_names = parse_tag_change(request.tags)
             tags = {**await builds.tags_of(tx, row.build_id), **set_}
-            require_tag_limit({name: tags[name] for name in tags if name not in removed})
-            await builds.change_tags(tx, row.build_id, set_, removed)
+            require_tag_limit({name: tags[name] for name in tags if name not in removed_names})
+            await builds.change_tags(tx, row.build_id, set_, removed_names)
             exclusive = [name for name in request.exclusive_tags if "\0" not in name]
             await builds.remove_tags_from_other_builds(tx, game.game_id, row.build_id, exclusive)
 
@@ -170,7 +170,7 @@ class BuildOperations:
         async def change(tx: Transaction) -> None:
             game = await authorization.find_game(tx, caller, request.game_id)
             await games.lock(tx, game.game_id)
-            row = await _found(tx, game.game_id, request.build_id)
+            row = await _find_build(tx, game.game_id, request.build_id)
             if await builds.is_used_by_version(tx, row.build_id):
                 raise ServiceError("IN_USE", "A version of the game names this build.")
             if await servers.is_build_in_use(tx, row.build_id):
@@ -206,8 +206,8 @@ class BuildOperations:
             reason_text = f"must be a kind that this service runs ({kinds}): {reason}"
             yield field_problem(["kind"], "not-allowed", reason_text)
         if compression not in COMPRESSIONS:
-            known = ", ".join(COMPRESSIONS)
-            yield field_problem(["compression"], "not-allowed", f"must be one of {known}")
+            accepted = ", ".join(COMPRESSIONS)
+            yield field_problem(["compression"], "not-allowed", f"must be one of {accepted}")
 
 
 def _form(request: BuildRequest) -> tuple[str, str, str | None]:
@@ -218,7 +218,7 @@ def _form(request: BuildRequest) -> tuple[str, str, str | None]:
     )
 
 
-async def _found(tx: Transaction, game_id: str, build_id: str) -> Record:
+async def _find_build(tx: Transaction, game_id: str, build_id: str) -> Record:
     row = await builds.find(tx, game_id, build_id)
     if row is None:
         raise ServiceError("BUILD_NOT_FOUND")

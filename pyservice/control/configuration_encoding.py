@@ -18,9 +18,9 @@ def encode(config: pb.CloudConfig) -> bytes:
     return config.SerializeToString(deterministic=True)
 
 
-def decode(kept: bytes) -> pb.CloudConfig:
+def decode(stored_config: bytes) -> pb.CloudConfig:
     """Decodes a stored configuration. Raises google.protobuf.message.DecodeError."""
-    return pb.CloudConfig.FromString(kept)
+    return pb.CloudConfig.FromString(stored_config)
 
 
 def json_of(config: pb.CloudConfig) -> bytes:
@@ -28,7 +28,7 @@ def json_of(config: pb.CloudConfig) -> bytes:
 
 
 def version_answer(
-    kept: bytes, config_json: bytes, create_ts: str, display_name: str, version_id: str
+    stored_config: bytes, config_json: bytes, create_ts: str, display_name: str, version_id: str
 ) -> PrerenderedJson:
     """Returns the `getVersion` response with the stored JSON text of the configuration.
 
@@ -37,18 +37,18 @@ def version_answer(
 
     def decode_response() -> pb.GetVersionResponse:
         version = pb.GameVersion(
-            config=decode(kept),
+            config=decode(stored_config),
             create_ts=create_ts,
             display_name=display_name,
             version_id=version_id,
         )
         return pb.GetVersionResponse(version=version)
 
-    rest = orjson.dumps(
+    fields = orjson.dumps(
         {"create_ts": create_ts, "display_name": display_name, "version_id": version_id}
     )
     return PrerenderedJson(
-        b'{"version":{"config":' + config_json + b"," + rest[1:] + b"}", decode_response
+        b'{"version":{"config":' + config_json + b"," + fields[1:] + b"}", decode_response
     )
 
 
@@ -110,12 +110,12 @@ def _copy_mode(source: pb.VersionGameMode, target: fed.GameMode) -> None:
     for name in ("create", "find", "join"):
         if not source.actions.HasField(name):
             continue
-        action, copied = getattr(source.actions, name), getattr(target.actions, name)
-        copied.SetInParent()
-        _copy(action, copied, _ACTION if name == "create" else _ACTION[:1])
+        action, target_action = getattr(source.actions, name), getattr(target.actions, name)
+        target_action.SetInParent()
+        _copy(action, target_action, _ACTION if name == "create" else _ACTION[:1])
         if action.HasField("verification"):
-            copied.verification.url = action.verification.url
-            copied.verification.headers.update(action.verification.headers.entries)
+            target_action.verification.url = action.verification.url
+            target_action.verification.headers.update(action.verification.headers.entries)
 
 
 def _copy_level(
@@ -123,9 +123,9 @@ def _copy_level(
 ) -> None:
     _copy_idle_lobbies(source, target)
     for name, region in source.regions.entries.items():
-        copied = target.regions[name]
-        _copy(region, copied, ("tier",))
-        _copy_idle_lobbies(region, copied)
+        target_region = target.regions[name]
+        _copy(region, target_region, ("tier",))
+        _copy_idle_lobbies(region, target_region)
     if source.HasField("docker"):
         _copy_docker(source.docker, target.docker)
 
@@ -141,8 +141,8 @@ def _copy_docker(source: pb.VersionDocker, target: fed.DockerConfig) -> None:
     target.args.extend(source.args.entries)
     target.env.update(source.env.entries)
     for name, port in source.ports.entries.items():
-        copied = target.ports[name]
-        _copy(port, copied, _PORT)
+        target_port = target.ports[name]
+        _copy(port, target_port, _PORT)
         for field in _RANGES:
             if port.HasField(field):
-                _copy(getattr(port, field), getattr(copied, field), _ENDS)
+                _copy(getattr(port, field), getattr(target_port, field), _ENDS)

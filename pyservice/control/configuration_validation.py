@@ -58,13 +58,13 @@ _Level = pb.VersionMatchmaker | pb.VersionGameMode
 def configuration_problems(
     config: pb.CloudConfig, context: ValidationContext
 ) -> list[FieldProblem]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if config.HasField("cdn"):
-        found += findings_in_site(config.cdn, ("config", "cdn"), context)
+        findings += findings_in_site(config.cdn, ("config", "cdn"), context)
     if config.HasField("matchmaker"):
-        found += findings_in_size(config, ("config", "matchmaker"))
-        found += _matchmaker(config.matchmaker, ("config", "matchmaker"), context)
-    return report_findings(found) if found else []
+        findings += findings_in_size(config, ("config", "matchmaker"))
+        findings += _matchmaker(config.matchmaker, ("config", "matchmaker"), context)
+    return report_findings(findings) if findings else []
 
 
 def image_ids(config: pb.CloudConfig) -> set[str]:
@@ -120,25 +120,25 @@ def _level(level: _Level, path: Path, context: ValidationContext) -> Iterator[Fi
     for field in _LIMITS:
         if level.HasField(field):
             yield from _number(getattr(level, field), (*path, field), 1, context.player_limit_max)
-    yield from _place(level, path, context)
+    yield from _tier_and_idle_lobbies(level, path, context)
     regions = level.regions.entries
     yield from _at_most(len(regions), REGIONS_MAX, (*path, "regions"))
     for region in sorted(regions)[:REGIONS_MAX]:
         where = (*path, "regions", region)
         if region not in context.regions:
             yield Finding(where, "not-found", "is not a region of this service")
-        yield from _place(regions[region], where, context)
+        yield from _tier_and_idle_lobbies(regions[region], where, context)
     if level.HasField("docker"):
         yield from findings_in_docker(level.docker, (*path, "docker"), context)
 
 
-def _place(
-    place: _Level | pb.VersionRegion, path: Path, context: ValidationContext
+def _tier_and_idle_lobbies(
+    level: _Level | pb.VersionRegion, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    if place.HasField("tier") and place.tier not in context.tiers:
+    if level.HasField("tier") and level.tier not in context.tiers:
         yield Finding((*path, "tier"), "not-found", "is not a tier of this service")
-    if place.HasField("idle_lobbies"):
-        low, high = place.idle_lobbies.min, place.idle_lobbies.max
+    if level.HasField("idle_lobbies"):
+        low, high = level.idle_lobbies.min, level.idle_lobbies.max
         path = (*path, "idle_lobbies")
         yield from _number(low, (*path, "min"), 0, IDLE_LOBBIES_MAX)
         yield from _number(high, (*path, "max"), 0, IDLE_LOBBIES_MAX)
@@ -348,14 +348,14 @@ def findings_in_verification(
     headers = verification.headers.entries
     path = (*path, "headers")
     yield from _at_most(len(headers), HEADERS_MAX, path)
-    seen: set[str] = set()
+    lower_names: set[str] = set()
     for name in sorted(headers)[:HEADERS_MAX]:
         yield from findings_in_header_name(name, (*path, name), is_header_of_requests)
         yield from findings_in_header_value(headers[name], (*path, name), HEADER_VALUE_MAX_BYTES)
-        known = name.lower()
-        if known in seen and not is_header_of_requests(known):
+        lower_name = name.lower()
+        if lower_name in lower_names and not is_header_of_requests(lower_name):
             yield Finding((*path, name), "not-unique", "occurs more than once, in different case")
-        seen.add(known)
+        lower_names.add(lower_name)
 
 
 def _url(url: str, path: Path, context: ValidationContext) -> Iterator[Finding]:

@@ -193,9 +193,9 @@ class DeviceLinkOperations:
         topic = _topic(device_link_id)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None
-        parked = self._topics.wait_unless_changed(watch_index, caller.call, topic)
-        if parked is not None:
-            return parked
+        wait = self._topics.wait_unless_changed(watch_index, caller.call, topic)
+        if wait is not None:
+            return wait
         async with self._database.read() as tx:
             row = await _find(tx, device_link_id)
         token = None

@@ -35,13 +35,13 @@ class FairThreadPool:
         except BaseException:
             self.queue.release(None, tenant)
             raise
-        working.add_done_callback(lambda done: self._over(tenant, done))
+        working.add_done_callback(lambda done: self._on_end(tenant, done))
         return await asyncio.shield(working)
 
-    def _over(self, tenant: str, done: asyncio.Future[_Result]) -> None:
-        if not done.cancelled():
+    def _on_end(self, tenant: str, future: asyncio.Future[_Result]) -> None:
+        if not future.cancelled():
             # Mark the error as retrieved.
-            done.exception()
+            future.exception()
         self.queue.release(None, tenant)
 
     def close(self) -> None:

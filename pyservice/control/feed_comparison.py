@@ -23,14 +23,14 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.schema.message_digest import message_digest
 from pyservice.storage.database import Record
 
-HeldByNamespace = Mapping[str, feed_pb2.HeldConfiguration]
+ConfigurationByNamespace = Mapping[str, feed_pb2.HeldConfiguration]
 
 
-class HeldConfigurations:
+class DataPlaneConfigurations:
     def __init__(self, source_epoch: int) -> None:
         self._epoch = source_epoch
-        self._held: dict[str, feed_pb2.HeldConfiguration] = {}
-        self._news: dict[str, feed_pb2.HeldConfiguration] = {}
+        self._configurations: dict[str, feed_pb2.HeldConfiguration] = {}
+        self._acknowledged: dict[str, feed_pb2.HeldConfiguration] = {}
         """Acknowledged messages since the last read began. The response of that read may be older."""
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
 
@@ -39,46 +39,48 @@ class HeldConfigurations:
 
         Messages that the data plane acknowledges after this call override the response to the read.
         """
-        self._news = {}
+        self._acknowledged = {}
 
     def take(self, answer: feed_pb2.HeldResponse) -> None:
-        self._held = {one.namespace_id: one for one in answer.configurations} | self._news
+        self._configurations = {
+            one.namespace_id: one for one in answer.configurations
+        } | self._acknowledged
 
-    def acknowledged(self, message: configuration_pb2.NamespaceConfiguration) -> None:
-        held = self._held[message.namespace_id] = feed_pb2.HeldConfiguration(
+    def acknowledge(self, message: configuration_pb2.NamespaceConfiguration) -> None:
+        configuration = self._configurations[message.namespace_id] = feed_pb2.HeldConfiguration(
             namespace_id=message.namespace_id,
             source_epoch=message.source_epoch,
             revision=message.revision,
             current_version_id=message.current_version_id,
             name=namespace_name(message),
         )
-        self._news[message.namespace_id] = held
+        self._acknowledged[message.namespace_id] = configuration
 
     def version_id(self, namespace_id: str) -> str:
-        held = self._held.get(namespace_id)
-        return held.current_version_id if held else ""
+        configuration = self._configurations.get(namespace_id)
+        return configuration.current_version_id if configuration else ""
 
     def has_lost_state(self, answer: feed_pb2.HeldResponse) -> bool:
-        held = {one.namespace_id: order_key(one) for one in answer.configurations}
+        order_of = {one.namespace_id: order_key(one) for one in answer.configurations}
         return any(
-            order_key(known) > held.get(name, (0, 0))
-            for name, known in self._held.items()
-            if name not in self._news
+            order_key(configuration) > order_of.get(name, (0, 0))
+            for name, configuration in self._configurations.items()
+            if name not in self._acknowledged
         )
 
     def differing_ids(self, rows: Sequence[Record]) -> Iterator[str]:
         for row in rows:
-            held = self._held.get(row.namespace_id)
-            if held is None or order_key(held) != (self._epoch, row.revision):
+            configuration = self._configurations.get(row.namespace_id)
+            if configuration is None or order_key(configuration) != (self._epoch, row.revision):
                 yield row.namespace_id
 
-    def reported_for(
+    def unchanged_configurations(
         self, rows: Sequence[Record], different: Collection[str]
     ) -> list[feed_pb2.HeldConfiguration]:
         return [
-            self._held[row.namespace_id]
+            self._configurations[row.namespace_id]
             for row in rows
-            if row.namespace_id not in different and row.namespace_id not in self._news
+            if row.namespace_id not in different and row.namespace_id not in self._acknowledged
         ]
 
     def update_orphans(self, rows: Sequence[Record]) -> bool:
@@ -87,24 +89,28 @@ class HeldConfigurations:
         `rows` are the namespace records, read after the data plane's configurations. Otherwise a
         new namespace could look orphaned.
         """
-        orphans = find_orphans(self._held, rows)
+        orphans = find_orphans(self._configurations, rows)
         is_news = orphans.keys() != self.orphans.keys()
         self.orphans = orphans
         return is_news
 
 
 def find_orphans(
-    held: HeldByNamespace, rows: Sequence[Record]
+    configurations: ConfigurationByNamespace, rows: Sequence[Record]
 ) -> dict[str, feed_pb2.HeldConfiguration]:
     """Returns the data plane's configurations of namespaces without a record, except those from a
     feed file (`--feed`).
     """
-    known = {row.namespace_id for row in rows}
-    return {name: one for name, one in held.items() if one.source_epoch and name not in known}
+    namespace_ids = {row.namespace_id for row in rows}
+    return {
+        name: one
+        for name, one in configurations.items()
+        if one.source_epoch and name not in namespace_ids
+    }
 
 
-def order_key(held: feed_pb2.HeldConfiguration) -> tuple[int, int]:
-    return held.source_epoch, held.revision
+def order_key(configuration: feed_pb2.HeldConfiguration) -> tuple[int, int]:
+    return configuration.source_epoch, configuration.revision
 
 
 _AT_ONCE: Final = 16
@@ -126,29 +132,29 @@ class ContentComparison:
     """
 
     def __init__(
-        self, compose: Compose, differs: Callable[[str], None], going: RetryingJob
+        self, compose: Compose, on_difference: Callable[[str], None], job: RetryingJob
     ) -> None:
         # This batcher is separate from the feeder's, so that messages do not wait for comparisons.
-        self._messages = Batcher(compose, is_of_one=lambda error: not going.is_expected(error))
-        self._differs = differs
-        self._going = going
-        self._left: dict[str, HeldConfiguration] = {}
+        self._messages = Batcher(compose, is_of_one=lambda error: not job.is_expected(error))
+        self._on_difference = on_difference
+        self._job = job
+        self._remaining: dict[str, HeldConfiguration] = {}
         self._retry_later: dict[str, HeldConfiguration] = {}
         self._logged: set[str] = set()
-        self._is_any = asyncio.Event()
+        self._has_remaining = asyncio.Event()
 
-    def compare(self, held: Iterable[HeldConfiguration]) -> None:
-        self._left = {one.namespace_id: one for one in held}
+    def compare(self, configurations: Iterable[HeldConfiguration]) -> None:
+        self._remaining = {one.namespace_id: one for one in configurations}
         self._retry_later = {}
-        self._is_any.set()
+        self._has_remaining.set()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        pauses = self._going.new_backoff()
+        pauses = self._job.new_backoff()
         while True:
             await self._until_any()
             began_s = loop.time()
-            if await self._going.attempt(self._some) is not None:
+            if await self._job.attempt(self._compare_some) is not None:
                 await pauses.wait()
                 continue
             pauses.reset()
@@ -157,46 +163,49 @@ class ContentComparison:
     async def _until_any(self) -> None:
         try:
             async with asyncio.timeout(_AGAIN_S if self._retry_later else None):
-                await self._is_any.wait()
+                await self._has_remaining.wait()
         except TimeoutError:
             self.compare(self._retry_later.values())
 
-    async def _some(self) -> None:
-        left = self._left
-        some = list(islice(left.values(), _AT_ONCE))
-        composing = (self._messages.add(ComposeRequest(one.namespace_id)) for one in some)
-        composed = await asyncio.gather(*composing, return_exceptions=True)
-        broken: dict[str, Exception] = {}
-        for held, found in zip(some, composed, strict=True):
-            if isinstance(found, BaseException):
-                broken[held.namespace_id] = self._of_one(found)
-                self._retry_later[held.namespace_id] = held
-            elif found is not None and await _is_other(found, held):
-                self._differs(held.namespace_id)
-            left.pop(held.namespace_id, None)
-        self._report(broken, {one.namespace_id for one in some})
-        if not self._left:
-            self._is_any.clear()
+    async def _compare_some(self) -> None:
+        remaining = self._remaining
+        batch = list(islice(remaining.values(), _AT_ONCE))
+        compositions = (self._messages.add(ComposeRequest(one.namespace_id)) for one in batch)
+        messages = await asyncio.gather(*compositions, return_exceptions=True)
+        errors: dict[str, Exception] = {}
+        for configuration, message in zip(batch, messages, strict=True):
+            if isinstance(message, BaseException):
+                errors[configuration.namespace_id] = self._of_one(message)
+                self._retry_later[configuration.namespace_id] = configuration
+            elif message is not None and await _has_other_content(message, configuration):
+                self._on_difference(configuration.namespace_id)
+            remaining.pop(configuration.namespace_id, None)
+        self._report(errors, {one.namespace_id for one in batch})
+        if not self._remaining:
+            self._has_remaining.clear()
 
     def _of_one(self, error: BaseException) -> Exception:
-        if not isinstance(error, Exception) or self._going.is_expected(error):
+        if not isinstance(error, Exception) or self._job.is_expected(error):
             raise error
         return error
 
-    def _report(self, broken: Mapping[str, Exception], looked_at: Set[str]) -> None:
+    def _report(self, errors: Mapping[str, Exception], compared: Set[str]) -> None:
         """Logs one traceback for all namespaces that newly failed. Logging each traceback would
         block the event loop.
         """
-        unlogged = [name for name in broken if name not in self._logged]
-        self._logged -= looked_at
-        self._logged |= broken.keys()
+        unlogged = [name for name in errors if name not in self._logged]
+        self._logged -= compared
+        self._logged |= errors.keys()
         if unlogged:
-            self._going.record_failure(broken[unlogged[0]], namespace_ids=unlogged)
+            self._job.record_failure(errors[unlogged[0]], namespace_ids=unlogged)
 
 
-async def _is_other(message: Message, held: HeldConfiguration) -> bool:
-    if (message.source_epoch, message.revision) != (held.source_epoch, held.revision):
+async def _has_other_content(message: Message, configuration: HeldConfiguration) -> bool:
+    if (message.source_epoch, message.revision) != (
+        configuration.source_epoch,
+        configuration.revision,
+    ):
         return False
     if message.ByteSize() <= _ON_LOOP_BYTES_MAX:
-        return message_digest(message) != held.content
-    return await asyncio.to_thread(message_digest, message) != held.content
+        return message_digest(message) != configuration.content
+    return await asyncio.to_thread(message_digest, message) != configuration.content

@@ -20,7 +20,7 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.storage import namespaces, tokens
 from pyservice.storage.database import Record, Transaction
 
-_VERSIONS_KEPT: Final = 1_024
+_VERSIONS_MAX: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
 _VERSIONS_AT_ONCE: Final = 8
 _ENVIRONMENT_TOKENS_MAX: Final = 2_000
@@ -58,11 +58,11 @@ class FeedComposer:
         Reads all namespaces together to save queries.
         """
         ids = sorted({request.namespace_id for request in requests})
-        fed = await namespaces.feed_records(tx, ids)
-        needed = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
-        of_tokens = _by_namespace(needed)
-        of_domains = _by_namespace(fed.domains)
-        rows = {row.namespace_id: row for row in fed.namespaces}
+        records = await namespaces.feed_records(tx, ids)
+        token_rows = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
+        of_tokens = _by_namespace(token_rows)
+        of_domains = _by_namespace(records.domains)
+        rows = {row.namespace_id: row for row in records.namespaces}
         running = {
             request: request.version_id or str(rows[request.namespace_id].version_id)
             for request in requests
@@ -110,18 +110,18 @@ class FeedComposer:
         )
 
     async def _versions_of(self, tx: Transaction, ids: set[str]) -> dict[str, pb.Version]:
-        found = {one: self._versions[one] for one in ids if one in self._versions}
-        missing = sorted(ids - found.keys())
+        versions = {one: self._versions[one] for one in ids if one in self._versions}
+        missing = sorted(ids - versions.keys())
         for first in range(0, len(missing), _VERSIONS_AT_ONCE):
-            several = missing[first : first + _VERSIONS_AT_ONCE]
-            for row in await namespaces.versions_by_id(tx, several):
+            batch = missing[first : first + _VERSIONS_AT_ONCE]
+            for row in await namespaces.versions_by_id(tx, batch):
                 if len(row.config) > _VERSION_BYTES_MAX:
-                    found[row.version_id] = await asyncio.to_thread(_version, row)
+                    versions[row.version_id] = await asyncio.to_thread(_version, row)
                     continue
-                found[row.version_id] = self._versions[row.version_id] = _version(row)
-                if len(self._versions) > _VERSIONS_KEPT:
+                versions[row.version_id] = self._versions[row.version_id] = _version(row)
+                if len(self._versions) > _VERSIONS_MAX:
                     self._versions.popitem(last=False)
-        return found
+        return versions
 
 
 def _version(row: Record) -> pb.Version:
@@ -133,10 +133,10 @@ def _version(row: Record) -> pb.Version:
 
 
 def _by_namespace(rows: Sequence[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
+    rows_of: dict[str, list[Record]] = {}
     for row in rows:
-        found.setdefault(row.namespace_id, []).append(row)
-    return found
+        rows_of.setdefault(row.namespace_id, []).append(row)
+    return rows_of
 
 
 def _add_token(message: pb.NamespaceConfiguration, row: Record) -> None:
@@ -173,7 +173,7 @@ Orphans = Mapping[str, feed_pb2.HeldConfiguration]
 
 def refusal_error(
     message: configuration_pb2.NamespaceConfiguration,
-    refused: feed_pb2.Refused,
+    refusal: feed_pb2.Refused,
     detail: str,
     orphans: Orphans,
 ) -> ServiceError:
@@ -181,15 +181,15 @@ def refusal_error(
     fields of the caller's request, not of `message`.
     """
     problems: list[FieldProblem] = []
-    for problem in refused.problems:
-        where, subject = _as_sent(message, problem.path)
+    for problem in refusal.problems:
+        where, subject = _request_path(message, problem.path)
         rest = _LEFT_OVER if problem.held_by in orphans else ""
         word = _TAKEN if problem.held_by else _WORD
         problems.append(FieldProblem((*where, word), f"{subject} {problem.reason}{rest}"))
     return ServiceError("VALIDATION_FAILED", detail, errors=problems)
 
 
-def _as_sent(
+def _request_path(
     message: configuration_pb2.NamespaceConfiguration, path: Sequence[str]
 ) -> tuple[list[str], str]:
     names: list[str]
@@ -220,20 +220,20 @@ def _as_sent(
     return names, ".".join(names)
 
 
-def operator_reason(refused: feed_pb2.Refused, orphans: Orphans) -> str:
+def operator_reason(refusal: feed_pb2.Refused, orphans: Orphans) -> str:
     """Returns the reason for the operator why the data plane refused a message.
 
     Prefers a problem that the operator can fix: a value that an orphaned namespace uses. Field
     names are those of the message.
     """
-    for problem in refused.problems:
+    for problem in refusal.problems:
         orphan = orphans.get(problem.held_by)
         if orphan is not None:
             return (
                 f"{_sentence(problem)}: {orphan.name} ({orphan.namespace_id}), which has no record; "
                 "see `pyservice namespace orphans`"
             )
-    return _sentence(refused.problems[0]) if refused.problems else "refused"
+    return _sentence(refusal.problems[0]) if refusal.problems else "refused"
 
 
 def _sentence(problem: feed_pb2.Problem) -> str:
@@ -244,8 +244,8 @@ def namespace_name(message: configuration_pb2.NamespaceConfiguration) -> str:
     return f"{message.game.name_id}/{message.name_id}"
 
 
-def concerns_version(refused: feed_pb2.Refused) -> bool:
+def concerns_version(refusal: feed_pb2.Refused) -> bool:
     return any(
         not problem.path or problem.path[0] in ("versions", "current_version_id")
-        for problem in refused.problems
+        for problem in refusal.problems
     )

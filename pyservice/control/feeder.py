@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.control.batching import Batcher
-from pyservice.control.feed_comparison import ContentComparison, HeldConfigurations
+from pyservice.control.feed_comparison import ContentComparison, DataPlaneConfigurations
 from pyservice.control.feed_messages import (
     NOTHING_SWITCHED,
     STORED,
@@ -63,12 +63,12 @@ class PendingNamespace:
     since: float
     """Time of the first change, in seconds of the event loop's clock."""
     number: int = 0
-    parked: asyncio.TimerHandle | None = None
+    retry_timer: asyncio.TimerHandle | None = None
     waiting: list[ConfirmationWaiter] = field(default_factory=list)
 
-    def fail(self, is_meant: Callable[[ConfirmationWaiter], bool], error: ServiceError) -> None:
+    def fail(self, concerns: Callable[[ConfirmationWaiter], bool], error: ServiceError) -> None:
         for waiter in self.waiting:
-            if is_meant(waiter) and not waiter.future.done():
+            if concerns(waiter) and not waiter.future.done():
                 waiter.future.set_exception(error)
         self.waiting = [waiter for waiter in self.waiting if not waiter.future.done()]
 
@@ -89,15 +89,15 @@ class RefusedConfigurations:
     def __init__(
         self,
         database: Database,
-        holdings: HeldConfigurations,
+        configurations: DataPlaneConfigurations,
         on_switched_back: Callable[[str], None],
     ) -> None:
         self._database = database
-        self._holdings = holdings
+        self._configurations = configurations
         self._on_switched_back = on_switched_back
         self._versions: dict[str, tuple[str, ServiceError]] = {}
         """Last refused version of each namespace, with its error. Removed when the version is accepted."""
-        self._claiming: set[str] = set()
+        self._conflicting: set[str] = set()
         self.reasons: dict[str, str] = {}
         self.count = 0
 
@@ -105,12 +105,12 @@ class RefusedConfigurations:
         """Returns the stored error if the data plane last refused this version of the namespace,
         else None.
         """
-        refused, error = self._versions.get(namespace_id, _NO_ERROR)
-        return error if refused == version_id else None
+        refused_version, error = self._versions.get(namespace_id, _NO_ERROR)
+        return error if refused_version == version_id else None
 
     def clear_version_error(self, namespace_id: str, version_id: str) -> None:
-        refused, _ = self._versions.get(namespace_id, _NO_ERROR)
-        if refused == version_id:
+        refused_version, _ = self._versions.get(namespace_id, _NO_ERROR)
+        if refused_version == version_id:
             del self._versions[namespace_id]
 
     def record_accepted(self, message: Message) -> set[str]:
@@ -122,8 +122,8 @@ class RefusedConfigurations:
         """
         self.reasons.pop(message.namespace_id, None)
         self.clear_version_error(message.namespace_id, message.current_version_id)
-        claiming, self._claiming = self._claiming, set()
-        return claiming
+        conflicting, self._conflicting = self._conflicting, set()
+        return conflicting
 
     def note(self, message: Message, reason: str) -> None:
         name = namespace_name(message)
@@ -131,7 +131,7 @@ class RefusedConfigurations:
         _log.error("configuration refused by the data plane", namespace=name, reason=reason)
 
     async def handle_refusal(
-        self, message: Message, refused: feed_pb2.Refused, pending: PendingNamespace, number: int
+        self, message: Message, refusal: feed_pb2.Refused, pending: PendingNamespace, number: int
     ) -> bool:
         """Fails the requests that wait for a configuration that the data plane refused.
 
@@ -140,18 +140,18 @@ class RefusedConfigurations:
         """
         namespace_id, version_id = message.namespace_id, message.current_version_id
         self.count += 1
-        orphans = self._holdings.orphans
-        self.note(message, operator_reason(refused, orphans))
-        running = self._holdings.version_id(namespace_id)
-        if any(problem.held_by for problem in refused.problems):
-            self._claiming.add(namespace_id)
-        if running in ("", version_id) or not concerns_version(refused):
-            error = refusal_error(message, refused, STORED, orphans)
+        orphans = self._configurations.orphans
+        self.note(message, operator_reason(refusal, orphans))
+        running_version = self._configurations.version_id(namespace_id)
+        if any(problem.held_by for problem in refusal.problems):
+            self._conflicting.add(namespace_id)
+        if running_version in ("", version_id) or not concerns_version(refusal):
+            error = refusal_error(message, refusal, STORED, orphans)
             pending.fail(lambda waiter: waiter.number <= number, error)
             return False
-        if await self._switch_back(namespace_id, version_id, running):
+        if await self._switch_back(namespace_id, version_id, running_version):
             self._on_switched_back(message.game.game_id)
-        error = refusal_error(message, refused, SWITCHED_BACK, orphans)
+        error = refusal_error(message, refusal, SWITCHED_BACK, orphans)
         self._versions[namespace_id] = version_id, error
         pending.fail(lambda waiter: waiter.version_id == version_id, error)
         return True
@@ -213,15 +213,17 @@ class Feeder:
         self._client = client
         self._pending: dict[str, PendingNamespace] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._holdings = HeldConfigurations(composer.source_epoch)
+        self._configurations = DataPlaneConfigurations(composer.source_epoch)
         self.job = RetryingJob(
             "feeder", "configuration not sent", DataPlaneUnavailable, pauses_s=_RETRIES_S
         )
         self._contents = ContentComparison(self._compose, self.enqueue, self.job)
-        self._refused = RefusedConfigurations(database, self._holdings, on_switched_back)
+        self._refused_configurations = RefusedConfigurations(
+            database, self._configurations, on_switched_back
+        )
         self._is_connected = asyncio.Event()
         self._is_resync_needed = asyncio.Event()
-        self.acknowledged = 0
+        self.acknowledged_count = 0
 
     @property
     def waiting(self) -> int:
@@ -238,14 +240,14 @@ class Feeder:
 
     @property
     def orphans(self) -> int:
-        return len(self._holdings.orphans)
+        return len(self._configurations.orphans)
 
     @property
     def refusals(self) -> int:
-        return self._refused.count
+        return self._refused_configurations.count
 
     def refused_reasons(self) -> Mapping[str, str]:
-        return self._refused.reasons
+        return self._refused_configurations.reasons
 
     def enqueue(self, *namespace_ids: str) -> None:
         """Schedules the namespaces to be sent to the data plane. Call it after their change is
@@ -258,8 +260,8 @@ class Feeder:
                     asyncio.get_running_loop().time()
                 )
                 self._queue.put_nowait(namespace_id)
-            elif pending.parked is not None:
-                self._unpark(namespace_id)
+            elif pending.retry_timer is not None:
+                self._retry_now(namespace_id)
             pending.number += 1
 
     async def enqueue_and_confirm(
@@ -286,7 +288,7 @@ class Feeder:
             note("feed wait", began)
             if waiter in pending.waiting:
                 pending.waiting.remove(waiter)
-        error = self._refused.error_for(namespace_id, version_id)
+        error = self._refused_configurations.error_for(namespace_id, version_id)
         if error is not None:
             raise error
 
@@ -307,8 +309,10 @@ class Feeder:
         finally:
             note("feed check", began)
         if answer.HasField("refused"):
-            raise refusal_error(message, answer.refused, NOTHING_SWITCHED, self._holdings.orphans)
-        self._refused.clear_version_error(namespace_id, version_id)
+            raise refusal_error(
+                message, answer.refused, NOTHING_SWITCHED, self._configurations.orphans
+            )
+        self._refused_configurations.clear_version_error(namespace_id, version_id)
 
     async def _compose(self, requests: Sequence[ComposeRequest]) -> list[Message | None]:
         async with self._database.read() as tx:
@@ -358,8 +362,8 @@ class Feeder:
         self._is_resync_needed.clear()
 
     async def _poll_held(self) -> None:
-        self._holdings.begin_read()
-        if self._holdings.has_lost_state(
+        self._configurations.begin_read()
+        if self._configurations.has_lost_state(
             await self._client.held_configurations(feed_pb2.HeldRequest())
         ):
             self._is_resync_needed.set()
@@ -367,29 +371,29 @@ class Feeder:
     async def _compare_records(self) -> None:
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
-        for namespace_id in self._holdings.differing_ids(rows):
+        for namespace_id in self._configurations.differing_ids(rows):
             if namespace_id not in self._pending:
                 self.enqueue(namespace_id)
         self._update_orphans(rows)
 
     def _update_orphans(self, rows: Sequence[Record]) -> None:
-        if self._holdings.update_orphans(rows) and self._holdings.orphans:
+        if self._configurations.update_orphans(rows) and self._configurations.orphans:
             _log.warning(
                 "the data plane holds namespaces without a record: see `pyservice namespace orphans`",
                 count=self.orphans,
-                first=next(iter(self._holdings.orphans.values())).name,
+                first=next(iter(self._configurations.orphans.values())).name,
             )
 
     async def _compare(self) -> None:
-        self._holdings.begin_read()
+        self._configurations.begin_read()
         answer = await self._client.held_configurations(feed_pb2.HeldRequest())
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
         self._is_connected.set()
-        self._holdings.take(answer)
-        different = list(self._holdings.differing_ids(rows))
+        self._configurations.take(answer)
+        different = list(self._configurations.differing_ids(rows))
         self.enqueue(*different)
-        self._contents.compare(self._holdings.reported_for(rows, set(different)))
+        self._contents.compare(self._configurations.unchanged_configurations(rows, set(different)))
         self._update_orphans(rows)
 
     async def _send_all(self) -> None:
@@ -406,19 +410,19 @@ class Feeder:
                 self._queue.put_nowait(namespace_id)
                 await pauses.wait()
             else:
-                self._park(namespace_id)
+                self._retry_later(namespace_id)
 
     async def _send_as_it_is(self, namespace_id: str) -> None:
         pending = self._pending[namespace_id]
         number = pending.number
         if await self._send(namespace_id, number):
-            self._done(namespace_id, number)
+            self._confirm(namespace_id, number)
         elif pending.number > number:
             self._queue.put_nowait(namespace_id)
         else:
-            self._park(namespace_id)
+            self._retry_later(namespace_id)
 
-    def _done(self, namespace_id: str, number: int) -> None:
+    def _confirm(self, namespace_id: str, number: int) -> None:
         pending = self._pending[namespace_id]
         for waiter in pending.waiting:
             if waiter.number <= number and not waiter.future.done():
@@ -429,19 +433,19 @@ class Feeder:
         else:
             del self._pending[namespace_id]
 
-    def _park(self, namespace_id: str) -> None:
+    def _retry_later(self, namespace_id: str) -> None:
         """Sends the namespace again later. A change by the operator may have removed the cause of
         the failure by then.
         """
         loop = asyncio.get_running_loop()
         pending = self._pending[namespace_id]
-        pending.parked = loop.call_later(_REFUSED_RETRY_S, self._unpark, namespace_id)
+        pending.retry_timer = loop.call_later(_REFUSED_RETRY_S, self._retry_now, namespace_id)
 
-    def _unpark(self, namespace_id: str) -> None:
+    def _retry_now(self, namespace_id: str) -> None:
         pending = self._pending[namespace_id]
-        if pending.parked is not None:
-            pending.parked.cancel()
-            pending.parked = None
+        if pending.retry_timer is not None:
+            pending.retry_timer.cancel()
+            pending.retry_timer = None
             self._queue.put_nowait(namespace_id)
 
     async def _send(self, namespace_id: str, number: int) -> bool:
@@ -452,33 +456,35 @@ class Feeder:
             answer = await self._client.apply(feed_pb2.ApplyRequest(configuration=message))
             match answer.WhichOneof("outcome"):
                 case "applied":
-                    self.acknowledged += 1
-                    for one in self._refused.record_accepted(message) & self._pending.keys():
-                        self._unpark(one)
-                    self._holdings.acknowledged(message)
+                    self.acknowledged_count += 1
+                    for one in (
+                        self._refused_configurations.record_accepted(message) & self._pending.keys()
+                    ):
+                        self._retry_now(one)
+                    self._configurations.acknowledge(message)
                     return True
                 case "stale":
                     if not await self._catch_up(message, answer.stale.held):
                         return False
                 case _:
                     pending = self._pending[namespace_id]
-                    if not await self._refused.handle_refusal(
+                    if not await self._refused_configurations.handle_refusal(
                         message, answer.refused, pending, number
                     ):
                         return False
 
-    async def _catch_up(self, message: Message, held: feed_pb2.HeldConfiguration) -> bool:
+    async def _catch_up(self, message: Message, configuration: feed_pb2.HeldConfiguration) -> bool:
         """Raises the stored revision above the data plane's revision, which is higher after a
         restore from a backup.
 
         Returns False if the data plane's configuration has a higher source epoch, so it comes from
         a newer database.
         """
-        if held.source_epoch > message.source_epoch:
-            self._refused.note(
+        if configuration.source_epoch > message.source_epoch:
+            self._refused_configurations.note(
                 message, "the data plane holds the configuration of a newer database"
             )
             return False
         async with self._database.write() as tx:
-            await namespaces.raise_revision(tx, message.namespace_id, held.revision)
+            await namespaces.raise_revision(tx, message.namespace_id, configuration.revision)
         return True

@@ -41,7 +41,7 @@ class GamePictureOperations:
         """Returns the handler that prepares the upload of a picture. `kind` is `avatar`, `banner`
         or `logo`.
         """
-        answer_type, _ = _ANSWERS[kind]
+        response_type, _ = _ANSWERS[kind]
 
         async def run(request: Any, caller: Caller) -> Message:
             async def find(tx: Transaction) -> Record:
@@ -50,7 +50,7 @@ class GamePictureOperations:
             async def add_records(
                 tx: Transaction, game_id: str, upload_id: str, now: int
             ) -> Message:
-                answer: Message = answer_type(upload_id=upload_id)
+                answer: Message = response_type(upload_id=upload_id)
                 return answer
 
             def set_urls(answer: Any, requests: list[pb.PresignedRequest]) -> None:
@@ -63,7 +63,7 @@ class GamePictureOperations:
                 files=[NewFile(request.path, request.content_length)],
                 check_request=lambda: _check_request(request),
                 add_records=add_records,
-                answer_type=answer_type,
+                response_type=response_type,
                 set_urls=set_urls,
             )
             return await self.uploading.prepare(caller, request, plan)
@@ -74,7 +74,7 @@ class GamePictureOperations:
         """Returns the handler that completes the upload of a picture. `kind` is `avatar`, `banner`
         or `logo`.
         """
-        _, answer_type = _ANSWERS[kind]
+        _, response_type = _ANSWERS[kind]
 
         async def run(request: Any, caller: Caller) -> Message:
             async def find(tx: Transaction) -> Record:
@@ -84,7 +84,7 @@ class GamePictureOperations:
                     raise ServiceError("UPLOAD_NOT_FOUND")
                 return row
 
-            answer: Message = await self.uploading.complete(caller, request, answer_type, find)
+            answer: Message = await self.uploading.complete(caller, request, response_type, find)
             return answer
 
         return run
@@ -111,11 +111,11 @@ class GamePictureOperations:
 
 def _check_request(request: Any) -> None:
     problems: list[FieldProblem] = list(path_problems(request.path, "path"))
-    claimed = kind_of_name(request.path)
-    if not problems and claimed is None:
+    kind = kind_of_name(request.path)
+    if not problems and kind is None:
         problems.append(field_problem(["path"], "invalid", "must end in .png, .jpg or .jpeg"))
     if request.HasField("mime") and (
-        request.mime.lower() not in _MIME or claimed not in (None, _MIME[request.mime.lower()])
+        request.mime.lower() not in _MIME or kind not in (None, _MIME[request.mime.lower()])
     ):
         reason = "must be image/png or image/jpeg, as the name of the file says"
         problems.append(field_problem(["mime"], "not-allowed", reason))

@@ -92,7 +92,9 @@ class GameOperations:
         self._links = links
         self._regions = regions
         self._now_ms = context.now_ms
-        self._found: SingleFlight[str, Record | None] = SingleFlight(is_kept=True, is_fresh=True)
+        self._game_lookups: SingleFlight[str, Record | None] = SingleFlight(
+            is_kept=True, is_fresh=True
+        )
         self._lists: SingleFlight[_ListKey, pb.GetGamesResponse] = SingleFlight(
             is_kept=True, is_fresh=True
         )
@@ -146,9 +148,9 @@ class GameOperations:
         group_ids = scope.groups
         topics = [identity_topic(scope.identity_id), *map(group_topic, group_ids)]
         index = self._topics.index_of(*topics)
-        parked = self._topics.wait_unless_changed(request.watch_index, caller.call, *topics)
-        if parked is not None:
-            return parked
+        wait = self._topics.wait_unless_changed(request.watch_index, caller.call, *topics)
+        if wait is not None:
+            return wait
         key = _ListKey(index, group_ids, scope.game_id)
         return await self._lists.run(key, lambda: self._list(key))
 
@@ -181,16 +183,16 @@ class GameOperations:
         self, request: pb.GetGameRequest, caller: Caller
     ) -> pb.GetGameResponse | WaitForChange:
         text = request.game_id
-        row = await self._found.run(text, lambda: self._find(text))
+        row = await self._game_lookups.run(text, lambda: self._find(text))
         if row is None or not authorization.scope_covers(
             scope_of(caller), row.game_id, row.group_id
         ):
             raise ServiceError("GAME_NOT_FOUND")
         topic = game_topic(row.game_id)
         index = self._topics.index_of(topic)
-        parked = self._topics.wait_unless_changed(request.watch_index, caller.call, topic)
-        if parked is not None:
-            return parked
+        wait = self._topics.wait_unless_changed(request.watch_index, caller.call, topic)
+        if wait is not None:
+            return wait
         key = row.game_id, index
         return await self._games.run(key, lambda: self._read_game(*key))
 
@@ -228,10 +230,10 @@ async def _problems(
 ) -> list[FieldProblem]:
     problems = list(display_name_problems(request.display_name, "display_name"))
     if request.HasField("name_id"):
-        found = list(name_id_problems(request.name_id, GAME_NAME_MAX, "name_id"))
-        if not found and await games.taken_names(tx, [request.name_id]):
-            found = [field_problem(["name_id"], "not-unique", "is taken by another game")]
-        problems += found
+        name_problems = list(name_id_problems(request.name_id, GAME_NAME_MAX, "name_id"))
+        if not name_problems and await games.taken_names(tx, [request.name_id]):
+            name_problems = [field_problem(["name_id"], "not-unique", "is taken by another game")]
+        problems += name_problems
     return problems
 
 
@@ -242,8 +244,8 @@ async def _free_name_id(tx: Transaction, display_name: str, attempt: int) -> str
     for below in _SUFFIXES_BELOW:
         numbers += [random.randrange(_NAMES_IN_ORDER + 1, below) for _ in range(_NAMES_IN_ORDER)]
     names += [with_suffix(name, number, GAME_NAME_MAX) for number in numbers]
-    taken = await games.taken_names(tx, names)
+    taken_names = await games.taken_names(tx, names)
     for candidate in names:
-        if candidate not in taken:
+        if candidate not in taken_names:
             return candidate
     raise Conflict(f"no free name found for {name}")

@@ -63,11 +63,11 @@ class GroupOperations:
     ) -> pb.GetGroupBillingResponse | WaitForChange:
         topic = billing_topic(request.group_id)
         index = self.records.topics.index_of(topic)
-        parked = self.records.topics.wait_unless_changed(request.watch_index, caller.call, topic)
+        wait = self.records.topics.wait_unless_changed(request.watch_index, caller.call, topic)
         async with self.records.database.read() as tx:
             row = await authorization.find_group(tx, caller, request.group_id)
-        if parked is not None:
-            return parked
+        if wait is not None:
+            return wait
 
         def time_text(milliseconds: int | None) -> str | None:
             return None if milliseconds is None else rfc3339(milliseconds)
@@ -107,7 +107,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
         first = await groups.first(tx)
     if epoch is not None and first is not None:
         return ServiceOwner(first.group_id, path, epoch)
-    token = _kept(path)
+    token = _existing_token(path)
     if token is None:
         secret = new_secret("cloud")
         token = secret.token
@@ -128,7 +128,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
     return ServiceOwner(group_id, path, now)
 
 
-def _kept(path: Path) -> str | None:
+def _existing_token(path: Path) -> str | None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -27,10 +27,10 @@ from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
 from pyservice.watch import Topics
 
-Answer = TypeVar("Answer", bound=Message)
-Change = Callable[[Transaction], Awaitable[Answer | None]]
-ChangeWithResource = Callable[[], AbstractAsyncContextManager[Change[Answer]]]
-ReplayCheck = Callable[[Transaction, Answer], Awaitable[None]]
+ResponseT = TypeVar("ResponseT", bound=Message)
+Change = Callable[[Transaction], Awaitable[ResponseT | None]]
+ChangeWithResource = Callable[[], AbstractAsyncContextManager[Change[ResponseT]]]
+ReplayCheck = Callable[[Transaction, ResponseT], Awaitable[None]]
 
 RESPONSE_RETENTION_MS: Final = 24 * 3_600_000
 _KEY_BYTES: Final = 32
@@ -67,43 +67,43 @@ class IdempotentChanges:
         self,
         caller: Caller,
         request: Message,
-        answer_type: type[Answer],
-        change: Change[Answer],
-        again: ReplayCheck[Answer] | None = None,
-    ) -> Answer:
+        response_type: type[ResponseT],
+        change: Change[ResponseT],
+        check_replay: ReplayCheck[ResponseT] | None = None,
+    ) -> ResponseT:
         """Runs `change` in a transaction and returns its response after the commit.
 
         If `change` returns None, the response is empty. The change continues if the client
-        disconnects. `again` checks a stored response, and raises an error if the caller may no
-        longer see it. Raises IDEMPOTENCY_KEY_REUSED, and the errors of `change` and `again`.
+        disconnects. `check_replay` checks a stored response, and raises an error if the caller may no
+        longer see it. Raises IDEMPOTENCY_KEY_REUSED, and the errors of `change` and `check_replay`.
         """
         return await self._once(
-            caller, request, lambda key: self._change(key, answer_type, change, again)
+            caller, request, lambda key: self._change(key, response_type, change, check_replay)
         )
 
     async def apply_with_resource(
         self,
         caller: Caller,
         request: Message,
-        answer_type: type[Answer],
-        prepared: ChangeWithResource[Answer],
-        again: ReplayCheck[Answer] | None = None,
-    ) -> Answer:
+        response_type: type[ResponseT],
+        open_change: ChangeWithResource[ResponseT],
+        check_replay: ReplayCheck[ResponseT] | None = None,
+    ) -> ResponseT:
         """Applies a change that needs a resource, such as a port lease.
 
-        `prepared` is a context manager that acquires the resource and provides the change. A
+        `open_change` is a context manager that acquires the resource and provides the change. A
         repeated request gets its stored response without a resource. Raises the errors of `apply`
-        and `prepared`.
+        and `open_change`.
         """
 
-        async def work(key: _Key | None) -> Answer:
+        async def work(key: _Key | None) -> ResponseT:
             if key is not None:
                 async with self._database.read() as tx:
                     before = await stored_responses.find(tx, key.key)
-                    if self._is_kept(before):
-                        return await _stored_response(tx, before, key, answer_type, again)
-            async with prepared() as change:
-                return await self._change(key, answer_type, change, again)
+                    if self._is_replayable(before):
+                        return await _stored_response(tx, before, key, response_type, check_replay)
+            async with open_change() as change:
+                return await self._change(key, response_type, change, check_replay)
 
         return await self._once(caller, request, work)
 
@@ -130,8 +130,8 @@ class IdempotentChanges:
         )
 
     async def _once(
-        self, caller: Caller, request: Message, work: Callable[[_Key | None], Awaitable[Answer]]
-    ) -> Answer:
+        self, caller: Caller, request: Message, work: Callable[[_Key | None], Awaitable[ResponseT]]
+    ) -> ResponseT:
         key = _caller_key(caller)
         if key is None:
             return await _await_shielded(asyncio.ensure_future(work(None)))
@@ -145,33 +145,33 @@ class IdempotentChanges:
             if running[0] != message_hash:
                 raise ServiceError("IDEMPOTENCY_KEY_REUSED")
             task = running[1]
-        answer: Answer = await _await_shielded(task)
+        answer: ResponseT = await _await_shielded(task)
         return answer
 
     async def _change(
         self,
         key: _Key | None,
-        answer_type: type[Answer],
-        change: Change[Answer],
-        again: ReplayCheck[Answer] | None,
-    ) -> Answer:
-        async def attempt() -> Answer:
+        response_type: type[ResponseT],
+        change: Change[ResponseT],
+        check_replay: ReplayCheck[ResponseT] | None,
+    ) -> ResponseT:
+        async def attempt() -> ResponseT:
             async with self._database.write() as tx:
                 if key is None:
-                    return await change(tx) or answer_type()
+                    return await change(tx) or response_type()
                 before = await stored_responses.find(tx, key.key)
-                if self._is_kept(before):
-                    return await _stored_response(tx, before, key, answer_type, again)
+                if self._is_replayable(before):
+                    return await _stored_response(tx, before, key, response_type, check_replay)
                 if before is not None:
                     await stored_responses.remove(tx, key.key)
-                answer = await change(tx) or answer_type()
+                answer = await change(tx) or response_type()
                 content = answer.SerializeToString(deterministic=True)
                 await stored_responses.add(tx, *key, content, self._now_ms())
                 return answer
 
         return await retry_on_conflict(attempt)
 
-    def _is_kept(self, before: Record | None) -> TypeGuard[Record]:
+    def _is_replayable(self, before: Record | None) -> TypeGuard[Record]:
         return before is not None and bool(
             before.create_ms > self._now_ms() - RESPONSE_RETENTION_MS
         )
@@ -190,18 +190,18 @@ async def _stored_response(
     tx: Transaction,
     before: Record,
     key: _Key,
-    answer_type: type[Answer],
-    again: ReplayCheck[Answer] | None,
-) -> Answer:
+    response_type: type[ResponseT],
+    check_replay: ReplayCheck[ResponseT] | None,
+) -> ResponseT:
     if before.message_hash != key.message_hash:
         raise ServiceError("IDEMPOTENCY_KEY_REUSED")
-    kept = answer_type.FromString(before.answer)
-    if again is not None:
-        await again(tx, kept)
-    return kept
+    response = response_type.FromString(before.answer)
+    if check_replay is not None:
+        await check_replay(tx, response)
+    return response
 
 
-async def _await_shielded(task: asyncio.Future[Answer]) -> Answer:
+async def _await_shielded(task: asyncio.Future[ResponseT]) -> ResponseT:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -36,7 +36,7 @@ _LATE_MS: Final = 3_600_000
 _STEP_S: Final = 0.05
 """A step yields to other tenants after this time."""
 _INERT: Final = ("=", "+", "-", "@", "\t", "\r")
-_PORTION: Final = 1_000
+_PAGE_ROWS: Final = 1_000
 HISTORY_COLUMNS: Final = (
     *("lobby_id", "namespace_id", "namespace_name", "region_id", "tier", "version_id"),
     *("version_name", "game_mode", "start_ts", "stop_ts", "total_uptime_ms", "query_uptime_ms"),
@@ -111,11 +111,11 @@ class LobbyExportOperations:
             after, is_more = "", True
             while is_more:
                 async with self._database.read() as tx:
-                    page = await lobbies.alive_between(tx, game.game_id, *span, after, _PORTION)
+                    page = await lobbies.alive_between(tx, game.game_id, *span, after, _PAGE_ROWS)
                 runs = await self._runs([row.lobby_id for row in page])
                 turn = partial(_history_turn, page, runs, span, self._now_ms())
                 await writer.write(await run(turn))
-                is_more = len(page) == _PORTION
+                is_more = len(page) == _PAGE_ROWS
                 after = page[-1].lobby_id if page else after
 
         url = await self._write_export(game.group_id, f"{game.name_id}-lobbies.csv", write)

@@ -38,7 +38,7 @@ UNKNOWN: Final = "unknown"
 # Facts of one transaction. SQLite needs a few milliseconds for them on the event loop.
 _BATCH: Final = 200
 _WAIT_MS: Final = 10_000
-_LOOKED_FOR: Final = 1_000
+_LOBBIES_PER_QUERY: Final = 1_000
 _RETRIES_S: Final = (0.05, 1.0)
 _PRUNE_EVERY_MS: Final = 10 * 60_000
 
@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 class FactsClient(Protocol):
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse: ...
-    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
+    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
 
 
 class LobbyFactReader:
@@ -70,7 +70,7 @@ class LobbyFactReader:
         self._prune_ms = 0
         self._is_gap = True
         """True if facts may be lost. Live lobbies are then compared after the last fact."""
-        self.applied = asyncio.Event()
+        self.facts_applied = asyncio.Event()
         self.job = RetryingJob("facts", "facts not read", DataPlaneUnavailable, pauses_s=_RETRIES_S)
 
     async def run(self) -> None:
@@ -114,32 +114,32 @@ class LobbyFactReader:
                 if stream != answer.stream:
                     await service_state.put_text(tx, service_state.FACTS_STREAM, answer.stream)
                 await service_state.put_int(tx, service_state.FACTS_LSN, after)
-            applied, self.applied = self.applied, asyncio.Event()
-            applied.set()
+            previous, self.facts_applied = self.facts_applied, asyncio.Event()
+            previous.set()
         return len(new), len(answer.facts) < _BATCH
 
     async def _end_unseen(self) -> int:
-        gone = await self._gone()
-        self._is_gap, count, is_all = False, 0, not gone
+        vanished = await self._vanished_lobbies()
+        self._is_gap, count, is_all = False, 0, not vanished
         while not is_all:
-            read, is_all = await self._read(0)
-            count += read
-        for start in range(0, len(gone), _LOOKED_FOR):
+            number, is_all = await self._read(0)
+            count += number
+        for start in range(0, len(vanished), _LOBBIES_PER_QUERY):
             async with self._database.write() as tx:
-                few = gone[start : start + _LOOKED_FOR]
-                await lobbies.end_missing(tx, few, UNKNOWN, self._now_ms())
+                batch = vanished[start : start + _LOBBIES_PER_QUERY]
+                await lobbies.end_missing(tx, batch, UNKNOWN, self._now_ms())
         return count
 
-    async def _gone(self) -> list[str]:
-        gone: list[str] = []
+    async def _vanished_lobbies(self) -> list[str]:
+        vanished: list[str] = []
         after = ""
         while True:
             async with self._database.read() as tx:
-                ids = await lobbies.live_ids(tx, after, _LOOKED_FOR)
+                ids = await lobbies.live_ids(tx, after, _LOBBIES_PER_QUERY)
             if not ids:
-                return gone
-            alive = await self._client.lobby_places(ids)
-            gone += [one for one in ids if one not in alive]
+                return vanished
+            alive = await self._client.slot_counts(ids)
+            vanished += [one for one in ids if one not in alive]
             after = ids[-1]
 
     async def _prune(self) -> None:
@@ -153,12 +153,12 @@ class LobbyFactReader:
 
 async def _apply(tx: Transaction, facts: Sequence[facts_pb2.Fact]) -> None:
     ids = sorted({fact.lobby_id for fact in facts})
-    known = {row.lobby_id: dict(row._mapping) for row in await lobbies.find_many(tx, ids)}
-    rows = {one: dict(row) for one, row in known.items()}
+    stored = {row.lobby_id: dict(row._mapping) for row in await lobbies.find_many(tx, ids)}
+    rows = {one: dict(row) for one, row in stored.items()}
     apply_facts(rows, facts)
-    await lobbies.add_many(tx, [row for one, row in rows.items() if one not in known])
-    changed = [row for one, row in rows.items() if one in known and row != known[one]]
-    await lobbies.change_many(tx, changed)
+    await lobbies.add_many(tx, [row for one, row in rows.items() if one not in stored])
+    changed_rows = [row for one, row in rows.items() if one in stored and row != stored[one]]
+    await lobbies.change_many(tx, changed_rows)
 
 
 def apply_facts(rows: dict[str, Row], facts: Iterable[facts_pb2.Fact]) -> None:
@@ -172,8 +172,8 @@ def apply_facts(rows: dict[str, Row], facts: Iterable[facts_pb2.Fact]) -> None:
         if row is None:
             if what not in ("made", "ended"):
                 continue
-            about = fact.made.about if what == "made" else fact.ended.about
-            row = rows[fact.lobby_id] = _new(fact, about)
+            lobby = fact.made.about if what == "made" else fact.ended.about
+            row = rows[fact.lobby_id] = _new_row(fact, lobby)
         match what:
             case "ready":
                 row["ready_ms"] = row["ready_ms"] or fact.ts_ms
@@ -185,17 +185,17 @@ def apply_facts(rows: dict[str, Row], facts: Iterable[facts_pb2.Fact]) -> None:
                 _end(row, fact)
 
 
-def _new(fact: facts_pb2.Fact, about: facts_pb2.LobbyAbout) -> Row:
+def _new_row(fact: facts_pb2.Fact, lobby: facts_pb2.LobbyAbout) -> Row:
     return {
         "lobby_id": fact.lobby_id,
         "namespace_id": fact.namespace_id,
-        "game_mode": about.game_mode,
-        "region_id": about.region,
-        "version_id": about.version_id,
-        "publicity": "public" if about.is_public else "private",
+        "game_mode": lobby.game_mode,
+        "region_id": lobby.region,
+        "version_id": lobby.version_id,
+        "publicity": "public" if lobby.is_public else "private",
         "is_closed": False,
         "is_stopping": False,
-        "create_ms": about.create_ts_ms or fact.ts_ms,
+        "create_ms": lobby.create_ts_ms or fact.ts_ms,
         "ready_ms": None,
         "stop_ms": None,
         "stop_reason": None,
@@ -209,15 +209,15 @@ def _new(fact: facts_pb2.Fact, about: facts_pb2.LobbyAbout) -> Row:
 
 
 def _end(row: Row, fact: facts_pb2.Fact) -> None:
-    ended = fact.ended
+    end = fact.ended
     row["stop_ms"] = fact.ts_ms
-    row["stop_reason"] = STOP_REASONS.get(ended.reason, UNKNOWN)
-    row["exit_code"] = ended.exit_code if ended.HasField("exit_code") else None
-    row["peak_players"] = ended.peak_players
-    row["player_ms"] = ended.player_ms
-    row["connections"] = ended.connections
-    row["reserved_count"] = ended.reserved_count
-    row["connected_count"] = ended.connected_count
+    row["stop_reason"] = STOP_REASONS.get(end.reason, UNKNOWN)
+    row["exit_code"] = end.exit_code if end.HasField("exit_code") else None
+    row["peak_players"] = end.peak_players
+    row["player_ms"] = end.player_ms
+    row["connections"] = end.connections
+    row["reserved_count"] = end.reserved_count
+    row["connected_count"] = end.connected_count
 
 
 _FACT_TIMEOUT_S: Final = 1.0
@@ -232,23 +232,23 @@ class LobbyRecordLookup:
     history: LobbyFactReader
 
     async def find(
-        self, lobby_id: str, read: Callable[[], Awaitable[_Found | None]]
+        self, lobby_id: str, read_record: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """Returns the record that `read` finds, or None. Raises ServiceError.
+        """Returns the record that `read_record` finds, or None. Raises ServiceError.
 
         If a live lobby has no record yet, waits up to one second for the record.
         """
-        record = await read()
+        record = await read_record()
         if record is not None or not await self._is_alive(lobby_id):
             return record
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FACT_TIMEOUT_S):
                 while record is None:
                     # Taken before the read, so that no facts are missed.
-                    applied = self.history.applied
-                    record = await read()
+                    facts_applied = self.history.facts_applied
+                    record = await read_record()
                     if record is None:
-                        await applied.wait()
+                        await facts_applied.wait()
         return record
 
     async def find_in_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
@@ -268,13 +268,13 @@ class LobbyRecordLookup:
 
     async def _is_alive(self, lobby_id: str) -> bool:
         try:
-            return lobby_id in await self.client.lobby_places([lobby_id])
+            return lobby_id in await self.client.slot_counts([lobby_id])
         except DataPlaneUnavailable:
             return False
 
 
 PAGE: Final = 64
-_PLACES_AT_ONCE: Final = 1_000
+_COUNTED_PER_QUERY: Final = 1_000
 RUN_FAILURE_CODES: Final = {
     "exec_failed": "EXEC_FAILED",
     "out_of_memory": "OUT_OF_MEMORY",
@@ -334,10 +334,12 @@ class LobbyRecordOperations:
         self, rows: Sequence[Record], runs: Mapping[str, Record], version_id: str
     ) -> list[pb.LobbyRecord]:
         live = [row.lobby_id for row in rows if row.stop_ms is None]
-        places: dict[str, facts_pb2.LobbyPlaces] = {}
+        slot_counts: dict[str, facts_pb2.LobbyPlaces] = {}
         try:
-            for start in range(0, len(live), _PLACES_AT_ONCE):
-                places |= await self.client.lobby_places(live[start : start + _PLACES_AT_ONCE])
+            for start in range(0, len(live), _COUNTED_PER_QUERY):
+                slot_counts |= await self.client.slot_counts(
+                    live[start : start + _COUNTED_PER_QUERY]
+                )
         except DataPlaneUnavailable:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
@@ -347,7 +349,7 @@ class LobbyRecordOperations:
         for row in rows:
             run = runs.get(row.lobby_id)
             start_ms = self.started_ms(row.lobby_id) if run is None else run.start_ms
-            record = _record(row, places.get(row.lobby_id), version_id, _failure(row, run))
+            record = _record(row, slot_counts.get(row.lobby_id), version_id, _failure(row, run))
             if record.status.HasField("stopped"):
                 record.status.stopped.exit_code = _exit_code(row, run)
             if start_ms is not None:
@@ -357,11 +359,14 @@ class LobbyRecordOperations:
 
 
 def _record(
-    row: Record, places: facts_pb2.LobbyPlaces | None, current_version_id: str, failure: str | None
+    row: Record,
+    slot_counts: facts_pb2.LobbyPlaces | None,
+    current_version_id: str,
+    failure: str | None,
 ) -> pb.LobbyRecord:
     is_over = row.stop_ms is not None
     # A lobby that just ended has no counts until its end fact is applied.
-    at = row if is_over else places or facts_pb2.LobbyPlaces()
+    counts = row if is_over else slot_counts or facts_pb2.LobbyPlaces()
     stopped = None
     if is_over:
         stopped = pb.LobbyStopped(stop_ts=rfc3339(row.stop_ms), failed=failure is not None)
@@ -378,8 +383,8 @@ def _record(
         version_id=row.version_id,
         is_closed=row.is_closed,
         is_draining=is_old and not is_over,
-        reserved_count=at.reserved_count,
-        connected_count=at.connected_count,
+        reserved_count=counts.reserved_count,
+        connected_count=counts.connected_count,
         failure=failure,
     )
 

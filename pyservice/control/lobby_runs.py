@@ -38,7 +38,7 @@ _RETRIES_S: Final = (0.05, 0.5)
 
 
 class RuntimeClient(Protocol):
-    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse: ...
+    async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse: ...
     async def report(self, report: pb.LobbyReport) -> None: ...
 
 
@@ -86,11 +86,11 @@ class LobbyRuns:
         self._api_url = api_url
         self._capacity = capacity
         self.addresses = "", ""
-        self.known = asyncio.Event()
+        self.has_synced = asyncio.Event()
         self._run = ""
         self._sequence = 0
         self._capacity_changed = asyncio.Event()
-        self._left: dict[str, pb.WantedLobby] = {}
+        self._postponed: dict[str, pb.WantedLobby] = {}
         self._reporting: dict[str, asyncio.Task[None]] = {}
         self.job = RetryingJob(
             "lobbies",
@@ -110,54 +110,54 @@ class LobbyRuns:
         answer = await self._fetch()
         if answer.http_address or answer.run != self._run:
             self.addresses = answer.http_address, answer.grpc_address
-        left = {} if answer.is_complete else self._left
-        desired = left | {lobby.lobby_id: lobby for lobby in answer.lobbies}
+        postponed = {} if answer.is_complete else self._postponed
+        desired = postponed | {lobby.lobby_id: lobby for lobby in answer.lobbies}
         for lobby_id in answer.gone:
             desired.pop(lobby_id, None)
             runs.end(lobby_id)
-        self._left = {}
+        self._postponed = {}
         for lobby in desired.values():
             self._try(lobby, runs)
         if answer.is_complete:
             runs.stop_others("lobby", {lobby.lobby_id for lobby in answer.lobbies})
         self._run, self._sequence = answer.run, answer.sequence
-        self.known.set()
+        self.has_synced.set()
 
     def capacity_changed(self) -> None:
         self._capacity_changed.set()
 
     async def _fetch(self) -> pb.WantedResponse:
-        wait_ms = _RETRY_INTERVAL_MS if self._left or not self.addresses[0] else WAIT_MS
-        fetching = asyncio.ensure_future(self._client.wanted(self._request(wait_ms)))
-        changing = asyncio.ensure_future(self._capacity_changed.wait())
+        wait_ms = _RETRY_INTERVAL_MS if self._postponed or not self.addresses[0] else WAIT_MS
+        fetch = asyncio.ensure_future(self._client.desired_lobbies(self._request(wait_ms)))
+        change = asyncio.ensure_future(self._capacity_changed.wait())
         try:
-            await asyncio.wait({fetching, changing}, return_when=asyncio.FIRST_COMPLETED)
-            if fetching.done():
-                return fetching.result()
+            await asyncio.wait({fetch, change}, return_when=asyncio.FIRST_COMPLETED)
+            if fetch.done():
+                return fetch.result()
         finally:
-            await cancel_and_wait(fetching, changing)
+            await cancel_and_wait(fetch, change)
         # This request returns at once, so frequent changes of capacity cannot starve responses.
-        return await self._client.wanted(self._request(0))
+        return await self._client.desired_lobbies(self._request(0))
 
     def _request(self, wait_ms: int) -> pb.WantedRequest:
         self._capacity_changed.clear()
         return pb.WantedRequest(
             run=self._run,
             after_sequence=self._sequence,
-            unspecified=[lobby_id for lobby_id, lobby in self._left.items() if lobby.is_later],
+            unspecified=[lobby_id for lobby_id, lobby in self._postponed.items() if lobby.is_later],
             wait_ms=wait_ms,
             capacity=self._capacity(),
         )
 
     def _try(self, lobby: pb.WantedLobby, runs: RunSupervisor) -> None:
         if lobby.is_later:
-            self._left[lobby.lobby_id] = lobby
+            self._postponed[lobby.lobby_id] = lobby
             return
         try:
             self._take(lobby, runs)
         except Exception as error:  # noqa: BLE001 — must not stop other lobbies
             self.job.record_failure(error, id=lobby.lobby_id)
-            self._left[lobby.lobby_id] = lobby
+            self._postponed[lobby.lobby_id] = lobby
 
     def _take(self, lobby: pb.WantedLobby, runs: RunSupervisor) -> None:
         lobby_id, tier = lobby.lobby_id, lobby.spec.tier
@@ -216,13 +216,13 @@ class LobbyRuns:
         )
 
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
-        placed = pb.Placed(
+        report = pb.Placed(
             backends={
                 name: pb.Backend(address=address, port=port)
                 for name, (address, port) in backends.items()
             }
         )
-        await self._report(pb.LobbyReport(lobby_id=run_id, placed=placed))
+        await self._report(pb.LobbyReport(lobby_id=run_id, placed=report))
 
     running: Final = None
     """No report of a running process is needed, because lobbies report readiness themselves."""

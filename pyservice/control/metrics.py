@@ -30,7 +30,9 @@ def render_metrics(
         *_gauge("feed_orphans", "Namespaces of the data plane without a record.", feed.orphans),
         *_gauge("feed_connected", "Whether the data plane answers.", int(feed.is_connected)),
         *_counter(
-            "feed_acknowledged", "Configurations that the data plane stored.", feed.acknowledged
+            "feed_acknowledged",
+            "Configurations that the data plane stored.",
+            feed.acknowledged_count,
         ),
         *_counter("feed_refusals", "Configurations that the data plane refused.", feed.refusals),
         *_counter("watch_changes", "Changes reported to long polls.", changes),

@@ -38,7 +38,7 @@ class NamespaceAccessOperations:
     ) -> None:
         self._service_domains = [domain.lower() for domain in service_domains]
         self._database = database
-        self._one = one
+        self._namespace_change = one
         self._passwords = PasswordHasher()
         self._now_ms = clock_ms
 
@@ -49,7 +49,7 @@ class NamespaceAccessOperations:
             values = {"enable_domain_public_auth": request.enabled}
             await namespaces.change(tx, row.namespace_id, values)
 
-        return await self._one.apply_and_confirm(
+        return await self._namespace_change.apply_and_confirm(
             caller, request, pb.SetDomainPublicAuthResponse, change
         )
 
@@ -75,7 +75,9 @@ class NamespaceAccessOperations:
                     raise _refused_domain("too-many", sentence)
                 await namespaces.add_domain(tx, row.namespace_id, domain, self._now_ms())
 
-        return await self._one.apply_and_confirm(caller, request, pb.AddDomainResponse, change)
+        return await self._namespace_change.apply_and_confirm(
+            caller, request, pb.AddDomainResponse, change
+        )
 
     async def remove_domain(
         self, request: pb.RemoveDomainRequest, caller: Caller
@@ -85,7 +87,9 @@ class NamespaceAccessOperations:
             if domain and await namespaces.remove_domain(tx, row.namespace_id, domain):
                 await namespaces.change(tx, row.namespace_id, {})
 
-        return await self._one.apply_and_confirm(caller, request, pb.RemoveDomainResponse, change)
+        return await self._namespace_change.apply_and_confirm(
+            caller, request, pb.RemoveDomainResponse, change
+        )
 
     async def set_cdn_auth(
         self, request: pb.SetCdnAuthRequest, caller: Caller
@@ -94,26 +98,26 @@ class NamespaceAccessOperations:
             values = {"cdn_auth_type": request.auth_type}
             await namespaces.change(tx, row.namespace_id, values, is_fed=False)
 
-        return await self._one.change(caller, request, pb.SetCdnAuthResponse, change)
+        return await self._namespace_change.change(caller, request, pb.SetCdnAuthResponse, change)
 
     async def set_user(
         self, request: pb.SetAuthUserRequest, caller: Caller
     ) -> pb.SetAuthUserResponse:
         async with self._database.read() as tx:
-            found = await authorization.find_namespace(tx, caller, request)
+            namespace = await authorization.find_namespace(tx, caller, request)
         require_valid(_user_problems(request))
-        hashed = await self._passwords.hash(request.password, found.group_id)
+        password_hash = await self._passwords.hash(request.password, namespace.group_id)
 
         async def change(tx: Transaction, row: Record) -> None:
-            place = (row.namespace_id, request.user, hashed)
+            entry = (row.namespace_id, request.user, password_hash)
             await namespaces.lock(tx, row.namespace_id)
-            if not await namespaces.change_password(tx, *place):
+            if not await namespaces.change_password(tx, *entry):
                 if await namespaces.count_users(tx, row.namespace_id) >= _USERS_MAX:
                     sentence = f"the namespace has {_USERS_MAX:,} users; remove one first"
                     require_valid([field_problem(["user"], "too-many", sentence)])
-                await namespaces.add_user(tx, *place)
+                await namespaces.add_user(tx, *entry)
 
-        return await self._one.change(caller, request, pb.SetAuthUserResponse, change)
+        return await self._namespace_change.change(caller, request, pb.SetAuthUserResponse, change)
 
     async def remove_user(
         self, request: pb.RemoveAuthUserRequest, caller: Caller
@@ -122,7 +126,9 @@ class NamespaceAccessOperations:
             if _USER.fullmatch(request.user):
                 await namespaces.remove_user(tx, row.namespace_id, request.user)
 
-        return await self._one.change(caller, request, pb.RemoveAuthUserResponse, change)
+        return await self._namespace_change.change(
+            caller, request, pb.RemoveAuthUserResponse, change
+        )
 
 
 def _user_problems(request: pb.SetAuthUserRequest) -> list[FieldProblem]:

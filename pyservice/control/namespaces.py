@@ -32,7 +32,7 @@ from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import games, namespaces
 from pyservice.storage.database import Record, Transaction
 
-Answer = TypeVar("Answer", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 def site_topic(namespace_id: str) -> str:
@@ -48,29 +48,31 @@ class NamespaceChange:
         self,
         caller: Caller,
         request: Any,
-        answer_type: type[Answer],
-        change: Callable[[Transaction, Record], Awaitable[Answer | None]],
+        response_type: type[ResponseT],
+        change: Callable[[Transaction, Record], Awaitable[ResponseT | None]],
         *,
         version_id: str | None = None,
         wait_s: float = CONFIRM_TIMEOUT_S,
-    ) -> Answer:
+    ) -> ResponseT:
         """Stores a change, and then waits until the data plane has applied it. `version_id` is the
         version that the change sets, or None.
         """
-        found: list[str] = []
+        namespace_ids: list[str] = []
 
-        async def change_and_note(tx: Transaction, row: Record) -> Answer | None:
-            found[:] = [row.namespace_id]
+        async def change_and_note(tx: Transaction, row: Record) -> ResponseT | None:
+            namespace_ids[:] = [row.namespace_id]
             return await change(tx, row)
 
-        answer = await self.change(caller, request, answer_type, change_and_note)
-        if not found:
+        answer = await self.change(caller, request, response_type, change_and_note)
+        if not namespace_ids:
             # A replayed response: the data plane may not hold the change yet.
             async with self.records.database.query() as tx:
                 row = await authorization.find_namespace(tx, caller, request)
-            found = [row.namespace_id]
+            namespace_ids = [row.namespace_id]
         try:
-            await self.feeder.enqueue_and_confirm(found[0], version_id=version_id, wait_s=wait_s)
+            await self.feeder.enqueue_and_confirm(
+                namespace_ids[0], version_id=version_id, wait_s=wait_s
+            )
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
                 await self.records.changes.forget_response(caller)
@@ -81,10 +83,10 @@ class NamespaceChange:
         self,
         caller: Caller,
         request: Any,
-        answer_type: type[Answer],
-        change: Callable[[Transaction, Record], Awaitable[Answer | None]],
-    ) -> Answer:
-        async def found(tx: Transaction) -> Answer | None:
+        response_type: type[ResponseT],
+        change: Callable[[Transaction, Record], Awaitable[ResponseT | None]],
+    ) -> ResponseT:
+        async def change_namespace(tx: Transaction) -> ResponseT | None:
             row = await authorization.find_namespace(tx, caller, request)
             tx.after_commit(lambda: self.feeder.enqueue(row.namespace_id))
             tx.after_commit(
@@ -94,14 +96,14 @@ class NamespaceChange:
             )
             return await change(tx, row)
 
-        return await self.records.changes.apply(caller, request, answer_type, found)
+        return await self.records.changes.apply(caller, request, response_type, change_namespace)
 
 
 _HISTORY_PAGE: Final = 64
 _LIMIT_MAX: Final = 0xFFFF_FFFF
 
 
-class _Set(NamedTuple):
+class _VersionChange(NamedTuple):
     """Result of `_set_version`. `is_new` is False if an earlier attempt of the request set the
     version.
     """
@@ -115,7 +117,7 @@ class _Set(NamedTuple):
 class NamespaceOperations:
     records: RecordContext
     feeder: Feeder
-    one: NamespaceChange
+    namespace_change: NamespaceChange
 
     async def validate(
         self, request: pb.ValidateNamespaceRequest, caller: Caller
@@ -189,8 +191,12 @@ class NamespaceOperations:
         if row.version_id != request.version_id:
             await self._check(caller, row.namespace_id, request.version_id)
         wait_s = max(CONFIRM_TIMEOUT_S - (monotonic() - began), 0.0)
-        done = await self._set_version(request, caller, wait_s)
-        if not done.is_new and done.entry_id and not await self._has_entry(row, done.entry_id):
+        result = await self._set_version(request, caller, wait_s)
+        if (
+            not result.is_new
+            and result.entry_id
+            and not await self._has_entry(row, result.entry_id)
+        ):
             # The data plane refused the version after the first response was stored.
             await self.records.changes.forget_response(caller)
             await self._set_version(request, caller, wait_s)
@@ -205,7 +211,7 @@ class NamespaceOperations:
 
     async def _set_version(
         self, request: pb.UpdateNamespaceVersionRequest, caller: Caller, wait_s: float
-    ) -> _Set:
+    ) -> _VersionChange:
         is_new = False
 
         async def change(tx: Transaction, row: Record) -> remembered_pb2.VersionSet:
@@ -220,10 +226,10 @@ class NamespaceOperations:
             return remembered_pb2.VersionSet(entry_id=entry_id)
 
         version_id = request.version_id
-        kept = await self.one.apply_and_confirm(
+        stored = await self.namespace_change.apply_and_confirm(
             caller, request, remembered_pb2.VersionSet, change, version_id=version_id, wait_s=wait_s
         )
-        return _Set(kept.entry_id, is_new)
+        return _VersionChange(stored.entry_id, is_new)
 
     async def _has_entry(self, row: Record, entry_id: str) -> bool:
         async with self.records.database.query() as tx:
@@ -270,7 +276,7 @@ class NamespaceOperations:
             }
             await namespaces.change(tx, row.namespace_id, values)
 
-        return await self.one.apply_and_confirm(
+        return await self.namespace_change.apply_and_confirm(
             caller, request, pb.UpdateMatchmakerConfigResponse, change
         )
 
@@ -279,12 +285,12 @@ async def _problems(
     tx: Transaction, game_id: str, request: pb.ValidateNamespaceRequest | pb.CreateNamespaceRequest
 ) -> list[FieldProblem]:
     problems = list(display_name_problems(request.display_name, "display_name"))
-    found = list(name_id_problems(request.name_id, NAMESPACE_NAME_MAX, "name_id"))
-    if not found and await namespaces.find(tx, game_id, request.name_id) is not None:
-        found = [
+    name_problems = list(name_id_problems(request.name_id, NAMESPACE_NAME_MAX, "name_id"))
+    if not name_problems and await namespaces.find(tx, game_id, request.name_id) is not None:
+        name_problems = [
             field_problem(["name_id"], "not-unique", "is taken by another namespace of the game")
         ]
-    return problems + found
+    return problems + name_problems
 
 
 def _limit_problems(

@@ -35,13 +35,13 @@ class PlayerCounts:
         counts = dict(players)
         if is_all:
             counts = {**dict.fromkeys(self._players, 0), **counts}
-        changed = [one for one, count in counts.items() if self._players.get(one, 0) != count]
+        changed_ids = [one for one, count in counts.items() if self._players.get(one, 0) != count]
         for one, count in counts.items():
             if count:
                 self._players[one] = count
             else:
                 self._players.pop(one, None)
-        return changed
+        return changed_ids
 
 
 class CountsClient(Protocol):

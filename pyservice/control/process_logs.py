@@ -54,16 +54,16 @@ class ProcessLogOperations:
         async with self._database.read() as tx:
             row = await find_server(tx, caller, request)
         answer = servers_pb2.GetServerLogsResponse()
-        parked = await self._read(answer, row.server_id, request, caller.call)
-        return parked or answer
+        wait = await self._read(answer, row.server_id, request, caller.call)
+        return wait or answer
 
     async def of_lobby(
         self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
     ) -> logs_pb2.GetLobbyLogsResponse | WaitForChange:
         row = await self._record_lookup.find_in_game(caller, request.game_id, request.lobby_id)
         answer = logs_pb2.GetLobbyLogsResponse()
-        parked = await self._read(answer, row.lobby_id, request, caller.call)
-        return parked or answer
+        wait = await self._read(answer, row.lobby_id, request, caller.call)
+        return wait or answer
 
     async def _read(
         self,

@@ -45,7 +45,7 @@ class RayStore:
         since_ms = self._now_ms() - RAY_RETENTION_MS
         async with self._database.read() as tx:
             rows = await rays.of_ray(tx, request.ray_id, since_ms, _SHOWN_MAX)
-        return pb.GetRayPerfResponse(perf_lists=map(_shown, _visible(rows, scope_of(caller))))
+        return pb.GetRayPerfResponse(perf_lists=map(_perf_of, _visible(rows, scope_of(caller))))
 
     async def store_spans(self, request: internal.StoreSpansRequest) -> internal.StoreSpansResponse:
         problems = validate(request)
@@ -81,7 +81,7 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
     of_uploads = await rays.games_of_uploads(
         tx, {asker.upload_id for asker in askers if asker.upload_id}
     )
-    named = await rays.games_by_name(
+    games_by_name = await rays.games_by_name(
         tx,
         # A refused path may contain any text.
         {text for asker in askers for text in (asker.named_game, asker.game_id) if _is_name(text)},
@@ -93,7 +93,7 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
         if asker.identity_id and asker.identity_id not in members:
             members[asker.identity_id] = await groups.ids_of_identity(tx, asker.identity_id)
         game = of_namespaces.get(asker.namespace_id) or of_uploads.get(asker.upload_id)
-        subject = _subject(asker, game, named, members.get(asker.identity_id, ()))
+        subject = _subject(asker, game, games_by_name, members.get(asker.identity_id, ()))
         if subject is None and not one.is_passed:
             continue
         rows.append(
@@ -113,10 +113,10 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
 
 
 def _without_asker(one: internal.SpanSet) -> internal.SpanSet:
-    kept = internal.SpanSet()
-    kept.CopyFrom(one)
-    kept.ClearField("asker")
-    return kept
+    copy = internal.SpanSet()
+    copy.CopyFrom(one)
+    copy.ClearField("asker")
+    return copy
 
 
 def _is_name(text: str) -> bool:
@@ -124,12 +124,15 @@ def _is_name(text: str) -> bool:
 
 
 def _subject(
-    asker: internal.Asker, game: Record | None, named: Mapping[str, Record], members: Sequence[str]
+    asker: internal.Asker,
+    game: Record | None,
+    games_by_name: Mapping[str, Record],
+    members: Sequence[str],
 ) -> dict[str, str] | None:
     if game is None and asker.identity_id:
-        game = named.get(asker.named_game)
+        game = games_by_name.get(asker.named_game)
         if game is None or not _reaches(asker, game, members):
-            game = named.get(asker.game_id)
+            game = games_by_name.get(asker.game_id)
     if game is not None:
         return {"game_id": game.game_id, "group_id": game.group_id}
     if asker.group_id:
@@ -155,10 +158,10 @@ def _visible(rows: Sequence[Record], scope: GrantedScope) -> list[internal.SpanS
     """
     own = {row.span_id: row for row in rows if _is_covered(row, scope)}
     servers = {row.parent_span_id for row in own.values()}
-    shown = [
+    visible = [
         row for row in rows if row.span_id in own or (_has_no_owner(row) and row.span_id in servers)
     ]
-    span_sets = [internal.SpanSet.FromString(row.span_set) for row in shown]
+    span_sets = [internal.SpanSet.FromString(row.span_set) for row in visible]
     return sorted(span_sets, key=lambda one: one.start_ns)
 
 
@@ -175,7 +178,7 @@ def _has_no_owner(row: Record) -> bool:
     return row.game_id is None and row.group_id is None and row.identity_id is None
 
 
-def _shown(one: internal.SpanSet) -> pb.RayPerf:
+def _perf_of(one: internal.SpanSet) -> pb.RayPerf:
     ray_id, req_id = one.ray_id, one.span_id
     return pb.RayPerf(
         svc_name=one.service,

@@ -50,7 +50,7 @@ class RetryingJob:
         """
         self.work = work
         self.unexpected_errors = 0
-        self._failed = failed
+        self._failure_event = failed
         self._expected_errors: tuple[type[Exception], ...] = (
             ServiceError,
             Conflict,
@@ -64,32 +64,34 @@ class RetryingJob:
         return Backoff(*self._pauses_s, self._sleep)
 
     async def attempt(
-        self, step: Callable[[], Awaitable[object]], **about: Any
+        self, step: Callable[[], Awaitable[object]], **log_fields: Any
     ) -> Exception | None:
         """Runs `step` once. Returns None, or logs and returns its error.
 
-        The fields of `about` are added to the log entry.
+        The fields of `log_fields` are added to the log entry.
         """
         try:
             await step()
         except Exception as error:  # noqa: BLE001 — the job must continue
-            self.record_failure(error, **about)
+            self.record_failure(error, **log_fields)
             return error
         return None
 
-    def record_failure(self, error: Exception, **about: Any) -> None:
+    def record_failure(self, error: Exception, **log_fields: Any) -> None:
         if self.is_expected(error):
-            self._log_expected(self._failed, error=str(error), **about)
+            self._log_expected(self._failure_event, error=str(error), **log_fields)
             return
         self.unexpected_errors += 1
-        _log.error(self._failed, work=self.work, exc_info=error, **about)
+        _log.error(self._failure_event, work=self.work, exc_info=error, **log_fields)
 
     def is_expected(self, error: Exception) -> bool:
         return isinstance(error, self._expected_errors)
 
-    async def retry_until_done(self, step: Callable[[], Awaitable[object]], **about: Any) -> None:
+    async def retry_until_done(
+        self, step: Callable[[], Awaitable[object]], **log_fields: Any
+    ) -> None:
         pauses = self.new_backoff()
-        while await self.attempt(step, **about) is not None:
+        while await self.attempt(step, **log_fields) is not None:
             await pauses.wait()
 
     async def repeat_forever(

@@ -123,13 +123,13 @@ class ServerRuns:
         async with self._database.read() as tx:
             rows = await servers.live(tx)
         live = {row.server_id for row in rows}
-        left = [row.server_id for row in rows if not await self._try(row, runs)]
+        failed_ids = [row.server_id for row in rows if not await self._try(row, runs)]
         for server_id in running - live:
             runs.end(server_id)
         for server_id in leased - live - running:
             await self._client.end_lease(server_id)
-        if left:
-            raise _ServersFailed(f"{len(left)} of {len(rows)} servers failed and are retried")
+        if failed_ids:
+            raise _ServersFailed(f"{len(failed_ids)} of {len(rows)} servers failed and are retried")
 
     async def _try(self, row: Record, runs: RunSupervisor) -> bool:
         try:

@@ -47,7 +47,7 @@ class LeaseClient(Protocol):
     async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse: ...
 
 
-class NodeCapacity(Protocol):
+class ReservableCapacity(Protocol):
     """Capacity of the node for new runs. `reserve` returns False if the unreserved capacity is too
     small.
 
@@ -72,21 +72,25 @@ class ServerOperations:
     records: RecordContext
     client: LeaseClient
     runs: ServerRuns
-    capacity: NodeCapacity
+    capacity: ReservableCapacity
     node: ServerNode
 
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> pb.CreateServerResponse:
-        async def again(tx: Transaction, _: pb.CreateServerResponse) -> None:
+        async def check_replay(tx: Transaction, _: pb.CreateServerResponse) -> None:
             await authorization.find_namespace(tx, caller, request)
 
         return await self.records.changes.apply_with_resource(
-            caller, request, pb.CreateServerResponse, lambda: self._prepared(request, caller), again
+            caller,
+            request,
+            pb.CreateServerResponse,
+            lambda: self._reserve_resources(request, caller),
+            check_replay,
         )
 
     @contextlib.asynccontextmanager
-    async def _prepared(
+    async def _reserve_resources(
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> AsyncIterator[Change[pb.CreateServerResponse]]:
         """Reserves capacity and ports for a new server. Releases both if the server's record is not
@@ -101,14 +105,14 @@ class ServerOperations:
         try:
             with self.runs.creating(server_id):
                 ports = await self._lease(server_id, environment.namespace_id, request)
-                yield self._adding(request, caller, server_id, ports)
+                yield self._insertion(request, caller, server_id, ports)
         except BaseException:
             self.runs.compare_again()
             raise
         finally:
             self.capacity.give_back(server_id)
 
-    def _adding(
+    def _insertion(
         self,
         request: pb.CreateServerRequest,
         caller: Caller,
@@ -122,7 +126,7 @@ class ServerOperations:
             # The lock excludes concurrent deletion of the build.
             await games.lock(tx, found_namespace.game_id)
             environment = await self._check_request(tx, request, caller)
-            taken = await servers.taken_host_ports(tx, set(host_ports))
+            taken_ports = await servers.taken_host_ports(tx, set(host_ports))
             require_valid(
                 [
                     field_problem(
@@ -131,7 +135,7 @@ class ServerOperations:
                         "is the port of another server",
                     )
                     for port, name in host_ports.items()
-                    if port in taken
+                    if port in taken_ports
                 ]
             )
             create_ms = now_ms()
@@ -169,9 +173,9 @@ class ServerOperations:
                 PAGE + 1,
                 with_destroyed=request.include_destroyed,
             )
-        shown = rows[:PAGE]
-        cursor = shown[-1].server_id if len(rows) > PAGE else None
-        return pb.ListServersResponse(servers=map(server_message, shown), cursor=cursor)
+        page = rows[:PAGE]
+        cursor = page[-1].server_id if len(rows) > PAGE else None
+        return pb.ListServersResponse(servers=map(server_message, page), cursor=cursor)
 
     async def destroy(
         self, request: pb.DestroyServerRequest, caller: Caller
@@ -339,7 +343,7 @@ def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
 
 
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:
-    seen: set[tuple[bool, int]] = set()
+    numbers: set[tuple[bool, int]] = set()
     for name, port in sorted(request.network.ports.entries.items()):
         if not port.routing.HasField("host"):
             continue
@@ -359,9 +363,9 @@ def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterat
         elif port.internal_port not in host_ports:
             reason = f"must be {host_ports[0]} to {host_ports[-1]} with routing.host"
             yield field_problem([*path, "internal_port"], "not-allowed", reason)
-        elif (key := (port.protocol == "udp", port.internal_port)) in seen:
+        elif (key := (port.protocol == "udp", port.internal_port)) in numbers:
             yield field_problem(
                 [*path, "internal_port"], "not-unique", "is the number of another port"
             )
         else:
-            seen.add(key)
+            numbers.add(key)

@@ -62,8 +62,8 @@ class SigningKeys:
 
 class KeyRotation(NamedTuple):
     current: int
-    kept: list[int]
-    dropped: list[int]
+    kept_keys: list[int]
+    dropped_keys: list[int]
 
 
 class SigningKeyFile:
@@ -75,10 +75,10 @@ class SigningKeyFile:
         self._listeners: list[Callable[[SigningKeys], None]] = []
         self.now = keys
 
-    def listen(self, changed: Callable[[SigningKeys], None]) -> None:
-        """Calls `changed` with the current keys, and again with new keys before they are used."""
-        self._listeners.append(changed)
-        changed(self.now)
+    def listen(self, listener: Callable[[SigningKeys], None]) -> None:
+        """Calls `listener` with the current keys, and again with new keys before they are used."""
+        self._listeners.append(listener)
+        listener(self.now)
 
     @classmethod
     def load_or_create(
@@ -114,10 +114,10 @@ class SigningKeyFile:
     async def _rotate(self, drop_unused: bool) -> KeyRotation:
         async with self._turn:
             now_ms, before = self._now_ms(), self.now
-            ended = before.current._replace(ended_ms=now_ms)
-            older = [*before.signing[:-1], ended]
-            kept = [key for key in older if not drop_unused or _is_needed(key, now_ms)]
-            after = replace(before, signing=(*kept, _new(before.current.number + 1)))
+            ended_key = before.current._replace(ended_ms=now_ms)
+            older = [*before.signing[:-1], ended_key]
+            kept_keys = [key for key in older if not drop_unused or _is_needed(key, now_ms)]
+            after = replace(before, signing=(*kept_keys, _new(before.current.number + 1)))
             try:
                 await asyncio.to_thread(write_file, self._path, _text(after), 0o600)
             except OSError as error:
@@ -125,15 +125,17 @@ class SigningKeyFile:
                     raise ServiceError("STORAGE_FULL") from error
                 raise
             self.now = after
-            for changed in self._listeners:
-                changed(after)
-        dropped = [key.number for key in older if key not in kept]
-        rotation = KeyRotation(after.current.number, [key.number for key in kept], dropped)
+            for listener in self._listeners:
+                listener(after)
+        dropped_keys = [key.number for key in older if key not in kept_keys]
+        rotation = KeyRotation(
+            after.current.number, [key.number for key in kept_keys], dropped_keys
+        )
         _log.info(
             "keys rotated",
             current_key=rotation.current,
-            kept=rotation.kept,
-            dropped=rotation.dropped,
+            kept=rotation.kept_keys,
+            dropped=rotation.dropped_keys,
         )
         return rotation
 

@@ -35,7 +35,7 @@ class SiteOperations:
         self, request: pb.CreateGameCdnSiteRequest, caller: Caller
     ) -> pb.CreateGameCdnSiteResponse:
         name = request.display_name
-        files, problems = await _read(request)
+        files, problems = await _read_files(request)
 
         async def find(tx: Transaction) -> Record:
             return await authorization.find_game(tx, caller, request.game_id)
@@ -54,7 +54,7 @@ class SiteOperations:
             files=files,
             check_request=lambda: _check_request(files, problems),
             add_records=add_records,
-            answer_type=pb.CreateGameCdnSiteResponse,
+            response_type=pb.CreateGameCdnSiteResponse,
             set_urls=lambda answer, requests: answer.presigned_requests.extend(requests),
         )
         answer = await self.uploading.prepare(caller, request, plan)
@@ -75,10 +75,12 @@ def _check_request(files: Sequence[NewFile], problems: list[FieldProblem]) -> No
         raise ServiceError("UPLOAD_TOO_LARGE", "The files of a site have at most 1 GiB together.")
 
 
-async def _read(request: pb.CreateGameCdnSiteRequest) -> tuple[list[NewFile], list[FieldProblem]]:
+async def _read_files(
+    request: pb.CreateGameCdnSiteRequest,
+) -> tuple[list[NewFile], list[FieldProblem]]:
     files: list[NewFile] = []
     problems = list(display_name_problems(request.display_name, "display_name"))
-    seen: set[str] = set()
+    paths: set[str] = set()
     for index, file in enumerate(request.files):
         if index and not index % _READ_AT_ONCE:
             await asyncio.sleep(0)
@@ -86,15 +88,15 @@ async def _read(request: pb.CreateGameCdnSiteRequest) -> tuple[list[NewFile], li
         new = NewFile(file.path, file.content_length, content_type)
         files.append(new)
         if len(problems) < _PROBLEMS_MAX:
-            problems += _problems(index, new, seen)
-            seen.add(new.path)
+            problems += _problems(index, new, paths)
+            paths.add(new.path)
     return files, problems
 
 
-def _problems(index: int, file: NewFile, seen: Collection[str]) -> Iterator[FieldProblem]:
+def _problems(index: int, file: NewFile, paths: Collection[str]) -> Iterator[FieldProblem]:
     where = ("files", str(index))
     yield from path_problems(file.path, *where, "path")
-    if file.path in seen:
+    if file.path in paths:
         yield field_problem([*where, "path"], "not-unique")
     if file.content_type is not None:
         yield from content_type_problems(file.content_type, *where, "content_type")

@@ -13,9 +13,9 @@ def now_ms() -> int:
 
 
 def rfc3339(milliseconds: int) -> str:
-    seconds, rest = divmod(milliseconds, 1000)
+    seconds, fraction_ms = divmod(milliseconds, 1000)
     # This is ten times as fast as strftime.
-    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{rest:03}Z"
+    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{fraction_ms:03}Z"
 
 
 def milliseconds(text: str) -> int:

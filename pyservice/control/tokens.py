@@ -210,10 +210,10 @@ class TokenOperations:
         )
         async with self._database.read() as tx:
             row = await authorization.find_namespace(tx, caller, request)
-            kept = await tokens.find_of_namespace(tx, row.namespace_id, answer.token_id)
-        if kept is None:
+            token_row = await tokens.find_of_namespace(tx, row.namespace_id, answer.token_id)
+        if token_row is None:
             raise ServiceError("TOKEN_NOT_FOUND")
-        expires_ms: int = kept.expires_ms
+        expires_ms: int = token_row.expires_ms
         token = await self._undelivered.deliver_confirmed(
             row.namespace_id,
             lambda: self._signer.development_token(row.namespace_id, answer.token_id, expires_ms),
@@ -230,8 +230,8 @@ class TokenOperations:
         if counts.good >= _VALID_MAX:
             sentence = f"the namespace has {_VALID_MAX:,} valid {kind}_ tokens; revoke one first"
         elif counts.remembered >= _RETAINED_MAX:
-            rest = "wait until some expire" if kind == "dev" else "use a valid one"
-            sentence = f"the namespace had {_RETAINED_MAX:,} {kind}_ tokens, including revoked ones; {rest}"
+            advice = "wait until some expire" if kind == "dev" else "use a valid one"
+            sentence = f"the namespace had {_RETAINED_MAX:,} {kind}_ tokens, including revoked ones; {advice}"
         else:
             return
         require_valid([field_problem(["tokens"], "too-many", sentence)])
@@ -395,13 +395,13 @@ def mock_answers(
         hostname=request.hostname if request.HasField("hostname") else None,
     )
     for name, port in request.ports.items():
-        copied: Any = answers.ports[name]
-        copied.protocol = port.protocol
+        target: Any = answers.ports[name]
+        target.protocol = port.protocol
         if port.HasField("port"):
-            copied.port = port.port
+            target.port = port.port
         if port.HasField("port_range"):
-            copied.port_range.min = port.port_range.min
-            copied.port_range.max = port.port_range.max
+            target.port_range.min = port.port_range.min
+            target.port_range.max = port.port_range.max
     return answers
 
 
@@ -465,19 +465,23 @@ class UndeliveredSecrets:
         idempotency key, `is_kept` is True: no token is revoked, because a repeated request gets the
         same token. Raises the errors of `create`.
         """
-        added: list[StoredToken] = []
-        creating = asyncio.ensure_future(create((lambda one: None) if is_kept else added.append))
+        stored_tokens: list[StoredToken] = []
+        creation = asyncio.ensure_future(
+            create((lambda one: None) if is_kept else stored_tokens.append)
+        )
         try:
-            return await asyncio.shield(creating)
+            return await asyncio.shield(creation)
         except asyncio.CancelledError:
-            self._finish("revocation of undelivered tokens", self._undo(creating, added))
+            self._finish(
+                "revocation of undelivered tokens", self._revoke_after(creation, stored_tokens)
+            )
             raise
         except Exception:
-            if added:
-                tried = asyncio.Event()
-                work = self._take_back(added, tried)
+            if stored_tokens:
+                first_attempt = asyncio.Event()
+                work = self._revoke(stored_tokens, first_attempt)
                 self._finish("revocation of undelivered tokens", work)
-                await tried.wait()
+                await first_attempt.wait()
             raise
 
     async def deliver_confirmed(
@@ -502,24 +506,28 @@ class UndeliveredSecrets:
             error = unconfirmed_error()
         raise error if is_kept else ServiceError(error.code, _NOT_CREATED)
 
-    async def _undo(self, creating: asyncio.Future[NewToken], added: Sequence[StoredToken]) -> None:
-        await asyncio.wait({creating})
-        if not creating.cancelled():
+    async def _revoke_after(
+        self, creation: asyncio.Future[NewToken], stored_tokens: Sequence[StoredToken]
+    ) -> None:
+        await asyncio.wait({creation})
+        if not creation.cancelled():
             # Retrieve the error, so that asyncio does not log it.
-            creating.exception()
-        if added:
-            await self._take_back(added, asyncio.Event())
+            creation.exception()
+        if stored_tokens:
+            await self._revoke(stored_tokens, asyncio.Event())
 
-    async def _take_back(self, added: Sequence[StoredToken], tried: asyncio.Event) -> None:
+    async def _revoke(
+        self, stored_tokens: Sequence[StoredToken], first_attempt: asyncio.Event
+    ) -> None:
         async def remove() -> None:
             try:
                 async with self._database.write() as tx:
-                    for one in added:
+                    for one in stored_tokens:
                         await self._remove(tx, one)
             finally:
-                tried.set()
+                first_attempt.set()
 
-        token_ids = [one.token_id for one in added]
+        token_ids = [one.token_id for one in stored_tokens]
         try:
             async with asyncio.timeout(_REVOKE_TIMEOUT_S):
                 await self.job.retry_until_done(remove, token_ids=token_ids)

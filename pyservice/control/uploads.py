@@ -42,7 +42,7 @@ from pyservice.storage.objects import (
 )
 from pyservice.storage.uploads import NewFile
 
-Answer = TypeVar("Answer", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
 Find = Callable[[Transaction], Awaitable[Record]]
 
 PICTURES: Final = frozenset({"avatar", "banner", "logo"})
@@ -74,17 +74,17 @@ def part_bytes(content_length: int, is_multipart: bool) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadPlan(Generic[Answer]):
+class UploadPlan(Generic[ResponseT]):
     kind: str
     display_name: str
     find_game: Find
     files: Sequence[NewFile]
     check_request: Callable[[], None]
     """Raises problems of the request. Not called for a repeated request."""
-    add_records: Callable[[Transaction, str, str, int], Awaitable[Answer]]
+    add_records: Callable[[Transaction, str, str, int], Awaitable[ResponseT]]
     """Adds the records. Receives the game id, the upload id and the time."""
-    answer_type: type[Answer]
-    set_urls: Callable[[Answer, list[pb.PresignedRequest]], None]
+    response_type: type[ResponseT]
+    set_urls: Callable[[ResponseT, list[pb.PresignedRequest]], None]
 
 
 def _parts(files: Sequence[NewFile]) -> Iterator[tuple[NewFile, Part]]:
@@ -109,7 +109,7 @@ class UploadLifecycle:
             "uploads", "abandoned upload not removed", pauses_s=_RETRIES_S, is_worth_a_warning=True
         )
 
-    async def prepare(self, caller: Caller, request: Any, plan: UploadPlan[Answer]) -> Answer:
+    async def prepare(self, caller: Caller, request: Any, plan: UploadPlan[ResponseT]) -> ResponseT:
         """Stores an upload and returns a response with signed URLs.
 
         Stored responses have no URLs. A repeated request gets new URLs if the caller may still see
@@ -131,7 +131,7 @@ class UploadLifecycle:
                 upload_id=upload_id, answer=answer.SerializeToString()
             )
 
-        async def again(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> None:
+        async def check_replay(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> None:
             await plan.find_game(tx)
             row = await uploads.find(tx, kept.upload_id)
             if row is None or row.kind == uploads.ABANDONED:
@@ -139,11 +139,11 @@ class UploadLifecycle:
                     "UPLOAD_NOT_FOUND", "The upload of this key was removed. Use another key."
                 )
 
-        kept = await self._changes.apply(
-            caller, request, remembered_pb2.PreparedUpload, change, again
+        stored = await self._changes.apply(
+            caller, request, remembered_pb2.PreparedUpload, change, check_replay
         )
-        answer = plan.answer_type.FromString(kept.answer)
-        plan.set_urls(answer, await self._requests(plan.kind, kept.upload_id, plan.files))
+        answer = plan.response_type.FromString(stored.answer)
+        plan.set_urls(answer, await self._requests(plan.kind, stored.upload_id, plan.files))
         return answer
 
     async def _requests(
@@ -170,8 +170,8 @@ class UploadLifecycle:
         return requests
 
     async def complete(
-        self, caller: Caller, request: Any, answer_type: type[Answer], find: Find
-    ) -> Answer:
+        self, caller: Caller, request: Any, response_type: type[ResponseT], find: Find
+    ) -> ResponseT:
         """Validates and completes the upload that `find` returns.
 
         Raises UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED, and the errors of
@@ -179,32 +179,32 @@ class UploadLifecycle:
         """
         async with self._database.read() as tx:
             row = await find(tx)
-        found = await self._checked(row) if row.complete_ms is None else None
+        contents = await self._contents_of(row) if row.complete_ms is None else None
 
         async def change(tx: Transaction) -> None:
             now = self._now_ms()
-            if found is None or not await uploads.complete(tx, row.upload_id, row.kind, now):
+            if contents is None or not await uploads.complete(tx, row.upload_id, row.kind, now):
                 await find(tx)
                 raise ServiceError("UPLOAD_ALREADY_COMPLETE")
-            for path, digest in found.digests.items():
+            for path, digest in contents.digests.items():
                 await uploads.set_digest(tx, row.upload_id, path, digest)
-            if row.kind in _SHOWN_ON_GAME and found.picture is not None:
-                await games.set_picture(tx, row.game_id, row.kind, row.upload_id, found.picture)
+            if row.kind in _SHOWN_ON_GAME and contents.picture is not None:
+                await games.set_picture(tx, row.game_id, row.kind, row.upload_id, contents.picture)
                 tx.after_commit(
                     lambda: self._topics.bump(game_topic(row.game_id), group_topic(row.group_id))
                 )
             tx.after_commit(lambda: self._forget(row.upload_id))
 
-        return await self._changes.apply(caller, request, answer_type, change)
+        return await self._changes.apply(caller, request, response_type, change)
 
-    async def _checked(self, row: Record) -> CheckedContents:
+    async def _contents_of(self, row: Record) -> CheckedContents:
         """Returns the checked contents of an upload. Concurrent requests share one check.
 
         The check continues if the requests are cancelled, because a large build's check can outlast
         a request.
         """
-        known = self._checked_contents.get(row.upload_id)
-        return known or await self._checks.run(row.upload_id, lambda: self._check_and_store(row))
+        contents = self._checked_contents.get(row.upload_id)
+        return contents or await self._checks.run(row.upload_id, lambda: self._check_and_store(row))
 
     async def _check_and_store(self, row: Record) -> CheckedContents:
         contents = await self._check(row)
@@ -221,14 +221,14 @@ class UploadLifecycle:
             files = await uploads.files_of(tx, row.upload_id)
             build = await uploads.build_format(tx, row.upload_id)
         keys = {file.path: object_key(row.kind, row.upload_id, file.path) for file in files}
-        prepared = [
+        pending = [
             PendingObject(
                 keys[file.path], plan_parts(file.content_length, file.part_bytes is not None)
             )
             for file in files
         ]
         try:
-            await self._objects.complete(prepared)
+            await self._objects.complete(pending)
             run = functools.partial(self._threads.run, row.group_id)
             permit = self._permits.permit(None, row.group_id) if build else contextlib.nullcontext()
             async with permit:
@@ -260,20 +260,20 @@ class UploadLifecycle:
             await uploads.remove(tx, upload_id)
 
     async def remove_abandoned(self) -> int:
-        before_ms, count, passed = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
+        before_ms, count, last_id = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:
-                left = await uploads.abandoned(tx, before_ms, passed, _BATCH_ROWS)
-            for upload_id in left:
+                upload_ids = await uploads.abandoned(tx, before_ms, last_id, _BATCH_ROWS)
+            for upload_id in upload_ids:
                 if upload_id in self._checks:
                     continue
                 self._forget(upload_id)
-                removing = functools.partial(self.remove, upload_id)
-                if await self.job.attempt(removing, upload_id=upload_id) is None:
+                removal = functools.partial(self.remove, upload_id)
+                if await self.job.attempt(removal, upload_id=upload_id) is None:
                     count += 1
-            if len(left) < _BATCH_ROWS:
+            if len(upload_ids) < _BATCH_ROWS:
                 return count
-            passed = left[-1]
+            last_id = upload_ids[-1]
 
     async def run_cleanup(self) -> None:
         async def remove() -> None:

@@ -34,7 +34,7 @@ Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
 _NAMES_AT_ONCE: Final = 256
 
 
-class _AllTaken(Exception):
+class _AllNamesTaken(Exception):
     def __init__(self, game_id: str, up_to: int) -> None:
         super().__init__(game_id, up_to)
         self.game_id = game_id
@@ -91,24 +91,24 @@ class VersionOperations:
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
             game_id = (await authorization.find_game(tx, caller, request.game_id)).game_id
-            reserved = (await games.lock(tx, game_id)).reserved_version_names
-            names = [f"0.0.{reserved + 2 + number}" for number in range(_NAMES_AT_ONCE)]
-            taken = await games.taken_version_names(tx, game_id, names)
-            for number, name in enumerate(names, reserved + 1):
-                if name not in taken:
+            reserved_count = (await games.lock(tx, game_id)).reserved_version_names
+            names = [f"0.0.{reserved_count + 2 + number}" for number in range(_NAMES_AT_ONCE)]
+            taken_names = await games.taken_version_names(tx, game_id, names)
+            for number, name in enumerate(names, reserved_count + 1):
+                if name not in taken_names:
                     await games.reserve_version_names(tx, game_id, number)
                     return pb.ReserveVersionNameResponse(version_display_name=name)
-            raise _AllTaken(game_id, reserved + _NAMES_AT_ONCE)
+            raise _AllNamesTaken(game_id, reserved_count + _NAMES_AT_ONCE)
 
         while True:
             try:
                 return await self.records.changes.apply(
                     caller, request, pb.ReserveVersionNameResponse, change
                 )
-            except _AllTaken as found:
+            except _AllNamesTaken as error:
                 # These names are skipped permanently, because versions keep their names.
                 async with self.records.database.write() as tx:
-                    await games.reserve_version_names(tx, found.game_id, found.up_to)
+                    await games.reserve_version_names(tx, error.game_id, error.up_to)
 
     async def get(self, request: pb.GetVersionRequest, caller: Caller) -> Message:
         async with self.records.database.query() as tx:
@@ -141,5 +141,8 @@ class VersionOperations:
         ]
 
 
-def _completions(found: dict[str, bool]) -> Completions:
-    return {one: "complete" if is_complete else "incomplete" for one, is_complete in found.items()}
+def _completions(is_complete_by_id: dict[str, bool]) -> Completions:
+    return {
+        one: "complete" if is_complete else "incomplete"
+        for one, is_complete in is_complete_by_id.items()
+    }

@@ -191,7 +191,7 @@ class RuntimeConnection:
         unenforced = "; ".join(self.capacity.unenforced)
         return f"{state}; unenforced: {unenforced}" if unenforced else state
 
-    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
+    async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse:
         require_valid(request)
         self.previous_versions.drop_unused()
         self.capacity = request.capacity

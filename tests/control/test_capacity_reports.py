@@ -33,7 +33,7 @@ class DataPlane:
     def __init__(self) -> None:
         self._requests: asyncio.Queue[tuple[pb.WantedRequest, Answer]] = asyncio.Queue()
 
-    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
+    async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse:
         answer: Answer = asyncio.get_running_loop().create_future()
         self._requests.put_nowait((request, answer))
         return await answer
@@ -52,7 +52,7 @@ class Node:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         socket = self._folder / "data.sock"
-        handlers = {"hosting.internal.v1.Runtime.Wanted": self.data_plane.wanted}
+        handlers = {"hosting.internal.v1.Runtime.Wanted": self.data_plane.desired_lobbies}
         server = InternalServer(handlers, socket)
         await server.start()
         database = open_database(None, self._folder)

@@ -53,7 +53,7 @@ class ScriptedFacts:
             stream=self.stream, is_restarted=is_restarted, facts=new, lost=self.lost
         )
 
-    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, pb.LobbyPlaces]:
+    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, pb.LobbyPlaces]:
         self.on_places()
         return {one: pb.LobbyPlaces(lobby_id=one) for one in lobby_ids if one in self.alive}
 

@@ -41,8 +41,8 @@ class DirectConnection:
     def __init__(self, data: DataPlane) -> None:
         self._runners = data.runtime
 
-    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
-        answer = await self._runners.wanted(request)
+    async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse:
+        answer = await self._runners.desired_lobbies(request)
         # A call over a socket would yield to the event loop here.
         await asyncio.sleep(0)
         return answer
@@ -52,7 +52,7 @@ class DirectConnection:
 
 
 class IdleDataPlane:
-    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
+    async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse:
         raise AssertionError(request)
 
     async def report(self, report: pb.LobbyReport) -> None:
@@ -116,7 +116,7 @@ async def scenario(
 ) -> AsyncIterator[LobbyRunScenario]:
     data = DataPlane(engine)
     data.runtime.http_address, data.runtime.grpc_address = ADDRESSES
-    await data.wanted()
+    await data.desired_lobbies()
     (tmp_path / "node").mkdir()
     async with open_host(tmp_path / "node", tmp_path / "builds") as node:
         yield LobbyRunScenario(data, node, database)
@@ -164,7 +164,7 @@ async def test_start_waits_for_the_data_plane_addresses(scenario: LobbyRunScenar
     runtime.http_address = ""
     early = await scenario.lobby()
     async with scenario.following() as runs:
-        await until(lambda: early in runs._left)
+        await until(lambda: early in runs._postponed)
         assert not scenario.node.supervisor.is_known(early)
         runtime.http_address = ADDRESSES[0]
         await scenario.wait_until_running(early)
@@ -181,7 +181,7 @@ async def test_too_large_command_is_requested_separately(
     lobbies = [await scenario.lobby() for _ in range(4)]
     ended = await scenario.lobby()
     scenario.data.run = ""
-    complete = await scenario.data.wanted()
+    complete = await scenario.data.desired_lobbies()
     assert complete.is_complete
     assert [one.is_later for one in complete.lobbies] == [False, True, True, True, True]
     assert [one.HasField("spec") for one in complete.lobbies] == [True, *[False] * 4]
@@ -190,7 +190,7 @@ async def test_too_large_command_is_requested_separately(
         for lobby in [*lobbies, later := await scenario.lobby()]:
             await scenario.wait_until_running(lobby)
         assert runs.job.unexpected_errors == 0
-        assert not runs._left
+        assert not runs._postponed
     assert all(scenario.is_live(lobby) for lobby in [*lobbies, later])
     assert not scenario.node.supervisor.is_known(ended), "an ended lobby is not requested again"
 

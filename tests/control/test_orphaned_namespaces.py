@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from pyservice.control.admin_operations import OrphanedNamespaces
-from pyservice.control.feed_comparison import HeldConfigurations
+from pyservice.control.feed_comparison import DataPlaneConfigurations
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from tests.control.feeder_setup import EPOCH, Fed, FedPlane, Source, wait_for
@@ -148,7 +148,7 @@ async def test_orphans_are_unknown_without_a_data_plane(replaced: ReplacedDataba
 
 
 def test_orphan_log_is_written_once() -> None:
-    holdings = HeldConfigurations(EPOCH)
+    holdings = DataPlaneConfigurations(EPOCH)
     one = feed_pb2.HeldConfiguration(namespace_id="one", source_epoch=1, revision=1)
     holdings.take(feed_pb2.HeldResponse(configurations=[one]))
     assert holdings.update_orphans([])

@@ -85,8 +85,8 @@ class RuntimeScene(MatchmakerScene):
         self.sequence = 0
         self.epoch = self.version = 0
 
-    async def wanted(self, wait_ms: int = 0, kinds: tuple[str, ...] = ("archive",)) -> Any:
-        answer = await self.runtime.wanted(
+    async def desired_lobbies(self, wait_ms: int = 0, kinds: tuple[str, ...] = ("archive",)) -> Any:
+        answer = await self.runtime.desired_lobbies(
             runtime_pb2.WantedRequest(
                 run=self.run,
                 after_sequence=self.sequence,
@@ -141,7 +141,7 @@ class RuntimeScene(MatchmakerScene):
     async def started(self, work: Awaitable[Any] | None = None) -> tuple[Any, Any]:
         """Runs a find or create with a new lobby. Returns its response and the desired lobby."""
         async with asking(work or self.find()) as finding:
-            [lobby] = (await self.wanted(wait_ms=5_000)).lobbies
+            [lobby] = (await self.desired_lobbies(wait_ms=5_000)).lobbies
             await self.serve()
             await self.ready(lobby.lobby_id)
             return await asyncio.wait_for(finding, PATIENCE_S), lobby
@@ -149,7 +149,7 @@ class RuntimeScene(MatchmakerScene):
     async def scale(self) -> list[Any]:
         """Runs one step of the scaler. Returns the changed lobbies."""
         await self.lobby_scaler.step()
-        return list((await self.wanted()).lobbies)
+        return list((await self.desired_lobbies()).lobbies)
 
     async def create(self, mode: str = "duel", **fields: Any) -> pb.CreateLobbyResponse:
         request = pb.CreateLobbyRequest(game_mode=mode, **fields)
@@ -169,7 +169,7 @@ def outcome(route: routes_pb2.Route, kind: str) -> routes_pb2.Outcome:
 
 async def connected_scene(engine: Engine, **modes: Any) -> RuntimeScene:
     scene = RuntimeScene(engine, **modes)
-    assert (await scene.wanted()).is_complete
+    assert (await scene.desired_lobbies()).is_complete
     return scene
 
 

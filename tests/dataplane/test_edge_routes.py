@@ -53,9 +53,9 @@ async def connected(engine: Engine) -> RuntimeScene:
 
 async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> None:
     scene = RuntimeScene(engine, PlayerAddresses(job_domain="job.test"))
-    await scene.wanted()
+    await scene.desired_lobbies()
     async with asking(scene.find()) as finding:
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         routes = {route.port_name: route for route in await scene.serve()}
         host = f"{lobby.lobby_id}-web.lobby.north.job.test"
         assert (routes["web"].port, routes["web"].host, routes["web"].is_tls) == (0, host, True)
@@ -68,7 +68,7 @@ async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> Non
 async def test_refused_port_is_replaced_before_it_is_returned(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as finding:
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         game, web = await game_and_web(scene)
         answer = await scene.follow(outcome(game, "REFUSED"), outcome(web, "LISTENING"))
         instead = {route.port_name: route for route in answer.routes}
@@ -83,7 +83,7 @@ async def test_refused_port_is_replaced_before_it_is_returned(connected: Runtime
 async def test_unserved_port_keeps_its_number(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as finding:
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         routes = list((await scene.follow()).routes)
         answer = await scene.follow(*(outcome(route, "UNSERVED") for route in routes))
         assert not answer.routes
@@ -103,7 +103,7 @@ async def test_outcomes_share_journal_syncs(engine: Engine) -> None:
         return int(text.partition("\nhosting_journal_syncs_total ")[2].split("\n", 1)[0])
 
     async with asking(scene.find("crowd")):
-        await scene.wanted(wait_ms=5_000)
+        await scene.desired_lobbies(wait_ms=5_000)
         refused_ones = list((await scene.follow()).routes)
         assert len(refused_ones) == 16
         before = syncs()
@@ -117,7 +117,7 @@ async def test_outcomes_share_journal_syncs(engine: Engine) -> None:
 async def test_new_edge_guard_instance_has_bound_nothing(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()):
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         await scene.serve()
         answer = await scene.follow(instance="two")
         assert answer.is_complete
@@ -132,7 +132,7 @@ async def test_new_edge_guard_instance_has_bound_nothing(connected: RuntimeScene
 async def test_ready_waits_until_ports_forward_to_the_process(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as finding:
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         before = await scene.serve()
         assert [route.backend_port for route in before] == [0, 0]
         # Edge-guard does not know the process yet.
@@ -157,7 +157,7 @@ async def test_ready_waits_until_ports_forward_to_the_process(connected: Runtime
 async def test_outdated_outcomes_are_ignored(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()):
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         before = list((await scene.follow(question=1)).routes)
         await scene.place_process(lobby.lobby_id)
         after = list((await scene.follow(question=2)).routes)
@@ -203,7 +203,7 @@ async def test_server_ports_are_leased_before_its_process_starts(engine: Engine)
 async def test_removals_are_repeated_until_confirmed(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()):
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         await scene.serve()
         await scene.report(lobby.lobby_id, over=runtime_pb2.Over(reason="exited"))
     assert list((await scene.follow()).removed) == [lobby.lobby_id]
@@ -229,9 +229,9 @@ async def test_exhausted_ports_create_no_lobby(engine: Engine) -> None:
         assert (await expect_error(request)).code == "PORTS_EXHAUSTED"
     one_more = await expect_error(scene.runtime.lease(datagrams(FAMILY)))
     assert one_more.code == "PORTS_EXHAUSTED"
-    assert (await scene.wanted()).lobbies == []
+    assert (await scene.desired_lobbies()).lobbies == []
     async with asking(scene.find("streams")):
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         assert lobby.spec.game_mode == "streams", "ports of the other family are left"
 
 
@@ -344,7 +344,7 @@ async def finish_with_another_number(
 @both
 async def test_waiting_lobby_gets_another_number(patient_scene: RuntimeScene, block: Block) -> None:
     async with asking(patient_scene.find()) as finding:
-        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first, web = await game_and_web(patient_scene)
         unblock = await block(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
@@ -374,7 +374,7 @@ async def test_repeated_ready_gets_another_number(
     patient_scene: RuntimeScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asking(patient_scene.find()):
-        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first, web = await game_and_web(patient_scene)
         unblock = await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
@@ -388,7 +388,7 @@ async def test_repeated_ready_gets_another_number(
 
 async def test_refused_port_does_not_block_other_routes(patient_scene: RuntimeScene) -> None:
     async with asking(patient_scene.find()):
-        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first = await game(patient_scene)
         await disk_is_full(patient_scene.engine)
         await patient_scene.place_process(lobby.lobby_id)
@@ -400,7 +400,7 @@ async def test_refused_port_does_not_block_other_routes(patient_scene: RuntimeSc
 
 async def test_refused_port_is_forgotten_with_its_owner(patient_scene: RuntimeScene) -> None:
     async with asking(patient_scene.find()):
-        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first = await game(patient_scene)
         await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"))
@@ -413,7 +413,7 @@ async def test_refused_port_is_forgotten_with_its_owner(patient_scene: RuntimeSc
 
 async def test_unserved_port_after_refusal_keeps_its_number(patient_scene: RuntimeScene) -> None:
     async with asking(patient_scene.find()):
-        [lobby] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first, web = await game_and_web(patient_scene)
         unblock = await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))

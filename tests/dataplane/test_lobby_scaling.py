@@ -208,7 +208,7 @@ async def test_drained_lobby_stops_after_max_drain_even_with_players(engine: Eng
     async def is_stopping() -> bool:
         lobby_scaler.namespace_changed(namespace)
         await lobby_scaler.step()
-        return any(lobby.is_stopping for lobby in (await scene.wanted()).lobbies)
+        return any(lobby.is_stopping for lobby in (await scene.desired_lobbies()).lobbies)
 
     assert not await is_stopping()
     wall_ms = SWITCHED_MS + DRAIN_MS - 1
@@ -311,8 +311,8 @@ async def all_over(engine: Engine, lobbies: list[str]) -> None:
     await eventually(are_over)
 
 
-async def wanted(scene: RuntimeScene) -> list[str]:
-    return [lobby.lobby_id for lobby in (await scene.wanted()).lobbies]
+async def desired_lobbies(scene: RuntimeScene) -> list[str]:
+    return [lobby.lobby_id for lobby in (await scene.desired_lobbies()).lobbies]
 
 
 @pytest.mark.full
@@ -326,25 +326,25 @@ async def test_failed_lobbies_are_replaced_with_backoff(
         scene = await connected_scene(engine, beats=TWO_IDLE)
         scene.lobby_scaler.namespace_changed(scene.client().namespace_id)
         for pause_s in BACKOFF_S[1::2]:
-            await wanted(scene)
+            await desired_lobbies(scene)
             await scene.lobby_scaler.step()
-            lobbies = await wanted(scene)
+            lobbies = await desired_lobbies(scene)
             assert len(lobbies) == 2
             for lobby_id in lobbies if is_ready else ():
                 await engine.ready(parse_uuid(lobby_id) or b"", None)
             await all_over(engine, lobbies)
             await scene.lobby_scaler.step()
-            assert await wanted(scene) == [], "both of them failed, so the next ones wait"
+            assert await desired_lobbies(scene) == [], "both of them failed, so the next ones wait"
             now[0] += pause_s - 0.1
             await scene.lobby_scaler.step()
-            assert await wanted(scene) == [], "and not for less"
+            assert await desired_lobbies(scene) == [], "and not for less"
             now[0] += 0.2
 
 
 async def test_silent_starting_lobby_is_found(engine: Engine) -> None:
     scene = await connected_scene(engine, beats=BEATS)
     async with asking(scene.find("beats")) as first, asking(scene.find("beats")) as second:
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         attached = await scene.attach("beats", is_ready=False)
         await all_over(engine, [attached.lobby_id])
         async with asking(scene.find("beats")) as third:
@@ -369,7 +369,7 @@ async def test_find_with_max_players_below_party_size_is_refused(engine: Engine)
         assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
     assert engine.processes.wanted_since(0)[2] == []
     async with asking(scene.find("squad")) as finding:
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
         await asyncio.wait_for(finding, PATIENCE_S)
     fits = await asyncio.wait_for(scene.find("squad", max_players=2, party_size=4), PATIENCE_S)
@@ -402,7 +402,8 @@ async def test_grace_period_ends_during_crash_backoff(engine: Engine) -> None:
 
     async def is_stopping() -> bool:
         return any(
-            one.lobby_id == lobby_id and one.is_stopping for one in (await scene.wanted()).lobbies
+            one.lobby_id == lobby_id and one.is_stopping
+            for one in (await scene.desired_lobbies()).lobbies
         )
 
     await eventually(is_stopping)

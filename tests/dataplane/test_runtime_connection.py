@@ -48,7 +48,7 @@ async def connected(engine: Engine) -> RuntimeScene:
 async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find(tags={"map": "sea"})) as finding:
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         spec = lobby.spec
         assert (spec.build_id, spec.game_mode, spec.region) == (BUILD_ID, "duel", "north")
         assert (list(spec.args), dict(spec.env)) == (["--map", "$(MAP)"], {"MAP": "sea"})
@@ -80,15 +80,15 @@ async def test_no_lobby_without_a_runtime(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     assert (await expect_error(scene.find())).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
     assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
-    await scene.wanted(kinds=())
+    await scene.desired_lobbies(kinds=())
     assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED", (
         "a runtime without kinds does not count"
     )
-    await scene.wanted()
+    await scene.desired_lobbies()
     assert (await expect_error(scene.find("attached"))).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
     prevented = scene.find(prevent_auto_create_lobby=True)
     assert (await expect_error(prevented)).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    assert (await scene.wanted()).lobbies == []
+    assert (await scene.desired_lobbies()).lobbies == []
 
 
 async def test_create_applies_overrides(connected: RuntimeScene) -> None:
@@ -97,7 +97,7 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
         max_players=1, tags={"a": "b"}, lobby_config=b'{"seed": 18446744073709551615}'
     )
     async with asking(request) as creating:
-        [started_lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [started_lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         spec = started_lobby.spec
         assert spec.lobby_config == b'{"seed": 18446744073709551615}'
         limits = (spec.max_players, spec.max_players_direct, spec.max_players_party)
@@ -109,7 +109,7 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
     listed = await scene.matchmaker.list_lobbies(pb.ListLobbiesRequest(), scene.client())
     assert [lobby.lobby_id for lobby in listed.lobbies] == [started_lobby.lobby_id]
     async with asking(scene.create()):
-        [other] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [other] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         assert other.lobby_id != started_lobby.lobby_id, "an existing lobby is never used"
 
 
@@ -130,13 +130,13 @@ async def test_create_error_codes(
     connected: RuntimeScene, fields: dict[str, Any], code: str
 ) -> None:
     assert (await expect_error(connected.create(**fields))).code == code
-    assert (await connected.wanted()).lobbies == []
+    assert (await connected.desired_lobbies()).lobbies == []
 
 
 async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as first, asking(scene.find()) as second:
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         over = runtime_pb2.Over(exit_code=3, reason="exited")
         await scene.report(lobby.lobby_id, over=over)
         for waiting in (first, second):
@@ -148,7 +148,7 @@ async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) 
                 "exit_code": "3",
             }
     await scene.report(lobby.lobby_id, over=over)
-    assert list((await scene.wanted()).gone) == [lobby.lobby_id]
+    assert list((await scene.desired_lobbies()).gone) == [lobby.lobby_id]
 
 
 async def test_idle_lobbies_stay_within_their_bounds(engine: Engine) -> None:
@@ -159,7 +159,7 @@ async def test_idle_lobbies_stay_within_their_bounds(engine: Engine) -> None:
     assert await scene.scale() == []
     scene.lobby_scaler.namespace_changed(namespace)
     await scene.lobby_scaler.step()
-    first = [lobby.lobby_id for lobby in (await scene.wanted()).lobbies]
+    first = [lobby.lobby_id for lobby in (await scene.desired_lobbies()).lobbies]
     assert len(first) == 2
     assert await scene.scale() == [], "two start already"
     await scene.serve()
@@ -195,7 +195,7 @@ async def test_regular_exits_are_replaced_at_once(
     scene = RuntimeScene(engine, duel={**MODES["duel"], **ONE_IDLE})
     parts = LobbyProcesses(load(NORTH, environ={}), engine, scene.namespaces)
     scene.runtime, scene.lobby_scaler = parts.runtime, parts.lobby_scaler
-    await scene.wanted()
+    await scene.desired_lobbies()
     scene.lobby_scaler.namespace_changed(scene.client().namespace_id)
     [first] = await scene.scale()
     if is_ready:
@@ -213,7 +213,7 @@ async def test_regular_exits_are_replaced_at_once(
 
     monkeypatch.setattr(engine.processes, "exited", exited_and_looked)
     await scene.report(first.lobby_id, over=runtime_pb2.Over(exit_code=code, reason="exited"))
-    answer = await scene.wanted()
+    answer = await scene.desired_lobbies()
     assert list(answer.gone) == [first.lobby_id]
     assert len(answer.lobbies) == (0 if is_paused else 1)
 
@@ -257,7 +257,7 @@ async def test_waiting_find_gets_its_lobby_after_a_switch(connected: RuntimeScen
         for name in (OTHER_VERSION_ID, THIRD_VERSION_ID):
             scene.feed(versions=[version(version_id=name)], current_version_id=name)
         scene.run, scene.sequence = "", 0
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         assert dict(lobby.spec.env) == {"MAP": "sea"}, "with the values of its creation"
         assert scene.runtime._resources_of(raw_id(lobby.lobby_id)) == (1000, 2048)
         await scene.serve()
@@ -265,7 +265,7 @@ async def test_waiting_find_gets_its_lobby_after_a_switch(connected: RuntimeScen
         placement = await asyncio.wait_for(finding, PATIENCE_S)
     await scene.connected(placement.lobby.lobby_id, placement.player.token)
     assert len(scene.runtime.previous_versions) == 1
-    await scene.wanted()
+    await scene.desired_lobbies()
     assert not len(scene.runtime.previous_versions)
 
 
@@ -282,7 +282,7 @@ async def test_repeated_exit_report_is_one_crash(
     servers = scene.engine.processes
     full = ServiceError("STORAGE_FULL")
     async with asking(scene.find()) as finding:
-        [started_lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [started_lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         over = runtime_pb2.Over(exit_code=1, reason="exited")
         monkeypatch.setattr(type(servers), "exited", AsyncMock(side_effect=full))
         for _ in range(3):
@@ -309,8 +309,8 @@ async def test_find_that_waited_for_a_runtime_uses_its_version(
             versions=[version(version_id=OTHER_VERSION_ID, **MODES)],
             current_version_id=OTHER_VERSION_ID,
         )
-        assert (await scene.wanted()).lobbies == []
-        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        assert (await scene.desired_lobbies()).lobbies == []
+        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         assert lobby.version_id == OTHER_VERSION_ID
         assert lobby.spec.build_id == BUILD_ID
         await scene.serve()
@@ -326,33 +326,33 @@ MANY: Final = 200
 async def test_new_lobbies_reduce_free_capacity(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     scene.free = (2_500, 1_000_000)
-    await scene.wanted()
+    await scene.desired_lobbies()
     async with asking(scene.create()), asking(scene.create()):
         while len(engine.processes.wanted_since(0)[2]) < 2:
             await asyncio.sleep(0)
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
         waiting = await expect_error(scene.find(tags={"nobody": "has"}))
         assert waiting.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-        assert len((await scene.wanted()).lobbies) == 2
+        assert len((await scene.desired_lobbies()).lobbies) == 2
         scene.free = (500, 1_000_000)
-        await scene.wanted()
+        await scene.desired_lobbies()
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
         scene.free = (1_500, 1_000_000)
-        await scene.wanted()
+        await scene.desired_lobbies()
         async with asking(scene.create()):
-            [third] = (await scene.wanted(wait_ms=5_000)).lobbies
+            [third] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
             assert not third.is_stopping
 
 
 async def test_memory_limits_starts(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     scene.free = (1_000_000, 2_047)
-    await scene.wanted()
+    await scene.desired_lobbies()
     assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
     scene.free = (1_000_000, 2_048)
-    await scene.wanted()
+    await scene.desired_lobbies()
     async with asking(scene.create()):
-        assert len((await scene.wanted(wait_ms=5_000)).lobbies) == 1
+        assert len((await scene.desired_lobbies(wait_ms=5_000)).lobbies) == 1
 
 
 async def test_find_waits_for_the_runtime_after_a_start(engine: Engine) -> None:
@@ -361,9 +361,9 @@ async def test_find_waits_for_the_runtime_after_a_start(engine: Engine) -> None:
     async with asking(scene.find()) as finding, asking(scene.create()):
         await asyncio.sleep(0)
         assert not finding.done()
-        answer = await asyncio.wait_for(scene.wanted(wait_ms=5_000), PATIENCE_S)
+        answer = await asyncio.wait_for(scene.desired_lobbies(wait_ms=5_000), PATIENCE_S)
         while len(answer.lobbies) < 2:
-            more = await asyncio.wait_for(scene.wanted(wait_ms=5_000), PATIENCE_S)
+            more = await asyncio.wait_for(scene.desired_lobbies(wait_ms=5_000), PATIENCE_S)
             answer.lobbies.extend(more.lobbies)
 
 
@@ -378,15 +378,15 @@ async def test_mode_without_image_does_not_wait(engine: Engine) -> None:
 async def test_stopping_lobby_is_not_counted_twice(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     scene.free = (2_000, 1_000_000)
-    await scene.wanted()
+    await scene.desired_lobbies()
     async with asking(scene.create()):
-        [first] = (await scene.wanted(wait_ms=5_000)).lobbies
+        [first] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         scene.free = (1_000, 1_000_000)
-        await scene.wanted()
+        await scene.desired_lobbies()
         await engine.processes.stop(raw_id(first.lobby_id), only_if_idle=False)
         async with asking(scene.create()):
             await wanted_lobbies(engine, 2)
-            stopping, second = (await scene.wanted(wait_ms=5_000)).lobbies
+            stopping, second = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
             assert (stopping.lobby_id, stopping.is_stopping) == (first.lobby_id, True)
             assert second.HasField("spec")
 
@@ -394,7 +394,7 @@ async def test_stopping_lobby_is_not_counted_twice(engine: Engine) -> None:
 async def test_ended_lobby_frees_its_capacity(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     scene.free = (1_000, 1_000_000)
-    await scene.wanted()
+    await scene.desired_lobbies()
     async with asking(scene.create()):
         [lobby] = await wanted_lobbies(engine, 1)
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
@@ -417,8 +417,8 @@ async def test_capacity_reads_each_lobby_once(
     capacity = runtime_pb2.Capacity(
         kinds=["archive"], free_cpu_millicores=10 * MANY, free_memory_mb=10 * MANY
     )
-    await runtime.wanted(runtime_pb2.WantedRequest(capacity=capacity))
-    await scene.wanted()
+    await runtime.desired_lobbies(runtime_pb2.WantedRequest(capacity=capacity))
+    await scene.desired_lobbies()
     namespace = scene.namespaces.resolved(raw_id(NAMESPACE_ID))
     for _ in range(MANY):
         assert runtime.can_start(TIER)

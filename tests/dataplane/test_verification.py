@@ -280,7 +280,7 @@ async def runtime_scene(engine: Engine, game: ThirdPartyServer) -> AsyncIterator
 
 
 async def made_lobby(runtime_scene: RuntimeScene, creating: asyncio.Future[Any]) -> Any:
-    [lobby] = (await runtime_scene.wanted(wait_ms=5_000)).lobbies
+    [lobby] = (await runtime_scene.desired_lobbies(wait_ms=5_000)).lobbies
     await runtime_scene.serve()
     await runtime_scene.ready(lobby.lobby_id)
     response = await asyncio.wait_for(creating, PATIENCE_S)
@@ -305,7 +305,9 @@ async def test_create_is_verified_before_the_lobby_exists(
     )
     async with asking(response_future) as creating:
         await wait_requested(game)
-        assert (await runtime_scene.wanted()).lobbies == [], "the verification has not answered"
+        assert (await runtime_scene.desired_lobbies()).lobbies == [], (
+            "the verification has not answered"
+        )
         say_yes.set()
         lobby = await made_lobby(runtime_scene, creating)
     assert lobby.spec.lobby_config == CONFIG
@@ -336,7 +338,7 @@ async def test_denied_create_creates_nothing(
 ) -> None:
     game.answers(status)
     assert (await expect_error(runtime_scene.create(lobby_config=CONFIG))).code == code
-    assert (await runtime_scene.wanted()).lobbies == []
+    assert (await runtime_scene.desired_lobbies()).lobbies == []
     assert [json.loads(seen.body)["kind"] for seen in game.seen] == ["create"]
 
 

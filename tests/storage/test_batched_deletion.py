@@ -114,7 +114,7 @@ class UnusedDataPlane:
     async def read_facts(self, request: Any) -> Any:
         raise AssertionError
 
-    async def lobby_places(self, lobby_ids: Any) -> Any:
+    async def slot_counts(self, lobby_ids: Any) -> Any:
         raise AssertionError
 
 
