@@ -140,7 +140,7 @@ class _World:
         return batch.run
 
     def _new_versions(self, count: int) -> list[list[str]]:
-        kept = kept_config({"matchmaker": {"game_modes": MODES}})
+        stored_config = kept_config({"matchmaker": {"game_modes": MODES}})
         ids_of_games = [[self.service.ids.new() for _ in range(count)] for _ in self.games]
         rows = (
             {
@@ -148,7 +148,7 @@ class _World:
                 "game_id": game_id,
                 "display_name": "1.0.0",
                 "create_ms": 1_700_000_000_000,
-                **kept,
+                **stored_config,
             }
             for game_id, version_ids in zip(self.games, ids_of_games, strict=True)
             for version_id in version_ids

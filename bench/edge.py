@@ -163,14 +163,14 @@ def stream(bench: Bench) -> tuple[Runs, list[Figure]]:
 
 def messages(bench: Bench) -> tuple[Runs, list[Figure]]:
     shape = {"connections": TALKERS, "rate": MESSAGES_PER_S}
-    with contextlib.ExitStack() as opened:
-        there = opened.enter_context(proxies.server(bench))
+    with contextlib.ExitStack() as stack:
+        there = stack.enter_context(proxies.server(bench))
         routes = {"game": ("http", there)}
-        guard = opened.enter_context(proxies.edge_guard(bench, routes, limits=_LIMITS))
+        guard = stack.enter_context(proxies.edge_guard(bench, routes, limits=_LIMITS))
         ways: dict[str, Proxy | str] = {"straight": there, "edge-guard": guard.proxy("game")}
         if proxies.has_haproxy():
             port = int(there.rpartition(":")[2])
-            ways["haproxy"] = opened.enter_context(proxies.haproxy(bench, "http", port))
+            ways["haproxy"] = stack.enter_context(proxies.haproxy(bench, "http", port))
         runs = interleaved(
             {
                 f"websocket {way}": partial(_load, bench, "talk", to, **shape)

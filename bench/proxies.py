@@ -237,7 +237,7 @@ def edge_guard(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     ports = {name: free_port() for name in routes}
-    kept = [
+    route_records = [
         {
             "owner": "bench",
             "port_name": name,
@@ -248,7 +248,7 @@ def edge_guard(
         }
         for name, (protocol, backend) in routes.items()
     ]
-    state = {"epoch": 1, "version": 1, "newest_epoch": 1, "routes": kept}
+    state = {"epoch": 1, "version": 1, "newest_epoch": 1, "routes": route_records}
     (folder / "routes").write_text(json.dumps(state))
     config = {
         "folder": str(folder),
@@ -268,7 +268,7 @@ def edge_guard(
         )
     guard = Guard(folder, process.pid, ports)
     try:
-        _until(lambda: _has_all(guard, len(kept)), process, log.read_text)
+        _until(lambda: _has_all(guard, len(route_records)), process, log.read_text)
         yield guard
     finally:
         process.kill()

@@ -85,7 +85,7 @@ def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
     (disk,) = runs["disk"]
     at_once = f"{shape.connections} connections × {shape.streams}"
     per_sync = sum(run["answers"] for run in ours) / sum(run["syncs"] for run in ours)
-    opened = runs[f"{transport} open"]
+    open_loop_runs = runs[f"{transport} open"]
     return [
         Figure(
             f"`connected`, {transport} transport, durable, against {peer}",
@@ -111,10 +111,10 @@ def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
             f"generator {median(bare, 'load_cpu_share'):.0%} of its core against the bare server",
         ),
         Figure(
-            f"{transport} transport, open loop at {opened[0]['asked_per_s']:,.0f}/s, p99",
-            median(opened, "p99_us") / 1e3,
+            f"{transport} transport, open loop at {open_loop_runs[0]['asked_per_s']:,.0f}/s, p99",
+            median(open_loop_runs, "p99_us") / 1e3,
             "ms",
-            note=f"p50 {median(opened, 'p50_us') / 1e3:.2f} ms, "
-            f"max {median(opened, 'max_us') / 1e3:.1f} ms, errors 0",
+            note=f"p50 {median(open_loop_runs, 'p50_us') / 1e3:.2f} ms, "
+            f"max {median(open_loop_runs, 'max_us') / 1e3:.1f} ms, errors 0",
         ),
     ]

@@ -96,10 +96,10 @@ class _Content:
 
     def blocks(self) -> Iterator[bytes | memoryview]:
         yield self.head
-        left = LENGTH - len(self.head) - _PADDING_BYTES
-        for start in range(0, left, _BLOCK_BYTES):
+        bytes_left = LENGTH - len(self.head) - _PADDING_BYTES
+        for start in range(0, bytes_left, _BLOCK_BYTES):
             at = start // _BLOCK_BYTES * _STEP_BYTES % _BLOCK_BYTES
-            yield self.chance[at : at + min(_BLOCK_BYTES, left - start)]
+            yield self.chance[at : at + min(_BLOCK_BYTES, bytes_left - start)]
         yield bytes(_PADDING_BYTES)
 
 
@@ -171,8 +171,8 @@ class _Uploads:
         return [path for path in self._objects.rglob("*") if path.is_file()]
 
     def _look(self) -> None:
-        (kept,) = self._files()
-        with kept.open("rb") as file:
+        (path,) = self._files()
+        with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != self._content.sha256:
                 raise WrongAnswer("the stored file differs from the sent file")
 

@@ -84,11 +84,11 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "target").symlink_to(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    opened = Shell(tmp_path)
+    shell = Shell(tmp_path)
     # The folder stands for the root of the repository. A build there is used by other tests too.
-    opened.run(f'cargo() {{ (cd {ROOT} && command cargo "$@"); }}')
-    yield opened
-    opened.close()
+    shell.run(f'cargo() {{ (cd {ROOT} && command cargo "$@"); }}')
+    yield shell
+    shell.close()
 
 
 def wait_until_open(run: Run) -> dict[str, str]:
@@ -240,9 +240,9 @@ def test_blocks_are_run_saved_or_plain_text(name: str) -> None:
         if block.language == "sh":
             assert is_run, f"{place}: no test runs it; write `text` if none can"
         elif block.language == "json" and previous != "sh":
-            shown = json.loads(block.text)
-            if "code" in shown:
-                check_problem(shown)
+            document = json.loads(block.text)
+            if "code" in document:
+                check_problem(document)
         previous = block.language
 
 
@@ -342,8 +342,8 @@ def test_settings_table_matches_the_settings() -> None:
 
 def test_region_table_matches_its_fields() -> None:
     rows = table_of("reference/settings.md", "regions")
-    shown = {code(name): code(default) for name, default, _ in rows}
-    assert shown == {
+    defaults = {code(name): code(default) for name, default, _ in rows}
+    assert defaults == {
         name: "" if setting.is_required() else str(setting.default)
         for name, setting in Region.model_fields.items()
     }
@@ -374,11 +374,11 @@ def test_metrics_tables_match_the_metrics_pages(start_run: StartRun) -> None:
     assert of_edge == {"hosting_edge_up", *live_of_edge}, (
         "the page of the service also has the families"
     )
-    shown = families_shown("metrics")
+    families = families_shown("metrics")
     for name, (kind, labels) in live.items():
-        if labels is None and name in shown:
-            live[name] = (kind, shown[name][1])
-    assert shown == {name: live[name] for name in live if name not in live_of_edge}
+        if labels is None and name in families:
+            live[name] = (kind, families[name][1])
+    assert families == {name: live[name] for name in live if name not in live_of_edge}
     assert families_shown("edge metrics") == live_of_edge
 
 
@@ -413,9 +413,9 @@ def test_alerts_are_valid_prometheus_rules(tmp_path: Path) -> None:
     ],
 )
 def test_every_feed_field_is_documented(message: Any) -> None:
-    shown = page("reference/feed-file.md") + page("how-to/use-a-feed-file.md")
+    text = page("reference/feed-file.md") + page("how-to/use-a-feed-file.md")
     # Users do not write these fields. The source of a file is always 0.
-    missing = {name for name in message.DESCRIPTOR.fields_by_name if name not in shown}
+    missing = {name for name in message.DESCRIPTOR.fields_by_name if name not in text}
     assert missing <= {"source_epoch", "dev_hostname"}
 
 
@@ -460,14 +460,14 @@ def test_configuration_defaults_and_limits_match_the_code() -> None:
 
 
 def test_command_table_matches_the_commands() -> None:
-    shown = {
+    documented = {
         code(command): set(re.findall(r"--[\w-]+", options))
         for command, _, options in table_of("reference/cli.md", "commands")
     }
-    assert shown == dict(commands(typer.main.get_command(app)))
+    assert documented == dict(commands(typer.main.get_command(app)))
     before, _, after = page("reference/cli.md").partition("<!-- table: commands -->")
     explained = before + after.partition("\n\n")[2]
-    assert set().union(*shown.values()) <= set(re.findall(r"--[\w-]+", explained))
+    assert set().union(*documented.values()) <= set(re.findall(r"--[\w-]+", explained))
 
 
 def test_paths_on_pages_are_operations() -> None:

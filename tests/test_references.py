@@ -150,10 +150,10 @@ def test_interface_page_has_every_field_of_a_resource(message: type) -> None:
 
 
 def test_reference_has_every_error_code_with_its_status() -> None:
-    shown = {}
+    documented = {}
     for line in (REFERENCE / "errors.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 4 and cells[1].isdigit():
             for code in re.findall(r"`(\w+)`", cells[0]):
-                shown[code] = (int(cells[1]), cells[2].replace("–", ""))
-    assert shown == {code: (row.http, row.grpc or "") for code, row in TABLE.items()}
+                documented[code] = (int(cells[1]), cells[2].replace("–", ""))
+    assert documented == {code: (row.http, row.grpc or "") for code, row in TABLE.items()}

@@ -108,11 +108,11 @@ async def test_site_is_served_at_its_own_host_name(domain: Domain, game: Game) -
     name_id = record["game"]["name_id"]
     async with browser_at(domain, DEVELOPER) as browser:
 
-        async def shown() -> bool:
+        async def is_new_page_served() -> bool:
             answer = await browser.get(f"https://{name_id}.{CDN}/")
             return answer.status_code == 200 and answer.content == page
 
-        await eventually(shown)
+        await eventually(is_new_page_served)
         beside = await browser.get(f"https://{name_id}--prod.{CDN}/")
         assert beside.content == page
         assert (await browser.get(f"https://nobody.{CDN}/")).status_code == 404
@@ -211,8 +211,8 @@ async def test_game_server_receives_the_player_address(
         async with at_api(domain, "127.0.0.40") as player:
             answer = await player.call("find", {"game_modes": ["arena"]}, token=token)
         assert answer.code == "OK", answer
-        [seen] = games.seen
-        assert json.loads(seen.body)["client"]["address"] == "127.0.0.40"
+        [request] = games.seen
+        assert json.loads(request.body)["client"]["address"] == "127.0.0.40"
 
 
 async def test_unknown_host_names_return_404(domain: Domain) -> None:

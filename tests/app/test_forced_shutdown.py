@@ -29,14 +29,14 @@ async def test_second_signal_kills_a_lobby_that_ignores_sigterm(tmp_path: Path) 
             game = Game(developer, await developer.game())
             await game.deploy(deaf={"docker": {"env": {"PLAY": "deaf"}}})
             assert (await game.find("deaf")).code == "OK"
-            left = set(pids_of(full_service.data_dir))
+            pids = set(pids_of(full_service.data_dir))
             assert full_service.process is not None
             full_service.process.send_signal(signal.SIGTERM)
 
             await asyncio.to_thread(until, lambda: '"stopping"' in full_service.log())
             full_service.process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(full_service.process.wait) == 0
-            assert all(map(is_gone, left))
+            assert all(map(is_gone, pids))
             lines = (full_service.folder / "log").read_text().splitlines()
             events = [json.loads(line) for line in lines if line.startswith("{")]
             [over] = [event for event in events if event["event"] == "lobby ended"]

@@ -122,10 +122,10 @@ async def test_only_run_and_build_folders_are_open_to_other_users() -> None:
             server = await back.running()
             await eventually(lambda: reached(server))
             root = full_service.data_dir
-            shown = {
+            open_paths = {
                 str(path.relative_to(root)) for path in root.rglob("*") if is_for_others(root, path)
             }
-            assert not {one for one in shown if not one.startswith("builds/")} - {
+            assert not {one for one in open_paths if not one.startswith("builds/")} - {
                 "servers",
                 "builds",
                 f"servers/{server['id']}",

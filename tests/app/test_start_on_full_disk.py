@@ -28,12 +28,12 @@ async def plane(tmp_path: Path) -> data_plane.DataPlane:
 
 def _full(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real = engine.open_engine
-    left = times
+    failures_left = times
 
     def open_engine(*arguments: Any) -> engine.Engine:
-        nonlocal left
-        if left:
-            left -= 1
+        nonlocal failures_left
+        if failures_left:
+            failures_left -= 1
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(*arguments)
 

@@ -46,9 +46,9 @@ def make_supervised(tmp_path: Path) -> Iterator[MakeSupervised]:
 def supervised(
     make_supervised: MakeSupervised, request: pytest.FixtureRequest
 ) -> SupervisedService:
-    started = make_supervised(**getattr(request, "param", {}))
-    started.start()
-    return started
+    supervised = make_supervised(**getattr(request, "param", {}))
+    supervised.start()
+    return supervised
 
 
 @pytest.fixture(scope="module")

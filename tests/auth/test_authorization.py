@@ -216,8 +216,8 @@ async def test_origin_allows_only_client_operations(scene: Scene) -> None:
 
 async def test_lobby_state_is_readable_by_lobbies_and_back_ends(scene: Scene) -> None:
     _, token = scene.lobby_token()
-    for shown in (token, "env_good"):
-        caller = scene.authorizer.lobby_state(_call(shown))
+    for token_text in (token, "env_good"):
+        caller = scene.authorizer.lobby_state(_call(token_text))
         assert isinstance(caller, Caller)
         assert caller.namespace_id == NAMESPACE
 

@@ -27,8 +27,8 @@ def test_later_starts_read_the_same_keys(tmp_path: Path) -> None:
 
 def test_start_removes_files_of_a_killed_rotation(tmp_path: Path) -> None:
     keyring.load_or_create(tmp_path)
-    left = tmp_path / f".{keyring.FILE}.4711.tmp"
-    left.write_text("half a ring")
+    leftover_file = tmp_path / f".{keyring.FILE}.4711.tmp"
+    leftover_file.write_text("half a ring")
     keyring.load_or_create(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [keyring.FILE]
 

@@ -24,12 +24,12 @@ Show = Callable[..., None]
 
 @pytest.fixture
 def show(listener: Listener) -> Show:
-    def shown(headers: dict[str, str], users: dict[str, bytes] | None = None) -> None:
+    def set_site(headers: dict[str, str], users: dict[str, bytes] | None = None) -> None:
         routes = Routes([Route("**", 100, list(headers.items()))])
         site = make_site(FILES, routes=routes, users=users)
         listener.sites.by_name["arena", "cached"] = site
 
-    return shown
+    return set_site
 
 
 @pytest.mark.parametrize("name", OF_SOME_CACHES)
@@ -61,7 +61,7 @@ async def test_cdn_cache_headers_do_not_share_files_behind_a_password(
 
 
 @pytest.mark.parametrize(
-    ("routed", "shown"),
+    ("configured", "expected"),
     [
         ("max-age=5", "no-cache"),
         ("no-cache, max-age=5", "no-cache, max-age=5"),
@@ -73,7 +73,7 @@ async def test_cdn_cache_headers_do_not_share_files_behind_a_password(
     ],
 )
 async def test_route_may_only_require_revalidation_of_a_page(
-    client: httpx.AsyncClient, show: Show, routed: str, shown: str
+    client: httpx.AsyncClient, show: Show, configured: str, expected: str
 ) -> None:
-    show({"Cache-Control": routed})
-    assert (await client.get("/arena/cached/")).headers["cache-control"] == shown
+    show({"Cache-Control": configured})
+    assert (await client.get("/arena/cached/")).headers["cache-control"] == expected

@@ -104,11 +104,11 @@ async def test_slow_reader_gets_the_response_before_the_error(
             while not listener.cdn.counts.bytes:
                 await asyncio.sleep(0.01)
         await loop.sock_sendall(line, b"no http\r\n\r\n")
-        received, began_s = b"", loop.time()
+        content, began_s = b"", loop.time()
         while piece := await asyncio.wait_for(loop.sock_recv(line, 2048), PATIENCE_S):
-            received += piece
+            content += piece
             await asyncio.sleep(0.01)
-    _, _, rest = received.partition(b"\r\n\r\n")
-    assert rest.startswith(WHOLE), f"cut off after {len(received)} bytes"
+    _, _, rest = content.partition(b"\r\n\r\n")
+    assert rest.startswith(WHOLE), f"cut off after {len(content)} bytes"
     assert rest.removeprefix(WHOLE).startswith(b"HTTP/1.1 400 ")
     assert loop.time() - began_s > 8 * LOOK_S

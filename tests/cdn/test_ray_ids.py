@@ -83,7 +83,7 @@ async def test_upload_response_has_a_ray_id(listener: Listener, client: httpx.As
 
 
 @pytest.mark.parametrize(
-    ("sent", "status"),
+    ("content", "status"),
     [
         (b"no http\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: x\r\nno header\r\n\r\n", 400),
@@ -91,10 +91,10 @@ async def test_upload_response_has_a_ray_id(listener: Listener, client: httpx.As
     ],
 )
 async def test_invalid_http_response_has_a_ray_id(
-    listener: Listener, sent: bytes, status: int, connect: Connect
+    listener: Listener, content: bytes, status: int, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
-    await wire.send(sent)
+    await wire.send(content)
     answered, headers, _ = await wire.answer()
     assert await wire.is_closed()
     assert answered == status

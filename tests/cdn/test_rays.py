@@ -45,12 +45,12 @@ def known_sites(listener: Listener) -> None:
 
 async def stored_span_set(listener: Listener, ray_id: str = "") -> pb.SpanSet:
     """Returns the stored request. Pass `ray_id` when slow requests may be stored too."""
-    kept: list[Any] = []
+    rays: list[Any] = []
     async with asyncio.timeout(PATIENCE_S):
-        while not kept:
-            kept = [one for one in listener.rays.take_all() if ray_id in ("", one.trace.ray_id)]
+        while not rays:
+            rays = [one for one in listener.rays.take_all() if ray_id in ("", one.trace.ray_id)]
             await asyncio.sleep(0.005)
-    (one,) = kept
+    (one,) = rays
     stored = span_set(one, "cdn")
     assert all(
         stored.start_ns <= span.start_ns <= span.end_ns <= stored.end_ns for span in stored.spans

@@ -113,8 +113,13 @@ async def test_password_guessing_does_not_delay_others(
 
 async def ask(listener: Listener, client: str, user: str, password: str, *fields: str) -> int:
     wire = await Wire.open(listener.url, client)
-    shown = httpx.BasicAuth(user, password)._auth_header
-    lines = ["GET /arena/guessed/tiny.js HTTP/1.1", "Host: x", f"Authorization: {shown}", *fields]
+    authorization = httpx.BasicAuth(user, password)._auth_header
+    lines = [
+        "GET /arena/guessed/tiny.js HTTP/1.1",
+        "Host: x",
+        f"Authorization: {authorization}",
+        *fields,
+    ]
     await wire.send("\r\n".join([*lines, "", ""]).encode())
     status, headers, _ = await wire.answer(30)
     assert ("retry-after" in headers) == (status == 429)

@@ -66,7 +66,7 @@ async def _fill(tx: Transaction) -> None:
 
 
 @pytest.fixture(params=KINDS)
-async def shown(
+async def served_dates(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[Shown]:
     database = open_database(databases.url(request.param), tmp_path)
@@ -77,23 +77,23 @@ async def shown(
     await database.close()
 
 
-async def test_file_date_is_the_upload_if_that_is_latest(shown: Shown) -> None:
-    assert await shown.age() == ("old", BEGIN_MS)
+async def test_file_date_is_the_upload_if_that_is_latest(served_dates: Shown) -> None:
+    assert await served_dates.age() == ("old", BEGIN_MS)
 
 
-async def test_rollback_makes_the_old_file_newer(shown: Shown) -> None:
-    await shown.deploy("new", BEGIN_MS + 10_000)
-    assert await shown.age() == ("new", BEGIN_MS + 10_000)
-    await shown.deploy("old", BEGIN_MS + 20_000)
-    assert await shown.age() == ("old", BEGIN_MS + 20_000)
-    assert await shown.age("staging") == ("old", BEGIN_MS)
+async def test_rollback_makes_the_old_file_newer(served_dates: Shown) -> None:
+    await served_dates.deploy("new", BEGIN_MS + 10_000)
+    assert await served_dates.age() == ("new", BEGIN_MS + 10_000)
+    await served_dates.deploy("old", BEGIN_MS + 20_000)
+    assert await served_dates.age() == ("old", BEGIN_MS + 20_000)
+    assert await served_dates.age("staging") == ("old", BEGIN_MS)
 
 
 async def test_withdrawn_version_keeps_the_age_of_the_current_one(
-    shown: Shown,
+    served_dates: Shown,
 ) -> None:
-    before = await shown.age()
-    entry = await shown.deploy("new", BEGIN_MS + 10_000)
-    assert await shown.age() == ("new", BEGIN_MS + 10_000)
-    await shown.take_back("new", "old", entry)
-    assert await shown.age() == before
+    before = await served_dates.age()
+    entry = await served_dates.deploy("new", BEGIN_MS + 10_000)
+    assert await served_dates.age() == ("new", BEGIN_MS + 10_000)
+    await served_dates.take_back("new", "old", entry)
+    assert await served_dates.age() == before

@@ -299,7 +299,7 @@ async def test_routes_add_headers_except_connection_headers(
 
 
 @pytest.mark.parametrize(
-    ("routed", "shown", "shown_to_users"),
+    ("configured", "expected", "expected_for_users"),
     [
         ("max-age=5", "max-age=5", "private, max-age=5"),
         ("public, max-age=5, s-maxage=9", "public, max-age=5, s-maxage=9", "private, max-age=5"),
@@ -309,16 +309,20 @@ async def test_routes_add_headers_except_connection_headers(
     ],
 )
 async def test_route_sets_the_cache_lifetime(
-    listener: Listener, client: httpx.AsyncClient, routed: str, shown: str, shown_to_users: str
+    listener: Listener,
+    client: httpx.AsyncClient,
+    configured: str,
+    expected: str,
+    expected_for_users: str,
 ) -> None:
-    routes = Routes([Route("*.js", 1, [("Cache-Control", routed)])])
+    routes = Routes([Route("*.js", 1, [("Cache-Control", configured)])])
     users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
     listener.sites.by_name["arena", "open"] = make_site(FILES, routes=routes)
     listener.sites.by_name["arena", "shut"] = make_site(FILES, routes=routes, users=users)
     answer = await client.get("/arena/open/app.js")
-    assert answer.headers["cache-control"] == shown
+    assert answer.headers["cache-control"] == expected
     answer = await client.get("/arena/shut/app.js", auth=("ann", "right"))
-    assert answer.headers["cache-control"] == shown_to_users
+    assert answer.headers["cache-control"] == expected_for_users
     answer = await client.get("/arena/shut/art/logo.PNG", auth=("ann", "right"))
     assert answer.headers["cache-control"] == "private, no-cache"
 
@@ -380,16 +384,18 @@ async def test_signed_urls_are_rejected_at_site_hosts(tmp_path: Path) -> None:
         httpx.AsyncClient(base_url=listener.url, timeout=PATIENCE_S) as client,
     ):
         await put_whole(listener.objects, key("picture", "0"), b"picture")
-        kept = listener.objects.presign_get(key("picture", "0"), None).removeprefix(listener.url)
-        name = httpx.URL(kept).path.removeprefix("/")
+        permanent_url = listener.objects.presign_get(key("picture", "0"), None).removeprefix(
+            listener.url
+        )
+        name = httpx.URL(permanent_url).path.removeprefix("/")
         listener.sites.by_name["arena", "prod"] = make_site({name: b"of a site"})
         await put_whole(listener.objects, key("site", name), b"of a site")
         for host in ("arena.cdn.test", "ARENA.cdn.test:80", "arena.cdn.test."):
-            assert (await client.get(kept, headers={"host": host})).content == b"of a site"
+            assert (await client.get(permanent_url, headers={"host": host})).content == b"of a site"
         for host in ("cdn.test", "other.cdn.test", "x.arena.cdn.test:1"):
-            assert (await client.get(kept, headers={"host": host})).status_code == 404
+            assert (await client.get(permanent_url, headers={"host": host})).status_code == 404
         for host in ("127.0.0.1", "files.test", "cdn.test.example", "mycdn.test"):
-            assert (await client.get(kept, headers={"host": host})).content == b"picture"
+            assert (await client.get(permanent_url, headers={"host": host})).content == b"picture"
 
         put = await listener.objects.presign_put(key("new", "0"), 3, 60)
         refused = await client.put(put, content=b"abc", headers={"host": "arena.cdn.test"})
@@ -403,9 +409,9 @@ async def test_responses_are_counted_by_class(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     before = dict(listener.cdn.counts.answers)
-    sent = listener.cdn.counts.bytes
+    bytes_before = listener.cdn.counts.bytes
     for path in ("tiny.js", "nothing", "art"):
         await client.get(path)
     after = listener.cdn.counts.answers
     assert [after[name] - before[name] for name in ("2xx", "3xx", "4xx", "5xx")] == [1, 1, 1, 0]
-    assert listener.cdn.counts.bytes > sent
+    assert listener.cdn.counts.bytes > bytes_before

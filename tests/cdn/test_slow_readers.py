@@ -61,9 +61,9 @@ async def slow_line(listener: Listener, *lines: str) -> AsyncIterator[socket.soc
 
 async def read_slowly(line: socket.socket, look: Callable[[], None]) -> tuple[int, float]:
     loop = asyncio.get_running_loop()
-    received, looked, began = b"", 0, loop.time()
+    content, looked, began = b"", 0, loop.time()
     while True:
-        head, is_whole, body = received.partition(b"\r\n\r\n")
+        head, is_whole, body = content.partition(b"\r\n\r\n")
         if is_whole:
             (length,) = (
                 int(one.split(b":")[1])
@@ -74,10 +74,10 @@ async def read_slowly(line: socket.socket, look: Callable[[], None]) -> tuple[in
                 return length, loop.time() - began
         await asyncio.sleep(0.01)
         piece = await loop.sock_recv(line, 2048)
-        assert piece, f"cut off after {len(received)} bytes"
-        received += piece
-        if len(received) - looked >= LOOK_BYTES:
-            looked = len(received)
+        assert piece, f"cut off after {len(content)} bytes"
+        content += piece
+        if len(content) - looked >= LOOK_BYTES:
+            looked = len(content)
             look()
 
 

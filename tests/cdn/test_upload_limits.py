@@ -190,13 +190,13 @@ async def test_upload_that_cannot_finish_before_its_url_expires_is_rejected(
         url = await listener.objects.presign_put(key, size, 8)
         await wire.put_head(url, f"Content-Length: {size}", "Expect: 100-continue")
         assert (await wire.answer())[0] == 100
-    left = 20
+    seconds_left = 20
     async with asyncio.timeout(30):
         while listener.uploads.now:
             await slow.send(piece)
-            if left:
+            if seconds_left:
                 await quick.send(piece)
-                left -= 1
+                seconds_left -= 1
             await asyncio.sleep(0.05)
             listener.server.check()
     status, _, body = await slow.answer()

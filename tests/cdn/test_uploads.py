@@ -150,14 +150,14 @@ async def test_url_is_rejected_after_completion(
     assert await pending(listener) == []
 
 
-@pytest.mark.parametrize("sent", [0, 1, 70_000, 3_500_000])
+@pytest.mark.parametrize("sent_bytes", [0, 1, 70_000, 3_500_000])
 async def test_disconnected_client_leaves_no_file(
-    listener: Listener, sent: int, connect: Connect
+    listener: Listener, sent_bytes: int, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
     url = await listener.objects.presign_put("up/a", 4_000_000, 60)
     await wire.put_head(url, "Content-Length: 4000000")
-    await wire.send(b"x" * sent)
+    await wire.send(b"x" * sent_bytes)
     async with asyncio.timeout(PATIENCE_S):
         while not listener.uploads.now:
             await asyncio.sleep(0.01)

@@ -111,11 +111,11 @@ def test_start_stops_on_a_signal(make_service: MakeService) -> None:
     ]
     service.feed_file.write_text(json.dumps({"namespaces": fed}))
     process = service.spawn()
-    kept = service.data_dir / "feed"
-    until(lambda: kept.is_dir() and any(kept.glob("*.cfg")))
+    feed_folder = service.data_dir / "feed"
+    until(lambda: feed_folder.is_dir() and any(feed_folder.glob("*.cfg")))
     assert service.stop() == 0
     # The start was stopped before it had read all files.
-    assert len(list(kept.glob("*.cfg"))) < many
+    assert len(list(feed_folder.glob("*.cfg"))) < many
     assert not service.ready_file.exists()
     assert process.returncode == 0
 

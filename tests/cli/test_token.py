@@ -64,8 +64,8 @@ def test_feed_token_expires_at_its_time(make_service: MakeService) -> None:
     assert timedelta(minutes=-1) < rests[0] < timedelta()
     assert rests[1] < timedelta(hours=-11)
     [prod] = json.loads(service.feed_file.read_text())["namespaces"]
-    kept = {one["token_id"]: one["expires_ms"] for one in prod["environment_tokens"][1:]}
-    assert {token_id: rfc3339(time_ms) for token_id, time_ms in kept.items()} == {
+    expiries = {one["token_id"]: one["expires_ms"] for one in prod["environment_tokens"][1:]}
+    assert {token_id: rfc3339(time_ms) for token_id, time_ms in expiries.items()} == {
         one["token_id"]: one["expires_ts"] for one in tokens
     }
     assert service.good("GET", REGIONS, None, tokens[0]["token"])
@@ -109,7 +109,7 @@ def test_rejected_namespace_gets_no_token(make_service: MakeService) -> None:
         assert "arena/prod: versions.0.matchmaker.game_modes.duel.actions.join" in message
         assert "staging" not in message
         assert service.feed_file.read_bytes() == before
-    [kept] = (service.data_dir / "feed").glob(f"{service.feed['namespace_id']}*")
+    [stored_file] = (service.data_dir / "feed").glob(f"{service.feed['namespace_id']}*")
     good = hashlib.sha256(service.environment_token.encode()).digest()
-    assert kept.read_bytes().count(good) == 1
+    assert stored_file.read_bytes().count(good) == 1
     assert service.good("GET", REGIONS, None, service.environment_token)

@@ -73,19 +73,19 @@ def _errors() -> Iterator[str]:
 
 
 def _rpcs() -> Iterator[str]:
-    seen: set[str] = set()
+    visited: set[str] = set()
     for method in METHODS.values():
         request, response = method.request.DESCRIPTOR, method.response.DESCRIPTOR
         yield f"rpc {method.name} {request.full_name} {response.full_name}"
         yield f"route {method.http_method} {method.template} {method.name}"
-        yield from _message(request, seen)
-        yield from _message(response, seen)
+        yield from _message(request, visited)
+        yield from _message(response, visited)
 
 
-def _message(message: Any, seen: set[str]) -> Iterator[str]:
-    if message.full_name in seen:
+def _message(message: Any, visited: set[str]) -> Iterator[str]:
+    if message.full_name in visited:
         return
-    seen.add(message.full_name)
+    visited.add(message.full_name)
     yield f"file {message.file.name}"
     for field in message.fields:
         label = "repeated" if field.is_repeated else "single"
@@ -93,7 +93,7 @@ def _message(message: Any, seen: set[str]) -> Iterator[str]:
         name = kind.full_name if kind is not None else _SCALARS[field.type]
         yield f"field {field.full_name} {field.number} {label} {name}"
         if field.message_type is not None:
-            yield from _message(field.message_type, seen)
+            yield from _message(field.message_type, visited)
         if field.enum_type is not None:
             yield from _enum(field.enum_type)
 

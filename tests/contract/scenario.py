@@ -274,12 +274,12 @@ class Scenario:
             self.once(f"before {slug}", lambda: _BEFORE[slug](self))
 
     def headers(self, kind: str | None) -> dict[str, str]:
-        shown = {"x-forwarded-for": self.address}
+        headers = {"x-forwarded-for": self.address}
         if kind == "origin":
-            shown["origin"] = ORIGIN
+            headers["origin"] = ORIGIN
         elif kind is not None:
-            shown["authorization"] = f"Bearer {self.bearer(kind)}"
-        return shown
+            headers["authorization"] = f"Bearer {self.bearer(kind)}"
+        return headers
 
     def call(self, slug: str, **changes: Any) -> httpx.Response:
         """Sends the example of an operation with changes.
@@ -306,9 +306,9 @@ class Scenario:
     ) -> httpx.Request:
         method = BY_SLUG[slug]
         example = self.example(slug)
-        sent = self.headers(example.token if token == "example" else token)
+        request_headers = self.headers(example.token if token == "example" else token)
         if bearer is not None:
-            sent["authorization"] = f"Bearer {bearer}"
+            request_headers["authorization"] = f"Bearer {bearer}"
         if content is None and method.body_field:
             content = (example.body or "").encode()
             if body is not ...:
@@ -324,7 +324,7 @@ class Scenario:
             f"http://{self.service.addresses['http']}{target}",
             params={**example.query, **(query or {})} or None,
             content=content,
-            headers={**sent, **(headers or {})},
+            headers={**request_headers, **(headers or {})},
         )
 
     def good(self, slug: str, **changes: Any) -> Any:

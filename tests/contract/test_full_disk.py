@@ -54,8 +54,8 @@ def _no_left_over() -> None:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     disk = small_disk(tmp_path, DISK_MIB)
-    with open_world(tmp_path, SETTINGS, partial(OnDisk, disk=disk)) as opened:
-        yield opened
+    with open_world(tmp_path, SETTINGS, partial(OnDisk, disk=disk)) as world:
+        yield world
 
 
 @pytest.mark.proof

@@ -272,8 +272,8 @@ async def test_kept_slot_is_only_for_its_player(game: Game) -> None:
     token, other = await game.join(lobby), await game.join(lobby)
     for player in (token, other):
         assert (await game.server(lobby, "connected", {"player_token": player})).code == "OK"
-    kept = {"player_token": token, "hold_ms": 60_000}
-    assert (await game.server(lobby, "disconnected", kept)).code == "OK"
+    disconnect = {"player_token": token, "hold_ms": 60_000}
+    assert (await game.server(lobby, "disconnected", disconnect)).code == "OK"
     assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_FULL"
     fresh = await game.join(lobby, rejoin_token=token)
     assert fresh != token
@@ -327,16 +327,16 @@ async def test_invalid_lobby_state_changes_nothing(game: Game) -> None:
 
 
 async def test_list_has_open_public_lobbies_of_listable_modes(game: Game) -> None:
-    shown = await game.attach("party")
+    listable = await game.attach("party")
     await game.attach("quiet")
     await game.attach("party", ready=False)
     closed = await game.attach("duel")
     await game.server(closed, "closed", {"is_closed": True})
-    token = await game.join(shown)
-    await game.join(shown)
-    await game.server(shown, "connected", {"player_token": token})
+    token = await game.join(listable)
+    await game.join(listable)
+    await game.server(listable, "connected", {"player_token": token})
     body = (await game.client("list")).body
-    assert [lobby["lobby_id"] for lobby in body["lobbies"]] == [shown.id]
+    assert [lobby["lobby_id"] for lobby in body["lobbies"]] == [listable.id]
     (lobby,) = body["lobbies"]
     assert lobby["game_mode_id"] == "party"
     assert lobby["region_id"] == "local"

@@ -80,12 +80,12 @@ def _no_left_over() -> None:
 def world_on(
     tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[Callable[[str], World]]:
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
 
         @functools.cache
         def world_on(kind: str) -> World:
             url, folder = databases.url(kind), tmp_path_factory.mktemp(f"world-{kind}")
-            world = opened.enter_context(open_world(folder, database_url=url))
+            world = stack.enter_context(open_world(folder, database_url=url))
             has_file = (world.service.data_dir / "control" / "records.db").exists()
             assert has_file == (kind == "sqlite")
             return world
@@ -102,8 +102,8 @@ def world(request: pytest.FixtureRequest, world_on: Callable[[str], World]) -> W
 def strict_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder: Path = tmp_path_factory.mktemp("strict")
     limits = dict.fromkeys(("client", "operator", "anonymous"), GENERAL_LIMIT)
-    with open_world(folder, limits=limits) as opened:
-        yield opened
+    with open_world(folder, limits=limits) as world:
+        yield world
 
 
 @pytest.fixture(scope="module")
@@ -257,11 +257,11 @@ def test_every_case_has_a_code_that_its_operation_declares() -> None:
 
 
 def test_referenced_tests_exist_and_name_their_code() -> None:
-    left = {(code, one.test) for code, ways in CONDITIONS.items() for one in ways}
-    left |= {(code, one.test) for (_, code), one in error_cases.ELSEWHERE.items()}
-    assert left
+    unchecked = {(code, one.test) for code, ways in CONDITIONS.items() for one in ways}
+    unchecked |= {(code, one.test) for (_, code), one in error_cases.ELSEWHERE.items()}
+    assert unchecked
     root = Path(__file__).resolve().parents[2]
-    for code, test in sorted(left):
+    for code, test in sorted(unchecked):
         path, _, name = test.partition("::")
         text = (root / path).read_text()
         assert re.search(rf"\b(def|fn) {name}\(", text), f"{code}: there is no {test}"

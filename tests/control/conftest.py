@@ -26,8 +26,8 @@ full_service = service_fixture("session", rays={"per_second": 10_000}, runtime=p
 async def client(
     request: pytest.FixtureRequest, full_service: FullService
 ) -> AsyncIterator[ServiceClient]:
-    async with full_service.open_client(request.param) as opened:
-        yield opened
+    async with full_service.open_client(request.param) as client:
+        yield client
 
 
 @pytest.fixture

@@ -274,7 +274,7 @@ class NamespaceScenario:
         revoked, _ = await make(ours, is_revoked=True)
         expired, _ = await make(ours, expires_ms=now_ms() - 1)
         leaver_id, (left_id,) = await self.records.identity("Left")
-        left, _ = await make(leaver_id, left_id)
+        former_member, _ = await make(leaver_id, left_id)
         await self.records.leave(leaver_id, left_id)
 
         async def cloud(name: str, width: str, *scope: str | None, **covers: Any) -> Bearer:
@@ -300,7 +300,7 @@ class NamespaceScenario:
             ),
             ended("revoked", revoked, "TOKEN_REVOKED"),
             ended("expired", expired, "TOKEN_EXPIRED"),
-            ended("of a former member", left, "TOKEN_REVOKED"),
+            ended("of a former member", former_member, "TOKEN_REVOKED"),
             ended("forged", new_secret("cloud").token, "TOKEN_INVALID"),
         ]
 

@@ -57,16 +57,16 @@ async def code_of(gate: CallAuthenticator, token: str) -> str:
 
 async def test_concurrent_tokens_share_one_read(counted: Counted) -> None:
     records, gate = Records(counted.database), CallAuthenticator(counted.database)
-    identity_id, (own, left) = await records.identity("Own", "Left")
+    identity_id, (own, former) = await records.identity("Own", "Left")
     tokens = [await records.cloud_token(identity_id) for _ in range(50)]
     expected = dict.fromkeys((token for token, _ in tokens), "OK") | {
         (await records.cloud_token(identity_id, own))[0]: "OK",
-        (await records.cloud_token(identity_id, left))[0]: "TOKEN_REVOKED",
+        (await records.cloud_token(identity_id, former))[0]: "TOKEN_REVOKED",
         (await records.cloud_token(identity_id, is_revoked=True))[0]: "TOKEN_REVOKED",
         (await records.cloud_token(identity_id, expires_ms=1))[0]: "TOKEN_EXPIRED",
         "cloud_unknown": "TOKEN_INVALID",
     }
-    await records.leave(identity_id, left)
+    await records.leave(identity_id, former)
     reads = counted.reads
     codes = await asyncio.gather(*(code_of(gate, token) for token in expected))
     assert dict(zip(expected, codes, strict=True)) == expected

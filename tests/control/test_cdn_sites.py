@@ -46,8 +46,8 @@ class Page:
             answer = await self.get(path)
             return answer if answer.content == content else None
 
-        shown: httpx.Response = await eventually(is_shown)
-        return shown
+        response: httpx.Response = await eventually(is_shown)
+        return response
 
     async def is_closed_soon(self, **options: Any) -> None:
         async def is_required() -> bool:
@@ -72,10 +72,10 @@ async def test_namespace_shows_the_site_of_its_version(page: Page) -> None:
     assert (await page.get("")).status_code == 404
     files = {"index.html": b"<h1>one</h1>", "js/app.js": b"play()"}
     await page.set(await page.version(files, routes))
-    shown = await page.soon(b"<h1>one</h1>")
-    assert shown.headers["content-type"] == "text/html; charset=utf-8"
-    assert shown.headers["cache-control"] == "no-cache"
-    assert "cross-origin-opener-policy" not in shown.headers
+    response = await page.soon(b"<h1>one</h1>")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert response.headers["cache-control"] == "no-cache"
+    assert "cross-origin-opener-policy" not in response.headers
     script = await page.get("js/app.js")
     assert script.content == b"play()"
     assert script.headers["cross-origin-opener-policy"] == "same-origin"

@@ -75,9 +75,14 @@ async def test_change_is_returned_by_each_token(
 
     good = [(await records.cloud_token(one))[0] for one in staying for _ in range(EACH)]
     revoked, revoked_id = await records.cloud_token(owner_id, group_id)
-    left, _ = await records.cloud_token(leaving)
+    leaving_token, _ = await records.cloud_token(leaving)
     # A former member's list does not change, so its watch would block.
-    bearers = [*good[:EACH], revoked, *good[EACH:], *([left] if slug == "get_game" else [])]
+    bearers = [
+        *good[:EACH],
+        revoked,
+        *good[EACH:],
+        *([leaving_token] if slug == "get_game" else []),
+    ]
     path = f"/cloud/games/{game_id}" if slug == "get_game" else "/cloud/games"
     watching = await watch_all(full_service, f"{path}?watch_index={index}", bearers)
 

@@ -94,9 +94,9 @@ def test_hidden_fields_keep_their_bytes() -> None:
 @example(EVERYTHING)
 def test_any_configuration_round_trips_exactly(document: Any) -> None:
     config = read(document)
-    kept = encode(config)
-    assert orjson.loads(json_of(decode(kept))) == document
-    assert encode(read_text(json_of(config))) == kept
+    encoded = encode(config)
+    assert orjson.loads(json_of(decode(encoded))) == document
+    assert encode(read_text(json_of(config))) == encoded
 
 
 ROUTE = ("cdn", "routes", 0)
@@ -206,17 +206,17 @@ def test_data_plane_accepts_accepted_configurations(document: Any) -> None:
 @pytest.mark.full
 def test_generated_configurations_cover_every_field() -> None:
     """Without this test the property tests could pass with empty configurations."""
-    seen: set[tuple[str, ...]] = set()
+    paths_seen: set[tuple[str, ...]] = set()
 
     @settings(max_examples=600, deadline=None, database=None, derandomize=True)
     @given(good_configurations)
     def collect(document: Any) -> None:
-        _collect(document, (), seen)
+        _collect(document, (), paths_seen)
 
     collect()
     expected: set[tuple[str, ...]] = set()
     _collect(EVERYTHING, (), expected)
-    assert not expected - seen
+    assert not expected - paths_seen
     assert len(expected) > 80
 
 
@@ -225,17 +225,17 @@ _PARTS = ("docker", "regions", "idle_lobbies", "verification", "routes", "ports"
 _RAW = ("kv", "custom", "godot", "html5", "unity")
 
 
-def _collect(value: Any, path: tuple[str, ...], seen: set[tuple[str, ...]]) -> None:
+def _collect(value: Any, path: tuple[str, ...], paths_seen: set[tuple[str, ...]]) -> None:
     """Adds the paths of the set fields below `_PARTS`. A key becomes `*`, and indexes are left out."""
-    seen.add(path)
+    paths_seen.add(path)
     if isinstance(value, list):
         for item in value:
-            _collect(item, path, seen)
+            _collect(item, path, paths_seen)
     elif isinstance(value, dict) and not (path and path[-1] in _RAW):
         for name, item in value.items():
             is_key = bool(path) and path[-1] in _MAPS
             above = () if name in _PARTS else path
-            _collect(item, (*above, "*" if is_key else name), seen)
+            _collect(item, (*above, "*" if is_key else name), paths_seen)
 
 
 def test_secrets_are_returned_and_fed() -> None:

@@ -163,10 +163,10 @@ async def test_container_that_ignores_sigterm_is_killed(
     over = await back.until(created["id"], "destroyed")
     assert over["exit_code"] == 128 + signal.SIGKILL
     assert not is_there(inside)
-    left = full_service.data_dir / "servers" / created["id"]
+    run_folder = full_service.data_dir / "servers" / created["id"]
 
     async def is_cleaned() -> bool:
-        return is_folder_empty(left / "scratch") and not (left / "bundle").exists()
+        return is_folder_empty(run_folder / "scratch") and not (run_folder / "bundle").exists()
 
     await eventually(is_cleaned)
 

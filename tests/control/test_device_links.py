@@ -137,10 +137,10 @@ async def test_tokens_are_not_stored_in_clear(
     await owner.good("complete_device_link", **fields, game_id=game_id)
     secret = (await owner.client.call("get_device_link", fields)).body["cloud_token"]
     async with records.database.read() as tx:
-        kept = await tx.first(select(cloud_tokens).where(cloud_tokens.c.game_id == game_id))
+        row = await tx.first(select(cloud_tokens).where(cloud_tokens.c.game_id == game_id))
         stored = [str(await tx.all(select(table))) for table in metadata.sorted_tables]
-    assert kept is not None
-    assert kept.sha256 == sha256(secret.encode()).digest()
+    assert row is not None
+    assert row.sha256 == sha256(secret.encode()).digest()
     assert not any(token in rows or secret in rows for rows in stored)
     key_file = full_service.data_dir / "control" / "keys.json"
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
@@ -194,9 +194,9 @@ async def test_link_expires_and_is_deleted_a_day_later(
 async def test_anonymous_links_and_responses_are_bounded(
     records: Records, keys: DeviceLinkKeys
 ) -> None:
-    database, kept, now_ms = records.database, 200, 4_000_000_000_000
+    database, limit, now_ms = records.database, 200, 4_000_000_000_000
     changes = IdempotentChanges(database)
-    created = operations_with(database, keys, lambda: now_ms, kept)
+    created = operations_with(database, keys, lambda: now_ms, limit)
 
     def caller(number: int) -> Caller:
         return anonymous(number, f"key {number}")
@@ -217,27 +217,27 @@ async def test_anonymous_links_and_responses_are_bounded(
         assert await links.complete_device_link(
             tx, first.device_link_id, "game", "token", b"s", now_ms
         )
-    answers = [await created.prepare(PREPARE, caller(number)) for number in range(1, 2 * kept)]
+    answers = [await created.prepare(PREPARE, caller(number)) for number in range(1, 2 * limit)]
     # The number of links is checked periodically, so it can exceed the limit by 1 %.
-    most = kept + kept // 100 + 1
+    most = limit + limit // 100 + 1
     is_anonymous = idempotent_answers.c.anonymous_number.is_not(None)
     is_open = device_links.c.complete_ms.is_(None)
     async with database.read() as tx:
         counted = select(func.count().label("number"))
         waiting = await tx.first(counted.select_from(device_links).where(is_open))
         answered = await tx.first(counted.select_from(idempotent_answers).where(is_anonymous))
-        newest = [await links.find_device_link(tx, one.device_link_id) for one in answers[-kept:]]
+        newest = [await links.find_device_link(tx, one.device_link_id) for one in answers[-limit:]]
         assert await links.find_device_link(tx, first.device_link_id) is not None
         assert await links.find_device_link(tx, answers[0].device_link_id) is None
     assert waiting is not None
     assert answered is not None
-    assert kept <= waiting.number <= most
+    assert limit <= waiting.number <= most
     assert answered.number <= most
     assert None not in newest
     assert await repeat("second") == remembered
     async with database.write() as tx:
         await tx.run(delete(device_links).where(is_open))
-    last = caller(2 * kept - 1)
+    last = caller(2 * limit - 1)
     twice = [await created.prepare(PREPARE, last) for _ in range(2)]
     assert twice[0] == twice[1] != answers[-1]
 
@@ -248,9 +248,9 @@ async def test_concurrent_links_are_dropped_once(
     dropped: list[int] = []
     forget = links.trim_uncompleted_device_links
 
-    async def noted(database: Database, kept: int, most: int | None = None) -> int:
-        dropped.append(kept)
-        return await forget(database, kept, most)
+    async def noted(database: Database, limit: int, most: int | None = None) -> int:
+        dropped.append(limit)
+        return await forget(database, limit, most)
 
     monkeypatch.setattr(links, "trim_uncompleted_device_links", noted)
     created = operations_with(records.database, keys, lambda: 4_000_000_000_000, kept_max=5_000)
@@ -278,8 +278,11 @@ async def test_token_cannot_be_derived_after_the_link_ended(
     for ended_ms in (row.expires_ms - 1, row.expires_ms):
         await operations_with(records.database, keys, partial(int, ended_ms)).delete_expired()
         row = await row_of(records, link)
-        kept = [b"", row.token_secret or b""]
-        can = {keys.device_token(row.device_link_id, secret, row.key_number) for secret in kept}
+        stored_secrets = [b"", row.token_secret or b""]
+        can = {
+            keys.device_token(row.device_link_id, secret, row.key_number)
+            for secret in stored_secrets
+        }
         assert (token in can) is (ended_ms < row.expires_ms)
     assert row.token_secret is None
     assert (await owner.client.call("get_device_link", fields)).code == "TOKEN_EXPIRED"

@@ -107,7 +107,7 @@ async def test_repaired_namespace_is_compared_again_without_a_request(
 async def test_database_wait_does_not_lengthen_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause is a multiple of the comparison time, which must not contain the wait for the database."""
     monkeypatch.setattr(feed_comparison, "_REST", 400.0)
-    tried, left = 0, asyncio.Event()
+    tried, disconnected = 0, asyncio.Event()
 
     async def compose(requests: Sequence[ComposeRequest]) -> list[Message | None]:
         nonlocal tried
@@ -115,7 +115,7 @@ async def test_database_wait_does_not_lengthen_the_pause(monkeypatch: pytest.Mon
         if tried == 1:
             raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
         if requests[-1].namespace_id == "last":
-            left.set()
+            disconnected.set()
         return [None for _ in requests]
 
     job = RetryingJob("feeder", "configuration not sent", pauses_s=(0.1, 0.1))
@@ -125,7 +125,7 @@ async def test_database_wait_does_not_lengthen_the_pause(monkeypatch: pytest.Mon
     running = asyncio.create_task(contents.run())
     # 400 times the pause of 0.1 s is longer than this timeout.
     async with asyncio.timeout(PATIENCE_S):
-        await left.wait()
+        await disconnected.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert tried > 2

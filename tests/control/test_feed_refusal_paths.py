@@ -121,9 +121,9 @@ def test_every_configuration_path_maps_to_its_source(flaw: tuple[str, ...]) -> N
     written = {"config": orjson.loads(json_of(config))}
     paths = [one.path[:-1] for one in error.errors]
     assert not any("versions.0" in one.message for one in error.errors)
-    sent = ("config", *flaw)
+    flaw_path = ("config", *flaw)
     # Problems of a port's fields are reported at the port.
-    assert any(path[: len(sent)] == sent[: len(path)] for path in paths)
+    assert any(path[: len(flaw_path)] == flaw_path[: len(path)] for path in paths)
     for path in paths:
         assert path[:2] == ("config", "matchmaker")
         below: Any = written

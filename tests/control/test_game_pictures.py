@@ -49,11 +49,11 @@ async def test_avatar_upload_from_preparation_to_display(developer: Developer) -
     assert all(one["complete"] for one in listed)
     for one in listed:
         is_first = one["upload_id"] == first
-        shown = await _shown(one["url"])
-        assert shown.headers["content-type"] == ("image/png" if is_first else "image/jpeg")
-        assert shown.content == (png() if is_first else jpeg())
-        assert shown.headers["x-content-type-options"] == "nosniff"
-        assert "immutable" in shown.headers["cache-control"]
+        picture = await _shown(one["url"])
+        assert picture.headers["content-type"] == ("image/png" if is_first else "image/jpeg")
+        assert picture.content == (png() if is_first else jpeg())
+        assert picture.headers["x-content-type-options"] == "nosniff"
+        assert "immutable" in picture.headers["cache-control"]
     again = await developer.code("complete_avatar", **of_game, upload_id=first)
     assert again == "UPLOAD_ALREADY_COMPLETE"
 

@@ -109,21 +109,21 @@ async def test_facts_fold_into_the_lobby_record(scene: Scene) -> None:
     plane.add_fact(other, stopping=pb.LobbyStopping())
     plane.add_fact(one, ended=ended(exit_code=4))
     assert await scene.step() == 6
-    kept = await scene.rows()
-    assert (kept[one].stop_reason, kept[one].exit_code, kept[one].peak_players) == ("exited", 4, 3)
-    assert kept[one].ready_ms == plane.facts[2].ts_ms
-    assert (kept[one].create_ms, kept[one].player_ms) == (1_000, 7)
-    slots = [(row.connections, row.reserved_count, row.connected_count) for row in kept.values()]
+    rows = await scene.rows()
+    assert (rows[one].stop_reason, rows[one].exit_code, rows[one].peak_players) == ("exited", 4, 3)
+    assert rows[one].ready_ms == plane.facts[2].ts_ms
+    assert (rows[one].create_ms, rows[one].player_ms) == (1_000, 7)
+    slots = [(row.connections, row.reserved_count, row.connected_count) for row in rows.values()]
     assert sorted(slots) == [(0, 0, 0), (9, 2, 1)]
-    assert kept[one].connections == 9
-    states = kept[other].is_closed, kept[other].is_stopping, kept[other].stop_ms
+    assert rows[one].connections == 9
+    states = rows[other].is_closed, rows[other].is_stopping, rows[other].stop_ms
     assert states == (True, True, None)
     # A second reader of the same facts produces the same records.
     parts = ScriptedFacts()
     parts.facts, parts.alive, parts.stream = plane.facts, plane.alive, "two"
     again = LobbyFactReader(scene.database, parts, lambda: None)
     await again.step(0)
-    assert await scene.rows() == kept
+    assert await scene.rows() == rows
 
 
 async def test_facts_are_applied_once_across_restarts(scene: Scene) -> None:
@@ -161,15 +161,15 @@ async def test_uncommitted_facts_are_read_again(
 
 async def test_new_stream_is_read_without_duplicates(scene: Scene) -> None:
     plane = scene.plane
-    kept, ended = plane.add_lobby(), plane.add_lobby()
+    live, ended = plane.add_lobby(), plane.add_lobby()
     await scene.step()
     # The data directory is restored from a copy that has only one of the facts.
-    plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
-    plane.add_fact(kept, ready=pb.LobbyReady())
+    plane.stream, plane.alive, plane.facts = "two", {live}, plane.facts[:1]
+    plane.add_fact(live, ready=pb.LobbyReady())
     assert await scene.step() == 2
     rows = await scene.rows()
-    assert rows[kept].ready_ms == plane.facts[1].ts_ms
-    assert (rows[ended].stop_reason, rows[kept].stop_reason) == ("unknown", None)
+    assert rows[live].ready_ms == plane.facts[1].ts_ms
+    assert (rows[ended].stop_reason, rows[live].stop_reason) == ("unknown", None)
     assert await scene.step() == 0
     assert plane.reads[-1] == ("two", 20)
 
@@ -233,13 +233,13 @@ async def test_ended_lobbies_are_kept_for_seven_days(scene: Scene) -> None:
     plane.add_fact(lobby, ended=ended())
     await reader.step(0)
     stop_ms = (await scene.rows())[lobby].stop_ms
-    for at_ms, kept in (
+    for at_ms, expected in (
         (LOBBY_RETENTION_MS - 1, {lobby, live}),
         (LOBBY_RETENTION_MS + 3_600_000, {live}),
     ):
         clock[0] = stop_ms + at_ms
         await reader.step(0)
-        assert set(await scene.rows()) == kept
+        assert set(await scene.rows()) == expected
     async with scene.database.read() as tx:
         page = await lobbies.page(tx, NAMESPACE, None, stop_ms + 1, 64)
     assert {row.lobby_id for row in page} == {live}

@@ -142,9 +142,9 @@ async def test_unstorable_lobby_blocks_no_other_and_is_retried_while_it_lives(
 
 
 async def test_unknown_tier_ends_its_lobby_only(scenario: LobbyRunScenario) -> None:
-    started = await scenario.lobby()
+    lobby = await scenario.lobby()
     async with scenario.following() as runs:
-        await scenario.wait_until_running(started)
+        await scenario.wait_until_running(lobby)
         scenario.sizes.clear()
         affected = await scenario.lobby()
         run = await eventually(lambda: scenario.run(affected))
@@ -155,8 +155,8 @@ async def test_unknown_tier_ends_its_lobby_only(scenario: LobbyRunScenario) -> N
     async with scenario.following():
         late = await scenario.lobby()
         await until(lambda: not scenario.is_live(late))
-    assert scenario.is_live(started), "a started lobby keeps its size"
-    assert scenario.node.supervisor.is_known(started)
+    assert scenario.is_live(lobby), "a started lobby keeps its size"
+    assert scenario.node.supervisor.is_known(lobby)
 
 
 async def test_start_waits_for_the_data_plane_addresses(scenario: LobbyRunScenario) -> None:

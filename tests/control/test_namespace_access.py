@@ -216,10 +216,10 @@ async def test_stored_request_does_not_reveal_the_password(
     digests = [sha256(one).digest() for one in inputs]
     async with records.database.read() as tx:
         rows = [row for table in metadata.sorted_tables for row in await tx.all(select(table))]
-    kept = [value for row in rows for value in row if isinstance(value, bytes)]
+    stored_values = [value for row in rows for value in row if isinstance(value, bytes)]
     texts = [value for row in rows for value in row if isinstance(value, str)]
-    assert kept
-    assert not any(digest in value for digest in digests for value in kept)
+    assert stored_values
+    assert not any(digest in value for digest in digests for value in stored_values)
     assert not any(digest.hex() in value for digest in digests for value in texts)
 
 

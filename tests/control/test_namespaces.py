@@ -176,10 +176,10 @@ async def test_history_has_pages_of_64_by_default(developer: Developer, records:
     whole = await page(limit=256)
     assert len(whole) == 65
     assert await page() == whole[:64]
-    seen: list[Any] = []
-    while part := await page(limit=20, **({"anchor": seen[-1]["deploy_ts"]} if seen else {})):
-        seen += part
-    assert seen == whole
+    entries: list[Any] = []
+    while part := await page(limit=20, **({"anchor": entries[-1]["deploy_ts"]} if entries else {})):
+        entries += part
+    assert entries == whole
 
 
 @pytest.mark.parametrize(

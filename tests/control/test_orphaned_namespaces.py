@@ -74,39 +74,39 @@ async def counts(fed: Fed, number: int) -> None:
 @pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH, EPOCH - 1_000_000])
 async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, epoch: int) -> None:
     old = await replaced.fed(EPOCH)
-    left = [await old.namespace(name) for name in ("prod", "staging")]
+    orphan_ids = [await old.namespace(name) for name in ("prod", "staging")]
     await old.end()
 
     new = await replaced.fed(epoch)
     await new.namespace("fresh")
     await counts(new, 2)
-    assert all(replaced.plane.holds(one) is not None for one in left)
+    assert all(replaced.plane.holds(one) is not None for one in orphan_ids)
 
     # The new namespace has the name of an orphan.
     blocked = await new.source.namespace("prod")
     [problem] = (await new.refusal(blocked)).errors
     assert list(problem.path) == ["name_id", "not-unique"]
     assert "belongs to another database" in problem.message
-    assert left[0] not in problem.message
+    assert orphan_ids[0] not in problem.message
     reason = new.feeder.refused_reasons()[blocked]
-    assert f"arena/prod ({left[0]})" in reason
+    assert f"arena/prod ({orphan_ids[0]})" in reason
     assert "pyservice namespace orphans" in reason
 
     orphans = orphans_beside(new, epoch)
     reported = await orphans.all()
-    expected = [(left[0], "arena/prod"), (left[1], "arena/staging")]
+    expected = [(orphan_ids[0], "arena/prod"), (orphan_ids[1], "arena/staging")]
     assert [(one.namespace_id, one.name) for one in reported] == expected
-    assert [one.namespace_id for one in await orphans.remove([left[0]])] == [left[0]]
-    assert replaced.plane.holds(left[0]) is None
+    assert [one.namespace_id for one in await orphans.remove([orphan_ids[0]])] == [orphan_ids[0]]
+    assert replaced.plane.holds(orphan_ids[0]) is None
     await new.wait_until_equal(blocked)
     await counts(new, 1)
-    assert [one.namespace_id for one in await orphans.remove()] == [left[1]]
+    assert [one.namespace_id for one in await orphans.remove()] == [orphan_ids[1]]
     assert await orphans.all() == []
     assert await orphans.remove() == []
     await replaced.plane.stop()
     await replaced.plane.start()
     await new.wait_until_equal(blocked)
-    assert all(replaced.plane.holds(one) is None for one in left)
+    assert all(replaced.plane.holds(one) is None for one in orphan_ids)
 
 
 async def test_namespace_with_a_record_or_file_is_not_removed(replaced: ReplacedDatabase) -> None:

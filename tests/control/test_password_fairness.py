@@ -81,10 +81,10 @@ class Guessers:
 
     async def begin(self, *sources: Source) -> list[asyncio.Task[None]]:
         guesses = [self.guess(source, number) for source in sources for number in range(10)]
-        started = [asyncio.ensure_future(one) for one in guesses]
+        tasks = [asyncio.ensure_future(one) for one in guesses]
         for _ in range(10):
             await asyncio.sleep(0)
-        return started
+        return tasks
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def is_let_in(checker: SitePasswords, source: Source) -> bool:
 async def test_guesses_do_not_block_other_groups(
     checker: SitePasswords, guessers: Guessers
 ) -> None:
-    started = await guessers.begin(*sites_of("theirs", b"1"))
+    tasks = await guessers.begin(*sites_of("theirs", b"1"))
     own = asyncio.ensure_future(is_let_in(checker, Source("mine", b"mine", b"2")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -119,17 +119,17 @@ async def test_guesses_do_not_block_other_groups(
     # A group has at most one password comparison at a time, so the second one is the other group's.
     assert guessers.gate.compared.index(b"right") == 1
     assert await is_let_in(checker, Source("mine", b"mine", b"1"))
-    await asyncio.gather(*started)
+    await asyncio.gather(*tasks)
 
 
 async def test_address_uses_part_of_the_slots_of_a_group(
     checker: SitePasswords, guessers: Guessers
 ) -> None:
-    started = await guessers.begin(*sites_of("mine", b"1"))
+    tasks = await guessers.begin(*sites_of("mine", b"1"))
     assert guessers.outcomes["busy"] == SITES * 10 - 32
     guessers.gate.open.set()
     assert await is_let_in(checker, Source("mine", b"mine", b"2"))
-    await asyncio.gather(*started)
+    await asyncio.gather(*tasks)
     assert guessers.outcomes == {"busy": SITES * 10 - 32, "wrong": 32}
 
 
@@ -137,13 +137,13 @@ async def test_many_addresses_fill_one_group_only(
     checker: SitePasswords, guessers: Guessers
 ) -> None:
     everywhere = [Source("theirs", b"%d" % number, b"%d" % number) for number in range(SITES)]
-    started = await guessers.begin(*everywhere)
+    tasks = await guessers.begin(*everywhere)
     assert guessers.outcomes["busy"] == SITES * 10 - 64
     with pytest.raises(PasswordChecksBusy):
         await is_let_in(checker, Source("theirs", b"mine", b"me"))
     guessers.gate.open.set()
     assert await is_let_in(checker, Source("mine", b"mine", b"me"))
-    await asyncio.gather(*started)
+    await asyncio.gather(*tasks)
 
 
 async def test_slots_are_freed_after_failure_or_cancellation() -> None:

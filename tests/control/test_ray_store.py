@@ -71,7 +71,7 @@ async def count(database: Database) -> int:
         return int((await tx.all(select(func.count()).select_from(rays)))[0][0])
 
 
-async def shown(store: RayStore, **scope: Any) -> list[str]:
+async def ray_ids(store: RayStore, **scope: Any) -> list[str]:
     request = pb.GetRayPerfRequest(ray_id="a" * 32)
     return [one.req_id for one in (await store.perf(request, caller(**scope))).perf_lists]
 
@@ -107,7 +107,7 @@ async def test_ray_older_than_a_day_is_hidden_and_deleted(
 ) -> None:
     await store.store([span_set(0), span_set(10)])
     later = RayStore(database, 5, clock(NOW_MS + RAY_RETENTION_MS + 5))
-    assert await shown(later) == ids_of(10)
+    assert await ray_ids(later) == ids_of(10)
     assert await count(database) == 2
     await later.prune()
     assert await count(database) == 1
@@ -117,23 +117,23 @@ async def test_oldest_rays_are_deleted_over_the_limit(database: Database, store:
     await store.store([span_set(number) for number in range(8)])
     for _ in range(2):
         await store.prune()
-        assert await shown(store) == ids_of(*range(3, 8))
+        assert await ray_ids(store) == ids_of(*range(3, 8))
     assert await count(database) == 5
 
 
 async def test_group_sees_its_own_rays_only(store: RayStore) -> None:
     await store.store([span_set(0), asked_by(1, identity_id=IDENTITY)])
-    assert await shown(store, group_id=None) == ids_of(0, 1)
-    assert await shown(store) == ids_of(0)
-    assert await shown(store, game_id=str(uuid4())) == []
-    assert await shown(store, **OTHER_IDENTITY) == []
+    assert await ray_ids(store, group_id=None) == ids_of(0, 1)
+    assert await ray_ids(store) == ids_of(0)
+    assert await ray_ids(store, game_id=str(uuid4())) == []
+    assert await ray_ids(store, **OTHER_IDENTITY) == []
 
 
 async def test_transport_span_is_shown_with_its_request_only(store: RayStore) -> None:
     transport, other_transport = (span_set(number, is_passed=True, asker=None) for number in (0, 1))
     passed = span_set(2, parent_span_id=transport.span_id, service="control-plane")
     await store.store([transport, other_transport, passed])
-    assert await shown(store) == ids_of(0, 2)
+    assert await ray_ids(store) == ids_of(0, 2)
 
 
 async def test_ray_without_an_owner_is_not_stored(database: Database, store: RayStore) -> None:
@@ -149,9 +149,9 @@ async def test_ray_of_a_signed_url_belongs_to_its_game(database: Database, store
         await uploads.add(tx, uploads.NewUpload(upload_id, game_id, "site", "x", NOW_MS, files))
     await store.store([asked_by(0, upload_id=upload_id), asked_by(1, upload_id="up")])
     for scope in ({"game_id": game_id}, {}, {"group_id": None}):
-        assert await shown(store, **scope) == ids_of(0)
-    assert await shown(store, game_id=str(uuid4())) == []
-    assert await shown(store, **OTHER_IDENTITY) == []
+        assert await ray_ids(store, **scope) == ids_of(0)
+    assert await ray_ids(store, game_id=str(uuid4())) == []
+    assert await ray_ids(store, **OTHER_IDENTITY) == []
     assert await count(database) == 1
     async with database.write() as tx:
         await uploads.abandon(tx, upload_id)

@@ -151,20 +151,24 @@ async def test_slow_join_ray_has_every_span(
     assert [mark["label"] for mark in one["marks"]] == ["authorized", "answered OK"]
     assert {mark["ray_id"] for mark in one["marks"]} == {ray_id}
 
-    seen = {span.name: span for span in await exported(collector, ray_id, 1)}
-    root, handler, webhook = seen["http join"], seen["handler"], seen["webhook"]
+    exported_spans = {span.name: span for span in await exported(collector, ray_id, 1)}
+    root, handler, webhook = (
+        exported_spans["http join"],
+        exported_spans["handler"],
+        exported_spans["webhook"],
+    )
     assert root.parent_span_id == ""
     assert handler.parent_span_id == root.span_id
-    assert {seen[name].parent_span_id for name in ("webhook", "engine", "journal wait")} == {
-        handler.span_id
-    }
+    assert {
+        exported_spans[name].parent_span_id for name in ("webhook", "engine", "journal wait")
+    } == {handler.span_id}
     assert verifier.seen[0].headers["traceparent"] == f"00-{ray_id}-{webhook.span_id}-01"
     assert WEBHOOK_MS <= webhook.ms <= handler.ms <= root.ms <= after_ms - before_ms
-    inner = [span for span in seen.values() if span is not root]
+    inner = [span for span in exported_spans.values() if span is not root]
     assert all(root.start_ns <= span.start_ns <= span.end_ns <= root.end_ns for span in inner)
-    assert seen["engine"].ms > 0
-    assert seen["engine"].start_ns >= webhook.end_ns
-    assert seen["journal wait"].start_ns >= seen["engine"].start_ns
+    assert exported_spans["engine"].ms > 0
+    assert exported_spans["engine"].start_ns >= webhook.end_ns
+    assert exported_spans["journal wait"].start_ns >= exported_spans["engine"].start_ns
 
 
 async def test_control_plane_ray_has_both_planes(me: Developer, collector: Collector) -> None:
@@ -176,11 +180,11 @@ async def test_control_plane_ray_has_both_planes(me: Developer, collector: Colle
     assert 0 < inner["duration"] < outer["duration"]
     assert "control plane" in [span["label"] for span in outer["spans"]]
 
-    seen = {(span.service, span.name): span for span in await exported(collector, ray_id, 2)}
-    public, behind = seen["data-plane", "http get_game"], seen["control-plane", "http get_game"]
+    spans = {(span.service, span.name): span for span in await exported(collector, ray_id, 2)}
+    public, behind = spans["data-plane", "http get_game"], spans["control-plane", "http get_game"]
     assert public.parent_span_id == PARENT
     assert behind.parent_span_id == public.span_id
-    passing = seen["data-plane", "control plane"]
+    passing = spans["data-plane", "control plane"]
     assert public.start_ns <= passing.start_ns <= behind.start_ns
     assert behind.end_ns <= passing.end_ns <= public.end_ns
 
@@ -236,8 +240,8 @@ async def test_failed_request_is_kept_and_success_is_sampled(me: Developer) -> N
     # Rays are stored in order, so the earlier rays are stored before the ray of this request.
     failed = await me.call("get_version", game_id=game_id, version_id=str(uuid4()))
     await whole(me, failed.headers["x-ray-id"], 2)
-    kept = [one for one in fine if await perf(me, one.headers["x-ray-id"])]
-    assert len(kept) < len(fine) / 2
+    sampled = [one for one in fine if await perf(me, one.headers["x-ray-id"])]
+    assert len(sampled) < len(fine) / 2
 
 
 async def test_ray_needs_a_token_that_covers_its_request(

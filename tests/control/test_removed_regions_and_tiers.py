@@ -180,9 +180,9 @@ async def test_idle_lobbies_of_a_removed_region_end(operator: Operator) -> None:
                 record = await game.over(lobby_id)
                 assert record.get("failure") is None, str(record)
     assert await ids_of_listed(affected) == set()
-    [left] = await ids_of_listed(other)
+    [remaining_id] = await ids_of_listed(other)
     placement = await other.find_lobby("duel", prevent_auto_create_lobby=True)
-    assert placement["lobby"]["lobby_id"] == left
+    assert placement["lobby"]["lobby_id"] == remaining_id
 
 
 @with_tiers

@@ -43,8 +43,8 @@ def pass_time(developer: Developer, seconds: float) -> None:
 async def kept_bytes(records: Records, upload_id: str) -> int:
     async with records.database.read() as tx:
         rows = await tx.all(select(idempotent_answers.c.answer))
-    (kept,) = [row.answer for row in rows if upload_id.encode() in row.answer]
-    return len(kept)
+    (stored_response,) = [row.answer for row in rows if upload_id.encode() in row.answer]
+    return len(stored_response)
 
 
 async def test_site_of_10000_files_is_stored_small_and_replayed(

@@ -83,9 +83,9 @@ async def test_invalid_archive_or_digest_leaves_nothing(s3: S3Server, owner: Dev
     content = tar()
     wrong = hashlib.sha256(b"another").hexdigest()
     images: tuple[dict[str, Any], ...] = ({}, {"sha256": wrong})
-    for sent, image in zip((b"x" * len(content), content), images, strict=True):
+    for uploaded, image in zip((b"x" * len(content), content), images, strict=True):
         created = await prepared(owner, content, image=image)
-        assert (await put(created["image_presigned_request"], sent)).status_code == 200
+        assert (await put(created["image_presigned_request"], uploaded)).status_code == 200
         code = await owner.code("complete_upload", upload_id=created["upload_id"])
         assert code == "VALIDATION_FAILED"
         assert names(s3, f"kept/{created['upload_id']}") == []
@@ -116,8 +116,8 @@ class ShownSite:
 
     async def get(self, path: str, **headers: str) -> httpx.Response:
         url = f"/{self.name}/prod/{path}"
-        sent = {one.replace("_", "-"): text for one, text in headers.items()}
-        return await self.browser.get(url, headers=sent)
+        request_headers = {one.replace("_", "-"): text for one, text in headers.items()}
+        return await self.browser.get(url, headers=request_headers)
 
 
 async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.AsyncClient) -> None:

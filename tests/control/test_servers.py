@@ -229,14 +229,14 @@ async def test_followed_log_loses_no_line(back: Servers) -> None:
     build_id = await back.build(archive)
     created = await back.running(runtime={"build": build_id})
     first = await back.lines(created["id"])
-    seen, index = first["lines"], first["watch"]["index"]
-    while not seen or seen[-1] != "2499":
+    lines, index = first["lines"], first["watch"]["index"]
+    while not lines or lines[-1] != "2499":
         page = await back.lines(created["id"], watch_index=index)
         assert len(page["lines"]) == len(page["timestamps"]) <= 1_000
-        seen += page["lines"]
+        lines += page["lines"]
         index = page["watch"]["index"]
-    begin = int(seen[0])
-    assert seen == [str(number) for number in range(begin, 2500)]
+    begin = int(lines[0])
+    assert lines == [str(number) for number in range(begin, 2500)]
     newest = await back.lines(created["id"])
     assert newest["lines"] == [str(number) for number in range(1500, 2500)]
     assert (await back.lines(created["id"], "std_err"))["lines"] == []

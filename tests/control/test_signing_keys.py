@@ -38,7 +38,7 @@ async def test_signatures_survive_rotation_and_restart(developer: Developer) -> 
     logo = await developer.good("prepare_logo", **of_logo)
     assert (await put(logo["presigned_request"], picture)).status_code == 200
     await developer.good("complete_logo", **target, upload_id=logo["upload_id"])
-    shown = (await developer.good("get_game", **target))["game"]["logo_url"]
+    logo_url = (await developer.good("get_game", **target))["game"]["logo_url"]
     link = (await developer.client.call("prepare_device_link", {})).body["device_link_token"]
     key = uuid4().hex
     version = {**target, "display_name": "2.0.0", "config": {}}
@@ -47,9 +47,9 @@ async def test_signatures_survive_rotation_and_restart(developer: Developer) -> 
     reported_keys = await json_output(full_service.data_dir, "keys", "rotate")
     assert reported_keys["control"] == {"current_key": 2, "kept_keys": [1], "dropped_keys": []}
     after = (await developer.good("get_game", **target))["game"]["logo_url"]
-    assert after != shown
+    assert after != logo_url
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        for url in (shown, after):
+        for url in (logo_url, after):
             assert (await client.get(url)).content == picture
     assert (await put(build["image_presigned_request"], tar())).status_code == 200
     assert await developer.good("complete_device_link", device_link_token=link, **target) == {}
@@ -60,7 +60,7 @@ async def test_signatures_survive_rotation_and_restart(developer: Developer) -> 
     assert again["cloud_token"] == device["cloud_token"]
     assert await developer.good("create_version", key, **version) == first
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        assert (await client.get(shown)).content == picture
+        assert (await client.get(logo_url)).content == picture
 
 
 def file_of(folder: Path) -> Any:

@@ -98,8 +98,8 @@ async def test_device_link_survives_a_deadlock(database: Database, tmp_path: Pat
     await repeat_until_other_is_aborted(deadlock, requests)
     answer = await requests[-1]
     async with database.read() as tx:
-        kept = {row.device_link_id for row in await tx.all(select(device_links))}
-    assert kept == {answer.device_link_id}
+        link_ids = {row.device_link_id for row in await tx.all(select(device_links))}
+    assert link_ids == {answer.device_link_id}
 
 
 async def test_member_change_survives_a_deadlock(owner: Developer, records: Records) -> None:

@@ -55,10 +55,10 @@ async def test_no_archive_is_read_in_the_server_process(monkeypatch: pytest.Monk
     monkeypatch.setattr(zlib, "decompressobj", not_in_this_process)
     for module in (archive_reader, build_unpacking):
         monkeypatch.setattr(module, "read_archive", not_in_this_process)
-    seen = list[int]()
-    digest = await UploadedFile(content, lambda: seen.extend(workers())).check()
+    pids = list[int]()
+    digest = await UploadedFile(content, lambda: pids.extend(workers())).check()
     assert digest == hashlib.sha256(content).digest()
-    assert len(seen) == 1
+    assert len(pids) == 1
     with pytest.raises(ServiceError) as refused:
         await UploadedFile(packed(tar({"/x": b""}), "gzip")).check()
     assert [problem.path for problem in refused.value.errors] == [("image_file", "not-allowed")]

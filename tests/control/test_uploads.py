@@ -178,13 +178,13 @@ async def test_interrupted_completion_can_be_repeated(
             await waiting
         if is_restarted:
             await builds.restart()
-    kept = file_key(created.upload_id, "server.tar").rpartition("/")[2]
-    assert builds.objects_left() == [kept]
+    stored_name = file_key(created.upload_id, "server.tar").rpartition("/")[2]
+    assert builds.objects_left() == [stored_name]
     assert await builds.listed() == {created.build_id: False}
     go_on.set()
     assert await builds.complete(created) == "OK"
     assert await builds.listed() == {created.build_id: True}
-    assert builds.objects_left() == [kept]
+    assert builds.objects_left() == [stored_name]
     assert await builds.complete(created) == "UPLOAD_ALREADY_COMPLETE"
 
 
@@ -199,17 +199,17 @@ async def test_refused_upload_can_be_repeated(builds: BuildUploads) -> None:
 
 @each_database
 async def test_incomplete_upload_is_removed_after_a_day(builds: BuildUploads) -> None:
-    kept, uploaded, empty = [await builds.prepare() for _ in range(3)]
-    builds.upload(kept)
+    completed, uploaded, empty = [await builds.prepare() for _ in range(3)]
+    builds.upload(completed)
     builds.upload(uploaded)
-    assert await builds.complete(kept) == "OK"
+    assert await builds.complete(completed) == "OK"
     builds.now_ms += ABANDONED_AFTER_MS
     assert await builds.uploading.remove_abandoned() == 0
     later = await builds.prepare()
     builds.now_ms += 1
     assert await builds.uploading.remove_abandoned() == 2
-    assert await builds.listed() == {kept.build_id: True, later.build_id: False}
-    assert builds.objects_left() == [file_key(kept.upload_id, "server.tar").rpartition("/")[2]]
+    assert await builds.listed() == {completed.build_id: True, later.build_id: False}
+    assert builds.objects_left() == [file_key(completed.upload_id, "server.tar").rpartition("/")[2]]
     for upload in (uploaded, empty):
         assert await builds.complete(upload) == "UPLOAD_NOT_FOUND"
 

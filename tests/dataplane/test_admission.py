@@ -113,7 +113,7 @@ async def test_find_uses_the_version_after_a_change_during_verification(
     go.set()
     answer = await finding
     assert answer.lobby.lobby_id == fresh.lobby_id
-    assert [seen.path for seen in game.seen] == ["/old", "/new"]
+    assert [request.path for request in game.seen] == ["/old", "/new"]
 
 
 async def test_captcha_is_not_repeated_after_a_change(
@@ -151,7 +151,7 @@ async def test_lobby_keeps_the_verification_of_its_version(
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
     fresh = await scene.attach()
     await scene.join(fresh.lobby_id)
-    assert [seen.path for seen in game.seen] == ["/old"]
+    assert [request.path for request in game.seen] == ["/old"]
 
 
 async def test_verification_stops_at_the_caller_deadline(
@@ -245,7 +245,7 @@ async def test_no_admission_without_rules(scene: AdmissionScene) -> None:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Engine]:
+async def running_engine(folder: Path) -> AsyncIterator[Engine]:
     for name in ("journal", "keys"):
         (folder / name).mkdir(exist_ok=True)
     ring = keyring.load_or_create(folder / "keys")
@@ -257,7 +257,10 @@ async def opened(folder: Path) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def durable_scene(folder: Path, provider: ThirdPartyServer) -> AsyncIterator[AdmissionScene]:
-    async with opened(folder) as engine, admission_scene(engine, captcha_a=provider.url()) as scene:
+    async with (
+        running_engine(folder) as engine,
+        admission_scene(engine, captcha_a=provider.url()) as scene,
+    ):
         endpoints = scene.entrance._captcha._endpoints
         scene.entrance._captcha = CaptchaCheck(scene.to_providers, engine.player_records, endpoints)
         scene.ask(RULE)

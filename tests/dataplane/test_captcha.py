@@ -72,12 +72,12 @@ async def test_valid_captcha_response_is_verified_with_a_form(
     scene.ask(RULE)
     answer = await scene.join(lobby.lobby_id, captcha=proof("a&b=ü"))
     await scene.connected(lobby.lobby_id, answer.player.token)
-    [seen] = provider.seen
-    assert (seen.method, seen.path) == ("POST", "/a")
-    assert seen.headers["Content-Type"] == "application/x-www-form-urlencoded"
-    assert seen.headers["traceparent"].startswith("00-" + "0" * 32)
-    sent = {"secret": "secret-a", "response": "a&b=ü", "remoteip": "10.0.0.1"}
-    assert form(provider) == {**sent, "sitekey": "site-a"}
+    [request] = provider.seen
+    assert (request.method, request.path) == ("POST", "/a")
+    assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
+    assert request.headers["traceparent"].startswith("00-" + "0" * 32)
+    expected_form = {"secret": "secret-a", "response": "a&b=ü", "remoteip": "10.0.0.1"}
+    assert form(provider) == {**expected_form, "sitekey": "site-a"}
 
 
 async def test_providers_of_the_rule(scene: AdmissionScene, provider: ThirdPartyServer) -> None:
@@ -93,7 +93,7 @@ async def test_providers_of_the_rule(scene: AdmissionScene, provider: ThirdParty
     assert error.metadata["provider"] == "captcha_a"
     await scene.find("tagged", captcha=proof(provider="captcha_b"))
     await scene.find("tagged", scene.client(2), captcha=proof())
-    assert [seen.path for seen in provider.seen] == ["/b", "/a"]
+    assert [request.path for request in provider.seen] == ["/b", "/a"]
     assert form(provider, 0) == {"secret": "secret-b", "response": "human", "remoteip": "10.0.0.1"}
     scene.ask({**RULE, "captcha_a": None, "captcha_b": B})
     error = await expect_error(scene.find("tagged", scene.client(3)))

@@ -93,9 +93,9 @@ async def test_live_events_long_poll(scene: MatchmakerScene, readers: Readers) -
     await scene.find("tagged", party_size=2, event_channels=[MINA])
     changes = await readers.topics.changes_after(parked.run, parked.sequence, 0)
     assert set(parked.topics) <= {change.topic for change in changes.topics}
-    received = await readers.read(MINA, empty.watch.index)
-    assert len(received.events) == 1
-    assert isinstance(await readers.ask(MINA, received.watch.index), WaitForChange)
+    events = await readers.read(MINA, empty.watch.index)
+    assert len(events.events) == 1
+    assert isinstance(await readers.ask(MINA, events.watch.index), WaitForChange)
 
 
 async def test_party_waits_for_a_starting_lobby(scene: MatchmakerScene, readers: Readers) -> None:
@@ -107,8 +107,8 @@ async def test_party_waits_for_a_starting_lobby(scene: MatchmakerScene, readers:
     assert not before.events
     await scene.fleet.ready(matchmaker_pb2.LobbyReadyRequest(), scene.server(lobby_id))
     placement = await finding
-    received = await readers.read(MINA, before.watch.index)
-    assert received.events[0].kind.matchmaker_lobby_join.player == placement.players[1]
+    events = await readers.read(MINA, before.watch.index)
+    assert events.events[0].kind.matchmaker_lobby_join.player == placement.players[1]
 
 
 async def test_expired_long_poll_returns_current_events(readers: Readers) -> None:

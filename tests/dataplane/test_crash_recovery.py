@@ -29,11 +29,11 @@ def test_channel_token_survives_a_kill(make_service: MakeService) -> None:
     [join] = _live(service)
     assert join["player"] == response.json()["players"][1]
     assert join["ports"] == response.json()["ports"]
-    received = service.good("GET", "/events/live", None, SECRET)
+    events = service.good("GET", "/events/live", None, SECRET)
     service.kill()
     service.start()
     again = service.good("GET", "/events/live", None, SECRET)
-    assert again["events"] == received["events"]
+    assert again["events"] == events["events"]
     connected = service.connected(lobby_token, join["player"]["token"])
     assert connected.status_code == 200, connected.text
 

@@ -119,7 +119,7 @@ async def machine(engine: Engine) -> Machine:
     return Machine(engine)
 
 
-def shown(port: lobby_pb2.Port) -> tuple[Any, ...]:
+def port_fields(port: lobby_pb2.Port) -> tuple[Any, ...]:
     span = (port.port_range.min, port.port_range.max) if port.HasField("port_range") else None
     host = port.host if port.HasField("host") else None
     number = port.port if port.HasField("port") else None
@@ -127,7 +127,7 @@ def shown(port: lobby_pb2.Port) -> tuple[Any, ...]:
 
 
 def shown_ports(answer: Any) -> dict[str, tuple[Any, ...]]:
-    return {name: shown(port) for name, port in answer.ports.items()}
+    return {name: port_fields(port) for name, port in answer.ports.items()}
 
 
 async def test_mock_find_returns_the_machine_of_the_developer(machine: Machine) -> None:

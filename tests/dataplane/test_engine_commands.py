@@ -73,10 +73,10 @@ class Scene:
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    opened = Scene()
-    yield opened
-    opened.waiting.stop()
-    opened.journal.close()
+    scene = Scene()
+    yield scene
+    scene.waiting.stop()
+    scene.journal.close()
 
 
 async def _turns() -> None:
@@ -141,8 +141,8 @@ async def test_ended_hold_resolves_all_waiters(scene: Scene) -> None:
     tasks = [scene.hold(7), scene.hold(7), scene.hold(8)]
     await _turns()
     scene.journal.advance(1, Ended(7, "placed"), Ended(9, "without a waiter"))
-    received = await asyncio.wait_for(asyncio.gather(*tasks[:2]), PATIENCE_S)
-    assert [one.outcome for one in received] == ["placed", "placed"]
+    results = await asyncio.wait_for(asyncio.gather(*tasks[:2]), PATIENCE_S)
+    assert [one.outcome for one in results] == ["placed", "placed"]
     assert not tasks[2].done()
     assert scene.journal.released == []
     tasks[2].cancel()
@@ -203,17 +203,17 @@ Restart = Callable[[], Awaitable[Engine]]
 @pytest.fixture
 async def restart(tmp_path: Path) -> AsyncIterator[Restart]:
     ring = keyring.load_or_create(tmp_path)
-    opened: list[Engine] = []
+    engines: list[Engine] = []
 
     async def reopen() -> Engine:
-        if opened:
-            await opened[-1].close()
-        opened.append(open_engine(tmp_path / "journal", ring, EngineLimits(segment_bytes=1 << 20)))
-        opened[-1].start()
-        return opened[-1]
+        if engines:
+            await engines[-1].close()
+        engines.append(open_engine(tmp_path / "journal", ring, EngineLimits(segment_bytes=1 << 20)))
+        engines[-1].start()
+        return engines[-1]
 
     yield reopen
-    await opened[-1].close()
+    await engines[-1].close()
 
 
 async def test_channel_token_survives_a_restart(restart: Restart) -> None:
@@ -225,13 +225,13 @@ async def test_channel_token_survives_a_restart(restart: Restart) -> None:
     before_ms = time.time_ns() // 1_000_000
     placed = await join(engine, lobby, mina)
     after_ms = time.time_ns() // 1_000_000
-    [sent] = await engine.player_records.channel_events(mina, None)
-    assert (sent.lobby, sent.token) == (lobby, placed.tokens[1])
-    assert before_ms <= sent.ts_ms <= after_ms
+    [event] = await engine.player_records.channel_events(mina, None)
+    assert (event.lobby, event.token) == (lobby, placed.tokens[1])
+    assert before_ms <= event.ts_ms <= after_ms
     assert heard == [mina]
     again = await restart()
     assert again.player_records.channel(MINA) == mina
-    assert await again.player_records.channel_events(mina, None) == [sent]
+    assert await again.player_records.channel_events(mina, None) == [event]
 
 
 async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
@@ -246,8 +246,8 @@ async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
     assert await engine.player_records.channel_events(mina, None) == []
     await engine.ready(lobby, None)
     placed = await joining
-    [sent] = await engine.player_records.channel_events(mina, None)
-    assert sent.token == placed.tokens[1]
+    [event] = await engine.player_records.channel_events(mina, None)
+    assert event.token == placed.tokens[1]
     assert heard == [mina]
 
 

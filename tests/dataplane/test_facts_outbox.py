@@ -211,8 +211,8 @@ async def test_missing_lobby_is_reported_after_its_end_is_durable(scene: Matchma
     assert last > before.last
     assert len((await facts.lobbies(request)).lobbies) == 0
     assert engine.status().durable >= last
-    received = await facts.read(pb.ReadRequest(acknowledged_lsn=before.durable))
-    assert kinds(received.facts) == ["ended"]
+    response = await facts.read(pb.ReadRequest(acknowledged_lsn=before.durable))
+    assert kinds(response.facts) == ["ended"]
 
 
 async def test_cancelled_read_leaves_no_waiter(engine: Engine) -> None:
@@ -326,15 +326,15 @@ async def test_slot_counts_of_live_lobbies(scene: MatchmakerScene, reader: Reade
 @pytest.mark.full
 def test_facts_survive_a_kill(service: Service) -> None:
     first, _ = service.attach()
-    received = asyncio.run(_read(service))
-    assert kinds(received.facts) == ["made", "ready"]
-    asyncio.run(_read(service, received))
+    response = asyncio.run(_read(service))
+    assert kinds(response.facts) == ["made", "ready"]
+    asyncio.run(_read(service, response))
     second, token = service.attach(is_ready=False)
     service.kill()
     service.start()
     again = asyncio.run(_read(service))
     assert [(fact.lobby_id, kinds([fact])) for fact in again.facts] == [(second, ["made"])]
-    assert (again.stream, again.lost) == (received.stream, 0)
+    assert (again.stream, again.lost) == (response.stream, 0)
     # A later acknowledgement may be lost in the kill.
     service.good("POST", "/matchmaker/lobbies/ready", {}, token)
     service.kill()
@@ -344,9 +344,9 @@ def test_facts_survive_a_kill(service: Service) -> None:
     assert first not in {fact.lobby_id for fact in (*again.facts, *after.facts)}
 
 
-async def _read(service: Service, received: pb.ReadResponse | None = None) -> pb.ReadResponse:
+async def _read(service: Service, response: pb.ReadResponse | None = None) -> pb.ReadResponse:
     async with InternalClient(service.data_dir / "admin.sock") as client:
         reader = Reader(client)
-        if received is not None:
-            reader.stream, reader.lsn = received.stream, received.facts[-1].lsn
+        if response is not None:
+            reader.stream, reader.lsn = response.stream, response.facts[-1].lsn
         return await reader.read()

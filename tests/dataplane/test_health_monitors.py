@@ -107,8 +107,8 @@ async def test_outage_is_logged_after_two_missed_polls() -> None:
             await missed.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    received = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
-    assert [event.partition(":")[0] for event in received] == [
+    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert [event.partition(":")[0] for event in events] == [
         "control plane is up",
         "control plane is down",
         "control plane is up",

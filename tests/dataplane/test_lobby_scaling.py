@@ -109,9 +109,9 @@ def test_plan_keeps_idle_lobbies_within_bounds(
 
 
 def test_plan_waits_for_the_earliest_grace_period() -> None:
-    left = replace(LEFT, empty_ms=GRACE_MS - 1)
+    lobby = replace(LEFT, empty_ms=GRACE_MS - 1)
     longer = replace(LEFT, lobby=b"b", empty_ms=20_000)
-    assert plan(Group(0, (left, longer)), 1, 1) == GroupPlan(start=1, recheck_ms=1)
+    assert plan(Group(0, (lobby, longer)), 1, 1) == GroupPlan(start=1, recheck_ms=1)
     closed = replace(LEFT, is_findable=False)
     recent = replace(LEFT, lobby=b"b", empty_ms=5, is_findable=False)
     expected = GroupPlan(start=1, stop=(closed,), recheck_ms=GRACE_MS - 5)
@@ -119,9 +119,9 @@ def test_plan_waits_for_the_earliest_grace_period() -> None:
 
 
 def test_empty_lobbies_of_previous_versions_stop() -> None:
-    left = replace(LEFT, empty_ms=0)
-    stopped = plan_group(Group(2, (left, ATTACHED)), None, "local", GRACE_MS)
-    assert stopped == GroupPlan(stop=(left,))
+    empty_lobby = replace(LEFT, empty_ms=0)
+    stopped = plan_group(Group(2, (empty_lobby, ATTACHED)), None, "local", GRACE_MS)
+    assert stopped == GroupPlan(stop=(empty_lobby,))
 
 
 def test_disabled_mode_starts_nothing() -> None:
@@ -134,12 +134,12 @@ def test_backoff_grows_and_resets() -> None:
     now = [100.0]
     pauses = CrashBackoff(lambda: now[0])
     assert pauses.remaining_s(KEY) == 0
-    seen = []
+    pauses_s = []
     for _ in range(9):
         pauses.record(KEY)
-        seen.append(pauses.remaining_s(KEY))
+        pauses_s.append(pauses.remaining_s(KEY))
         now[0] += pauses.remaining_s(KEY)
-    assert seen == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert pauses_s == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     now[0] += 60
     pauses.record(KEY)
     assert pauses.remaining_s(KEY) == 60, "a minute is not longer than a minute"
@@ -180,10 +180,10 @@ def switched(
         current_version_id=OTHER_VERSION_ID,
         **fields,
     )
-    kept = retain_versions(
+    retained = retain_versions(
         switched_configuration, index, lambda _: [raw_id(index.current_version_id), *live], now_ms
     )
-    switched_configuration.retained_versions.extend(kept.versions)
+    switched_configuration.retained_versions.extend(retained.versions)
     return switched_configuration
 
 
@@ -296,12 +296,12 @@ async def engine_that_waits(start_limit_ms: int, tmp_path: Path) -> AsyncIterato
     (tmp_path / "keys").mkdir()
     ring = keyring.load_or_create(tmp_path / "keys")
     limits = EngineLimits(segment_bytes=1 << 20, start_limit_ms=start_limit_ms)
-    opened = open_engine(tmp_path / "journal", ring, limits)
-    opened.start()
+    engine = open_engine(tmp_path / "journal", ring, limits)
+    engine.start()
     try:
-        yield opened
+        yield engine
     finally:
-        await opened.close()
+        await engine.close()
 
 
 async def all_over(engine: Engine, lobbies: list[str]) -> None:

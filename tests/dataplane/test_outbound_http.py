@@ -59,14 +59,14 @@ async def test_post_sends_headers_and_span(
 ) -> None:
     answer = await _post(outbound, server.url("/ask?a=b%20c"), 100)
     assert (answer.status, answer.body) == (200, b"{}")
-    [seen] = server.seen
-    assert (seen.method, seen.path, seen.body) == ("POST", "/ask?a=b%20c", b"{}")
-    assert seen.headers["X-Key"] == "one"
-    assert seen.headers["Host"] == f"127.0.0.1:{server.port}"
-    assert seen.headers["Accept-Encoding"] == "identity"
-    assert re.fullmatch(f"00-{RAY_ID}-[0-9a-f]{{16}}-01", seen.headers["traceparent"])
+    [request] = server.seen
+    assert (request.method, request.path, request.body) == ("POST", "/ask?a=b%20c", b"{}")
+    assert request.headers["X-Key"] == "one"
+    assert request.headers["Host"] == f"127.0.0.1:{server.port}"
+    assert request.headers["Accept-Encoding"] == "identity"
+    assert re.fullmatch(f"00-{RAY_ID}-[0-9a-f]{{16}}-01", request.headers["traceparent"])
     await _post(outbound, server.url())
-    assert server.seen[1].headers["traceparent"] != seen.headers["traceparent"]
+    assert server.seen[1].headers["traceparent"] != request.headers["traceparent"]
 
 
 async def test_connections_are_reused(
@@ -95,7 +95,7 @@ async def test_redirects_and_cookies_are_ignored(
     server.reply = reply
     for _ in range(2):
         assert (await _post(outbound, server.url(host="localhost"))).status == status
-    assert [seen.path for seen in server.seen] == ["/ask", "/ask"]
+    assert [request.path for request in server.seen] == ["/ask", "/ask"]
     assert "Cookie" not in server.seen[1].headers
 
 
@@ -212,20 +212,20 @@ async def test_slow_response_times_out(server: ThirdPartyServer) -> None:
 async def test_response_is_cut_at_the_limit(
     server: ThirdPartyServer, outbound: OutboundHttpClient
 ) -> None:
-    sent = 0
+    sent_bytes = 0
 
     async def reply(request: web.Request) -> web.StreamResponse:
-        nonlocal sent
+        nonlocal sent_bytes
         response = web.StreamResponse()
         await response.prepare(request)
         while True:
             await response.write(b"x" * 65_536)
-            sent += 65_536
+            sent_bytes += 65_536
 
     server.reply = reply
     assert await _reason(outbound, server.url(), 65_536) == "a response of more than 65536 bytes"
     assert (await _post(outbound, server.url())).status == 200
-    assert sent < 64 << 20
+    assert sent_bytes < 64 << 20
 
 
 async def test_compressed_response_is_not_expanded(

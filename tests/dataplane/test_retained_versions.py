@@ -29,7 +29,7 @@ from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfigur
 from pyservice.pb.hosting.v1.matchmaker_pb2 import AttachedPort, AttachLobbyRequest
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, configuration, version
 from tests.dataplane.matchmaker_scene import MODES, PORTS, MatchmakerScene
-from tests.dataplane.test_admission import opened
+from tests.dataplane.test_admission import running_engine
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +127,7 @@ def at(number: int, level: dict[str, Any] | None = None) -> dict[str, Any]:
 
 @pytest.fixture
 async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
-    async with opened(tmp_path) as engine:
+    async with running_engine(tmp_path) as engine:
         yield Plane(engine, tmp_path / "feed")
 
 

@@ -152,8 +152,8 @@ async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) 
 
 
 async def test_idle_lobbies_stay_within_their_bounds(engine: Engine) -> None:
-    kept = {**MODES["duel"], "idle_lobbies": {"min": 2, "max": 3}, "regions": {"north": {}}}
-    scene = RuntimeScene(engine, duel=kept)
+    mode = {**MODES["duel"], "idle_lobbies": {"min": 2, "max": 3}, "regions": {"north": {}}}
+    scene = RuntimeScene(engine, duel=mode)
     namespace = scene.client().namespace_id
     scene.lobby_scaler.namespace_changed(namespace)
     assert await scene.scale() == []

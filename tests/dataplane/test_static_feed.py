@@ -44,7 +44,7 @@ async def fed(source: StaticFeedScene) -> StaticFeedScene:
     return source
 
 
-def shown(source: StaticFeedScene) -> tuple[int, str]:
+def revision_and_name(source: StaticFeedScene) -> tuple[int, str]:
     stored = source.namespaces.configuration(RAW_ID)
     assert stored is not None
     return stored.revision, stored.display_name
@@ -96,7 +96,7 @@ async def test_reload_replaces_pending_messages(source: StaticFeedScene) -> None
         await source.static.wait_fed()
         source.away_for = 0
         await source.until(lambda: not source.static.problems)
-    assert shown(source) == (2, "Changed")
+    assert revision_and_name(source) == (2, "Changed")
 
 
 async def test_invalid_file_keeps_pending_messages(source: StaticFeedScene) -> None:
@@ -128,7 +128,7 @@ async def test_reload_applies_a_changed_file(source: StaticFeedScene) -> None:
     await source.static.wait_fed()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert shown(source)[1] == "Changed"
+    assert revision_and_name(source)[1] == "Changed"
 
 
 async def test_change_without_a_new_revision_is_reported(source: StaticFeedScene) -> None:
@@ -138,7 +138,7 @@ async def test_change_without_a_new_revision_is_reported(source: StaticFeedScene
     source.static.reload()
     [problem] = await source.feed()
     assert "revision 5 is not newer than the stored one (source 0, revision 5)" in problem
-    assert shown(source)[1] == "First"
+    assert revision_and_name(source)[1] == "First"
     source.write(document(revision=5, display_name="First"))
     source.static.reload()
     assert await source.feed() == ()
@@ -182,9 +182,9 @@ async def test_invalid_files_are_refused(
         source.write(document(**content))
     with pytest.raises(FeedDocumentError, match=problem):
         read_feed_file(source.path)
-    received = await source.feed()
-    assert len(received) >= 1
-    assert all(str(source.path) in line for line in received)
+    feed = await source.feed()
+    assert len(feed) >= 1
+    assert all(str(source.path) in line for line in feed)
 
 
 async def test_missing_file_is_reported(source: StaticFeedScene) -> None:
@@ -253,8 +253,8 @@ async def test_invalid_namespace_does_not_block_tokens_of_another(
     fed.write(other, document())
     await add_token(fed)
     assert fed.is_good(DIGEST)
-    [kept, changed] = json.loads(fed.path.read_text())["namespaces"]
-    assert kept == other
+    [unchanged, changed] = json.loads(fed.path.read_text())["namespaces"]
+    assert unchanged == other
     assert changed["revision"] == 2
     assert list(fed.namespaces.labels().values()) == ["arena/prod"]
 
@@ -359,7 +359,7 @@ async def test_added_token_applies_pending_changes_of_its_namespace(fed: StaticF
         assert fed.static.problems == ("arena/staging: is not applied yet: STORAGE_FULL",)
         fed.away_for = 0
         await fed.until(lambda: not fed.static.problems)
-    assert shown(fed) == (3, "Changed")
+    assert revision_and_name(fed) == (3, "Changed")
 
 
 async def test_camel_case_file_accepts_tokens(source: StaticFeedScene) -> None:

@@ -21,16 +21,16 @@ TOKEN_ID = bytes(range(16, 32))
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
-    opened = _open(tmp_path)
-    yield opened
-    await opened.close()
+    engine = _open(tmp_path)
+    yield engine
+    await engine.close()
 
 
 def _open(data_dir: Path) -> Engine:
     ring = keyring.load_or_create(data_dir)
-    opened = open_engine(data_dir / "journal", ring, EngineLimits(segment_bytes=1 << 20))
-    opened.start()
-    return opened
+    engine = open_engine(data_dir / "journal", ring, EngineLimits(segment_bytes=1 << 20))
+    engine.start()
+    return engine
 
 
 async def test_new_key_signs_and_old_signatures_stay_valid(engine: Engine, tmp_path: Path) -> None:

@@ -78,13 +78,13 @@ async def test_join_request_contains_lobby_and_state(
     data = b'{"ticket":  1e400, "who": "\\u00e9"}'
     caller = scene.client(user_agent="Game/1.0")
     await scene.join(attached.lobby_id, caller, verification_data=data, party_size=2)
-    [seen] = game.seen
-    assert (seen.method, seen.path) == ("POST", "/may-join?a=b")
-    assert seen.headers["Content-Type"] == "application/json"
-    assert seen.headers["X-Game-Key"] == "s3cret"
-    assert seen.headers["traceparent"].startswith("00-" + "0" * 32)
-    assert data in seen.body
-    assert state in seen.body
+    [request] = game.seen
+    assert (request.method, request.path) == ("POST", "/may-join?a=b")
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.headers["X-Game-Key"] == "s3cret"
+    assert request.headers["traceparent"].startswith("00-" + "0" * 32)
+    assert data in request.body
+    assert state in request.body
     body = request_body(game)
     assert body.pop("verification_data") is not None
     lobby = {
@@ -121,19 +121,19 @@ async def test_client_address(scene: AdmissionScene, game: ThirdPartyServer) -> 
     lobby = await scene.attach("tagged")
     scene.ask(tagged_join=game.url())
 
-    async def sent(caller: Caller, **fields: str) -> str | None:
+    async def client_address_of(caller: Caller, **fields: str) -> str | None:
         await scene.join(lobby.lobby_id, caller, **fields)
         address: str | None = request_body(game)["client"]["address"]
         return address
 
-    assert await sent(scene.back_end(), client_address="2001:db8::7") == "2001:db8::7"
-    assert await sent(scene.back_end()) is None
+    assert await client_address_of(scene.back_end(), client_address="2001:db8::7") == "2001:db8::7"
+    assert await client_address_of(scene.back_end()) is None
     whole = ip_address("2001:db8:1:2:3:4:5:6")
     caller = scene.client()
     caller.call = Call("0" * 32, whole.packed[:8])
-    assert await sent(caller) == "2001:db8:1:2::"
+    assert await client_address_of(caller) == "2001:db8:1:2::"
     caller.call.client = whole
-    assert await sent(caller) == str(whole)
+    assert await client_address_of(caller) == str(whole)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ async def test_response_status(
                 await work
             else:
                 assert (await expect_error(work)).code == code
-    assert {seen.path for seen in game.seen} == {"/ask"}
+    assert {request.path for request in game.seen} == {"/ask"}
     admitted = 0 if code else 2 * len(statuses)
     assert scene.places(lobby.lobby_id) == (0, admitted, 0, 0)
 
@@ -183,7 +183,7 @@ async def test_find_verifies_each_mode_once(scene: AdmissionScene, game: ThirdPa
     game.answers(403)
     answer = await scene.matchmaker.find(request, scene.client())
     assert answer.lobby.lobby_id == tagged.lobby_id
-    assert [seen.path for seen in game.seen] == ["/duel"]
+    assert [call.path for call in game.seen] == ["/duel"]
     scene.ask(duel_find=game.url("/duel"), tagged_find=game.url("/tagged"))
     game.seen.clear()
 
@@ -193,7 +193,7 @@ async def test_find_verifies_each_mode_once(scene: AdmissionScene, game: ThirdPa
     game.reply = only_duel
     answer = await scene.matchmaker.find(request, scene.client())
     assert answer.lobby.lobby_id == duel.lobby_id
-    assert sorted(seen.path for seen in game.seen) == ["/duel", "/tagged"]
+    assert sorted(call.path for call in game.seen) == ["/duel", "/tagged"]
     game.answers(400)
     error = await expect_error(scene.matchmaker.find(request, scene.client()))
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
@@ -230,7 +230,7 @@ async def test_unavailable_modes_are_not_verified(
     scene.ask(duel_find=game.url("/duel"), tagged_find=game.url("/tagged"))
     request = pb.FindLobbyRequest(game_modes=["duel", "tagged"], tags={"a": "b"})
     await scene.matchmaker.find(request, scene.client())
-    assert [seen.path for seen in game.seen] == ["/tagged"]
+    assert [call.path for call in game.seen] == ["/tagged"]
 
 
 async def test_impossible_join_is_not_verified(
@@ -311,11 +311,11 @@ async def test_create_is_verified_before_the_lobby_exists(
         say_yes.set()
         lobby = await made_lobby(runtime_scene, creating)
     assert lobby.spec.lobby_config == CONFIG
-    [seen] = game.seen
-    assert (seen.method, seen.path) == ("POST", "/may-make")
-    assert CONFIG in seen.body
-    assert data in seen.body
-    request_body = json.loads(seen.body)
+    [call] = game.seen
+    assert (call.method, call.path) == ("POST", "/may-make")
+    assert CONFIG in call.body
+    assert data in call.body
+    request_body = json.loads(call.body)
     assert request_body.pop("verification_data") is not None
     assert request_body == {
         "game": game_section("duel", config=json.loads(CONFIG), tags={"map": "sea"}, max_players=1),
@@ -339,7 +339,7 @@ async def test_denied_create_creates_nothing(
     game.answers(status)
     assert (await expect_error(runtime_scene.create(lobby_config=CONFIG))).code == code
     assert (await runtime_scene.desired_lobbies()).lobbies == []
-    assert [json.loads(seen.body)["kind"] for seen in game.seen] == ["create"]
+    assert [json.loads(request.body)["kind"] for request in game.seen] == ["create"]
 
 
 async def test_disabled_create_is_not_verified(

@@ -30,8 +30,8 @@ HALF = 5 * 900 * KIB
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
-    async with open_servers(tmp_path, settings=BUDGET) as opened:
-        yield opened
+    async with open_servers(tmp_path, settings=BUDGET) as servers:
+        yield servers
 
 
 Client = Callable[..., Awaitable[HttpConnection]]
@@ -41,14 +41,14 @@ Client = Callable[..., Awaitable[HttpConnection]]
 async def client(servers: Servers) -> AsyncIterator[Client]:
     async with AsyncExitStack() as stack:
 
-        async def opened(number: int = 1) -> HttpConnection:
+        async def connect(number: int = 1) -> HttpConnection:
             local = (f"127.0.0.{number}", 0)
             streams = await asyncio.open_connection(*servers.http.address, local_addr=local)
             connection = HttpConnection(*streams)
             stack.push_async_callback(cut, connection)
             return connection
 
-        yield opened
+        yield connect
 
 
 async def cut(connection: HttpConnection) -> None:
@@ -60,9 +60,9 @@ def body_bytes(servers: Servers) -> int:
     return servers.metrics.http.body_bytes
 
 
-async def begin(connection: HttpConnection, sent: int, of: int) -> None:
+async def begin(connection: HttpConnection, sent_bytes: int, of: int) -> None:
     connection.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(of)})
-    connection.writer.write(b" " * sent)
+    connection.writer.write(b" " * sent_bytes)
     await connection.writer.drain()
 
 
@@ -204,10 +204,10 @@ def chunked(*rest: bytes) -> bytes:
     return f"{head}transfer-encoding: chunked\r\n\r\n".encode() + body + b"".join(rest)
 
 
-def sized(size: int, sent: int, *fields: str) -> bytes:
+def sized(size: int, sent_bytes: int, *fields: str) -> bytes:
     head = f"POST {VALIDATE} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer cloud_a\r\n"
     lines = "".join(f"{field}\r\n" for field in fields)
-    return f"{head}{lines}content-length: {size}\r\n\r\n".encode() + b" " * sent
+    return f"{head}{lines}content-length: {size}\r\n\r\n".encode() + b" " * sent_bytes
 
 
 HOSTILE = {

@@ -120,13 +120,13 @@ async def test_slow_reader_gets_the_whole_response(
         line.setblocking(False)
         await loop.sock_connect(line, address[:2])
         await loop.sock_sendall(line, head.encode())
-        received, began = b"", loop.time()
-        while not received.endswith(b'x"'):
+        content, began = b"", loop.time()
+        while not content.endswith(b'x"'):
             await asyncio.sleep(0.02)
             piece = await loop.sock_recv(line, 8192)
-            assert piece, f"cut off after {len(received)} bytes"
-            received += piece
-        assert received.partition(b"\r\n\r\n")[2] == service.state
+            assert piece, f"cut off after {len(content)} bytes"
+            content += piece
+        assert content.partition(b"\r\n\r\n")[2] == service.state
         assert loop.time() - began > 3 * FAIR.receive_timeout_ms / 1000
 
 

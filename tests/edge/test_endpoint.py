@@ -75,8 +75,8 @@ def service() -> SlowService:
 @pytest.fixture(params=APIS)
 async def api(request: pytest.FixtureRequest, service: SlowService) -> AsyncIterator[Api]:
     limits = Limits(client=Rate(0, 1), control=Rate(0.001, 2))
-    async with open_api(request.param, service, limits=limits) as opened:
-        yield opened
+    async with open_api(request.param, service, limits=limits) as api:
+        yield api
 
 
 async def test_slow_token_check_does_not_block_others(api: Api, service: SlowService) -> None:

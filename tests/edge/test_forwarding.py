@@ -45,8 +45,8 @@ NAME = b'{"display_name":"a"}'
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
-    async with open_servers(tmp_path) as opened:
-        yield opened
+    async with open_servers(tmp_path) as servers:
+        yield servers
 
 
 async def ask(

@@ -35,9 +35,9 @@ async def connection(
 ) -> AsyncIterator[HttpConnection]:
     async with open_api(str(request.param), service) as api:
         assert isinstance(api, HttpApi)
-        opened = await HttpConnection.open(api.address)
-        yield opened
-        await opened.close()
+        connection = await HttpConnection.open(api.address)
+        yield connection
+        await connection.close()
 
 
 def posted(*lines: bytes, version: bytes = b"1.1") -> bytes:

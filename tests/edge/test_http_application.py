@@ -38,9 +38,9 @@ async def connection(kind: str, service: SmallService) -> AsyncIterator[HttpConn
     settings = TransportSettings(cors_origins=(CONSOLE,), body_limit_bytes=1000)
     async with open_api(kind, service, settings) as api:
         assert isinstance(api, HttpApi)
-        opened = await HttpConnection.open(api.address)
-        yield opened
-        await opened.close()
+        connection = await HttpConnection.open(api.address)
+        yield connection
+        await connection.close()
 
 
 async def test_response_is_json_with_its_length(connection: HttpConnection) -> None:

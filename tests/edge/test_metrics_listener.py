@@ -23,9 +23,9 @@ def conditions() -> dict[str, str | None]:
 async def connection(conditions: dict[str, str | None]) -> AsyncIterator[HttpConnection]:
     probes = create_probes(lambda: conditions, RequestMetrics(), lambda: NATIVE)
     async with open_asgi(probes) as api:
-        opened = await HttpConnection.open(api.address)
-        yield opened
-        await opened.close()
+        connection = await HttpConnection.open(api.address)
+        yield connection
+        await connection.close()
 
 
 async def test_liveness_is_ok_while_the_process_responds(connection: HttpConnection) -> None:

@@ -172,14 +172,14 @@ def test_example_matches_its_schema(document: dict[str, Any], slug: str) -> None
 
 
 def test_parameter_examples_match_their_schemas(document: dict[str, Any]) -> None:
-    shown = [
+    examples = [
         (slug, parameter)
         for slug, operation in operations(document).items()
         for parameter in operation["parameters"]
         if "example" in parameter
     ]
-    assert shown
-    for slug, parameter in shown:
+    assert examples
+    for slug, parameter in examples:
         assert jsonschema_rs.is_valid(parameter["schema"], parameter["example"]), slug
 
 

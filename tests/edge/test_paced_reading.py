@@ -44,12 +44,12 @@ SHORTEST = b"GET / HTTP/1.1\r\nhost:\r\n\r\n"
 async def test_pipelining_client_does_not_block_others(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns, opened = 0, dict[int, int]()
+    turns, turns_of_openings = 0, dict[int, int]()
     is_over = False
     open_one = HttpApplication.open
 
     def count(edge: HttpApplication, request: Request) -> Any:
-        opened[turns] = opened.get(turns, 0) + 1
+        turns_of_openings[turns] = turns_of_openings.get(turns, 0) + 1
         return open_one(edge, request)
 
     async def take_turns() -> None:
@@ -66,8 +66,8 @@ async def test_pipelining_client_does_not_block_others(
         assert (await connection.read()).status == 404
     is_over = True
     await ticking
-    assert sum(opened.values()) == 3000
-    assert max(opened.values()) <= 250
+    assert sum(turns_of_openings.values()) == 3000
+    assert max(turns_of_openings.values()) <= 250
 
 
 async def test_requests_pipelined_behind_a_waiting_one_stay_unparsed(
@@ -218,11 +218,11 @@ async def test_endless_head_stores_at_most_128_fields(connect: Connect) -> None:
 
 async def come_to_rest(transport: asyncio.Transport) -> None:
     """Waits until the kernel's buffers of an unread connection are full."""
-    left, idle_rounds = -1, 0
+    buffered_bytes, idle_rounds = -1, 0
     while idle_rounds < 20:
         await asyncio.sleep(0.01)
-        before, left = left, transport.get_write_buffer_size()
-        idle_rounds = idle_rounds + 1 if left == before else 0
+        before, buffered_bytes = buffered_bytes, transport.get_write_buffer_size()
+        idle_rounds = idle_rounds + 1 if buffered_bytes == before else 0
 
 
 @pytest.mark.full
@@ -258,10 +258,10 @@ async def test_rejected_client_with_a_full_buffer_is_disconnected(
             await loop.sock_sendall(slow, b"BAD\r\n\r\n")
             while not pauses:
                 await asyncio.sleep(0.01)
-            received = b""
+            content = b""
             while piece := await loop.sock_recv(slow, 1 << 20):
-                received = received[-4000:] + piece
-            assert b"HEADER_INVALID" in received
+                content = content[-4000:] + piece
+            assert b"HEADER_INVALID" in content
             # The client keeps its side open, so only the timeout closes the connection.
             while api.server._connections:
                 await asyncio.sleep(0.01)

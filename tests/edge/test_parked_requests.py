@@ -41,8 +41,8 @@ UNLIMITED = Limits(control=Rate(0, 1))
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
-    async with open_servers(tmp_path, limits=UNLIMITED) as opened:
-        yield opened
+    async with open_servers(tmp_path, limits=UNLIMITED) as servers:
+        yield servers
 
 
 async def test_watch_waits_for_a_change_and_returns_it(servers: Servers) -> None:
@@ -120,13 +120,13 @@ async def test_equal_requests_that_fail_have_separate_ray_ids(servers: Servers) 
 async def test_requests_with_different_tokens_are_read_separately(servers: Servers) -> None:
     watching = await watch_many(servers, await read_index(servers), MANY, tokens=True)
     servers.control.revoked.add("7")
-    reads, seen = servers.control.reads, len(servers.control.calls)
+    reads, calls_before = servers.control.reads, len(servers.control.calls)
     servers.control.pay(GROUP, "now")
     responses = [await asyncio.wait_for(one.read(), PATIENCE_S) for one in watching]
     statuses = [response.status for response in responses]
     assert statuses == [200] * 6 + [401] + [200] * (MANY - 7)
     assert servers.control.reads == reads + MANY - 1
-    tokens = {call.authorization for call in servers.control.calls[seen:]}
+    tokens = {call.authorization for call in servers.control.calls[calls_before:]}
     assert tokens == {f"Bearer {number}" for number in range(1, MANY + 1)}
     await close_all(watching)
 

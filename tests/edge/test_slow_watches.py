@@ -44,8 +44,8 @@ def control() -> SlowRecords:
 
 @pytest.fixture
 async def servers(tmp_path: Path, control: SlowRecords) -> AsyncIterator[Servers]:
-    async with open_servers(tmp_path, control, limits=UNLIMITED) as opened:
-        yield opened
+    async with open_servers(tmp_path, control, limits=UNLIMITED) as servers:
+        yield servers
 
 
 async def watch_both(servers: Servers) -> list[HttpConnection]:

@@ -158,19 +158,19 @@ async def test_response_may_arrive_byte_by_byte_chunked_and_after_continue(tmp_p
 
 
 async def test_second_response_to_one_request_is_discarded(tmp_path: Path) -> None:
-    seen = []
+    requests = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError):
             while True:
-                seen.append(await reader.readuntil(b"\r\n\r\n"))
+                requests.append(await reader.readuntil(b"\r\n\r\n"))
                 writer.write(OK + OK.replace(b"{}", b"no"))
                 await writer.drain()
 
     async with broken(tmp_path, serve) as api:
         for _ in range(10):
             assert (await say_to(api, "GET", BILLING)).body == b"{}"
-    assert len(seen) >= 10
+    assert len(requests) >= 10
 
 
 async def test_closed_idle_connection_fails_no_request(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ UNLIMITED = Limits(control=Rate(0, 1))
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
-    async with open_servers(tmp_path, limits=UNLIMITED) as opened:
-        yield opened
+    async with open_servers(tmp_path, limits=UNLIMITED) as servers:
+        yield servers
 
 
 class LargeAnswers(SmallControl):

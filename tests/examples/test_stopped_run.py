@@ -60,11 +60,11 @@ def test_next_run_ends_leftovers_of_a_killed_run(start_run: StartRun) -> None:
     first = start_run()
     first.wait_for(OPEN)
     lobby = lobby_of(first)
-    left = set(pids_of(first.data_dir))
-    programs = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in left}
+    pids = set(pids_of(first.data_dir))
+    programs = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids}
     assert {"hosting-edge-gu", "hosting-keeper"} < programs, "and a game server"
     kill_at_once(first)
-    assert set(pids_of(first.data_dir)) == left
+    assert set(pids_of(first.data_dir)) == pids
     assert is_served(lobby), "connected players must see no effect"
 
     second = start_run()
@@ -72,10 +72,10 @@ def test_next_run_ends_leftovers_of_a_killed_run(start_run: StartRun) -> None:
     running_lobby = lobby_of(second)
     assert running_lobby["lobby"]["lobby_id"] == lobby["lobby"]["lobby_id"]
     assert running_lobby["ports"] == lobby["ports"]
-    assert set(pids_of(first.data_dir)) == left, "no other lobby was started"
+    assert set(pids_of(first.data_dir)) == pids, "no other lobby was started"
     second.stop()
     assert second.process.returncode == 0
-    assert all(map(is_gone, left))
+    assert all(map(is_gone, pids))
     assert not list(pids_of(first.data_dir))
     assert not is_served(lobby)
 
@@ -84,10 +84,10 @@ def test_ctrl_c_at_a_terminal_stops_every_process_cleanly(start_run: StartRun) -
     run = start_run(bots=4)
     run.wait_for(OPEN)
     assert is_served(lobby_of(run))
-    left = set(pids_of(run.data_dir))
+    pids = set(pids_of(run.data_dir))
     printed = run.stop()
     assert run.process.returncode == 0
-    assert all(map(is_gone, left))
+    assert all(map(is_gone, pids))
     lines = printed.split("Ctrl-C ends all of it.\n")[1].split("\n")
     assert lines[-2:] == ["ended", ""]
     events = [json.loads(line) for line in lines if line.startswith("{")]

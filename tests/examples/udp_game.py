@@ -276,8 +276,8 @@ class Player:
 
     def input(self, direction: int = 3) -> bytes:
         self.seq += 1
-        shown = MARK + b"\x02" + self.id_and_secret + self.cookie
-        return shown + struct.pack(">IB", self.seq, direction)
+        header = MARK + b"\x02" + self.id_and_secret + self.cookie
+        return header + struct.pack(">IB", self.seq, direction)
 
     def say(self, datagram: bytes) -> None:
         with contextlib.suppress(ConnectionRefusedError):
@@ -286,12 +286,12 @@ class Player:
     def hear(self, patience_s: float = 0.05) -> Datagram | None:
         self.socket.settimeout(patience_s)
         try:
-            received = self.socket.recv(2048)
+            datagram = self.socket.recv(2048)
         except (TimeoutError, ConnectionRefusedError):
             return None
-        assert received[:2] == MARK
-        assert len(received) <= 512
-        return Datagram(received[2], received[3:])
+        assert datagram[:2] == MARK
+        assert len(datagram) <= 512
+        return Datagram(datagram[2], datagram[3:])
 
     def wait_for(self, kind: int, say: Callable[[], bytes] | None = None) -> bytes:
         """Repeats `say` until a message of this kind arrives. Returns the body of the message."""
@@ -299,8 +299,8 @@ class Player:
         def came() -> Datagram | None:
             if say is not None:
                 self.say(say())
-            received = self.hear()
-            return received if received is not None and received.kind == kind else None
+            datagram = self.hear()
+            return datagram if datagram is not None and datagram.kind == kind else None
 
         return first(came).rest
 
@@ -348,14 +348,14 @@ def ticks_of(player: Player, wait_for: Callable[[], Datagram | None]) -> Ticks:
     """Plays until `wait_for` returns a message. Counts the received states and the ticks of the
     game.
     """
-    seen: list[int] = []
+    ticks: list[int] = []
 
     def heard() -> Datagram | None:
         player.say(player.input())
         returned = player.hear()
         if returned is not None and returned.kind == STATE:
-            seen.append(int.from_bytes(returned.rest[:4]))
+            ticks.append(int.from_bytes(returned.rest[:4]))
         return wait_for()
 
     came = first(heard)
-    return Ticks(len(seen), seen[-1] - seen[0], came)
+    return Ticks(len(ticks), ticks[-1] - ticks[0], came)

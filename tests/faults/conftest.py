@@ -66,5 +66,5 @@ async def open_transports() -> AsyncIterator[OpenTransports]:
 
 @pytest.fixture(scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SharedPlane]:
-    async with open_shared_plane(tmp_path_factory.mktemp("shared")) as opened:
-        yield opened
+    async with open_shared_plane(tmp_path_factory.mktemp("shared")) as shared:
+        yield shared

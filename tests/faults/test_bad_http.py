@@ -284,10 +284,10 @@ async def test_malformed_http_is_refused_and_the_connection_closed(
         assert answer.startswith(b"HTTP/1.1 4")
 
 
-@pytest.mark.parametrize("sent", ["head", "body"])
-async def test_slow_client_is_disconnected(shared: SharedPlane, sent: str) -> None:
+@pytest.mark.parametrize("content", ["head", "body"])
+async def test_slow_client_is_disconnected(shared: SharedPlane, content: str) -> None:
     request = head(shared, "POST", JOIN, "content-length: 100")
-    begun = request[:40] if sent == "head" else request + b"{"
+    begun = request[:40] if content == "head" else request + b"{"
     reader, writer = await asyncio.open_connection(
         shared.transports.http.host, shared.transports.http.port
     )

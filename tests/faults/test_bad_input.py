@@ -90,9 +90,11 @@ async def test_invalid_token_returns_its_code_and_changes_nothing(
     wrong["other_" + "A" * 40] = "TOKEN_INVALID"
     async with assert_unchanged(shared.plane, shared.transports.http):
         for transport in shared.transports:
-            for shown, code in wrong.items():
-                answer = await transport.call(operation, minimal(operation, shared), token=shown)
-                assert answer.code == code, (transport.name, shown, answer)
+            for token_text, code in wrong.items():
+                answer = await transport.call(
+                    operation, minimal(operation, shared), token=token_text
+                )
+                assert answer.code == code, (transport.name, token_text, answer)
                 status = {"FORBIDDEN": ("403", "PERMISSION_DENIED")}
                 assert answer.status in status.get(code, ("401", "UNAUTHENTICATED"))
                 if transport.name == "http" and code != "FORBIDDEN":

@@ -61,8 +61,8 @@ async def use_up(session: ApiSession, lobby: AttachedLobby) -> None:
         assert answer.code == "OK", answer
     else:
         raise AssertionError("the disk never gets full")
-    kept = await session.plane.metric("hosting_journal_credit_bytes")
-    assert kept > 0.9 * await session.plane.metric("hosting_journal_reserve_bytes")
+    credit_bytes = await session.plane.metric("hosting_journal_credit_bytes")
+    assert credit_bytes > 0.9 * await session.plane.metric("hosting_journal_reserve_bytes")
 
 
 def check_is_full(answer: Answer) -> None:

@@ -131,7 +131,7 @@ BUILDING_BUNDLE = """if True:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "after", "left"),
+    ("kind", "name", "after", "names_left"),
     [
         ("mkdir", "run", False, []),
         ("mkdir", "run", True, ["run"]),
@@ -141,13 +141,13 @@ BUILDING_BUNDLE = """if True:
     ],
 )
 def test_file_creation_and_requests_naming_files_are_steps(
-    shim: Shim, kind: str, name: str, after: bool, left: list[str]
+    shim: Shim, kind: str, name: str, after: bool, names_left: list[str]
 ) -> None:
     folder = shim.journal_folder
     rule = shim.kill(kind, name, after=after)
     code, lines = run(shim, BUILDING_BUNDLE, str(folder))
     assert (code, lines, rule.hits) == (-signal.SIGKILL, [], 1)
-    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == left
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == names_left
 
 
 def test_half_written_file_is_left_after_a_kill(shim: Shim, tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ def open_engine(journal_dir: Path | None, **options: Any) -> _native.Engine:
 
 @pytest.fixture
 def engine() -> Iterator[_native.Engine]:
-    opened = open_engine(None)
-    yield opened
-    opened.close()
+    engine = open_engine(None)
+    yield engine
+    engine.close()
 
 
 def attach(engine: _native.Engine, places: int = 4, namespace: bytes = NAMESPACE) -> bytes:

@@ -18,9 +18,9 @@ SERVER = b"s" * 16
 
 @pytest.fixture
 def engine() -> Iterator[_native.Engine]:
-    opened = open_engine(None)
-    yield opened
-    opened.close()
+    engine = open_engine(None)
+    yield engine
+    engine.close()
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ class Collector:
     def take(self, body: bytes) -> None:
         assert self.is_open.wait(PATIENCE_S)
         request = ExportTraceServiceRequest.FromString(body)
-        seen = [
+        spans = [
             Seen(
                 service=next(
                     one.value.string_value
@@ -66,7 +66,7 @@ class Collector:
         ]
         with self._lock:
             self.bodies.append(body)
-            self._spans += seen
+            self._spans += spans
 
     def of_ray(self, ray_id: str) -> list[Seen]:
         with self._lock:

@@ -105,10 +105,10 @@ def test_time_in_a_watch_does_not_count_as_slow() -> None:
 
 def test_one_in_a_hundred_other_requests_is_stored() -> None:
     rays = Rays("data-plane", per_second=MANY)
-    kept = [number for number in range(MANY) if end(rays, a_trace())]
+    stored_numbers = [number for number in range(MANY) if end(rays, a_trace())]
     # Binomial: 100 of 10,000, with seven standard deviations.
-    assert 30 < len(kept) < 170
-    assert len({after - before for before, after in itertools.pairwise(kept)}) > 10
+    assert 30 < len(stored_numbers) < 170
+    assert len({after - before for before, after in itertools.pairwise(stored_numbers)}) > 10
 
 
 def test_internal_server_follows_the_public_servers_choice() -> None:

@@ -71,21 +71,21 @@ class RawCalls:
         """Sends data until all is sent or the server ends the call. Returns the number of bytes
         sent.
         """
-        sent = 0
-        while sent < len(data) and stream not in self.ended:
-            size = min(len(data) - sent, _FRAME_MAX, self._window, self._windows[stream])
+        sent_bytes = 0
+        while sent_bytes < len(data) and stream not in self.ended:
+            size = min(len(data) - sent_bytes, _FRAME_MAX, self._window, self._windows[stream])
             if size <= 0:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
             self._window -= size
             self._windows[stream] -= size
-            self._writer.write(_frame(_DATA, 0, stream, data[sent : sent + size]))
-            sent += size
+            self._writer.write(_frame(_DATA, 0, stream, data[sent_bytes : sent_bytes + size]))
+            sent_bytes += size
             await self._writer.drain()
         if is_last:
             self._writer.write(_frame(_DATA, _END_STREAM, stream))
-        return sent
+        return sent_bytes
 
     async def wait_ended(self, number: int) -> None:
         async with asyncio.timeout(PATIENCE_S):

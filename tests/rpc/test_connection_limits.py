@@ -51,7 +51,7 @@ class RawConnection:
 
 
 @asynccontextmanager
-async def opened(
+async def open_server(
     settings: TransportSettings, service: SmallService | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[RpcServer, int]]:
     operations = (service or SmallService()).operations()
@@ -78,7 +78,7 @@ async def connect(stack: AsyncExitStack, port: int, host: str = "127.0.0.1") -> 
 
 async def test_connections_over_the_limit_are_closed_at_once() -> None:
     async with (
-        opened(TransportSettings(rpc_connections_max=MOST)) as (server, port),
+        open_server(TransportSettings(rpc_connections_max=MOST)) as (server, port),
         AsyncExitStack() as stack,
     ):
         first = await stack.enter_async_context(client_of(server, port))
@@ -96,7 +96,7 @@ async def test_connections_over_the_limit_are_closed_at_once() -> None:
 
 async def test_addresses_of_one_name_share_one_limit() -> None:
     settings = TransportSettings(rpc_connections_max=MOST)
-    async with opened(settings, host="localhost") as (_, port), AsyncExitStack() as stack:
+    async with open_server(settings, host="localhost") as (_, port), AsyncExitStack() as stack:
         lines = []
         for host in ("127.0.0.1", "::1") * (2 * MOST):
             # Some machines have only IPv4 or only IPv6.
@@ -108,7 +108,7 @@ async def test_addresses_of_one_name_share_one_limit() -> None:
 
 
 async def test_client_without_http_2_times_out() -> None:
-    async with opened(HASTY) as (server, port), AsyncExitStack() as stack:
+    async with open_server(HASTY) as (server, port), AsyncExitStack() as stack:
         silent = await connect(stack, port)
         assert not await silent.is_refused()
         await silent.wait_closed()
@@ -117,7 +117,7 @@ async def test_client_without_http_2_times_out() -> None:
 
 
 async def test_idle_connection_is_closed_and_its_client_reconnects() -> None:
-    async with opened(HASTY) as (server, port), client_of(server, port) as client:
+    async with open_server(HASTY) as (server, port), client_of(server, port) as client:
         for _ in range(3):
             assert (await client.call("PlayerConnected", CONNECTED)).code == "OK"
             async with asyncio.timeout(PATIENCE_S):
@@ -129,7 +129,7 @@ async def test_idle_connection_is_closed_and_its_client_reconnects() -> None:
 
 async def test_connection_with_a_long_call_stays_open() -> None:
     service = SmallService()
-    async with opened(HASTY, service) as (server, port), AsyncExitStack() as stack:
+    async with open_server(HASTY, service) as (server, port), AsyncExitStack() as stack:
         client = await stack.enter_async_context(client_of(server, port))
         joining = asyncio.create_task(client.call("JoinLobby", JOIN))
         await service.waiting.wait()

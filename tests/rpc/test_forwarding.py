@@ -45,8 +45,8 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
-    async with open_servers(tmp_path) as opened:
-        yield opened
+    async with open_servers(tmp_path) as servers:
+        yield servers
 
 
 Metadata = tuple[tuple[str, str], ...]

@@ -51,9 +51,9 @@ def metrics() -> RequestMetrics:
 @pytest.fixture
 async def api(service: SmallService, metrics: RequestMetrics) -> AsyncIterator[GrpcApi]:
     limits = Limits(Rate(0.001, 1), Rate(1, 1))
-    async with open_api("grpc", service, metrics=metrics, limits=limits) as opened:
-        assert isinstance(opened, GrpcApi)
-        yield opened
+    async with open_api("grpc", service, metrics=metrics, limits=limits) as api:
+        assert isinstance(api, GrpcApi)
+        yield api
 
 
 def raw_call(api: GrpcApi, name: str) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:

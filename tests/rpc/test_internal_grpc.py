@@ -42,8 +42,8 @@ def path(tmp_path: Path) -> Path:
 async def client(path: Path) -> AsyncIterator[InternalClient]:
     server = InternalServer({CREATE_TOKEN: create_token}, path)
     await server.start()
-    async with InternalClient(path) as opened:
-        yield opened
+    async with InternalClient(path) as client:
+        yield client
     await server.stop(0.0)
 
 
@@ -86,10 +86,10 @@ async def test_missing_server_is_unreachable(path: Path) -> None:
 async def test_stale_socket_of_a_killed_process_is_replaced(path: Path) -> None:
     first = InternalServer({CREATE_TOKEN: create_token}, path)
     await first.start()
-    left = path.with_suffix(".left")
-    path.rename(left)  # With this name, the shutdown does not remove the socket.
+    stale_path = path.with_suffix(".left")
+    path.rename(stale_path)  # With this name, the shutdown does not remove the socket.
     await first.stop(0.0)
-    left.rename(path)
+    stale_path.rename(path)
     second = InternalServer({CREATE_TOKEN: create_token}, path)
     await second.start()
     async with InternalClient(path) as client:

@@ -51,8 +51,8 @@ async def parking(
         async with open_servers(tmp_path, control) as servers:
             yield servers.grpc.channel, servers.long_polls
     else:
-        async with served_here(control) as opened:
-            yield opened
+        async with served_here(control) as parking:
+            yield parking
 
 
 @asynccontextmanager

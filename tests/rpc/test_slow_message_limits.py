@@ -59,12 +59,12 @@ Open = Callable[[str], Awaitable[RawCalls]]
 async def raw(stage: Stage) -> AsyncIterator[Open]:
     async with AsyncExitStack() as stack:
 
-        async def opened(client: str) -> RawCalls:
+        async def open_calls(client: str) -> RawCalls:
             calls = await RawCalls.open("127.0.0.1", stage.port, client)
             stack.push_async_callback(calls.close)
             return calls
 
-        yield opened
+        yield open_calls
 
 
 async def begin(

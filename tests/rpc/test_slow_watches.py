@@ -40,8 +40,8 @@ def control() -> SlowRecords:
 
 @pytest.fixture
 async def servers(tmp_path: Path, control: SlowRecords) -> AsyncIterator[Servers]:
-    async with open_servers(tmp_path, control, limits=UNLIMITED, settings=PROXY) as opened:
-        yield opened
+    async with open_servers(tmp_path, control, limits=UNLIMITED, settings=PROXY) as servers:
+        yield servers
 
 
 async def ask(

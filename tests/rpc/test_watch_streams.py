@@ -72,8 +72,8 @@ async def channel(counter: Counter) -> AsyncIterator[grpc.aio.Channel]:
     operations = {GET: Operation(GET, counter.authorize, counter.run)}
     server = RpcServer(operations, TransportSettings(), RequestMetrics(), Limits(), "127.0.0.1:0")
     port = await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as opened:
-        yield opened
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
     await server.stop(0.0)
 
 

@@ -39,7 +39,7 @@ async def _blocks(archive: bytes) -> AsyncIterator[bytes]:
         yield archive[start : start + (1 << 16)]
 
 
-def opened(folder: Path, store: Store, reserve_bytes: int = 0) -> UnpackedBuilds:
+def open_builds(folder: Path, store: Store, reserve_bytes: int = 0) -> UnpackedBuilds:
     builds = UnpackedBuilds(folder, store, reserve_bytes)
     builds.recover()
     return builds

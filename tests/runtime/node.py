@@ -214,8 +214,10 @@ async def open_host(folder: Path, builds: Path) -> AsyncIterator[RuntimeHost]:
         yield host
     finally:
         await host.drop()
-        left = [RunFolder(path) for path in (folder / "servers").iterdir() if path.is_dir()]
-        pids = [state.pid for one in left if (state := one.state()) and state.status != "ended"]
+        run_folders = [RunFolder(path) for path in (folder / "servers").iterdir() if path.is_dir()]
+        pids = [
+            state.pid for one in run_folders if (state := one.state()) and state.status != "ended"
+        ]
         end_leftovers(folder)
         for pid in filter(None, pids):
             # The keeper of this process may have been killed.

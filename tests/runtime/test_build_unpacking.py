@@ -24,7 +24,7 @@ from pyservice.runtime.build_manifests import BadManifest
 from pyservice.runtime.build_worker import NoDiskSpace
 from pyservice.runtime.unpacked_builds import BuildUnusable
 from tests.control.files import entry, packed, tar
-from tests.runtime.build_store import BUILD, GAME, MANIFEST, Store, opened, whole
+from tests.runtime.build_store import BUILD, GAME, MANIFEST, Store, open_builds, whole
 from tests.runtime.unpacked_trees import unpacked
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ async def refused(folder: Path, store: Store) -> str:
     left.
     """
     with pytest.raises(BuildUnusable) as caught:
-        await opened(folder, store).unpacked(GAME, BUILD)
+        await open_builds(folder, store).unpacked(GAME, BUILD)
     assert list(folder.iterdir()) == []
     sentence = str(caught.value)
     assert sentence
@@ -54,7 +54,7 @@ async def refused(folder: Path, store: Store) -> str:
 async def test_build_is_the_same_in_every_compression(folder: Path, compression: str) -> None:
     content = whole() if compression == "none" else packed(whole(), compression)
     store = Store(content, compression, hashlib.sha256(content).hexdigest())
-    build = await opened(folder, store).unpacked(GAME, BUILD)
+    build = await open_builds(folder, store).unpacked(GAME, BUILD)
     root = folder / BUILD / "root"
     assert (build.root, build.workdir) == (root, root / "bin")
     assert (list(build.command), build.env) == (["./run", "--fast"], {"A": "b"})
@@ -83,7 +83,7 @@ async def test_build_is_the_same_in_every_compression(folder: Path, compression:
 async def test_last_of_two_files_with_one_name_wins(folder: Path) -> None:
     first, second = tar({"server.json": MANIFEST, "a": b"first"}), tar({"a": b"second"})
     end = first.rindex(b"first") // 512 * 512 + 512
-    build = await opened(folder, Store(first[:end] + second)).unpacked(GAME, BUILD)
+    build = await open_builds(folder, Store(first[:end] + second)).unpacked(GAME, BUILD)
     assert (build.root / "a").read_bytes() == b"second"
 
 
@@ -192,10 +192,10 @@ async def test_unpacking_waits_when_the_disk_reaches_its_reserve(folder: Path) -
     reserve_bytes = file_system.f_bavail * file_system.f_frsize - (8 << 20)
     store = Store(bomb, "zstd")
     with pytest.raises(NoDiskSpace):
-        await opened(folder, store, reserve_bytes).unpacked(GAME, BUILD)
+        await open_builds(folder, store, reserve_bytes).unpacked(GAME, BUILD)
     assert list(folder.iterdir()) == []
     store.source = (whole(), "none", None)
-    assert (await opened(folder, store).unpacked(GAME, BUILD)).root.is_dir()
+    assert (await open_builds(folder, store).unpacked(GAME, BUILD)).root.is_dir()
     assert len(store.requests) == 2
 
 
@@ -235,7 +235,7 @@ def test_every_server_json_problem_is_reported(tmp_path: Path, name: str) -> Non
 
 async def test_concurrent_requests_unpack_a_build_once(folder: Path) -> None:
     store = Store(whole())
-    builds = opened(folder, store)
+    builds = open_builds(folder, store)
     impatient = asyncio.create_task(builds.unpacked(GAME, BUILD))
     others = [asyncio.create_task(builds.unpacked(GAME, BUILD)) for _ in range(8)]
     await asyncio.sleep(0)
@@ -250,7 +250,7 @@ async def test_concurrent_requests_unpack_a_build_once(folder: Path) -> None:
 async def test_failed_download_is_retried(folder: Path) -> None:
     store = Store(whole())
     store.fault = ServiceError("CONTROL_PLANE_UNAVAILABLE")
-    builds = opened(folder, store)
+    builds = open_builds(folder, store)
     with pytest.raises(ServiceError):
         await builds.unpacked(GAME, BUILD)
     assert list(folder.iterdir()) == []
@@ -288,7 +288,7 @@ async def test_start_removes_partly_unpacked_builds(folder: Path) -> None:
         assert service.stdout.readline() == b"waits\n"
         service.send_signal(signal.SIGKILL)
     assert [path.name for path in folder.iterdir()] == [f"{BUILD}.unpacking"]
-    builds = opened(folder, Store(whole()))
+    builds = open_builds(folder, Store(whole()))
     await builds.remove_unused(set, is_full=False)
     assert list(folder.iterdir()) == []
     assert (await builds.unpacked(GAME, BUILD)).command[0] == "./run"
@@ -296,12 +296,12 @@ async def test_start_removes_partly_unpacked_builds(folder: Path) -> None:
 
 async def test_complete_build_survives_a_service_restart_but_not_a_reboot(folder: Path) -> None:
     store = Store(whole())
-    first = await opened(folder, store).unpacked(GAME, BUILD)
-    assert await opened(folder, store).unpacked(GAME, BUILD) == first
+    first = await open_builds(folder, store).unpacked(GAME, BUILD)
+    assert await open_builds(folder, store).unpacked(GAME, BUILD) == first
     assert len(store.requests) == 1
     # The build was unpacked before a reboot, perhaps not to its end.
     (folder / BUILD / "boot_id").write_text("0b9e0f5c-0000-4000-8000-000000000000")
     (first.root / "data/map").write_bytes(b"")
-    again = await opened(folder, store).unpacked(GAME, BUILD)
+    again = await open_builds(folder, store).unpacked(GAME, BUILD)
     assert (again.root / "data/map").stat().st_size == 3 << 20
     assert len(store.requests) == 2

@@ -32,15 +32,15 @@ def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:
 
 
 def test_link_is_not_followed(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (kept / "file").write_text("x")
+    target = tmp_path / "kept"
+    target.mkdir()
+    (target / "file").write_text("x")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    (scratch / "link").symlink_to(kept)
+    (scratch / "link").symlink_to(target)
     remove_tree(scratch)
     assert not scratch.exists()
-    assert (kept / "file").exists()
+    assert (target / "file").exists()
 
 
 def test_empty_and_missing_folders_are_empty(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ async def ended(host: RuntimeHost, *ages_s: float) -> list[RunRequest]:
     return orders
 
 
-def kept(host: RuntimeHost, orders: list[RunRequest]) -> list[int]:
+def kept_indexes(host: RuntimeHost, orders: list[RunRequest]) -> list[int]:
     return [at for at, order in enumerate(orders) if host.of(order).path.exists()]
 
 
@@ -56,26 +56,26 @@ async def test_oldest_logs_are_removed_until_the_disk_has_space(host: RuntimeHos
     orders = await ended(host, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S)
     runs = await host.running("echo said; exec sleep 3600")
     await host.drop()
-    left = 2
+    folder_limit = 2
 
     def has_too_little() -> bool:
-        return len(kept(host, orders)) > left
+        return len(kept_indexes(host, orders)) > folder_limit
 
     tidied = RunRetention(servers(host), has_too_little)
     with logged() as log:
         await tidied.remove_expired()
-        assert kept(host, orders) == [1, 3]
-        left = 1
+        assert kept_indexes(host, orders) == [1, 3]
+        folder_limit = 1
         await tidied.remove_expired()
-        assert kept(host, orders) == [1]
+        assert kept_indexes(host, orders) == [1]
     assert await host.lines(orders[1], 1) == ["said"]
     assert await host.lines(runs, 1) == ["said"]
     assert log.getvalue().count(SAYS) == 1
     with logged() as log:
         await tidied.remove_expired()
-        left = 0
+        folder_limit = 0
         await tidied.remove_expired()
-    assert kept(host, orders) == []
+    assert kept_indexes(host, orders) == []
     assert log.getvalue().count(SAYS) == 1
 
 
@@ -102,9 +102,9 @@ async def test_oldest_logs_over_the_count_limit_are_removed(host: RuntimeHost) -
     orders = await ended(host, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S, 0)
     await host.drop()
     await RunRetention(servers(host), lambda: False, 3).remove_expired()
-    assert kept(host, orders) == [1, 3, 5]
+    assert kept_indexes(host, orders) == [1, 3, 5]
     await RunRetention(servers(host), lambda: False).remove_expired()
-    assert kept(host, orders) == [1, 3, 5]
+    assert kept_indexes(host, orders) == [1, 3, 5]
 
 
 async def test_run_with_an_interrupted_removal_still_counts_as_ended(

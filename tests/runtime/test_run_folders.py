@@ -123,14 +123,14 @@ async def test_unreadable_run_folder_hides_no_other(host: RuntimeHost) -> None:
     broken, other = [await host.running() for _ in range(2)]
     await host.drop()
     spec = host.of(broken).path / "spec"
-    kept = spec.read_bytes()
+    spec_content = spec.read_bytes()
     spec.unlink()
     spec.mkdir()
     await host.start()
     assert host.supervisor.runs.keys() == {other.id}
     await host.drop()
     spec.rmdir()
-    spec.write_bytes(kept)
+    spec.write_bytes(spec_content)
     await host.start()
     assert host.supervisor.runs.keys() == {broken.id, other.id}
 
@@ -223,9 +223,9 @@ async def test_logs_are_kept_for_seven_days_after_the_acknowledged_end(host: Run
     await host.start()
     await host.supervisor._remove_expired()
     await until(lambda: not host.of(orders[2]).path.exists())
-    kept = [order for order in (*orders, goes_on) if host.of(order).path.exists()]
-    assert kept == [*orders[:2], goes_on]
-    for order in kept:
+    remaining = [order for order in (*orders, goes_on) if host.of(order).path.exists()]
+    assert remaining == [*orders[:2], goes_on]
+    for order in remaining:
         assert await host.lines(order, 1) == ["said"]
 
 

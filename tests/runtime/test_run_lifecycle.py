@@ -155,8 +155,8 @@ async def test_waiting_runs_get_capacity_in_order(host: RuntimeHost) -> None:
         assert host.reports.of(after.id) == []
         host.supervisor.end(before.id, 0)
         await host.reports.wait_for(after.id, "running")
-    started = [one for what, one, _ in host.reports.received if what == "running"]
-    assert started == [first.id, *(one.id for one in waiting)]
+    running_ids = [one for what, one, _ in host.reports.received if what == "running"]
+    assert running_ids == [first.id, *(one.id for one in waiting)]
 
 
 async def test_small_run_is_not_delayed_by_a_large_waiting_one(host: RuntimeHost) -> None:

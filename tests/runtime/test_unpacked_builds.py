@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.runtime.unpacked_builds import UNUSED_RETENTION_S
-from tests.runtime.build_store import BUILD, GAME, Store, opened, whole
+from tests.runtime.build_store import BUILD, GAME, Store, open_builds, whole
 from tests.runtime.node import disk_of
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def test_unused_builds_are_removed_after_a_day_or_on_a_full_disk(folder: Path) -> None:
-    builds = opened(folder, Store(whole()))
+    builds = open_builds(folder, Store(whole()))
     used, fresh, old = (f"{BUILD[:-2]}{name}" for name in ("01", "02", "03"))
     for build_id in (used, fresh, old):
         await builds.unpacked(GAME, build_id)
@@ -46,7 +46,7 @@ def _grow_old(folder: Path, build_id: str = BUILD) -> None:
 
 
 async def test_build_stays_for_a_day_after_a_run_starts_or_ends(folder: Path) -> None:
-    builds = opened(folder, Store(whole()))
+    builds = open_builds(folder, Store(whole()))
     await builds.unpacked(GAME, BUILD)
     _grow_old(folder)
     await builds.unpacked(GAME, BUILD)
@@ -64,7 +64,7 @@ async def test_build_stays_for_a_day_after_a_run_starts_or_ends(folder: Path) ->
 
 async def test_build_requested_during_the_cleanup_stays_whole(folder: Path) -> None:
     store = Store(whole())
-    builds = opened(folder, store)
+    builds = open_builds(folder, store)
     await builds.unpacked(GAME, BUILD)
     used: set[str] = set()
     removing = asyncio.create_task(builds.remove_unused(lambda: used, is_full=True))
@@ -79,7 +79,7 @@ async def test_build_requested_during_the_cleanup_stays_whole(folder: Path) -> N
 @pytest.mark.full
 async def test_build_requested_during_its_removal_is_unpacked_again(folder: Path) -> None:
     store = Store(whole())
-    builds = opened(folder, store)
+    builds = open_builds(folder, store)
     first = await builds.unpacked(GAME, BUILD)
     for number in range(2_000):
         (first.root / f"{number}").touch()
@@ -95,11 +95,11 @@ async def test_build_requested_during_its_removal_is_unpacked_again(folder: Path
 
 
 async def test_start_removes_partly_removed_builds(folder: Path) -> None:
-    await opened(folder, Store(whole())).unpacked(GAME, BUILD)
+    await open_builds(folder, Store(whole())).unpacked(GAME, BUILD)
     for name in ("unpacking", "removed"):
         (folder / f"{BUILD}.{name}").mkdir()
         shutil.copy(folder / BUILD / "boot_id", folder / f"{BUILD}.{name}")
-    await opened(folder, Store()).remove_unused(lambda: {BUILD}, is_full=True)
+    await open_builds(folder, Store()).remove_unused(lambda: {BUILD}, is_full=True)
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
 
@@ -110,17 +110,17 @@ def _of_an_earlier_boot(folder: Path, build_id: str = BUILD) -> None:
 async def test_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
     store = Store(whole())
     ids = [f"{BUILD[:-2]}{number:02}" for number in range(3)]
-    before = opened(folder, store)
+    before = open_builds(folder, store)
     for build_id in ids:
         await before.unpacked(GAME, build_id)
         _of_an_earlier_boot(folder, build_id)
     maps = {path.stat().st_ino for path in folder.glob("*/root/data/map")}
-    builds = opened(folder, store)
+    builds = open_builds(folder, store)
     assert {path.stat().st_ino for path in folder.glob("*/root/data/map")} == maps
     await builds.unpacked(GAME, ids[0])
     assert store.requests.count(f"{GAME}/{ids[0]}") == 2
     _of_an_earlier_boot(folder, ids[0])
-    builds = opened(folder, store)
+    builds = open_builds(folder, store)
     await builds.unpacked(GAME, ids[0])
     await builds.remove_unused(set, is_full=False)
     assert [path.name for path in folder.iterdir()] == [ids[0]]
@@ -128,11 +128,11 @@ async def test_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
 
 async def test_rest_of_a_failed_removal_never_counts_as_complete(folder: Path) -> None:
     store = Store(whole())
-    builds = opened(folder, store)
+    builds = open_builds(folder, store)
     first = await builds.unpacked(GAME, BUILD)
     _of_an_earlier_boot(folder)
     with _busy(first.root / "busy"):
-        builds = opened(folder, store)
+        builds = open_builds(folder, store)
         await builds.remove_unused(set, is_full=False)
         again = await builds.unpacked(GAME, BUILD)
         assert (again.root / "data/map").stat().st_size == 3 << 20
@@ -157,13 +157,13 @@ def _busy(folder: Path) -> Iterator[None]:
 
 async def test_build_from_before_a_reboot_that_cannot_be_renamed_is_not_run(folder: Path) -> None:
     store = Store(whole())
-    first = await opened(folder, store).unpacked(GAME, BUILD)
+    first = await open_builds(folder, store).unpacked(GAME, BUILD)
     elsewhere = first.root.parent.rename(folder.parent / "elsewhere")
     with disk_of(folder / BUILD, 100) as disk:
         # A mount point cannot be renamed.
         shutil.copytree(elsewhere, disk, symlinks=True, dirs_exist_ok=True)
         _of_an_earlier_boot(folder)
-        builds = opened(folder, store)
+        builds = open_builds(folder, store)
         with pytest.raises(OSError, match="busy"):
             await builds.unpacked(GAME, BUILD)
     assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
@@ -173,12 +173,12 @@ async def test_build_from_before_a_reboot_that_cannot_be_renamed_is_not_run(fold
 
 async def test_unreadable_build_stays_for_its_runs(folder: Path) -> None:
     store = Store(whole())
-    first = await opened(folder, store).unpacked(GAME, BUILD)
+    first = await open_builds(folder, store).unpacked(GAME, BUILD)
     boot_id = folder / BUILD / "boot_id"
     content = boot_id.read_bytes()
     boot_id.unlink()
     boot_id.symlink_to("/proc/self/mem")
-    builds = opened(folder, store)
+    builds = open_builds(folder, store)
     assert first.root.is_dir()
     with pytest.raises(OSError, match="Input/output error"):
         await builds.unpacked(GAME, BUILD)

@@ -130,8 +130,8 @@ def test_bomb_is_rejected_when_checked_and_unpacked(
         assert error is not None
         assert (error.word, error.entry) == ("too-high", "")
         assert f"{len(content)} bytes may unpack to at most {48 * MIB} " in error.reason
-    left = (os.path.getsize(path) for path in tmp_path.rglob("*") if path.is_file())
-    assert sum(left) < 40 * MIB
+    sizes = (os.path.getsize(path) for path in tmp_path.rglob("*") if path.is_file())
+    assert sum(sizes) < 40 * MIB
 
 
 def test_well_compressed_image_within_the_limit_is_accepted() -> None:

@@ -23,7 +23,7 @@ from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
 from pyservice.storage.signed_urls import UrlSigner
 from tests.control.files import tar
-from tests.runtime.build_store import BUILD, GAME, MANIFEST, Store, opened
+from tests.runtime.build_store import BUILD, GAME, MANIFEST, Store, open_builds
 from tests.runtime.node import RuntimeHost, build_of, disk_of, open_host, until
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ def full_but_for(disk: Path, inodes: int) -> Iterator[None]:
 @pytest.mark.parametrize("inodes", [0, 1, 2, 3])
 async def test_unpacking_waits_on_a_full_disk_at_every_step(tmp_path: Path, inodes: int) -> None:
     with disk_of(tmp_path / "disk", INODES) as disk:
-        builds = opened(disk / "builds", Store(tar({"server.json": MANIFEST})))
+        builds = open_builds(disk / "builds", Store(tar({"server.json": MANIFEST})))
         with full_but_for(disk, inodes):
             with pytest.raises(NoDiskSpace):
                 await builds.unpacked(GAME, BUILD)
@@ -73,7 +73,7 @@ async def test_machine_fault_does_not_reject_the_build(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="Read-only file system"):
             await builds.unpacked(GAME, BUILD)
         _mount_again(disk, "rw")
-        builds = opened(disk / "builds", Store(archive))
+        builds = open_builds(disk / "builds", Store(archive))
         assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
 
 

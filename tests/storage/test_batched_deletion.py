@@ -79,12 +79,12 @@ async def test_stored_responses_are_limited_and_expire(database: Database) -> No
             for key in (stored_responses.ANONYMOUS_PREFIX, b"somebody/"):
                 await stored_responses.add(tx, key + b"%06d" % number, b"h", b"a", NOW_MS)
     assert await stored_responses.trim_anonymous(database, 3) == MANY - 3
-    kept = await names_of(database, idempotent_answers.c.caller_key)
-    assert kept[:4] == [
+    keys = await names_of(database, idempotent_answers.c.caller_key)
+    assert keys[:4] == [
         *(stored_responses.ANONYMOUS_PREFIX + b"%06d" % n for n in range(MANY - 3, MANY)),
-        kept[3],
+        keys[3],
     ]
-    assert len(kept) == MANY + 3
+    assert len(keys) == MANY + 3
     assert await stored_responses.remove_before(database, NOW_MS) == 0
     assert await stored_responses.remove_before(database, NOW_MS + 1) == MANY + 3
 
@@ -147,8 +147,8 @@ async def test_ended_lobbies_are_deleted_in_batches(
     )._prune()
     assert len(begun) == 4, "three for the rows, one for the ends of their processes"
     # The last lobby ended in the first retained millisecond.
-    left = await names_of(database, tables.lobbies.c.lobby_id)
-    assert sorted(left) == sorted([f"{MANY:036}", "alive"])
+    ids_left = await names_of(database, tables.lobbies.c.lobby_id)
+    assert sorted(ids_left) == sorted([f"{MANY:036}", "alive"])
 
 
 async def add_rays(database: Database, count: int) -> None:
@@ -179,8 +179,8 @@ async def test_old_or_surplus_rays_are_deleted_in_batches(
     await RayStore(database, 11, lambda: clock[0]).prune()
     assert len(begun) > count // DELETION_BATCH_ROWS
     # The limit is eleven rows, and rows of the same millisecond are deleted together.
-    left = await names_of(database, tables.rays.c.span_id)
-    assert left == [f"{number:016}" for number in range(count - 10, count)]
+    ids_left = await names_of(database, tables.rays.c.span_id)
+    assert ids_left == [f"{number:016}" for number in range(count - 10, count)]
 
 
 async def test_no_batch_scans_a_table(tmp_path: Path) -> None:

@@ -209,9 +209,9 @@ async def test_writers_of_one_row_are_serialized(database: Database) -> None:
         for _ in range(10):
             async with database.write() as tx:
                 await count_up(tx)
-                seen = await number(tx)
+                before = await number(tx)
                 await asyncio.sleep(0)
-                assert await number(tx) == seen
+                assert await number(tx) == before
 
     await asyncio.gather(*(write() for _ in range(8)))
     async with database.read() as tx:
@@ -371,9 +371,9 @@ async def test_database_file_is_private_in_any_folder(tmp_path: Path) -> None:
     async with database.read() as tx:
         await tx.all(select(metadata.tables["groups"]))
         assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o600"] * 3
-        left = {path: path.read_bytes() for path in files}
+        contents = {path: path.read_bytes() for path in files}
     await database.close()
-    for path, content in left.items():
+    for path, content in contents.items():
         path.write_bytes(content)
         path.chmod(0o644)
     database = open_database(None, tmp_path)

@@ -19,16 +19,16 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
-    seen: list[sqlite3.Connection] = []
+def writer_connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    connections: list[sqlite3.Connection] = []
     begun = SqliteConnections.acquire
 
     def begin(self: SqliteConnections, how: str) -> sqlite3.Connection:
-        seen.append(begun(self, how))
-        return seen[-1]
+        connections.append(begun(self, how))
+        return connections[-1]
 
     monkeypatch.setattr(SqliteConnections, "acquire", begin)
-    return seen
+    return connections
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
 
 
 async def test_concurrent_transactions_share_one_sync(
-    database: SqliteDatabase, opened: list[sqlite3.Connection]
+    database: SqliteDatabase, writer_connections: list[sqlite3.Connection]
 ) -> None:
     statements: list[str] = []
 
     async def write() -> None:
         async with database.write() as tx:
-            opened[-1].set_trace_callback(statements.append)
+            writer_connections[-1].set_trace_callback(statements.append)
             await count_up(tx, "a")
 
     await asyncio.gather(*(write() for _ in range(50)))
@@ -98,7 +98,7 @@ async def test_commit_callback_runs_once_after_cancellation(
 
 
 async def test_commit_error_reaches_the_whole_group(
-    database: SqliteDatabase, opened: list[sqlite3.Connection]
+    database: SqliteDatabase, writer_connections: list[sqlite3.Connection]
 ) -> None:
     def refuse_commits(action: int, what: str | None, *_: object) -> int:
         is_commit = action == sqlite3.SQLITE_TRANSACTION and what == "COMMIT"
@@ -109,7 +109,7 @@ async def test_commit_error_reaches_the_whole_group(
     async def write() -> None:
         async with database.write() as tx:
             await count_up(tx, "a")
-            opened[-1].set_authorizer(refuse_commits)
+            writer_connections[-1].set_authorizer(refuse_commits)
             tx.after_commit(lambda: called.append("attempted"))
 
     results = await asyncio.gather(*(write() for _ in range(3)), return_exceptions=True)
@@ -121,7 +121,7 @@ async def test_commit_error_reaches_the_whole_group(
 
 
 async def test_continued_transaction_after_a_full_disk_writes_nothing(
-    database: SqliteDatabase, opened: list[sqlite3.Connection]
+    database: SqliteDatabase, writer_connections: list[sqlite3.Connection]
 ) -> None:
     """SQLite rolls back a transaction on a full disk. Later statements would commit on their own."""
     codes = []
@@ -129,7 +129,7 @@ async def test_continued_transaction_after_a_full_disk_writes_nothing(
     async def go_on() -> None:
         async with database.write() as tx:
             await count_up(tx, "a")
-            connection = opened[-1]
+            connection = writer_connections[-1]
             [(pages,)] = connection.execute("PRAGMA page_count")
             connection.execute(f"PRAGMA max_page_count = {pages + 1}")
             for work in (grow(tx), count_up(tx, "b"), number(tx, "b")):
@@ -144,7 +144,7 @@ async def test_continued_transaction_after_a_full_disk_writes_nothing(
     async with database.write() as tx:
         assert await both(tx) == (0, 0)
         await count_up(tx, "a")
-    assert opened[-1] is not opened[0]
+    assert writer_connections[-1] is not writer_connections[0]
 
 
 async def grow(tx: Transaction) -> None:
@@ -153,12 +153,12 @@ async def grow(tx: Transaction) -> None:
 
 
 async def test_reader_without_its_transaction_reads_no_other_state(
-    database: SqliteDatabase, opened: list[sqlite3.Connection]
+    database: SqliteDatabase, writer_connections: list[sqlite3.Connection]
 ) -> None:
     async with database.read() as tx:
         await number(tx)
         # SQLite also rolls back after an I/O error.
-        opened[-1].execute("ROLLBACK")
+        writer_connections[-1].execute("ROLLBACK")
         with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
             await number(tx)
     async with database.query() as tx:

@@ -71,7 +71,9 @@ def contents(connection: Connection) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def kept(before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str, Any]]]) -> None:
+def check_rows_kept(
+    before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str, Any]]]
+) -> None:
     for name, rows in before.items():
         if name not in after:
             continue
@@ -112,7 +114,7 @@ async def test_data_of_every_revision_survives_the_upgrade(
     assert len(before) > 10
     assert all(len(rows) == ROWS for rows in before.values())
     assert await migrate(database, is_allowed=True) == (revision != HEAD)
-    kept(before, await database.run_sync(contents))
+    check_rows_kept(before, await database.run_sync(contents))
     assert await database.run_sync(current_revision) == HEAD
 
 
@@ -155,7 +157,7 @@ async def test_later_version_reads_current_data(
     assert [row.pop("stars") for row in after["games"]] == [3] * ROWS
     for row in before["games"]:
         row["display_name"] += "!"
-    kept(before, after)
+    check_rows_kept(before, after)
     assert after["later"] == []
 
 

@@ -58,7 +58,7 @@ def written_back(folder: Path) -> int:
         other.close()
 
 
-def left(folder: Path, markers: list[bytes]) -> int:
+def count_markers(folder: Path, markers: list[bytes]) -> int:
     content = b"".join(path.read_bytes() for path in sorted(folder.glob("records.db*")))
     return sum(marker in content for marker in markers)
 
@@ -75,10 +75,10 @@ async def test_deleted_rows_are_overwritten_in_free_pages(
     answers = [token_bytes(200) for _ in KEYS]
     await remember(database, answers)
     written_back(tmp_path)
-    assert left(tmp_path, answers) == len(answers)
+    assert count_markers(tmp_path, answers) == len(answers)
     assert await stored_responses.remove_before(database, 2) == len(answers)
     assert written_back(tmp_path) > 10
-    assert left(tmp_path, answers) == 0
+    assert count_markers(tmp_path, answers) == 0
 
 
 async def test_removed_secrets_are_overwritten(database: Database, tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ async def test_removed_secrets_are_overwritten(database: Database, tmp_path: Pat
             await tokens.add_device_link(tx, link, 1, 2, 1)
             await tx.run(_HAS_SECRET, {"link": link, "secret": secret})
     written_back(tmp_path)
-    assert left(tmp_path, secrets) == len(secrets)
+    assert count_markers(tmp_path, secrets) == len(secrets)
     assert await tokens.erase_device_link_secrets(database, 3) == len(secrets)
     written_back(tmp_path)
-    assert left(tmp_path, secrets) == 0
+    assert count_markers(tmp_path, secrets) == 0
 
 
 async def test_log_keeps_deleted_data_until_the_checkpoint_at_shutdown(
@@ -101,10 +101,10 @@ async def test_log_keeps_deleted_data_until_the_checkpoint_at_shutdown(
     answers = [token_bytes(200) for _ in KEYS]
     await remember(database, answers)
     await stored_responses.remove_before(database, 2)
-    assert left(tmp_path, answers) == len(answers)
+    assert count_markers(tmp_path, answers) == len(answers)
     await database.close()
     assert [path.name for path in tmp_path.glob("records.db*")] == ["records.db"]
-    assert left(tmp_path, answers) == 0
+    assert count_markers(tmp_path, answers) == 0
 
 
 async def test_long_log_is_truncated(database: Database, tmp_path: Path) -> None:

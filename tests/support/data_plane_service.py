@@ -146,12 +146,12 @@ class Service:
     def ask(
         self, method: str, path: str, body: Any = None, token: str | None = None, **headers: str
     ) -> httpx.Response:
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        headers_sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
-            sent["authorization"] = f"Bearer {token}"
+            headers_sent["authorization"] = f"Bearer {token}"
         url = f"http://{self.addresses['http']}{path}"
         content = None if body is None else json.dumps(body)
-        return self.client.request(method, url, content=content, headers=sent)
+        return self.client.request(method, url, content=content, headers=headers_sent)
 
     def good(self, *request: Any, **headers: str) -> Any:
         answer = self.ask(*request, **headers)
@@ -230,7 +230,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     (tmp_path / "keys").mkdir()
     ring = keyring.load_or_create(tmp_path / "keys")
     limits = EngineLimits(segment_bytes=1 << 20, find_wait_ms=2_000)
-    opened = open_engine(tmp_path / "journal", ring, limits)
-    opened.start()
-    yield opened
-    await opened.close()
+    engine = open_engine(tmp_path / "journal", ring, limits)
+    engine.start()
+    yield engine
+    await engine.close()

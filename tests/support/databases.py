@@ -174,6 +174,6 @@ def server(one_server: Server) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def databases() -> Iterator[Databases]:
-    opened = Databases()
-    yield opened
-    opened.close()
+    databases = Databases()
+    yield databases
+    databases.close()

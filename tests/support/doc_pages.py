@@ -280,9 +280,9 @@ def is_like(printed: Any, expected: Any) -> bool:
     return type(printed) is type(expected)
 
 
-def check_problem(shown: dict[str, Any]) -> None:
-    error = ServiceError(shown["code"], metadata=shown.get("metadata"))
-    assert shown == error.problem(shown["ray_id"])
+def check_problem(problem: dict[str, Any]) -> None:
+    error = ServiceError(problem["code"], metadata=problem.get("metadata"))
+    assert problem == error.problem(problem["ray_id"])
 
 
 def settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[list[str]]:
@@ -353,8 +353,8 @@ def commands(group: Any, before: str = "pyservice") -> Iterator[tuple[str, set[s
         if hasattr(command, "commands"):
             yield from commands(command, f"{before} {name}")
         elif not command.hidden:
-            shown = [one for one in command.params if not getattr(one, "hidden", False)]
-            names = {name for one in shown for name in one.opts if name.startswith("--")}
+            options = [one for one in command.params if not getattr(one, "hidden", False)]
+            names = {name for one in options for name in one.opts if name.startswith("--")}
             yield f"{before} {name}", names
 
 

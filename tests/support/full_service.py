@@ -92,12 +92,12 @@ class HttpClient:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
-        sent = dict(headers or {})
+        request_headers = dict(headers or {})
         if token is not None:
-            sent["authorization"] = f"Bearer {token}"
+            request_headers["authorization"] = f"Bearer {token}"
         if key is not None:
-            sent["idempotency-key"] = key
-        return await self._client.request(method, path, content=content, headers=sent)
+            request_headers["idempotency-key"] = key
+        return await self._client.request(method, path, content=content, headers=request_headers)
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -38,9 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--tier") == "full":
         return
-    kept = [item for item in items if _is_fast(item)]
+    selected = [item for item in items if _is_fast(item)]
     config.hook.pytest_deselected(items=[item for item in items if not _is_fast(item)])
-    items[:] = kept
+    items[:] = selected
 
 
 def _is_fast(item: pytest.Item) -> bool:

@@ -54,13 +54,13 @@ def _mounts(place: Path) -> Iterator[str]:
     folder.
     """
     closed = {path: wall for path in _NEEDED if (wall := _wall(path)) is not None}
-    kept = {path: place / str(number) for number, path in enumerate(closed)}
-    for path, aside in kept.items():
+    mounts = {path: place / str(number) for number, path in enumerate(closed)}
+    for path, aside in mounts.items():
         yield shlex.join(["mkdir", "-p", str(aside)])
         yield shlex.join(["mount", "--rbind", str(path), str(aside)])
     for wall in set(closed.values()):
         yield shlex.join(["mount", "-t", "tmpfs", "-o", "mode=755", "home", str(wall)])
-    for path, aside in kept.items():
+    for path, aside in mounts.items():
         yield shlex.join(["mkdir", "-p", str(path)])
         yield shlex.join(["mount", "--rbind", str(aside), str(path)])
 

@@ -56,8 +56,8 @@ def metrics() -> RequestMetrics:
 
 @pytest.fixture
 async def api(kind: str, service: SmallService, metrics: RequestMetrics) -> AsyncIterator[Api]:
-    async with open_api(kind, service, metrics=metrics) as opened:
-        yield opened
+    async with open_api(kind, service, metrics=metrics) as api:
+        yield api
 
 
 async def test_response_has_a_ray_id_of_its_own_or_of_its_trace(
@@ -169,8 +169,8 @@ async def slow_api(kind: str, service: SmallService, metrics: RequestMetrics) ->
     The limit is counted for each address that the trusted proxy forwards.
     """
     limits = Limits(Rate(0.001, 2), Rate(0.001, 3))
-    async with open_api(kind, service, TRUSTING, metrics, limits) as opened:
-        yield opened
+    async with open_api(kind, service, TRUSTING, metrics, limits) as api:
+        yield api
 
 
 def from_address(address: str, token: str = "pub_good") -> dict[str, str]:

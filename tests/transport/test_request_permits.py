@@ -134,9 +134,9 @@ async def test_requests_over_the_share_queue_and_are_served() -> None:
     requests = HeldRequests(shares)
     tasks = await requests.arrive("cloud_a", 6)
     assert (len(shares), shares.waiting) == (2, 4)
-    for left in (3, 2, 1, 0, 0, 0):
+    for waiting_count in (3, 2, 1, 0, 0, 0):
         await requests.finish_longest("cloud_a")
-        assert shares.waiting == left
+        assert shares.waiting == waiting_count
     await asyncio.gather(*tasks)
     assert (len(shares), shares.waiting) == (0, 0)
 

@@ -19,13 +19,13 @@ class Request(WaitingRequest):
     woken.
     """
 
-    def __init__(self, topic: str, index: str, plane: Topics, seen: int) -> None:
-        """`seen` is the number of the last change that the client knows."""
+    def __init__(self, topic: str, index: str, plane: Topics, index_seen: int) -> None:
+        """`index_seen` is the number of the last change that the client knows."""
         super().__init__()
         self.topic = topic
         self.index = index
         self.plane = plane
-        self.seen = seen
+        self.index_seen = index_seen
         self.is_woken = False
 
     def woken(self, *, is_over: bool) -> None:
@@ -121,7 +121,9 @@ class Simulation:
             assert not (is_held and self._is_old(request))
 
     def _is_old(self, request: Request) -> bool:
-        return request.plane is not self.plane or self.truth.get(request.topic, 0) > request.seen
+        return (
+            request.plane is not self.plane or self.truth.get(request.topic, 0) > request.index_seen
+        )
 
 
 def _now(coroutine: Any) -> Any:

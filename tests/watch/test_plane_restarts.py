@@ -32,15 +32,15 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
     """Servers that know the previous run of the plane, from a watch that has ended. Their poll has
     arrived, so no poll is on its way.
     """
-    async with open_servers(tmp_path) as opened:
-        connection = await watch(opened, await read_index(opened))
-        await until(lambda: (len(opened.long_polls), opened.control.polls) == (1, 1))
+    async with open_servers(tmp_path) as servers:
+        connection = await watch(servers, await read_index(servers))
+        await until(lambda: (len(servers.long_polls), servers.control.polls) == (1, 1))
         await close_all([connection])
-        await until(lambda: len(opened.long_polls) == 0)
-        await opened.behind.stop()
-        opened.control = SmallControl()
-        await opened.behind.start(opened.control)
-        yield opened
+        await until(lambda: len(servers.long_polls) == 0)
+        await servers.behind.stop()
+        servers.control = SmallControl()
+        await servers.behind.start(servers.control)
+        yield servers
 
 
 def _are(servers: Servers, waiting: int, parks: int) -> bool:

@@ -27,10 +27,10 @@ def _signed(scenario: Scenario, lives_ms: int) -> str:
 
 
 def _show(scenario: Scenario, slug: str, token: str) -> httpx.Response:
-    shown = {"device_link_token": token}
+    query = {"device_link_token": token}
     if slug == "get_device_link":
-        return scenario.call(slug, query=shown)
-    return scenario.call(slug, fields=shown)
+        return scenario.call(slug, query=query)
+    return scenario.call(slug, fields=query)
 
 
 def _of_link(slug: str) -> None:

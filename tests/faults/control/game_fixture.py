@@ -217,8 +217,8 @@ class GameFixture:
             for slug in slugs:
                 returned[slug] = await self.developer.good(slug, **fields)
         if self.link_token:
-            shown = {"device_link_token": self.link_token}
-            returned["get_device_link"] = await self.developer.good("get_device_link", **shown)
+            query = {"device_link_token": self.link_token}
+            returned["get_device_link"] = await self.developer.good("get_device_link", **query)
         returned["identities"] = (await self.commanded("ListIdentities"))["identities"]
         listed = await self.developer.good("get_games")
         returned["groups"] = listed["groups"]
@@ -290,11 +290,11 @@ class GameFixture:
         builds = (await self.developer.good("list_builds", **fields))["builds"]
         assert [one["id"] for one in builds] == current
         assert len(current) <= 1
-        kept = self.full_service.data_dir / "control" / "objects" / "kept"
+        kept_folder = self.full_service.data_dir / "control" / "objects" / "kept"
         for build_id, upload_id in self.images.items():
 
             async def is_as_reported(
-                folder: Any = kept / upload_id, is_there: bool = build_id in listed
+                folder: Any = kept_folder / upload_id, is_there: bool = build_id in listed
             ) -> bool:
                 return is_there == any(path.is_file() for path in folder.glob("*"))
 
@@ -324,11 +324,11 @@ class GameFixture:
                 assert answer.code == ("OK" if is_member else "TOKEN_REVOKED")
 
     async def _check_pictures(self, responses: Fields, browser: httpx.AsyncClient) -> None:
-        shown = [responses["games"][0].get(f"{kind}_url") for kind in ("banner", "logo")]
+        urls = [responses["games"][0].get(f"{kind}_url") for kind in ("banner", "logo")]
         for avatar in responses["list_avatars"]["custom_avatars"]:
             assert ("url" in avatar) == avatar["complete"], avatar
-            shown.append(avatar.get("url"))
-        for url in filter(None, shown):
+            urls.append(avatar.get("url"))
+        for url in filter(None, urls):
             (content,) = (one for upload_id, one in self.pictures.items() if upload_id in url)
             assert (await browser.get(url)).content == content
 

@@ -362,17 +362,17 @@ class StateReader:
                 message.current_version_id,
             ):
                 differences.append((namespace_id, message.revision, one))
-            elif (kept := _fed(path)) != message:
-                differences.append((message, kept))
+            elif (stored := _fed(path)) != message:
+                differences.append((message, stored))
         return differences
 
 
 def _fed(path: Path) -> Any:
     """Reads a feed file without the retained versions, which the data plane adds."""
-    kept = _read(path).configuration
-    if kept is not None:
-        kept.ClearField("retained_versions")
-    return kept
+    configuration = _read(path).configuration
+    if configuration is not None:
+        configuration.ClearField("retained_versions")
+    return configuration
 
 
 async def _all_namespaces(tx: Any) -> list[str]:

@@ -81,8 +81,8 @@ def check_ring(before: SigningKeys, now: SigningKeys, answer: Answer | None) -> 
     added = before.current.number + 1
     if answer is not None:
         assert answer.code == "OK", answer
-        kept = [key.number for key in before.signing]
-        assert answer.body == {"current_key": added, "kept_keys": kept}
+        key_numbers = [key.number for key in before.signing]
+        assert answer.body == {"current_key": added, "kept_keys": key_numbers}
     elif now == before:
         return
     assert now.current.number == added

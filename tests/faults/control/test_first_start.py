@@ -89,18 +89,18 @@ async def test_concurrent_first_starts_create_one_owner(
     """PostgreSQL only: a database file belongs to one service."""
     url = databases.url("postgresql")
     folders = [tmp_path / name for name in ("one", "other")]
-    opened = [open_database(url, folder) for folder in folders]
+    databases_of_folders = [open_database(url, folder) for folder in folders]
     for folder in folders:
         folder.mkdir()
-    await migrate(opened[0], is_allowed=True)
+    await migrate(databases_of_folders[0], is_allowed=True)
     owners = await asyncio.gather(
         *(
             ensure_owner(database, RecordIds(), folder)
-            for database, folder in zip(opened, folders, strict=True)
+            for database, folder in zip(databases_of_folders, folders, strict=True)
         )
     )
     assert owners[0].group_id == owners[1].group_id
     assert owners[0].source_epoch == owners[1].source_epoch
     assert sum(owner.token_file.exists() for owner in owners) == 1
-    for database in opened:
+    for database in databases_of_folders:
         await database.close()

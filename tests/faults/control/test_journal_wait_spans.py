@@ -42,10 +42,10 @@ def now_ms() -> float:
 
 
 async def spans_of(developer: Developer, ray_id: str) -> dict[str, tuple[int, int]]:
-    async def kept() -> Any:
+    async def perf_lists() -> Any:
         return (await developer.good("get_ray_perf", ray_id=ray_id))["perf_lists"]
 
-    (one,) = await eventually(kept)
+    (one,) = await eventually(perf_lists)
     return {
         span["label"]: (milliseconds(span["start_ts"]), milliseconds(span["finish_ts"]))
         for span in one["spans"]

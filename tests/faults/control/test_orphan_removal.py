@@ -74,9 +74,9 @@ class OrphanedNamespaces:
 
     async def kill_at(self, step: Step) -> None:
         fixture = self.fixture
-        left, before = await self.leave(), await self.held()
+        orphaned, before = await self.leave(), await self.held()
         records = await fixture.state_reader.records()
-        assert await self.commanded("ListOrphans") == list(left)
+        assert await self.commanded("ListOrphans") == list(orphaned)
         answer = await kill_at_step(
             fixture.full_service,
             step,
@@ -84,18 +84,18 @@ class OrphanedNamespaces:
         )
         await fixture.state_reader.agree()
         after = await self.held()
-        removed = left.keys() - after.keys()
-        assert removed == set(list(left)[: len(removed)])
+        removed = orphaned.keys() - after.keys()
+        assert removed == set(list(orphaned)[: len(removed)])
         assert after == {one: held_one for one, held_one in before.items() if one not in removed}
-        rest = [one for one in left if one not in removed]
+        rest = [one for one in orphaned if one not in removed]
         assert await self.commanded("ListOrphans") == rest
         if answer is not None:
             assert answer.code == "OK", answer
-            assert (_ids(answer), rest) == (list(left), [])
+            assert (_ids(answer), rest) == (list(orphaned), [])
         assert await self.commanded("RemoveOrphans", all=True) == rest
         fixture.full_service.kill("data")
         await fixture.state_reader.agree()
-        assert (await self.held()).keys() == before.keys() - left.keys()
+        assert (await self.held()).keys() == before.keys() - orphaned.keys()
         assert await self.commanded("ListOrphans") == []
         assert await fixture.state_reader.records() == records
         await fixture.check_effects(await fixture.seen())

@@ -130,8 +130,8 @@ class Crowd:
         for player in self.players:
             player.say()
         end = time.monotonic() + ROUND_S
-        while (left := end - time.monotonic()) > 0:
-            for key, _ in waiting.select(left):
+        while (seconds_left := end - time.monotonic()) > 0:
+            for key, _ in waiting.select(seconds_left):
                 key.data.hear()
 
     async def goes_on(self) -> None:

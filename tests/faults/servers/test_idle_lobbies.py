@@ -116,8 +116,8 @@ async def test_exited_idle_lobbies_are_replaced_with_back_off(game: FailingGame)
         return records if len(records) > 2 else []
 
     *_, third, second, first = await eventually(begun)
-    for left, next_one, pause_s in ((first, second, 1), (second, third, 2)):
-        record = await game.over(left["lobby_id"])
+    for ended, next_one, pause_s in ((first, second, 1), (second, third, 2)):
+        record = await game.over(ended["lobby_id"])
         stopped = record["status"]["stopped"]
         assert (stopped["exit_code"], "ready_ts" in record) == (0, True), record
         began = datetime.fromisoformat(next_one["create_ts"])
@@ -166,12 +166,12 @@ async def test_idle_lobbies_above_the_maximum_end(game: FailingGame, most: int) 
             writer.write(token)
             assert await reader.readexactly(len(token)) == token
         assert await standing(game, 2) == lobby_ids
-    left = await standing(game, most)
-    assert left < lobby_ids
-    for lobby_id in lobby_ids - left:
+    remaining_ids = await standing(game, most)
+    assert remaining_ids < lobby_ids
+    for lobby_id in lobby_ids - remaining_ids:
         record = await game.over(lobby_id)
         assert record["status"]["stopped"]["failed"] is False, record
-    await only(game, left, live=True)
-    if left:
-        assert (await find_idle_lobby(game))["lobby"]["lobby_id"] in left
+    await only(game, remaining_ids, live=True)
+    if remaining_ids:
+        assert (await find_idle_lobby(game))["lobby"]["lobby_id"] in remaining_ids
     await only(game, lobby_ids)

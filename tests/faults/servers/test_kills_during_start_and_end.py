@@ -115,9 +115,9 @@ class LobbyKills:
                 listed = await self.game.developer.client.call(
                     "list", {}, token=self.game.public_token
                 )
-                seen = {one["lobby_id"] for one in listed.body["lobbies"]}
+                lobby_ids = {one["lobby_id"] for one in listed.body["lobbies"]}
                 once = dict.fromkeys(alive, 1)
-                return processes_of_runs(self.full_service) == once and seen == alive
+                return processes_of_runs(self.full_service) == once and lobby_ids == alive
             return False
 
         await eventually(is_so)

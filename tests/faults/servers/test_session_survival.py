@@ -83,15 +83,15 @@ def numbers(lines: list[str]) -> list[int]:
 
 
 async def check_log(game: FailingGame, lobby_id: str, page: Any) -> None:
-    seen = numbers(page["lines"])
+    line_numbers = numbers(page["lines"])
     newest = numbers((await first_page(game, lobby_id))["lines"])[-1]
     following = game.all_lines(lobby_id, page["watch"]["index"])
     async for line in following:
-        seen += numbers([line])
-        if seen and seen[-1] >= newest:
+        line_numbers += numbers([line])
+        if line_numbers and line_numbers[-1] >= newest:
             break
     await following.aclose()
-    assert seen == list(range(seen[-1] + 1))
+    assert line_numbers == list(range(line_numbers[-1] + 1))
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,11 @@ async def test_sessions_survive_kills_of_both_planes(full_service: FullService, 
         assert (full_service.data_dir / "edge" / "LOCK").read_text() == edge_pid
         assert sorted(await game.alive("counts")) == lobby_ids
         datagrams = [one for one in crowd.players if isinstance(one, DatagramPlayer)]
-        lost, received = sum(one.lost for one in datagrams), sum(one.heard for one in datagrams)
-        assert lost <= LOST_MAX * received
+        lost, answered_count = (
+            sum(one.lost for one in datagrams),
+            sum(one.heard for one in datagrams),
+        )
+        assert lost <= LOST_MAX * answered_count
         for lobby_id, page in zip(lobby_ids, pages, strict=True):
             await check_log(game, lobby_id, page)
 
