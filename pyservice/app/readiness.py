@@ -119,8 +119,8 @@ class Readiness:
             "hosting_open_files_max": self.descriptors.most,
             "hosting_event_loop_lag_seconds": self.loop.worst_ms / 1000,
             "hosting_journal_stalled_seconds": self.journal.stalled_ms / 1000,
-            "hosting_compactions_total": self.compactor.done,
-            "hosting_compaction_failures_total": self.compactor.failed,
+            "hosting_compactions_total": self.compactor.completed_count,
+            "hosting_compaction_failures_total": self.compactor.failed_count,
             "hosting_watches_held": self.waiting_long_polls(),
         }
         return "".join(map(_metric_text, values, values.values())).encode()

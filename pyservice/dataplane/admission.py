@@ -250,14 +250,14 @@ class _AdmissionAttempt:
         await self._require_human(rules.captcha)
         mode_rules = {mode: rules.find[mode] for mode in modes if mode in rules.find}
         await self._verify_modes(mode_rules)
-        left = [
+        passed_modes = [
             mode
             for mode in modes
             if mode not in mode_rules or self._verdicts[mode, mode_rules[mode]]
         ]
-        if not left:
+        if not passed_modes:
             raise ServiceError("MATCHMAKER_VERIFICATION_FAILED")
-        return left
+        return passed_modes
 
     async def join(
         self, captcha: CaptchaRule | None, verification: VerificationRule | None, mode: str
@@ -305,5 +305,9 @@ def _address(request: PlacementRequest, caller: Caller) -> client_address.Addres
         )
     if caller.call.client is not None:
         return caller.call.client
-    packed = caller.call.address
-    return ip_address(packed) if len(packed) == 4 else IPv6Address(packed.ljust(16, b"\0"))
+    address_bytes = caller.call.address
+    return (
+        ip_address(address_bytes)
+        if len(address_bytes) == 4
+        else IPv6Address(address_bytes.ljust(16, b"\0"))
+    )

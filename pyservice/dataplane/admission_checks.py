@@ -61,12 +61,12 @@ class CaptchaCheck:
         namespace_id: bytes,
         address: bytes,
         address_text: str,
-        given: pb.Captcha | None,
+        solution: pb.Captcha | None,
         ray_id: str,
         *,
         tenant: bytes,
     ) -> None:
-        """Requires that the address has a recent captcha pass, or that `given` is a valid captcha
+        """Requires that the address has a recent captcha pass, or that `solution` is a valid captcha
         response.
 
         Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, STORAGE_FULL. Raises
@@ -82,15 +82,15 @@ class CaptchaCheck:
             self._passes.record_request(namespace_id, address)
             return
         keys = dict(rule.providers)
-        provider = _provider(given)
-        if given is None or provider is None or provider not in keys:
-            name, asked = rule.providers[0]
+        provider = _provider(solution)
+        if solution is None or provider is None or provider not in keys:
+            name, first_keys = rule.providers[0]
             raise ServiceError(
-                "CAPTCHA_REQUIRED", metadata={"provider": name, "site_key": asked.site_key}
+                "CAPTCHA_REQUIRED", metadata={"provider": name, "site_key": first_keys.site_key}
             )
         form = {
             "secret": keys[provider].secret_key,
-            "response": getattr(given, provider).client_response,
+            "response": getattr(solution, provider).client_response,
             "remoteip": address_text,
         }
         if provider == "captcha_a":
@@ -127,8 +127,8 @@ class CaptchaCheck:
         return False
 
 
-def _provider(given: pb.Captcha | None) -> CaptchaProvider | None:
-    match given.WhichOneof("provider") if given is not None else None:
+def _provider(solution: pb.Captcha | None) -> CaptchaProvider | None:
+    match solution.WhichOneof("provider") if solution is not None else None:
         case "captcha_a":
             return "captcha_a"
         case "captcha_b":

@@ -62,28 +62,32 @@ class ChannelEvents:
         channel, topic = caller.identity, _topic(caller.identity)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None
-        parked = self._topics.wait_unless_changed(watch_index, caller.call, topic)
-        if parked is not None:
-            return parked
+        wait = self._topics.wait_unless_changed(watch_index, caller.call, topic)
+        if wait is not None:
+            return wait
         answer = pb.GetLiveEventsResponse()
         answer.watch.index = index
-        for sent in await self._engine.player_records.channel_events(channel, caller.call.deadline):
-            self._add(answer, sent)
+        for channel_token in await self._engine.player_records.channel_events(
+            channel, caller.call.deadline
+        ):
+            self._add(answer, channel_token)
         return answer
 
-    def _add(self, answer: pb.GetLiveEventsResponse, sent: ChannelToken) -> None:
-        if not self._responses.is_cached(sent.lobby):
-            lobby = self._engine.lobby(sent.lobby)
+    def _add(self, answer: pb.GetLiveEventsResponse, channel_token: ChannelToken) -> None:
+        if not self._responses.is_cached(channel_token.lobby):
+            lobby = self._engine.lobby(channel_token.lobby)
             if lobby is None:
                 return
             self._responses.cache(lobby)
-        found = self._responses.fill(matchmaker_pb2.FindLobbyResponse(), sent.lobby, [sent.token])
+        response = self._responses.fill(
+            matchmaker_pb2.FindLobbyResponse(), channel_token.lobby, [channel_token.token]
+        )
         event = answer.events.add()
-        event.ts.FromMilliseconds(sent.ts_ms)
+        event.ts.FromMilliseconds(channel_token.ts_ms)
         join = event.kind.matchmaker_lobby_join
-        join.lobby.CopyFrom(found.lobby)
-        join.player.CopyFrom(found.player)
-        for name, port in found.ports.items():
+        join.lobby.CopyFrom(response.lobby)
+        join.player.CopyFrom(response.player)
+        for name, port in response.ports.items():
             join.ports[name].CopyFrom(port)
 
     def _delivered(self, channel: bytes) -> None:

@@ -54,59 +54,60 @@ class RetainedVersions(NamedTuple):
 
 def retain_versions(
     configuration: configuration_pb2.NamespaceConfiguration,
-    held: configuration_pb2.NamespaceConfiguration | None,
+    stored: configuration_pb2.NamespaceConfiguration | None,
     live_versions: LiveVersions,
     now_ms: int,
 ) -> RetainedVersions:
-    """Returns the versions of the stored configuration `held_configurations` to keep when `configuration` replaces
-    it.
+    """Returns the versions of `stored` to keep when `configuration` replaces it.
 
-    These are the versions with lobbies, and the current version of `held_configurations`, which can get new
+    These are the versions with lobbies, and the current version of `stored`, which can get new
     lobbies until the replacement. `now_ms` becomes the retirement time of the current version.
     """
-    if held is None:
+    if stored is None:
         return RetainedVersions()
-    known = {one.version_id: one for one in (*held.retained_versions, *held.versions)}
+    stored_versions = {one.version_id: one for one in (*stored.retained_versions, *stored.versions)}
     for version in configuration.versions:
-        known.pop(version.version_id, None)
-    needed = {held.current_version_id} & known.keys()
-    if needed != known.keys():
-        live = live_versions(raw_id(held.namespace_id))
-        needed |= {version_id for version_id in known if raw_id(version_id) in live}
-    versions = tuple(_retired(known[version_id], now_ms) for version_id in sorted(needed))
-    return RetainedVersions(versions, len(needed) < len(known))
+        stored_versions.pop(version.version_id, None)
+    retained_ids = {stored.current_version_id} & stored_versions.keys()
+    if retained_ids != stored_versions.keys():
+        live = live_versions(raw_id(stored.namespace_id))
+        retained_ids |= {version_id for version_id in stored_versions if raw_id(version_id) in live}
+    versions = tuple(
+        _as_retired(stored_versions[version_id], now_ms) for version_id in sorted(retained_ids)
+    )
+    return RetainedVersions(versions, len(retained_ids) < len(stored_versions))
 
 
-def _retired(version: configuration_pb2.Version, now_ms: int) -> configuration_pb2.Version:
-    kept = admission_rules_only(version)
-    kept.retired_ts_ms = version.retired_ts_ms or now_ms
-    return kept
+def _as_retired(version: configuration_pb2.Version, now_ms: int) -> configuration_pb2.Version:
+    retained = admission_rules_only(version)
+    retained.retired_ts_ms = version.retired_ts_ms or now_ms
+    return retained
 
 
 def admission_rules_only(version: configuration_pb2.Version) -> configuration_pb2.Version:
-    kept = configuration_pb2.Version(
+    retained = configuration_pb2.Version(
         version_id=version.version_id, display_name=version.display_name
     )
     matchmaker = version.matchmaker
     if matchmaker.HasField("captcha"):
-        kept.matchmaker.captcha.CopyFrom(matchmaker.captcha)
+        retained.matchmaker.captcha.CopyFrom(matchmaker.captcha)
     for name, mode in matchmaker.game_modes.items():
-        reduced = kept.matchmaker.game_modes[name]
+        retained_mode = retained.matchmaker.game_modes[name]
         if mode.actions.join.HasField("verification"):
-            reduced.actions.join.CopyFrom(mode.actions.join)
+            retained_mode.actions.join.CopyFrom(mode.actions.join)
         if mode.HasField("max_drain_ms"):
-            reduced.max_drain_ms = mode.max_drain_ms
-    return kept
+            retained_mode.max_drain_ms = mode.max_drain_ms
+    return retained
 
 
 def retention_problems(
-    retention: RetainedVersions, held: configuration_pb2.NamespaceConfiguration | None
+    retention: RetainedVersions, stored: configuration_pb2.NamespaceConfiguration | None
 ) -> Iterator[Finding]:
     """Yields a problem for too many retained versions, and for too many bytes of them.
 
-    Checks nothing if `held_configurations`, the stored configuration, already retains all these versions.
+    Checks nothing if `stored` already retains all these versions.
     """
-    before = {one.version_id for one in held.retained_versions} if held else set()
+    before = {one.version_id for one in stored.retained_versions} if stored else set()
     if {one.version_id for one in retention.versions} <= before:
         return
     path = ("current_version_id",)
@@ -152,7 +153,7 @@ class NoLiveLobbies:
 class _Decision(NamedTuple):
     answer: pb.ApplyResponse
     order: FeedOrder = (0, 0)
-    prepared: PreparedNamespace | None = None
+    namespace: PreparedNamespace | None = None
     is_any_dropped: bool = False
 
 
@@ -170,7 +171,7 @@ class ConfigurationFeed:
         self._limits = limits
         self._counters = counters
         self._now_s = now_s
-        self._orders: dict[str, FeedOrder] = {}
+        self._order_of: dict[str, FeedOrder] = {}
         self._valid_digests: OrderedDict[str, bytes] = OrderedDict()
         self._held_response: pb.HeldResponse | None = None
         self.live_lobbies: LiveLobbies = NoLiveLobbies()
@@ -180,11 +181,11 @@ class ConfigurationFeed:
 
     def load(self) -> None:
         """Loads the stored configurations without validation. Raises FeedFileError."""
-        for kept in self._files.load():
-            if kept.configuration is None:
-                self._forget(kept.namespace_id, kept.order)
+        for stored in self._files.load():
+            if stored.configuration is None:
+                self._forget(stored.namespace_id, stored.order)
             else:
-                self._take(kept.order, prepare_namespace(kept.configuration))
+                self._put(stored.order, prepare_namespace(stored.configuration))
 
     async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
         """Applies the configuration of one namespace. Raises STORAGE_FULL, without a change, if it
@@ -238,13 +239,13 @@ class ConfigurationFeed:
             # The lock makes the index read-only, so a thread may read it.
             size = sum(map(self._size, items))
             while len(answers) < len(items):
-                rest = items[len(answers) :]
+                remaining = items[len(answers) :]
                 if size <= _ON_LOOP_BYTES_MAX:
-                    several = self._decide_some(rest)
+                    decisions = self._decide_some(remaining)
                 else:
-                    several = await asyncio.to_thread(self._decide_some, rest)
-                await self._store_all(several)
-                answers += (decision.answer for decision in several)
+                    decisions = await asyncio.to_thread(self._decide_some, remaining)
+                await self._store_all(decisions)
+                answers += (decision.answer for decision in decisions)
         for item, answer in zip(items, answers, strict=True):
             if not item.is_check:
                 self._count(answer.WhichOneof("outcome") or "refused")
@@ -254,21 +255,21 @@ class ConfigurationFeed:
         return item.ByteSize() + self._namespaces.size(item.configuration.namespace_id)
 
     def _decide_some(self, items: Sequence[pb.ManyItem]) -> list[_Decision]:
-        several: list[_Decision] = []
-        claimed: set[Hashable] = set()
+        decisions: list[_Decision] = []
+        claimed_names: set[Hashable] = set()
         for item in items:
             claims = _claims(item.configuration)
-            if not claimed.isdisjoint(claims):
+            if not claimed_names.isdisjoint(claims):
                 break
             decision = self._decide(item)
-            several.append(decision)
-            if decision.prepared is not None:
-                claimed |= claims
+            decisions.append(decision)
+            if decision.namespace is not None:
+                claimed_names |= claims
                 # Names that the item releases become free only after it is applied.
-                held = self._namespaces.configuration(raw_id(item.configuration.namespace_id))
-                if held is not None:
-                    claimed |= _claims(held)
-        return several
+                stored = self._namespaces.configuration(raw_id(item.configuration.namespace_id))
+                if stored is not None:
+                    claimed_names |= _claims(stored)
+        return decisions
 
     def _decide(self, item: pb.ManyItem) -> _Decision:
         """Decides whether a configuration is applied, stale or refused. A repeated message counts
@@ -279,30 +280,32 @@ class ConfigurationFeed:
         configuration = item.configuration
         namespace_id, order = configuration.namespace_id, _order(configuration)
         content = content_digest(configuration)
-        last = self._orders.get(namespace_id)
-        is_repeated = order == last and content == self._namespaces.digest(raw_id(namespace_id))
+        stored_order = self._order_of.get(namespace_id)
+        is_repeated = order == stored_order and content == self._namespaces.digest(
+            raw_id(namespace_id)
+        )
         if is_repeated and not item.is_check:
             return _Decision(pb.ApplyResponse(applied=pb.Applied()))
-        if last is not None and order <= last:
-            return _Decision(pb.ApplyResponse(stale=_stale(namespace_id, last)))
+        if stored_order is not None and order <= stored_order:
+            return _Decision(pb.ApplyResponse(stale=_stale(namespace_id, stored_order)))
         problems = self._problems(configuration, content)
         retention = RetainedVersions()
         if not problems:
-            held = self._namespaces.configuration(raw_id(namespace_id))
+            stored = self._namespaces.configuration(raw_id(namespace_id))
             retention = retain_versions(
-                configuration, held, self.live_lobbies.live_versions, int(self._now_s() * 1000)
+                configuration, stored, self.live_lobbies.live_versions, int(self._now_s() * 1000)
             )
             problems += (
                 pb.Problem(path=path, reason=reason)
-                for path, reason in retention_problems(retention, held)
+                for path, reason in retention_problems(retention, stored)
             )
         if problems:
             return _Decision(pb.ApplyResponse(refused=pb.Refused(problems=problems)))
-        applied = pb.ApplyResponse(applied=pb.Applied())
+        response = pb.ApplyResponse(applied=pb.Applied())
         if item.is_check:
-            return _Decision(applied)
-        prepared = prepare_namespace(_with_retained(configuration, retention))
-        return _Decision(applied, order, prepared, retention.is_any_dropped)
+            return _Decision(response)
+        namespace = prepare_namespace(_with_retained(configuration, retention))
+        return _Decision(response, order, namespace, retention.is_any_dropped)
 
     def _problems(
         self, configuration: configuration_pb2.NamespaceConfiguration, content: bytes
@@ -321,42 +324,44 @@ class ConfigurationFeed:
     async def _remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
         async with self._lock:
             order = (request.source_epoch, request.revision)
-            held = self._orders.get(request.namespace_id)
+            stored_order = self._order_of.get(request.namespace_id)
             is_held = self._is_held(request.namespace_id)
-            if held is not None and (order < held or (order == held and is_held)):
+            if stored_order is not None and (
+                order < stored_order or (order == stored_order and is_held)
+            ):
                 self._count("stale")
-                return pb.RemoveResponse(stale=_stale(request.namespace_id, held))
-            if order != held:
+                return pb.RemoveResponse(stale=_stale(request.namespace_id, stored_order))
+            if order != stored_order:
                 await self._save([StoredNamespace(request.namespace_id, order, None)])
                 self._forget(request.namespace_id, order)
             self._count("removed")
             return pb.RemoveResponse(removed=pb.Removed())
 
-    async def _store_all(self, several: Sequence[_Decision]) -> None:
-        taken = [(one.order, one.prepared) for one in several if one.prepared is not None]
-        if not taken:
+    async def _store_all(self, decisions: Sequence[_Decision]) -> None:
+        accepted = [(one.order, one.namespace) for one in decisions if one.namespace is not None]
+        if not accepted:
             return
-        if any(one.is_any_dropped for one in several):
+        if any(one.is_any_dropped for one in decisions):
             # After a crash, a recovered lobby must find the rules of its version.
             await self.live_lobbies.wait_all_durable(
                 asyncio.get_running_loop().time() + _DURABLE_TIMEOUT_S
             )
         await self._save(
-            StoredNamespace(prepared.configuration.namespace_id, order, prepared.configuration)
-            for order, prepared in taken
+            StoredNamespace(namespace.configuration.namespace_id, order, namespace.configuration)
+            for order, namespace in accepted
         )
-        for order, prepared in taken:
-            self._take(order, prepared)
+        for order, namespace in accepted:
+            self._put(order, namespace)
 
-    async def _save(self, kept: Iterable[StoredNamespace]) -> None:
-        several = list(kept)
+    async def _save(self, stored: Iterable[StoredNamespace]) -> None:
+        namespaces = list(stored)
         try:
-            await asyncio.to_thread(self._files.save, several)
+            await asyncio.to_thread(self._files.save, namespaces)
         except OSError as error:
-            names = [one.namespace_id for one in several]
+            names = [one.namespace_id for one in namespaces]
             _log.error("configuration not stored", namespace_ids=names, error=str(error))
             raise ServiceError("STORAGE_FULL") from None
-        for one in several:
+        for one in namespaces:
             _log.debug(
                 "configuration removed" if one.configuration is None else "configuration applied",
                 namespace_id=one.namespace_id,
@@ -364,17 +369,17 @@ class ConfigurationFeed:
                 revision=one.order[1],
             )
 
-    def _take(self, order: FeedOrder, prepared: PreparedNamespace) -> None:
-        self._orders[prepared.configuration.namespace_id] = order
-        self._namespaces.put_prepared(prepared)
-        self._changed(prepared.configuration.namespace_id)
+    def _put(self, order: FeedOrder, namespace: PreparedNamespace) -> None:
+        self._order_of[namespace.configuration.namespace_id] = order
+        self._namespaces.put_namespace(namespace)
+        self._on_change(namespace.configuration.namespace_id)
 
     def _forget(self, namespace_id: str, order: FeedOrder) -> None:
-        self._orders[namespace_id] = order
+        self._order_of[namespace_id] = order
         self._namespaces.remove(raw_id(namespace_id))
-        self._changed(namespace_id)
+        self._on_change(namespace_id)
 
-    def _changed(self, namespace_id: str) -> None:
+    def _on_change(self, namespace_id: str) -> None:
         self._held_response = None
         self.on_namespace_changed(raw_id(namespace_id))
         self._counters.namespaces = len(self._namespaces)
@@ -409,7 +414,9 @@ def _claims(configuration: configuration_pb2.NamespaceConfiguration) -> set[Hash
     }
 
 
-def _stale(namespace_id: str, held: FeedOrder) -> pb.Stale:
+def _stale(namespace_id: str, stored_order: FeedOrder) -> pb.Stale:
     return pb.Stale(
-        held=pb.HeldConfiguration(namespace_id=namespace_id, source_epoch=held[0], revision=held[1])
+        held=pb.HeldConfiguration(
+            namespace_id=namespace_id, source_epoch=stored_order[0], revision=stored_order[1]
+        )
     )

@@ -158,10 +158,10 @@ class MockOperations:
 
     def _ports(self, caller: Caller, modes: list[str] | None) -> dict[str, lobby_pb2.Port]:
         namespace = self._namespaces.resolved(caller.namespace_id)
-        made = self._made(caller)
-        hostname = made.hostname or namespace.dev_hostname or _HOSTNAME
-        if made.ports:
-            return {name: _port(_given(port), hostname) for name, port in made.ports.items()}
+        token = self._development_token(caller)
+        hostname = token.hostname or namespace.dev_hostname or _HOSTNAME
+        if token.ports:
+            return {name: _port(_dev_port(port), hostname) for name, port in token.ports.items()}
         for name in modes or ():
             if name not in namespace.modes:
                 raise ServiceError(
@@ -174,7 +174,7 @@ class MockOperations:
                 ports.setdefault(port_name, _port(port, hostname))
         return ports
 
-    def _made(self, caller: Caller) -> configuration_pb2.DevelopmentToken:
+    def _development_token(self, caller: Caller) -> configuration_pb2.DevelopmentToken:
         configuration = self._namespaces.configuration(caller.namespace_id)
         text = format_uuid(_token_id(caller))
         for token in configuration.development_tokens if configuration else ():
@@ -204,7 +204,7 @@ def _token_id(caller: Caller) -> bytes:
     return caller.identity[len(caller.namespace_id) :]
 
 
-def _given(port: configuration_pb2.DevelopmentPort) -> DevPort:
+def _dev_port(port: configuration_pb2.DevelopmentPort) -> DevPort:
     span = (port.port_range.min, port.port_range.max) if port.HasField("port_range") else None
     return DevPort(port.protocol, port.port if port.HasField("port") else None, span)
 

@@ -102,12 +102,14 @@ class EdgeRoutes:
         after a timeout.
         """
 
-        async def leased() -> LeasedPorts:
+        async def leased_ports() -> LeasedPorts:
             found = self._source.lobby(lobby)
             return () if found is None else found.leased
 
         detail = "The ports of the lobby are not served yet; call ready again."
-        await self._wait_served(lobby, leased, self._are_forwarded, LOBBY_SERVED_TIMEOUT_S, detail)
+        await self._wait_served(
+            lobby, leased_ports, self._are_forwarded, LOBBY_SERVED_TIMEOUT_S, detail
+        )
 
     async def wait_server_served(self, server: bytes, leased: FetchLeasedPorts) -> LeasedPorts:
         """Waits until edge-guard has bound the ports of a dynamic server, and returns the ports.
@@ -208,23 +210,23 @@ class EdgeRoutes:
             event.set()
 
     async def _retry_refused(self, owner: bytes) -> bool:
-        refused = self._refused_ports.get(owner, {})
-        await asyncio.gather(*(self._replace_port(owner, outcome) for outcome in refused.values()))
+        outcomes = self._refused_ports.get(owner, {})
+        await asyncio.gather(*(self._replace_port(owner, outcome) for outcome in outcomes.values()))
         return bool(self._refused_ports.get(owner)) and self._is_replaceable(owner)
 
     async def _replace_port(self, owner: bytes, outcome: pb.Outcome) -> None:
         if not self._is_replaceable(owner):
             return
-        refused = self._refused_ports.get(owner, {})
+        outcomes = self._refused_ports.get(owner, {})
         try:
             number = await self._processes.replace_port(owner, outcome.port_name, outcome.port)
         except ServiceError as error:
             if error.code not in _RETRYABLE_CODES:
-                refused.pop(outcome.port_name, None)
+                outcomes.pop(outcome.port_name, None)
             return
-        if refused.get(outcome.port_name) is not outcome:
+        if outcomes.get(outcome.port_name) is not outcome:
             return
-        del refused[outcome.port_name]
+        del outcomes[outcome.port_name]
         _log.warning(
             "port refused",
             owner_id=outcome.owner_id,

@@ -192,7 +192,7 @@ class Engine:
         """
         began = perf_counter()
         try:
-            placed = self._native.find(
+            placement = self._native.find(
                 namespace,
                 version,
                 modes,
@@ -205,9 +205,9 @@ class Engine:
                 channels=channels,
                 creation=creation,
             )
-        except Refused as refused:
-            raise await self._commands.durable_error(refused, deadline, began=began) from None
-        return await self._wait_placed(placed, deadline, began=began)
+        except Refused as refusal:
+            raise await self._commands.durable_error(refusal, deadline, began=began) from None
+        return await self._wait_for_placement(placement, deadline, began=began)
 
     async def create(
         self,
@@ -224,7 +224,7 @@ class Engine:
     ) -> Placed:
         began = perf_counter()
         try:
-            placed = self._native.create(
+            placement = self._native.create(
                 namespace,
                 version,
                 creation,
@@ -234,9 +234,9 @@ class Engine:
                 idempotency=idempotency,
                 channels=channels,
             )
-        except Refused as refused:
-            raise await self._commands.durable_error(refused, deadline, began=began) from None
-        return await self._wait_placed(placed, deadline, began=began)
+        except Refused as refusal:
+            raise await self._commands.durable_error(refusal, deadline, began=began) from None
+        return await self._wait_for_placement(placement, deadline, began=began)
 
     async def replayed_placement(
         self, idempotency: bytes | None, deadline: float | None
@@ -248,8 +248,8 @@ class Engine:
         """
         if idempotency is None:
             return None
-        placed = await self._commands.run(lambda: self._native.recall(idempotency), deadline)
-        return None if placed is None else await self._wait_placed(placed, deadline)
+        placement = await self._commands.run(lambda: self._native.recall(idempotency), deadline)
+        return None if placement is None else await self._wait_for_placement(placement, deadline)
 
     async def join(
         self,
@@ -266,7 +266,7 @@ class Engine:
     ) -> Placed:
         began = perf_counter()
         try:
-            placed = self._native.join(
+            placement = self._native.join(
                 namespace,
                 lobby,
                 party_size=party_size,
@@ -276,25 +276,29 @@ class Engine:
                 idempotency=idempotency,
                 channels=channels,
             )
-        except Refused as refused:
-            raise await self._commands.durable_error(refused, deadline, began=began) from None
-        return await self._wait_placed(placed, deadline, lobby, began)
+        except Refused as refusal:
+            raise await self._commands.durable_error(refusal, deadline, began=began) from None
+        return await self._wait_for_placement(placement, deadline, lobby, began)
 
-    async def _wait_placed(
-        self, placed: Placed, deadline: float | None, lobby: bytes = b"", began: float | None = None
+    async def _wait_for_placement(
+        self,
+        placement: Placed,
+        deadline: float | None,
+        lobby: bytes = b"",
+        began: float | None = None,
     ) -> Placed:
         if began is not None:
             note("engine", began)
-        if placed.hold:
-            lobby = placed.lobby or lobby
-            wait_for_hold = await self._waiter.wait_for_hold(placed.hold, deadline)
+        if placement.hold:
+            lobby = placement.lobby or lobby
+            wait_for_hold = await self._waiter.wait_for_hold(placement.hold, deadline)
             if wait_for_hold.refusal is not None:
                 raise await self._commands.durable_error(wait_for_hold.refusal, deadline, lobby)
             if wait_for_hold.placed is None:
                 raise RuntimeError("a hold ended without slots and without a refusal")
-            placed = wait_for_hold.placed
-        await self._waiter.wait_durable(placed.wait, deadline)
-        return placed
+            placement = wait_for_hold.placed
+        await self._waiter.wait_durable(placement.wait, deadline)
+        return placement
 
     async def connected(
         self, lobby: bytes, player_token: str, idempotency: bytes | None, deadline: float | None
@@ -302,8 +306,8 @@ class Engine:
         began = perf_counter()
         try:
             wait = self._native.connected(lobby, player_token, idempotency)
-        except Refused as refused:
-            raise await self._commands.durable_error(refused, deadline, began=began) from None
+        except Refused as refusal:
+            raise await self._commands.durable_error(refusal, deadline, began=began) from None
         note("engine", began)
         if wait > self._waiter.durable:
             await self._waiter.wait_durable(wait, deadline)

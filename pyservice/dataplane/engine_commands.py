@@ -28,8 +28,8 @@ class Refusal(Protocol):
     def context(self) -> dict[str, str | int | tuple[int, ...]]: ...
 
 
-def service_error(refused: Refusal, lobby: bytes) -> ServiceError:
-    slug, context = refused.slug, refused.context
+def service_error(refusal: Refusal, lobby: bytes) -> ServiceError:
+    slug, context = refusal.slug, refusal.context
     if "limit" in context:
         reason = f"must be at most {context['limit']}"
         return ServiceError(slug, errors=[field_problem(["party_size"], "too-high", reason)])
@@ -158,8 +158,8 @@ class DurabilityWaiter(Generic[Outcome]):
         if durable > self.durable:
             self.durable = durable
             self._release(durable)
-        watching, self._batch_waiters = self._batch_waiters, []
-        for watcher in watching:
+        watchers, self._batch_waiters = self._batch_waiters, []
+        for watcher in watchers:
             _finish(watcher)
         for outcome in self._source.take_resolved():
             for future in self._hold_waiters.pop(outcome.hold, ()):
@@ -236,22 +236,22 @@ class CommandRunner:
         began = perf_counter()
         try:
             result = command()
-        except Refused as refused:
-            raise await self.durable_error(refused, deadline, began=began) from None
+        except Refused as refusal:
+            raise await self.durable_error(refusal, deadline, began=began) from None
         note("engine", began)
         return result
 
     async def durable_error(
         self,
-        refused: Refused,
+        refusal: Refused,
         deadline: float | None,
         lobby: bytes = b"",
         began: float | None = None,
     ) -> ServiceError:
         if began is not None:
             note("engine", began)
-        await self.waiter.wait_durable(refused.wait, deadline)
-        return service_error(refused, lobby)
+        await self.waiter.wait_durable(refusal.wait, deadline)
+        return service_error(refusal, lobby)
 
 
 PortRequest = tuple[str, str, str, int, int]
@@ -328,10 +328,10 @@ class ProcessCommands:
         await self._commands.run_durable(lambda: self._native.end_lease(owner)[1], deadline)
 
     async def replace_port(
-        self, owner: bytes, name: str, refused: int, deadline: float | None = None
+        self, owner: bytes, name: str, refused_port: int, deadline: float | None = None
     ) -> int | None:
         return await self._commands.run_durable_result(
-            lambda: self._native.replace_port(owner, name, refused), deadline
+            lambda: self._native.replace_port(owner, name, refused_port), deadline
         )
 
     async def ports_returned(self, owner: bytes, deadline: float | None = None) -> None:

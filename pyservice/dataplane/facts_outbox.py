@@ -95,28 +95,28 @@ class FactsOutbox:
         later read returns it.
         """
         require_valid(request)
-        found = [(each, self._source.lobby(raw_id(each))) for each in request.lobby_ids]
-        if not all(lobby for _, lobby in found):
+        pairs = [(each, self._source.lobby(raw_id(each))) for each in request.lobby_ids]
+        if not all(lobby for _, lobby in pairs):
             await self._source.wait_all_durable(None)
         return pb.LobbiesResponse(
-            lobbies=(_slot_counts(each, lobby) for each, lobby in found if lobby)
+            lobbies=(_slot_counts(each, lobby) for each, lobby in pairs if lobby)
         )
 
     async def _poll(
         self,
         wait_ms: int,
         not_before_s: float,
-        read: Callable[[], Result],
+        read_next: Callable[[], Result],
         is_new: Callable[[Result], bool],
     ) -> Result:
         end_s = _now_s() + wait_ms / 1000
         pause_s = min(end_s, not_before_s) - _now_s()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
-        while not is_new(found := read()) and (left_s := end_s - _now_s()) > 0:
+        while not is_new(result := read_next()) and (left_s := end_s - _now_s()) > 0:
             await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
             await asyncio.sleep(min(left_s, _BATCH_DELAY_S))
-        return found
+        return result
 
 
 def _now_s() -> float:
@@ -140,14 +140,14 @@ def _fact(fact: engine.Fact) -> pb.Fact:
         case "stopping":
             message.stopping.SetInParent()
         case "ended":
-            message.ended.CopyFrom(_ended(fact))
+            message.ended.CopyFrom(_lobby_ended(fact))
         case kind:
             raise RuntimeError(f"a fact of an unknown kind: {kind}")
     return message
 
 
-def _ended(fact: engine.Fact) -> pb.LobbyEnded:
-    reserved, connected, kept = fact.players or (0, 0, 0)
+def _lobby_ended(fact: engine.Fact) -> pb.LobbyEnded:
+    reserved_count, connected_count, kept_count = fact.players or (0, 0, 0)
     return pb.LobbyEnded(
         about=_lobby_about(fact),
         reason=_REASONS[fact.reason or ""],
@@ -155,9 +155,9 @@ def _ended(fact: engine.Fact) -> pb.LobbyEnded:
         player_ms=fact.player_ms or 0,
         peak_players=fact.peak_players or 0,
         connections=fact.connections or 0,
-        reserved_count=reserved,
-        connected_count=connected,
-        kept_count=kept,
+        reserved_count=reserved_count,
+        connected_count=connected_count,
+        kept_count=kept_count,
     )
 
 
@@ -176,10 +176,10 @@ def _lobby_about(fact: engine.Fact) -> pb.LobbyAbout:
 
 
 def _slot_counts(lobby_id: str, lobby: engine.Lobby) -> pb.LobbyPlaces:
-    held, reserved, connected, kept = lobby.players
+    hold_count, reserved_count, connected_count, kept_count = lobby.players
     return pb.LobbyPlaces(
         lobby_id=lobby_id,
-        reserved_count=held + reserved,
-        connected_count=connected,
-        kept_count=kept,
+        reserved_count=hold_count + reserved_count,
+        connected_count=connected_count,
+        kept_count=kept_count,
     )

@@ -59,23 +59,23 @@ class FeedFiles:
         except OSError as error:
             raise FeedFileError(f"{self._folder} cannot be read: {error}") from None
 
-    def save(self, several: Iterable[StoredNamespace]) -> None:
+    def save(self, namespaces: Iterable[StoredNamespace]) -> None:
         """Stores the file of each namespace durably. If it raises OSError, some of the files may be
         stored.
         """
-        contents = {f"{kept.namespace_id}{_SUFFIX}": _encode(kept) for kept in several}
+        contents = {f"{stored.namespace_id}{_SUFFIX}": _encode(stored) for stored in namespaces}
         write_files(self._folder, contents)
 
 
-def _encode(kept: StoredNamespace) -> bytes:
-    if kept.configuration is not None:
-        kind, payload = _CONFIGURATION, kept.configuration.SerializeToString()
+def _encode(stored: StoredNamespace) -> bytes:
+    if stored.configuration is not None:
+        kind, payload = _CONFIGURATION, stored.configuration.SerializeToString()
     else:
-        epoch, revision = kept.order
-        removed = feed_pb2.HeldConfiguration(
-            namespace_id=kept.namespace_id, source_epoch=epoch, revision=revision
+        epoch, revision = stored.order
+        tombstone = feed_pb2.HeldConfiguration(
+            namespace_id=stored.namespace_id, source_epoch=epoch, revision=revision
         )
-        kind, payload = _REMOVED, removed.SerializeToString()
+        kind, payload = _REMOVED, tombstone.SerializeToString()
     checksum = _checksum(FORMAT, kind, payload)
     return _HEAD.pack(_MAGIC, FORMAT, kind, len(payload), checksum) + payload
 
@@ -99,12 +99,12 @@ def _read(path: Path) -> StoredNamespace:
     if len(payload) != length or checksum != _checksum(version, kind, payload):
         raise _damaged(path, "does not match its checksum")
     try:
-        kept = _decode(kind, payload)
+        stored = _decode(kind, payload)
     except DecodeError:
         raise _damaged(path, "cannot be decoded") from None
-    if kept is None or kept.namespace_id != path.name.removesuffix(_SUFFIX):
+    if stored is None or stored.namespace_id != path.name.removesuffix(_SUFFIX):
         raise _damaged(path, "does not match its file name")
-    return kept
+    return stored
 
 
 def _decode(kind: int, payload: bytes) -> StoredNamespace | None:

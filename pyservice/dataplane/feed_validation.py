@@ -111,16 +111,16 @@ def _url_problem(url: str, is_allowed: Callable[[Address], bool]) -> str | None:
 
 
 def _header_problems(headers: Mapping[str, str], path: tuple[str, ...]) -> Iterator[Finding]:
-    seen: set[str] = set()
+    lower_names: set[str] = set()
     for name, value in sorted(headers.items()):
-        known = name.lower()
+        lower_name = name.lower()
         if not is_header_name(name) or len(name) > HEADER_NAME_MAX:
             yield (*path, name), "must be the name of an HTTP header"
         elif is_header_of_connection(name) or is_header_of_requests(name):
             yield (*path, name), "is a header that the service sets itself"
-        elif known in seen:
+        elif lower_name in lower_names:
             yield (*path, name), "occurs more than once, in different case"
-        seen.add(known)
+        lower_names.add(lower_name)
         if value and (not _HEADER_VALUE.fullmatch(value) or len(value) > _VALUE_MAX):
             yield (
                 (*path, name),
@@ -145,46 +145,52 @@ class OperatorLimits:
 
 
 def configuration_problems(
-    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
+    configuration: pb.NamespaceConfiguration,
+    limits: OperatorLimits,
+    stored_namespaces: NamespaceIndex,
 ) -> list[Problem]:
-    return own_problems(configuration, limits, held) + conflict_problems(configuration, held)
+    return own_problems(configuration, limits, stored_namespaces) + conflict_problems(
+        configuration, stored_namespaces
+    )
 
 
 def own_problems(
-    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
+    configuration: pb.NamespaceConfiguration,
+    limits: OperatorLimits,
+    stored_namespaces: NamespaceIndex,
 ) -> list[Problem]:
     """Returns the problems of a configuration that do not depend on other namespaces.
 
     Versions that are already stored are not validated again. A lowered limit therefore does not
     block other changes.
     """
-    found: list[Finding] = [_found(problem) for problem in validate(configuration)]
-    found += _names(configuration)
-    found += _versions(configuration, limits, held)
-    found += _development_tokens(configuration)
-    return [Problem(path=path, reason=reason) for path, reason in found]
+    findings: list[Finding] = [_finding_of(problem) for problem in validate(configuration)]
+    findings += _names(configuration)
+    findings += _versions(configuration, limits, stored_namespaces)
+    findings += _development_tokens(configuration)
+    return [Problem(path=path, reason=reason) for path, reason in findings]
 
 
-def _found(problem: FieldProblem) -> Finding:
+def _finding_of(problem: FieldProblem) -> Finding:
     path = problem.path[:-1]
     return path, problem.message.removeprefix(f"{'.'.join(path)} ")
 
 
 def conflict_problems(
-    configuration: pb.NamespaceConfiguration, held: NamespaceIndex
+    configuration: pb.NamespaceConfiguration, stored_namespaces: NamespaceIndex
 ) -> list[Problem]:
-    return [*_access(configuration, held), *_tokens(configuration, held)]
+    return [*_access(configuration, stored_namespaces), *_tokens(configuration, stored_namespaces)]
 
 
 def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Finding]:
-    named: tuple[tuple[tuple[str, ...], str, int], ...] = (
+    name_fields: tuple[tuple[tuple[str, ...], str, int], ...] = (
         (("game", "name_id"), configuration.game.name_id, GAME_NAME_MAX),
         (("name_id",), configuration.name_id, NAMESPACE_NAME_MAX),
     )
-    for path, text, longest in named:
+    for path, text, longest in name_fields:
         if not is_name_id(text, longest):
             yield path, f"must be 1 to {longest} of a-z, 0-9 and single dashes, not a UUID"
-    displayed: list[tuple[tuple[str, ...], str]] = [
+    display_names: list[tuple[tuple[str, ...], str]] = [
         (("game", "display_name"), configuration.game.display_name),
         (("display_name",), configuration.display_name),
         *(
@@ -192,15 +198,17 @@ def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Finding]:
             for index, version in enumerate(configuration.versions)
         ),
     ]
-    for path, text in displayed:
+    for path, text in display_names:
         for _, reason in display_name_flaws(text):
             yield path, reason
 
 
 def _versions(
-    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
+    configuration: pb.NamespaceConfiguration,
+    limits: OperatorLimits,
+    stored_namespaces: NamespaceIndex,
 ) -> Iterator[Finding]:
-    running = _versions_held(configuration.namespace_id, held)
+    stored_versions = _stored_versions(configuration.namespace_id, stored_namespaces)
     ids = [version.version_id for version in configuration.versions]
     if configuration.current_version_id not in ids:
         yield ("current_version_id",), "must be the id of a version in this configuration"
@@ -210,7 +218,7 @@ def _versions(
             yield (*path, "version_id"), "occurs more than once"
         if version.retired_ts_ms:
             yield (*path, "retired_ts_ms"), "is set by the data plane and must not be fed"
-        if running.get(version.version_id) != version:
+        if stored_versions.get(version.version_id) != version:
             size = version.matchmaker.ByteSize()
             if size > MATCHMAKER_BYTES_MAX:
                 sentence = f"takes {size:,} bytes, at most {MATCHMAKER_BYTES_MAX:,}"
@@ -220,9 +228,11 @@ def _versions(
         yield ("retained_versions",), "is set by the data plane and must not be fed"
 
 
-def _versions_held(namespace_id: str, held: NamespaceIndex) -> dict[str, pb.Version]:
-    found = held.configuration(raw_id(namespace_id)) if is_uuid(namespace_id) else None
-    return {version.version_id: version for version in found.versions} if found else {}
+def _stored_versions(namespace_id: str, stored_namespaces: NamespaceIndex) -> dict[str, pb.Version]:
+    stored = (
+        stored_namespaces.configuration(raw_id(namespace_id)) if is_uuid(namespace_id) else None
+    )
+    return {version.version_id: version for version in stored.versions} if stored else {}
 
 
 def _matchmaker(
@@ -234,10 +244,12 @@ def _matchmaker(
     for name, mode in sorted(matchmaker.game_modes.items()):
         mode_path = (*path, "game_modes", name)
         for action in ("create", "find", "join"):
-            asked = getattr(mode.actions, action)
-            if asked.HasField("verification"):
+            action_settings = getattr(mode.actions, action)
+            if action_settings.HasField("verification"):
                 verification_path = (*mode_path, "actions", action, "verification")
-                yield from verification_problems(asked.verification, verification_path, is_allowed)
+                yield from verification_problems(
+                    action_settings.verification, verification_path, is_allowed
+                )
         yield from _level(mode, mode_path, limits)
 
 
@@ -280,8 +292,10 @@ def _port_problem(port: pb.PortConfig, network_mode: str, host_ports: range) -> 
     return None
 
 
-def _access(configuration: pb.NamespaceConfiguration, held: NamespaceIndex) -> Iterator[Problem]:
-    seen: set[str] = set()
+def _access(
+    configuration: pb.NamespaceConfiguration, stored_namespaces: NamespaceIndex
+) -> Iterator[Problem]:
+    hosts: set[str] = set()
     public = public_hosts(configuration)
     for field in ("domains", "cdn_domains"):
         for index, domain in enumerate(getattr(configuration.access, field)):
@@ -290,27 +304,31 @@ def _access(configuration: pb.NamespaceConfiguration, held: NamespaceIndex) -> I
             if not is_host(host):
                 reason = "must be a host name or an IP address, without scheme and port"
                 yield Problem(path=path, reason=reason)
-            elif host in seen:
+            elif host in hosts:
                 yield Problem(path=path, reason="occurs more than once")
             elif host in public and (
-                owner := _owner(configuration, held, held.namespace_of_host(host))
+                owner := _owner(
+                    configuration, stored_namespaces, stored_namespaces.namespace_of_host(host)
+                )
             ):
                 yield Problem(path=path, reason="belongs to another namespace", held_by=owner)
-            seen.add(host)
-    named = held.find(_name(configuration))
-    if named and (owner := _owner(configuration, held, named.namespace_id)):
+            hosts.add(host)
+    same_name = stored_namespaces.find(_name(configuration))
+    if same_name and (owner := _owner(configuration, stored_namespaces, same_name.namespace_id)):
         reason = "is the name of another namespace of the game"
         yield Problem(path=("name_id",), reason=reason, held_by=owner)
 
 
-def _tokens(configuration: pb.NamespaceConfiguration, held: NamespaceIndex) -> Iterator[Problem]:
+def _tokens(
+    configuration: pb.NamespaceConfiguration, stored_namespaces: NamespaceIndex
+) -> Iterator[Problem]:
     hashes: set[bytes] = set()
     for index, token in enumerate(configuration.environment_tokens):
         path = ("environment_tokens", str(index), "sha256")
-        grant = held.environment_grant(token.sha256)
+        grant = stored_namespaces.environment_grant(token.sha256)
         if token.sha256 in hashes:
             yield Problem(path=path, reason="occurs more than once")
-        elif grant and (owner := _owner(configuration, held, grant.namespace_id)):
+        elif grant and (owner := _owner(configuration, stored_namespaces, grant.namespace_id)):
             yield Problem(path=path, reason="belongs to another namespace", held_by=owner)
         hashes.add(token.sha256)
 
@@ -327,7 +345,9 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fi
 
 
 def _owner(
-    configuration: pb.NamespaceConfiguration, held: NamespaceIndex, namespace_id: bytes | None
+    configuration: pb.NamespaceConfiguration,
+    stored_namespaces: NamespaceIndex,
+    namespace_id: bytes | None,
 ) -> str:
     """Returns the id of another namespace that already owns a value, such as a host name.
 
@@ -335,15 +355,15 @@ def _owner(
     `configuration`. Only the log has the other namespace's name, because it may belong to another
     developer.
     """
-    found = held.configuration(namespace_id) if namespace_id else None
-    if found is None or found.namespace_id == configuration.namespace_id:
+    owner = stored_namespaces.configuration(namespace_id) if namespace_id else None
+    if owner is None or owner.namespace_id == configuration.namespace_id:
         return ""
     _log.warning(
         "configuration conflicts with another namespace",
         namespace=_name(configuration),
-        owner=_name(found),
+        owner=_name(owner),
     )
-    return found.namespace_id
+    return owner.namespace_id
 
 
 def _name(configuration: pb.NamespaceConfiguration) -> str:

@@ -64,8 +64,8 @@ class JournalCompactor:
         self._retry_s = retry_s
         self._child: subprocess.Popen[bytes] | None = None
         self._is_ending = False
-        self.done = 0
-        self.failed = 0
+        self.completed_count = 0
+        self.failed_count = 0
 
     async def run(self) -> None:
         """Compacts the journal each time that compaction is due. A cancellation kills the child
@@ -76,9 +76,9 @@ class JournalCompactor:
             if self._engine.is_compaction_due():
                 failure = await self._compact() or self._take_over()
                 if failure is None:
-                    self.done += 1
+                    self.completed_count += 1
                 else:
-                    self.failed += 1
+                    self.failed_count += 1
                     pause_s = _NO_SPACE_RETRY_S if failure.is_no_space else self._retry_s
                     self._engine.image_failed(failure.reason, failure.is_no_space)
                     _log.error("compaction failed", problem=failure.reason, retry_s=pause_s)

@@ -117,12 +117,12 @@ class CrashBackoff:
         self._now_s = now_s
         self._crashes: dict[GroupKey, tuple[int, float]] = {}
 
-    def record(self, key: GroupKey, ended: int = 1) -> None:
-        if not ended:
+    def record(self, key: GroupKey, crash_count: int = 1) -> None:
+        if not crash_count:
             return
         now_s = self._now_s()
         self._forget_old(now_s)
-        count = self._crashes.get(key, (0, 0.0))[0] + ended
+        count = self._crashes.get(key, (0, 0.0))[0] + crash_count
         pause_s = BACKOFF_S[min(count, len(BACKOFF_S)) - 1]
         self._crashes[key] = (count, now_s + pause_s)
 
@@ -196,8 +196,8 @@ class LobbyScaler:
 
     async def step(self) -> None:
         touched = self._processes.take_touched()
-        for changed in touched:
-            self._backoff.record(_key(changed), changed.failed)
+        for group_state in touched:
+            self._backoff.record(_key(group_state), group_state.failed)
         groups: dict[GroupKey, LobbyGroup] = {_key(group): group for group in touched}
         now_s = _now_s()
         due = [key for key, at_s in self._due.items() if at_s <= now_s and key not in groups]

@@ -211,10 +211,12 @@ class LobbyServerOperations:
             of_game = [self._namespaces.resolved(caller.namespace_id)]
             if game not in (of_game[0].game_name, format_uuid(of_game[0].game_id)):
                 raise ServiceError("GAME_NOT_FOUND")
-        named = [one for one in of_game if name in (None, one.name, format_uuid(one.namespace_id))]
-        if not named:
+        matching = [
+            one for one in of_game if name in (None, one.name, format_uuid(one.namespace_id))
+        ]
+        if not matching:
             raise ServiceError("NAMESPACE_NOT_FOUND")
-        return named
+        return matching
 
     async def _readable(self, caller: Caller, lobby: bytes) -> list[bytes]:
         if caller.kind is not TokenKind.CLOUD:

@@ -98,12 +98,15 @@ class LobbyTemplates:
         if overrides.tags or overrides != LobbyOverrides(overrides.tags):
             return self._build(namespace, mode, region, overrides)
         key = namespace.namespace_id, mode.name, region
-        known = self._defaults.get(key)
-        if known is None or known[0] is not namespace:
+        cached = self._defaults.get(key)
+        if cached is None or cached[0] is not namespace:
             if len(self._defaults) >= _CACHED_MAX:
                 self._defaults.clear()
-            known = self._defaults[key] = namespace, self._build(namespace, mode, region, overrides)
-        return known[1]
+            cached = self._defaults[key] = (
+                namespace,
+                self._build(namespace, mode, region, overrides),
+            )
+        return cached[1]
 
     def _build(
         self,

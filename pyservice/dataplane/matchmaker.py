@@ -65,14 +65,14 @@ class LobbyResponses:
         template.lobby.region.region_id = lobby.region
         template.lobby.region.display_name = self._regions.display_name(lobby.region)
         for port in lobby.ports:
-            written = template.ports[port.name]
-            set_port_address(written, port.address, port.port)
-            written.is_tls = port.is_tls
-            template.lobby.ports[port.name].CopyFrom(written)
-        for leased in lobby.leased:
-            written = template.ports[leased.name]
-            self._player_addresses.write_port(written, leased, lobby.id, lobby.region)
-            template.lobby.ports[leased.name].CopyFrom(written)
+            port_message = template.ports[port.name]
+            set_port_address(port_message, port.address, port.port)
+            port_message.is_tls = port.is_tls
+            template.lobby.ports[port.name].CopyFrom(port_message)
+        for lease in lobby.leased:
+            port_message = template.ports[lease.name]
+            self._player_addresses.write_port(port_message, lease, lobby.id, lobby.region)
+            template.lobby.ports[lease.name].CopyFrom(port_message)
         self._cached[lobby.id] = template
         if len(self._cached) > self._kept_lobbies:
             self._cached.popitem(last=False)
@@ -129,7 +129,7 @@ class Matchmaker:
         idempotency = self._idempotency("find", request, caller)
         criteria = _find_criteria(request, caller)
         try:
-            admitted = check_find(namespace, self._regions, criteria)
+            candidates = check_find(namespace, self._regions, criteria)
         except ServiceError:
             # A repeated request gets its first response, even if the configuration has changed.
             before = await self._engine.replayed_placement(idempotency, deadline)
@@ -140,7 +140,7 @@ class Matchmaker:
             before = await self._engine.replayed_placement(idempotency, deadline)
             if before is not None:
                 return await self._respond(pb.FindLobbyResponse(), before, deadline)
-            namespace, admitted = await self._require_admission().find(
+            namespace, candidates = await self._require_admission().find(
                 request, caller, criteria, idempotency
             )
 
@@ -148,8 +148,8 @@ class Matchmaker:
             return self._engine.find(
                 namespace.namespace_id,
                 namespace.version_id,
-                admitted.modes,
-                admitted.regions,
+                candidates.modes,
+                candidates.regions,
                 sorted(request.tags.items()),
                 party_size=request.party_size or 1,
                 source=source,
@@ -157,22 +157,22 @@ class Matchmaker:
                 idempotency=idempotency,
                 deadline=deadline,
                 channels=self._channels(request),
-                creation=self._lobby_creation(request, namespace, admitted),
+                creation=self._lobby_creation(request, namespace, candidates),
             )
 
         try:
-            placed = await place_players()
+            placement = await place_players()
         except ServiceError as error:
             if error.code != "MATCHMAKER_NO_AVAILABLE_LOBBIES" or self._lobby_templates is None:
                 raise
             if not await self._lobby_templates.wait_for_runtime(
-                namespace.modes[name] for name in admitted.modes
+                namespace.modes[name] for name in candidates.modes
             ):
                 raise
             if self._namespaces.resolved(caller.namespace_id) is not namespace:
                 return await self.find(request, caller)
-            placed = await place_players()
-        return await self._respond(pb.FindLobbyResponse(), placed, deadline)
+            placement = await place_players()
+        return await self._respond(pb.FindLobbyResponse(), placement, deadline)
 
     async def create(
         self, request: pb.CreateLobbyRequest, caller: Caller
@@ -185,21 +185,21 @@ class Matchmaker:
         before = await self._engine.replayed_placement(idempotency, deadline)
         if before is not None:
             return await self._respond(pb.CreateLobbyResponse(), before, deadline)
-        admitted = check_create(namespace, self._regions, criteria)
+        choice = check_create(namespace, self._regions, criteria)
         if namespace.admission_rules is not None:
-            namespace, admitted = await self._require_admission().create(
+            namespace, choice = await self._require_admission().create(
                 request, caller, criteria, idempotency
             )
         if self._lobby_templates is not None:
-            await self._lobby_templates.wait_for_runtime([admitted.mode])
+            await self._lobby_templates.wait_for_runtime([choice.mode])
             if self._namespaces.resolved(caller.namespace_id) is not namespace:
                 return await self.create(request, caller)
         config = request.lobby_config if request.HasField("lobby_config") else None
-        overrides = LobbyOverrides(request.tags, criteria.max_players, admitted.publicity, config)
-        placed = await self._engine.create(
+        overrides = LobbyOverrides(request.tags, criteria.max_players, choice.publicity, config)
+        placement = await self._engine.create(
             namespace.namespace_id,
             namespace.version_id,
-            self._lobby_templates.for_create(namespace, admitted, overrides)
+            self._lobby_templates.for_create(namespace, choice, overrides)
             if self._lobby_templates is not None
             else namespace.lobby_count_max,
             party_size=criteria.party_size,
@@ -209,7 +209,7 @@ class Matchmaker:
             deadline=deadline,
             channels=self._channels(request),
         )
-        return await self._respond(pb.CreateLobbyResponse(), placed, deadline)
+        return await self._respond(pb.CreateLobbyResponse(), placement, deadline)
 
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
         namespace = self._namespaces.resolved(caller.namespace_id)
@@ -223,7 +223,7 @@ class Matchmaker:
             before, namespace = await self._require_admission().join(request, caller, idempotency)
             if before is not None:
                 return await self._respond(pb.JoinLobbyResponse(), before, deadline)
-        placed = await self._engine.join(
+        placement = await self._engine.join(
             namespace.namespace_id,
             lobby_id,
             party_size=party_size,
@@ -234,7 +234,7 @@ class Matchmaker:
             deadline=deadline,
             channels=self._channels(request),
         )
-        return await self._respond(pb.JoinLobbyResponse(), placed, deadline)
+        return await self._respond(pb.JoinLobbyResponse(), placement, deadline)
 
     async def list_lobbies(
         self, request: pb.ListLobbiesRequest, caller: Caller
@@ -249,7 +249,7 @@ class Matchmaker:
             if lobby.mode not in listable:
                 continue
             normal, direct, party = lobby.max_players
-            listed = answer.lobbies.add(
+            summary = answer.lobbies.add(
                 lobby_id=format_uuid(lobby.id),
                 game_mode_id=lobby.mode,
                 region_id=lobby.region,
@@ -261,7 +261,7 @@ class Matchmaker:
             if request.include_state:
                 state = self._engine.listed_state(namespace.namespace_id, lobby.id)
                 if state:
-                    listed.state = state
+                    summary.state = state
         return answer
 
     async def list_regions(
@@ -283,13 +283,13 @@ class Matchmaker:
         return answer
 
     def _lobby_creation(
-        self, request: pb.FindLobbyRequest, namespace: ResolvedNamespace, admitted: FindCandidates
+        self, request: pb.FindLobbyRequest, namespace: ResolvedNamespace, candidates: FindCandidates
     ) -> LobbyCreation:
         if self._lobby_templates is None or request.prevent_auto_create_lobby:
             return None
         max_players = request.max_players if request.HasField("max_players") else None
         return self._lobby_templates.for_find(
-            namespace, admitted, LobbyOverrides(request.tags, max_players)
+            namespace, candidates, LobbyOverrides(request.tags, max_players)
         )
 
     def _require_admission(self) -> Admission:
@@ -298,19 +298,21 @@ class Matchmaker:
         return self._admission
 
     async def _respond(
-        self, answer: PlacementResponse, placed: Placed, deadline: float | None
+        self, answer: PlacementResponse, placement: Placed, deadline: float | None
     ) -> PlacementResponse:
-        if not self._responses.is_cached(placed.lobby):
-            lobby = self._engine.lobby(placed.lobby)
+        if not self._responses.is_cached(placement.lobby):
+            lobby = self._engine.lobby(placement.lobby)
             if lobby is None:
                 # The lobby ended before this response. The error follows once that end is durable.
                 await self._engine.wait_all_durable(deadline)
                 raise ServiceError("MATCHMAKER_LOBBY_STOPPED")
             self._responses.cache(lobby)
-        return self._responses.fill(answer, placed.lobby, placed.tokens)
+        return self._responses.fill(answer, placement.lobby, placement.tokens)
 
     def _region_infos(self, caller: Caller) -> list[lobby_pb2.RegionInfo]:
-        return [_region_info(away) for away in self._regions.nearest_first(caller.call.coords)]
+        return [
+            _region_info(distance) for distance in self._regions.nearest_first(caller.call.coords)
+        ]
 
     def _source(self, request: PlacementRequest, caller: Caller) -> int:
         """Returns a hash of the player's address. The number of players with the same hash is
@@ -373,8 +375,8 @@ def _client_address(word: str, reason: str = "") -> ServiceError:
     return ServiceError("BODY_INVALID", errors=[field_problem(["client_address"], word, reason)])
 
 
-def _region_info(away: RegionDistance) -> lobby_pb2.RegionInfo:
-    region = away.region
+def _region_info(distance: RegionDistance) -> lobby_pb2.RegionInfo:
+    region = distance.region
     return lobby_pb2.RegionInfo(
         region_id=region.region_id,
         provider_display_name=region.provider_display_name,
@@ -383,6 +385,6 @@ def _region_info(away: RegionDistance) -> lobby_pb2.RegionInfo:
             latitude=region.latitude, longitude=region.longitude
         ),
         datacenter_distance_from_client=lobby_pb2.Distance(
-            kilometers=away.kilometers, miles=away.miles
+            kilometers=distance.kilometers, miles=distance.miles
         ),
     )

@@ -188,9 +188,9 @@ def _tags_disabled(mode: ResolvedMode) -> ServiceError:
     return ServiceError("MATCHMAKER_TAGS_DISABLED", f"Game mode {mode.name} is not taggable.")
 
 
-def _port_problems(ports: Mapping[str, ModePort], given: set[str]) -> list[FieldProblem]:
+def _port_problems(ports: Mapping[str, ModePort], names: set[str]) -> list[FieldProblem]:
     problems = []
-    for name in sorted(ports.keys() | given):
+    for name in sorted(ports.keys() | names):
         if name not in ports:
             problems.append(
                 field_problem(["ports", name], "not-found", "is not a port of the game mode")
@@ -199,6 +199,6 @@ def _port_problems(ports: Mapping[str, ModePort], given: set[str]) -> list[Field
             problems.append(
                 field_problem(["ports", name], "not-allowed", "is a range and cannot be attached")
             )
-        elif name not in given:
+        elif name not in names:
             problems.append(field_problem(["ports", name], "required"))
     return problems

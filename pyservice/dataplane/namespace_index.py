@@ -61,7 +61,7 @@ def content_digest(configuration: pb.NamespaceConfiguration) -> bytes:
 
 class NamespaceIndex:
     def __init__(self) -> None:
-        self._held: dict[bytes, PreparedNamespace] = {}
+        self._namespaces: dict[bytes, PreparedNamespace] = {}
         self._by_name: dict[tuple[str, str], bytes] = {}
         self._by_game: dict[str, dict[bytes, None]] = {}
         self._by_host: dict[str, bytes] = {}
@@ -70,51 +70,51 @@ class NamespaceIndex:
         self.on_version_replaced: Callable[[ResolvedNamespace], None] = lambda _: None
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._namespaces)
 
     def __iter__(self) -> Iterator[pb.NamespaceConfiguration]:
-        return (held.configuration for held in self._held.values())
+        return (namespace.configuration for namespace in self._namespaces.values())
 
     def put(self, configuration: pb.NamespaceConfiguration) -> None:
-        self.put_prepared(prepare_namespace(configuration))
+        self.put_namespace(prepare_namespace(configuration))
 
-    def put_prepared(self, prepared: PreparedNamespace) -> None:
-        resolved = prepared.resolved
-        held = self._held.get(resolved.namespace_id)
-        if held is not None and held.resolved.version_id != resolved.version_id:
-            self.on_version_replaced(held.resolved)
+    def put_namespace(self, namespace: PreparedNamespace) -> None:
+        resolved = namespace.resolved
+        previous = self._namespaces.get(resolved.namespace_id)
+        if previous is not None and previous.resolved.version_id != resolved.version_id:
+            self.on_version_replaced(previous.resolved)
         self.remove(resolved.namespace_id)
-        self._held[resolved.namespace_id] = prepared
+        self._namespaces[resolved.namespace_id] = namespace
         self._labels[resolved.namespace_id] = resolved.label
         self._by_name[resolved.game_name, resolved.name] = resolved.namespace_id
         for game in _game_keys(resolved):
             self._by_game.setdefault(game, {})[resolved.namespace_id] = None
-        self._by_host |= dict.fromkeys(prepared.hosts, resolved.namespace_id)
-        self._grants |= prepared.grants
+        self._by_host |= dict.fromkeys(namespace.hosts, resolved.namespace_id)
+        self._grants |= namespace.grants
 
     def remove(self, namespace_id: bytes) -> None:
-        held = self._held.pop(namespace_id, None)
-        if held is None:
+        namespace = self._namespaces.pop(namespace_id, None)
+        if namespace is None:
             return
         del self._labels[namespace_id]
-        self._by_name.pop((held.resolved.game_name, held.resolved.name), None)
-        for game in _game_keys(held.resolved):
+        self._by_name.pop((namespace.resolved.game_name, namespace.resolved.name), None)
+        for game in _game_keys(namespace.resolved):
             of_game = self._by_game[game]
             of_game.pop(namespace_id, None)
             if not of_game:
                 del self._by_game[game]
-        for host in held.hosts:
+        for host in namespace.hosts:
             self._by_host.pop(host, None)
-        for token_hash in held.grants:
+        for token_hash in namespace.grants:
             self._grants.pop(token_hash, None)
 
     def configuration(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
-        held = self._held.get(namespace_id)
-        return held.configuration if held else None
+        namespace = self._namespaces.get(namespace_id)
+        return namespace.configuration if namespace else None
 
     def digest(self, namespace_id: bytes) -> bytes:
-        held = self._held.get(namespace_id)
-        return held.content if held else b""
+        namespace = self._namespaces.get(namespace_id)
+        return namespace.content if namespace else b""
 
     def size(self, text: str) -> int:
         """Returns the size of a namespace's stored configuration in bytes, or 0 for an unknown
@@ -122,14 +122,14 @@ class NamespaceIndex:
 
         `text` is the namespace id. A malformed id counts as unknown.
         """
-        held = self._held.get(parse_uuid(text) or b"")
-        return held.size if held else 0
+        namespace = self._namespaces.get(parse_uuid(text) or b"")
+        return namespace.size if namespace else 0
 
     def resolved(self, namespace_id: bytes) -> ResolvedNamespace:
-        held = self._held.get(namespace_id)
-        if held is None:
+        namespace = self._namespaces.get(namespace_id)
+        if namespace is None:
             raise ServiceError("TOKEN_REVOKED", "The namespace of the token was removed.")
-        return held.resolved
+        return namespace.resolved
 
     def labels(self) -> dict[bytes, str]:
         return dict(self._labels)
@@ -137,11 +137,11 @@ class NamespaceIndex:
     def find(self, text: str) -> ResolvedNamespace | None:
         game, separator, name = text.partition("/")
         raw = self._by_name.get((game, name)) if separator else parse_uuid(text)
-        held = self._held.get(raw) if raw else None
-        return held.resolved if held else None
+        namespace = self._namespaces.get(raw) if raw else None
+        return namespace.resolved if namespace else None
 
     def in_game(self, text: str) -> list[ResolvedNamespace]:
-        return [self._held[one].resolved for one in self._by_game.get(text, ())]
+        return [self._namespaces[one].resolved for one in self._by_game.get(text, ())]
 
     # The following methods implement `auth.Access`.
 
@@ -149,11 +149,11 @@ class NamespaceIndex:
         return self._grants.get(token_sha256)
 
     def is_known(self, namespace_id: bytes) -> bool:
-        return namespace_id in self._held
+        return namespace_id in self._namespaces
 
     def is_revoked(self, namespace_id: bytes, token_id: bytes) -> bool:
-        held = self._held.get(namespace_id)
-        return held is not None and token_id in held.revoked
+        namespace = self._namespaces.get(namespace_id)
+        return namespace is not None and token_id in namespace.revoked
 
     def namespace_of_host(self, host: str) -> bytes | None:
         return self._by_host.get(host)

@@ -76,16 +76,16 @@ class DnsResolver:
 
     async def _look_up(self, host: str, tenant: bytes) -> list[str]:
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[list[str] | OSError] = loop.create_future()
+        result_future: asyncio.Future[list[str] | OSError] = loop.create_future()
 
         def look_up() -> None:
             addresses = _addresses_of(host)
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(found.set_result, addresses)
+                loop.call_soon_threadsafe(result_future.set_result, addresses)
 
         try:
             threading.Thread(target=look_up, name="lookup", daemon=True).start()
-            result = await found
+            result = await result_future
         except RuntimeError:
             raise OSError("no thread can be started to resolve the name") from None
         finally:
@@ -227,8 +227,8 @@ class OutboundHttpClient:
         )
 
     def _socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
-        family, kind, protocol, _, place = info
-        if not self._is_allowed(ip_address(str(place[0]))):
+        family, kind, protocol, _, socket_address = info
+        if not self._is_allowed(ip_address(str(socket_address[0]))):
             raise _NotAllowed
         return socket.socket(family, kind, protocol)
 

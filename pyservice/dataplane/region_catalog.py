@@ -54,11 +54,11 @@ class RegionCatalog:
     def nearest_first(self, coords: tuple[float, float] | None) -> list[RegionDistance]:
         if coords is None:
             return [RegionDistance(region, 0.0) for region in self._ordered]
-        away = [
+        distances = [
             RegionDistance(region, haversine_km(coords, (region.latitude, region.longitude)))
             for region in self._ordered
         ]
-        return sorted(away, key=lambda one: one.kilometers)
+        return sorted(distances, key=lambda one: one.kilometers)
 
     def nearest(self, coords: tuple[float, float] | None) -> str:
         return self.nearest_first(coords)[0].region.region_id if coords else self.first

@@ -120,8 +120,8 @@ def _captcha_rule(captcha: pb.CaptchaConfig) -> CaptchaRule | None:
 def _verification_rule(action: pb.Action | pb.CreateAction) -> VerificationRule | None:
     if not action.HasField("verification"):
         return None
-    asked = action.verification
-    return VerificationRule(asked.url, tuple(sorted(asked.headers.items())))
+    verification = action.verification
+    return VerificationRule(verification.url, tuple(sorted(verification.headers.items())))
 
 
 MAX_PLAYERS: Final = 32

@@ -37,27 +37,27 @@ class PreviousVersions:
 
     def __init__(self, processes: ProcessCommands) -> None:
         self._processes = processes
-        self._held: dict[tuple[bytes, bytes], ResolvedNamespace] = {}
+        self._namespaces: dict[tuple[bytes, bytes], ResolvedNamespace] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._namespaces)
 
     def retire(self, namespace: ResolvedNamespace) -> None:
         key = namespace.namespace_id, namespace.version_id
         if self._processes.starts_of_version(*key):
-            self._held[key] = namespace
+            self._namespaces[key] = namespace
 
     def drop_unused(self) -> None:
-        over = [key for key in self._held if not self._processes.starts_of_version(*key)]
-        for key in over:
-            del self._held[key]
+        unused = [key for key in self._namespaces if not self._processes.starts_of_version(*key)]
+        for key in unused:
+            del self._namespaces[key]
 
     def configuration_of(
         self, lobby: Lobby, current: ResolvedNamespace
     ) -> ResolvedNamespace | None:
         if current.version_id == lobby.version:
             return current
-        return self._held.get((lobby.namespace, lobby.version))
+        return self._namespaces.get((lobby.namespace, lobby.version))
 
 
 RUNTIME_TIMEOUT_S: Final = 3.0
@@ -140,10 +140,10 @@ class RuntimeConnection:
         return cpu_millicores <= free_cpu and memory_mb <= free_memory
 
     def _free(self) -> tuple[int, int]:
-        self._counted_sequence, _, lobbies, gone = self._processes.wanted_since(
+        self._counted_sequence, _, lobbies, ended_lobbies = self._processes.wanted_since(
             self._counted_sequence
         )
-        for lobby_id in gone:
+        for lobby_id in ended_lobbies:
             self._count(lobby_id, (0, 0))
         for lobby_id, is_stopping in lobbies:
             self._count(lobby_id, (0, 0) if is_stopping else self._resources_of(lobby_id))
@@ -202,23 +202,27 @@ class RuntimeConnection:
         self._open_requests += 1
         try:
             while True:
-                sequence, is_complete, lobbies, gone = self._processes.wanted_since(after)
+                sequence, is_complete, lobbies, ended_lobbies = self._processes.wanted_since(after)
                 left_s = end_s - _now_s()
                 # The first request is answered at once, even without lobbies.
-                if lobbies or gone or after == 0 or request.unspecified or left_s <= 0:
+                if lobbies or ended_lobbies or after == 0 or request.unspecified or left_s <= 0:
                     break
                 await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
         finally:
             self._open_requests -= 1
             self._last_request_s = _now_s()
-        known = {lobby_id for lobby_id, _ in lobbies}
-        asked = (lobby_id for lobby_id in map(raw_id, request.unspecified) if lobby_id not in known)
+        changed_ids = {lobby_id for lobby_id, _ in lobbies}
+        unspecified = (
+            lobby_id for lobby_id in map(raw_id, request.unspecified) if lobby_id not in changed_ids
+        )
         return pb.WantedResponse(
             run=self._run,
             sequence=sequence,
             is_complete=is_complete,
-            lobbies=self._desired_lobbies([*lobbies, *((lobby_id, False) for lobby_id in asked)]),
-            gone=map(format_uuid, gone),
+            lobbies=self._desired_lobbies(
+                [*lobbies, *((lobby_id, False) for lobby_id in unspecified)]
+            ),
+            gone=map(format_uuid, ended_lobbies),
             http_address=self.http_address,
             grpc_address=self.grpc_address,
         )

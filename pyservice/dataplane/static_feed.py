@@ -73,23 +73,23 @@ def with_environment_token(
     problems of other namespaces.
     """
     document = _document(content)
-    found = [
+    matches = [
         (path, fields)
         for path, fields in _objects(document, "namespaces", [])
         if namespace_id in (fields.get(name) for name in _ID_FIELDS)
     ]
-    if not found:
+    if not matches:
         raise FeedDocumentError([f"has no namespace {namespace_id}"])
-    if len(found) > 1:
-        raise FeedDocumentError([_twice(found[1][0])])
-    [(path, fields)] = found
+    if len(matches) > 1:
+        raise FeedDocumentError([_twice(matches[1][0])])
+    [(path, fields)] = matches
     name = next((name for name in _TOKEN_FIELDS if name in fields), _TOKEN_FIELDS[0])
     before = _configuration(path, fields)
     fields[name] = [*(fields.get(name) or ()), token]
     fields["revision"] = before.revision + 1
-    changed = _configuration(path, fields)
+    configuration = _configuration(path, fields)
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    return text.encode(errors="backslashreplace") + b"\n", changed
+    return text.encode(errors="backslashreplace") + b"\n", configuration
 
 
 def _document(content: bytes) -> dict[str, Any]:
@@ -151,13 +151,13 @@ def _objects(
     if not isinstance(value, list):
         problems.append(f"{field}: must be a list")
         return []
-    found = []
+    objects = []
     for index, one in enumerate(value):
         if isinstance(one, dict):
-            found.append((f"{field}.{index}", one))
+            objects.append((f"{field}.{index}", one))
         else:
             problems.append(f"{field}.{index}: must be an object")
-    return found
+    return objects
 
 
 def _read_message(
@@ -225,7 +225,7 @@ class StaticFeed:
         self._is_fed = asyncio.Event()
         self._lock = asyncio.Lock()
         self._unreadable: list[str] = []
-        self._refused: list[tuple[str, str]] = []
+        self._refusals: list[tuple[str, str]] = []
         self._pending: deque[Message] = deque()
         self._blocked_by = ""
 
@@ -234,7 +234,7 @@ class StaticFeed:
         waiting = (
             f"{_name(message)}: is not applied yet: {self._blocked_by}" for message in self._pending
         )
-        return (*self._unreadable, *(line for _, line in self._refused), *waiting)
+        return (*self._unreadable, *(line for _, line in self._refusals), *waiting)
 
     def reload(self) -> None:
         self._is_fed.clear()
@@ -311,7 +311,7 @@ class StaticFeed:
             )
 
     def _drop_pending(self, namespace_id: str) -> None:
-        self._refused = [line for line in self._refused if line[0] != namespace_id]
+        self._refusals = [line for line in self._refusals if line[0] != namespace_id]
         self._pending = deque(one for one in self._pending if _namespace_id(one) != namespace_id)
 
     async def _next(self) -> bool:
@@ -331,7 +331,7 @@ class StaticFeed:
             for problem in self._unreadable:
                 _log.error("static feed refused", problem=problem)
             return
-        self._unreadable, self._refused = [], []
+        self._unreadable, self._refusals = [], []
         self._pending = deque(content.removals)
         self._pending.extend(
             feed_pb2.ApplyRequest(configuration=configuration)
@@ -339,22 +339,22 @@ class StaticFeed:
         )
 
     async def _feed(self) -> None:
-        met = ""
-        while self._pending and not met:
+        error_code = ""
+        while self._pending and not error_code:
             message = self._pending[0]
             try:
                 problems = await self._send(message)
             except ServiceError as error:
                 self._pending.rotate(-1)
-                met = error.code
+                error_code = error.code
             else:
                 self._pending.popleft()
-                self._refused += [(_namespace_id(message), problem) for problem in problems]
+                self._refusals += [(_namespace_id(message), problem) for problem in problems]
                 for problem in problems:
                     _log.error("static feed refused", problem=problem)
-        if met and met != self._blocked_by:
-            _log.warning("static feed delayed", code=met, waiting=len(self._pending))
-        self._blocked_by = met
+        if error_code and error_code != self._blocked_by:
+            _log.warning("static feed delayed", code=error_code, waiting=len(self._pending))
+        self._blocked_by = error_code
 
     async def _send(self, message: Message) -> list[str]:
         if isinstance(message, feed_pb2.ApplyRequest):
@@ -401,8 +401,8 @@ def _name(message: Message) -> str:
 
 
 def _stale(name: str, stale: feed_pb2.Stale, revision: int) -> str:
-    held = stale.held
+    stored = stale.held
     return (
         f"{name}: revision {revision} is not newer than the stored one "
-        f"(source {held.source_epoch}, revision {held.revision}): raise the revision"
+        f"(source {stored.source_epoch}, revision {stored.revision}): raise the revision"
     )

@@ -32,8 +32,8 @@ _log = get_logger("pyservice.keys")
 @dataclass(frozen=True, slots=True)
 class RotatedKeys:
     current: int
-    kept: list[int]
-    dropped: list[int]
+    kept_keys: list[int]
+    dropped_keys: list[int]
 
 
 class MacKeyRotation:
@@ -63,19 +63,21 @@ class MacKeyRotation:
         try:
             ring = await asyncio.to_thread(keyring.rotate, self._data_dir)
             self._signer.add_key(ring.current_key, dict(ring.mac_keys)[ring.current_key])
-            dropped = await self._drop(ring.current_key) if drop_unused else []
+            dropped_keys = await self._drop(ring.current_key) if drop_unused else []
         except OSError as error:
             if is_disk_full(error):
                 raise ServiceError("STORAGE_FULL") from error
             raise
-        kept = sorted(set(self._signer.key_ids()) - {ring.current_key})
-        _log.info("keys rotated", current_key=ring.current_key, kept=kept, dropped=dropped)
-        return RotatedKeys(ring.current_key, kept, dropped)
+        kept_keys = sorted(set(self._signer.key_ids()) - {ring.current_key})
+        _log.info(
+            "keys rotated", current_key=ring.current_key, kept=kept_keys, dropped=dropped_keys
+        )
+        return RotatedKeys(ring.current_key, kept_keys, dropped_keys)
 
     async def _drop(self, current: int) -> list[int]:
         # An old key signs nothing new, so a key that is unused now stays unused.
-        needed = {current, *self._signer.keys_in_use()}
-        unused = sorted(set(self._signer.key_ids()) - needed)
+        needed_keys = {current, *self._signer.keys_in_use()}
+        unused = sorted(set(self._signer.key_ids()) - needed_keys)
         if unused:
             await asyncio.to_thread(keyring.drop, self._data_dir, unused)
         return [key_id for key_id in unused if self._signer.drop_key(key_id)]
@@ -152,7 +154,9 @@ class TokenAdministration:
     ) -> admin_pb2.RotateKeysResponse:
         rotated = await self._rotation.rotate(drop_unused=request.drop_unused)
         return admin_pb2.RotateKeysResponse(
-            current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
+            current_key=rotated.current,
+            kept_keys=rotated.kept_keys,
+            dropped_keys=rotated.dropped_keys,
         )
 
     async def _feed(

@@ -49,7 +49,7 @@ async def test_successful_compaction_is_reported_once() -> None:
     journal = Journal()
     compactor = JournalCompactor(journal, _command(""), check_s=0.001)
     await _until(compactor, "done", 1)
-    assert (journal.images, compactor.failed) == (1, 0)
+    assert (journal.images, compactor.failed_count) == (1, 0)
 
 
 async def test_failed_compaction_is_retried(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ async def test_failed_compaction_is_retried(tmp_path: Path) -> None:
     )
     compactor = JournalCompactor(journal, _command(code), check_s=0.001, retry_s=0.001)
     await _until(compactor, "done", 1)
-    assert (journal.images, compactor.failed) == (1, 1)
+    assert (journal.images, compactor.failed_count) == (1, 1)
     assert journal.failures == [("exit 1", False)]
 
 
@@ -99,4 +99,4 @@ async def test_running_compaction_is_killed_on_cancel(tmp_path: Path) -> None:
     assert done
     with pytest.raises(ProcessLookupError):
         os.kill(int(marker.read_text()), 0)
-    assert (compactor.done, compactor.failed) == (0, 0)
+    assert (compactor.completed_count, compactor.failed_count) == (0, 0)
