@@ -31,7 +31,7 @@ class Question(NamedTuple):
 
 
 @dataclass
-class Asked:
+class Responses:
     run: Run
     bodies: list[bytes] = field(default_factory=list)
 
@@ -156,7 +156,7 @@ async def ask_all(
     rate_per_s: float = 0.0,
     *,
     is_kept: bool = False,
-) -> Asked:
+) -> Responses:
     """Sends each question once. Rate 0 means a closed loop. Raises WrongAnswer."""
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
@@ -186,7 +186,7 @@ async def ask_all(
             caller.close()
     seconds = time.perf_counter() - began_s
     cpu_share = (time.process_time() - cpu_before_s) / seconds
-    return Asked(_figures(load.latencies_s, seconds, cpu_share, rate_per_s), load.bodies)
+    return Responses(_figures(load.latencies_s, seconds, cpu_share, rate_per_s), load.bodies)
 
 
 def _figures(latencies_s: list[float], seconds: float, cpu_share: float, rate: float) -> Run:

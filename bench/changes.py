@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy import func, select
 
-from bench.asking import Asked, Question, ask_all
+from bench.asking import Question, Responses, ask_all
 from bench.machine import SERVER_CORE, Bench, loaded, staying_on
 from bench.postgres import postgres
 from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
@@ -53,19 +53,19 @@ def run(bench: Bench) -> Result:
 
 
 def _on(service: Service, database: str, bare: Any) -> dict[str, list[Run]]:
-    world = _World(service)
+    load = _ChangeLoad(service)
     return interleaved(
         {
             f"{database} bare": bare,
-            f"{database} create game": world.create_games,
-            f"{database} create version": world.create_versions,
-            f"{database} set version": world.set_versions,
+            f"{database} create game": load.create_games,
+            f"{database} create version": load.create_versions,
+            f"{database} set version": load.set_versions,
         }
     )
 
 
 @dataclass
-class _World:
+class _ChangeLoad:
     service: Service
     games: list[str] = field(default_factory=list)
     namespaces: list[str] = field(default_factory=list)
@@ -156,7 +156,7 @@ class _World:
         self.service.fill(versions, rows)
         return ids_of_games
 
-    def _measure(self, questions: Sequence[Question]) -> Asked:
+    def _measure(self, questions: Sequence[Question]) -> Responses:
         before_s = self.service.cpu_s()
         address = self.service.address
         batch = loaded(lambda: ask_all(address, questions, CALLERS, is_kept=True))

@@ -28,7 +28,7 @@ def timed(benchmark: BenchmarkFixture, call: Any, setup: Any = None) -> Any:
     return pedantic(call, setup=setup, rounds=ROUNDS, iterations=1)
 
 
-class Hall:
+class FilledLobby:
     def __init__(self) -> None:
         assert _native.build_profile == "release"
         self.engine = _native.Engine.open(
@@ -74,19 +74,21 @@ class Hall:
 
 
 @pytest.fixture
-def hall() -> Hall:
-    return Hall()
+def lobby_of_places() -> FilledLobby:
+    return FilledLobby()
 
 
-def test_connected_with_fresh_tokens(hall: Hall, benchmark: BenchmarkFixture) -> None:
-    connected, lobby = hall.engine.connected, hall.lobby
+def test_connected_with_fresh_tokens(
+    lobby_of_places: FilledLobby, benchmark: BenchmarkFixture
+) -> None:
+    connected, lobby = lobby_of_places.engine.connected, lobby_of_places.lobby
     used: list[list[str]] = []
 
     def fresh() -> tuple[tuple[list[str]], dict[str, object]]:
         while used:
-            hall.empty(used.pop())
-        used.append(hall.fresh_tokens())
-        assert hall.players() == (0, CALLS, 0, 0)
+            lobby_of_places.empty(used.pop())
+        used.append(lobby_of_places.fresh_tokens())
+        assert lobby_of_places.players() == (0, CALLS, 0, 0)
         return (used[0],), {}
 
     def call(tokens: list[str]) -> None:
@@ -94,33 +96,38 @@ def test_connected_with_fresh_tokens(hall: Hall, benchmark: BenchmarkFixture) ->
             connected(lobby, token)
 
     timed(benchmark, call, setup=fresh)
-    assert hall.players() == (0, 0, CALLS, 0)
+    assert lobby_of_places.players() == (0, 0, CALLS, 0)
 
 
-def test_disconnected(hall: Hall, benchmark: BenchmarkFixture) -> None:
-    disconnected, lobby = hall.engine.disconnected, hall.lobby
+def test_disconnected(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture) -> None:
+    disconnected, lobby = lobby_of_places.engine.disconnected, lobby_of_places.lobby
 
     def connected() -> tuple[tuple[list[str]], dict[str, object]]:
-        assert hall.players() == (0, 0, 0, 0)
-        return (hall.connected_tokens(),), {}
+        assert lobby_of_places.players() == (0, 0, 0, 0)
+        return (lobby_of_places.connected_tokens(),), {}
 
     def call(tokens: list[str]) -> None:
         for token in tokens:
             disconnected(lobby, token)
 
     timed(benchmark, call, setup=connected)
-    assert hall.players() == (0, 0, 0, 0)
+    assert lobby_of_places.players() == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("operation", ["join", "find"])
-def test_places(hall: Hall, benchmark: BenchmarkFixture, operation: str) -> None:
-    join, find, lobby, source = hall.engine.join, hall.engine.find, hall.lobby, hall.source
+def test_places(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture, operation: str) -> None:
+    join, find, lobby, source = (
+        lobby_of_places.engine.join,
+        lobby_of_places.engine.find,
+        lobby_of_places.lobby,
+        lobby_of_places.source,
+    )
     placements: list[_native.Placed] = []
 
     def empty() -> None:
-        hall.empty([placed.tokens[0] for placed in placements])
+        lobby_of_places.empty([placed.tokens[0] for placed in placements])
         placements.clear()
-        assert hall.players() == (0, 0, 0, 0)
+        assert lobby_of_places.players() == (0, 0, 0, 0)
 
     def call_join() -> None:
         for _ in range(CALLS):
@@ -132,13 +139,13 @@ def test_places(hall: Hall, benchmark: BenchmarkFixture, operation: str) -> None
 
     call = call_join if operation == "join" else call_find
     timed(benchmark, call, setup=empty)
-    assert hall.players() == (0, CALLS, 0, 0)
+    assert lobby_of_places.players() == (0, CALLS, 0, 0)
     assert len({placed.tokens[0] for placed in placements}) == CALLS
 
 
-def test_refusal(hall: Hall, benchmark: BenchmarkFixture) -> None:
-    connected, lobby = hall.engine.connected, hall.lobby
-    (token, *_) = hall.connected_tokens()
+def test_refusal(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture) -> None:
+    connected, lobby = lobby_of_places.engine.connected, lobby_of_places.lobby
+    (token, *_) = lobby_of_places.connected_tokens()
     with pytest.raises(_native.Refused) as refused:
         connected(lobby, token)
     assert refused.value.slug == "PLAYER_TOKEN_CONSUMED"
@@ -155,9 +162,9 @@ def test_refusal(hall: Hall, benchmark: BenchmarkFixture) -> None:
     assert timed(benchmark, call) == CALLS
 
 
-def test_nothing(hall: Hall, benchmark: BenchmarkFixture) -> None:
+def test_nothing(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture) -> None:
     """Measures the baseline: a call without arguments that returns a number."""
-    wake_fd = hall.engine.wake_fd
+    wake_fd = lobby_of_places.engine.wake_fd
     assert wake_fd() == -1
 
     def call() -> None:

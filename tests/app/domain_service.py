@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from tests import programs
-from tests.control.test_builds import Back
+from tests.control.test_builds import BackEnd
 from tests.support.full_service import UNLIMITED, Developer, FullService, HttpClient
 from tests.support.waiting import PATIENCE_S
 
@@ -210,11 +210,11 @@ class Game:
 
     async def build(self, archive: bytes) -> str:
         token = await self.developer.service_token(self.game_id)
-        back = Back(self.developer, self.game_id, token)
+        back_end = BackEnd(self.developer, self.game_id, token)
         digest = hashlib.sha256(archive).hexdigest()
-        response = await back.prepare(archive, image={"sha256": digest})
+        response = await back_end.prepare(archive, image={"sha256": digest})
         await self.put(response["image_presigned_request"]["url"], archive)
-        await back.good("complete_build", build_id=response["build"]["id"])
+        await back_end.good("complete_build", build_id=response["build"]["id"])
         return str(response["build"]["id"])
 
     async def site(self, page: bytes) -> str:

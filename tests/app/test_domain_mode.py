@@ -31,7 +31,7 @@ from tests.app.domain_service import (
     talks,
     web_socket,
 )
-from tests.control.test_builds import Back
+from tests.control.test_builds import BackEnd
 from tests.dataplane.third_party_server import third_party_server
 from tests.support.full_service import ARENA_MODES, Developer, eventually, running
 
@@ -121,7 +121,7 @@ async def test_site_is_served_at_its_own_host_name(domain: Domain, game: Game) -
 async def test_dynamic_server_is_reached_at_its_recorded_names(domain: Domain, game: Game) -> None:
     archive = programs.server_archive("python3", "web.py", **{"web.py": WEB})
     token = await game.developer.service_token(game.game_id)
-    response = await Back(game.developer, game.game_id, token).good(
+    response = await BackEnd(game.developer, game.game_id, token).good(
         "create_server",
         datacenter="local",
         network={"ports": {"page": {"protocol": "https"}, "raw": {"protocol": "tcp"}}},
@@ -211,7 +211,7 @@ async def test_game_server_receives_the_player_address(
         async with at_api(domain, "127.0.0.40") as player:
             answer = await player.call("find", {"game_modes": ["arena"]}, token=token)
         assert answer.code == "OK", answer
-        [request] = games.seen
+        [request] = games.requests
         assert json.loads(request.body)["client"]["address"] == "127.0.0.40"
 
 

@@ -20,12 +20,12 @@ WAIT_S = 30.0
 ENDING = [signal.SIGTERM, signal.SIGINT]
 
 
-class Alone(SupervisedService):
+class DataPlaneService(SupervisedService):
     role: Any = ("--role", "data")
     listeners: Any = ("http", "grpc", "metrics")
 
 
-class Control(SupervisedService):
+class ControlPlaneService(SupervisedService):
     role: Any = ("--role", "control")
     listeners: Any = ("cdn",)
 
@@ -87,7 +87,7 @@ def test_early_sighup_does_not_end_the_process(make: Make, later_s: float) -> No
     assert supervised.stop() == 0
 
 
-@pytest.mark.parametrize("kind", [Alone, Control])
+@pytest.mark.parametrize("kind", [DataPlaneService, ControlPlaneService])
 @pytest.mark.parametrize("number", [*ENDING, signal.SIGHUP])
 def test_single_plane_defers_early_signals(
     make: Make, kind: type[SupervisedService], number: signal.Signals

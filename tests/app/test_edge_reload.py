@@ -27,7 +27,7 @@ from tests.support.waiting import PATIENCE_S, until
 pytestmark = pytest.mark.full
 
 
-class Operated(EdgeGuardService):
+class ReloadedService(EdgeGuardService):
     @property
     def path(self) -> Path:
         return self.folder / "service.toml"
@@ -40,7 +40,7 @@ class Operated(EdgeGuardService):
             lines += [f"{name} = {json.dumps(value)}" for name, value in certificate.items()]
         self.path.write_text("\n".join(lines))
 
-    def start(self, *words: str) -> Operated:
+    def start(self, *words: str) -> ReloadedService:
         super().start("--config", str(self.path), *words)
         return self
 
@@ -79,10 +79,10 @@ class Operated(EdgeGuardService):
 
 
 @pytest.fixture
-def operated(tmp_path: Path) -> Iterator[Operated]:
+def operated(tmp_path: Path) -> Iterator[ReloadedService]:
     folder = tmp_path / "h"
     folder.mkdir()
-    service = Operated(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
+    service = ReloadedService(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
     yield service
     service.close()
 
@@ -114,7 +114,7 @@ def all_respond(*players: socket.socket) -> bool:
     return [echo(player) for player in players] == [b"hello"] * len(players)
 
 
-def test_added_certificate_is_loaded_and_survives_a_restart(operated: Operated) -> None:
+def test_added_certificate_is_loaded_and_survives_a_restart(operated: ReloadedService) -> None:
     first, second = operated.certificate("one.example"), operated.certificate("two.example")
     operated.write(first, https="127.0.0.1:0")
     operated.start()
@@ -131,7 +131,7 @@ def test_added_certificate_is_loaded_and_survives_a_restart(operated: Operated) 
     assert operated.is_known("one.example")
 
 
-def test_new_limits_apply_without_a_restart_or_disconnects(operated: Operated) -> None:
+def test_new_limits_apply_without_a_restart_or_disconnects(operated: ReloadedService) -> None:
     operated.write(connections_per_address=2)
     address = with_server(operated)
     pid = operated.edge_pid()
@@ -151,7 +151,7 @@ def test_new_limits_apply_without_a_restart_or_disconnects(operated: Operated) -
         assert all_respond(first, second)
 
 
-def test_invalid_settings_are_logged_and_change_nothing(operated: Operated) -> None:
+def test_invalid_settings_are_logged_and_change_nothing(operated: ReloadedService) -> None:
     good = operated.certificate("one.example")
     operated.write(good, https="127.0.0.1:0", connections=1_000)
     operated.start()

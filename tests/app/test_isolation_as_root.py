@@ -17,7 +17,7 @@ import pytest
 
 from tests import programs
 from tests.app.test_isolation_as_user import goals_of, reaches_nothing, runtime_status
-from tests.control.test_servers import Servers, back_end, process_of, reached
+from tests.control.test_servers import Servers, open_back_end, process_of, reached
 from tests.support.full_service import FullService, running
 from tests.support.waiting import eventually
 
@@ -70,22 +70,22 @@ def full_service(request: pytest.FixtureRequest) -> Iterator[FullService]:
 
 
 @pytest.fixture
-async def back(full_service: FullService) -> AsyncIterator[Servers]:
-    async with back_end(full_service, "http", python(), "-S", "server.py") as servers:
+async def back_end(full_service: FullService) -> AsyncIterator[Servers]:
+    async with open_back_end(full_service, "http", python(), "-S", "server.py") as servers:
         yield servers
 
 
 async def test_game_server_runs_and_reads_no_foreign_files(
-    full_service: FullService, back: Servers
+    full_service: FullService, back_end: Servers
 ) -> None:
     isolation = full_service.settings["runtime"]["isolation"]
     runs, _ = await runtime_status(full_service)
     assert runs == f"runs archive, isolation {isolation}", full_service.log()
-    other = await back.running()
+    other = await back_end.running()
     await eventually(lambda: reached(other))
     program = process_of(full_service, other["id"])
     assert os.stat(f"/proc/{program}/task/{program}").st_uid >= USERS_FROM or isolation != "user"
-    await reaches_nothing(back, goals_of_root(full_service), python())
+    await reaches_nothing(back_end, goals_of_root(full_service), python())
     assert await reached(other), "the other server still runs"
     open_to_pass = {
         full_service.data_dir,
@@ -111,15 +111,15 @@ def goals_of_root(full_service: FullService) -> Any:
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_service_umask_does_not_affect_game_servers(isolation: str) -> None:
     with serving(isolation, PrivateService) as strict:
-        async with back_end(strict, "http", python(), "-S", "server.py") as back:
-            record = await back.running()
+        async with open_back_end(strict, "http", python(), "-S", "server.py") as back_end:
+            record = await back_end.running()
             await eventually(lambda: reached(record))
 
 
 async def test_only_run_and_build_folders_are_open_to_other_users() -> None:
     with serving("landlock") as full_service:
-        async with back_end(full_service, "http", python(), "-S", "server.py") as back:
-            server = await back.running()
+        async with open_back_end(full_service, "http", python(), "-S", "server.py") as back_end:
+            server = await back_end.running()
             await eventually(lambda: reached(server))
             root = full_service.data_dir
             open_paths = {

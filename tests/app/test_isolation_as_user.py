@@ -84,7 +84,7 @@ async def runtime_status(full_service: FullService) -> tuple[str, set[str]]:
 
 
 @pytest.fixture
-async def back(full_service: FullService) -> AsyncIterator[Servers]:
+async def back_end(full_service: FullService) -> AsyncIterator[Servers]:
     client = full_service.client("http")
     developer = Developer(full_service, client)
     game_id = await developer.game()
@@ -95,22 +95,22 @@ async def back(full_service: FullService) -> AsyncIterator[Servers]:
 
 
 async def test_game_server_of_the_same_user_reaches_no_service_files(
-    full_service: FullService, back: Servers
+    full_service: FullService, back_end: Servers
 ) -> None:
     runs, unenforced = await runtime_status(full_service)
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
-    other = await back.running()
+    other = await back_end.running()
     await eventually(lambda: reached(other))
     goals = goals_of(full_service, is_scoped=SIGNALS not in unenforced)
     for path in goals["sockets"]:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
-    await reaches_nothing(back, goals, "python3")
+    await reaches_nothing(back_end, goals, "python3")
     assert await reached(other), "the other server still runs"
 
 
-async def reaches_nothing(back: Servers, goals: Any, python: str) -> None:
+async def reaches_nothing(back_end: Servers, goals: Any, python: str) -> None:
     """Returns whether the hostile game server reports that every attempt failed."""
     archive = programs.server_archive(
         *(python, "-S", "hostile.py"),
@@ -119,9 +119,11 @@ async def reaches_nothing(back: Servers, goals: Any, python: str) -> None:
             "goals.json": json.dumps(goals).encode(),
         },
     )
-    server = await back.create(runtime={"build": await back.build(archive)})
-    record = await back.until(server["id"], "destroyed", "failed")
-    lines = [(await back.lines(server["id"], stream))["lines"] for stream in ("std_out", "std_err")]
+    server = await back_end.create(runtime={"build": await back_end.build(archive)})
+    record = await back_end.until(server["id"], "destroyed", "failed")
+    lines = [
+        (await back_end.lines(server["id"], stream))["lines"] for stream in ("std_out", "std_err")
+    ]
     assert lines == [["lives", "over"], []], record
 
 

@@ -25,7 +25,7 @@ HARD = 512
 ELSEWHERE = "127.0.0.2"
 
 
-class Cramped(Service):
+class FewFilesService(Service):
     command_prefix = ("prlimit", f"--nofile=256:{HARD}")
 
 
@@ -33,7 +33,7 @@ class Cramped(Service):
 def service(tmp_path: Path) -> Iterator[Service]:
     if shutil.which("prlimit") is None:
         pytest.skip("needs prlimit (Debian: util-linux)")
-    service = Cramped(tmp_path)
+    service = FewFilesService(tmp_path)
     try:
         service.start()
         yield service

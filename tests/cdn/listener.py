@@ -30,7 +30,7 @@ KEY = b"k" * 32
 
 
 @dataclass
-class GivenSites:
+class MemorySites:
     by_name: dict[tuple[str, str], Site] = field(default_factory=dict)
 
     async def find(self, game: str, namespace: str) -> Site | None:
@@ -45,7 +45,7 @@ class Listener:
     objects: Objects
     signer: UrlSigner
     uploads: UploadReceiver
-    sites: GivenSites
+    sites: MemorySites
     cdn: Cdn
     server: CdnServer
     rays: Rays
@@ -76,7 +76,7 @@ async def running_listener(
     objects = Objects(blobs, signer, url)
     rays = Rays("cdn", per_second=10_000)
     uploads = UploadReceiver(blobs, signer, objects.counts, domain, rays)
-    sites = GivenSites()
+    sites = MemorySites()
     cdn = Cdn(sites, objects, domain, trusted_proxies, credentials, rays)
     server = CdnServer(cdn, [bound], uploads, trusted_proxies)
     await server.start()

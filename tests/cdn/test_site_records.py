@@ -21,7 +21,7 @@ BEGIN_MS = 1_700_000_000_000
 NAMESPACES = ("prod", "staging")
 
 
-class Shown:
+class DeployedSite:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._topics = Topics()
@@ -66,34 +66,34 @@ async def _fill(tx: Transaction) -> None:
 
 
 @pytest.fixture(params=KINDS)
-async def served_dates(
+async def deployed_site(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
-) -> AsyncIterator[Shown]:
+) -> AsyncIterator[DeployedSite]:
     database = open_database(databases.url(request.param), tmp_path)
     await migrate(database, is_allowed=True)
     async with database.write() as tx:
         await _fill(tx)
-    yield Shown(database)
+    yield DeployedSite(database)
     await database.close()
 
 
-async def test_file_date_is_the_upload_if_that_is_latest(served_dates: Shown) -> None:
-    assert await served_dates.age() == ("old", BEGIN_MS)
+async def test_file_date_is_the_upload_if_that_is_latest(deployed_site: DeployedSite) -> None:
+    assert await deployed_site.age() == ("old", BEGIN_MS)
 
 
-async def test_rollback_makes_the_old_file_newer(served_dates: Shown) -> None:
-    await served_dates.deploy("new", BEGIN_MS + 10_000)
-    assert await served_dates.age() == ("new", BEGIN_MS + 10_000)
-    await served_dates.deploy("old", BEGIN_MS + 20_000)
-    assert await served_dates.age() == ("old", BEGIN_MS + 20_000)
-    assert await served_dates.age("staging") == ("old", BEGIN_MS)
+async def test_rollback_makes_the_old_file_newer(deployed_site: DeployedSite) -> None:
+    await deployed_site.deploy("new", BEGIN_MS + 10_000)
+    assert await deployed_site.age() == ("new", BEGIN_MS + 10_000)
+    await deployed_site.deploy("old", BEGIN_MS + 20_000)
+    assert await deployed_site.age() == ("old", BEGIN_MS + 20_000)
+    assert await deployed_site.age("staging") == ("old", BEGIN_MS)
 
 
 async def test_withdrawn_version_keeps_the_age_of_the_current_one(
-    served_dates: Shown,
+    deployed_site: DeployedSite,
 ) -> None:
-    before = await served_dates.age()
-    entry = await served_dates.deploy("new", BEGIN_MS + 10_000)
-    assert await served_dates.age() == ("new", BEGIN_MS + 10_000)
-    await served_dates.take_back("new", "old", entry)
-    assert await served_dates.age() == before
+    before = await deployed_site.age()
+    entry = await deployed_site.deploy("new", BEGIN_MS + 10_000)
+    assert await deployed_site.age() == ("new", BEGIN_MS + 10_000)
+    await deployed_site.take_back("new", "old", entry)
+    assert await deployed_site.age() == before

@@ -27,7 +27,7 @@ PORTS: Final = {"game": {"protocol": "tcp"}}
 TOKEN_TTL_MS: Final = 3_600_000
 
 
-class Maker:
+class DirectoryMaker:
     """Makes the content of the directory through the HTTP API."""
 
     def __init__(self, service: FullService, client: HttpClient) -> None:
@@ -140,9 +140,9 @@ async def main(folder: Path) -> None:
     try:
         async with service.open_client("http") as client:
             assert isinstance(client, HttpClient)
-            maker = Maker(service, client)
-            await maker.make()
-        facts = {**maker.facts, "folder": str(folder), "created_s": time.time()}
+            directory_maker = DirectoryMaker(service, client)
+            await directory_maker.make()
+        facts = {**directory_maker.facts, "folder": str(folder), "created_s": time.time()}
         (folder / "facts.json").write_text(json.dumps(facts, indent=2))
     finally:
         service.process.kill()

@@ -78,7 +78,7 @@ BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.v
 
 
 @dataclass(repr=False)
-class World:
+class ServedGame:
     """A running service with one game. Namespace `small` allows one lobby, `guarded` requires a
     captcha.
 
@@ -111,14 +111,14 @@ class World:
 
 
 @contextlib.contextmanager
-def open_world(
+def open_served_game(
     folder: Path,
     changes: Mapping[str, Any] | None = None,
     make: Callable[..., SupervisedService] = SupervisedService,
     limits: Mapping[str, Any] | None = None,
     database_url: str | None = None,
-) -> Iterator[World]:
-    """Starts a world in a folder. `changes` are added to its settings.
+) -> Iterator[ServedGame]:
+    """Starts a service with one game in a folder. `changes` are added to its settings.
 
     With rate limits, the service restarts after its setup. `make` creates the service from the
     folder and `settings`. The database of the URL must be empty.
@@ -132,46 +132,50 @@ def open_world(
             service.start()
             output = service.ready()
             token = service.seen(output["cloud_token_file"]).read_text().strip()
-            world = World(service, admission_servers, token, output["owner_group_id"], database_url)
-            _furnish(world)
+            served_game = ServedGame(
+                service, admission_servers, token, output["owner_group_id"], database_url
+            )
+            _furnish(served_game)
             if limits:
                 service.stop()
                 service.settings["rate_limits"] = limits
                 service.start()
-            world.document = service.good("GET", "/openapi.json")
-            yield world
+            served_game.document = service.good("GET", "/openapi.json")
+            yield served_game
         finally:
             service.close()
 
 
-def _furnish(world: World) -> None:
-    game = {"developer_group_id": world.group_id, "display_name": GAME.capitalize()}
-    world.cloud("POST", "/cloud/games", game)
-    build_id = programs.upload_build(world.cloud, GAME, programs.server_archive())
+def _furnish(served_game: ServedGame) -> None:
+    game = {"developer_group_id": served_game.group_id, "display_name": GAME.capitalize()}
+    served_game.cloud("POST", "/cloud/games", game)
+    build_id = programs.upload_build(served_game.cloud, GAME, programs.server_archive())
     hosted = {name: _hosted(build_id, env) for name, env in HOSTED.items()}
     requested = {
-        name: {**_hosted(build_id), "actions": world.admission_servers.actions(status)}
+        name: {**_hosted(build_id), "actions": served_game.admission_servers.actions(status)}
         for name, status in VERIFIED.items()
     }
-    world.version_id = _version(world, "1.0.0", {**MODES, **hosted, **requested})
+    served_game.version_id = _version(served_game, "1.0.0", {**MODES, **hosted, **requested})
     guarded = {"duel": MODES["duel"], "hosted": hosted["hosted"]}
-    guarded_id = _version(world, "guarded", guarded, captcha=world.admission_servers.captcha)
+    guarded_id = _version(
+        served_game, "guarded", guarded, captcha=served_game.admission_servers.captcha
+    )
     base = f"/cloud/games/{GAME}"
     for name, lobbies in (("prod", 10_000), ("small", 1), ("lab", 10_000), ("guarded", 10_000)):
         where = f"{base}/namespaces/{name}"
         if name == "prod":
-            world.cloud("PUT", f"{where}/version", {"version_id": world.version_id})
+            served_game.cloud("PUT", f"{where}/version", {"version_id": served_game.version_id})
         else:
-            version_id = guarded_id if name == "guarded" else world.version_id
+            version_id = guarded_id if name == "guarded" else served_game.version_id
             desired = {"display_name": name, "name_id": name, "version_id": version_id}
-            world.cloud("POST", f"{base}/namespaces", desired)
+            served_game.cloud("POST", f"{base}/namespaces", desired)
         sizes = {"lobby_count_max": lobbies, "max_players": SOURCE_LIMIT}
-        world.cloud("POST", f"{where}/mm-config", sizes)
+        served_game.cloud("POST", f"{where}/mm-config", sizes)
         tokens = f"/games/{GAME}/environments/{name}/tokens/service"
-        world.environment_tokens[name] = world.cloud("POST", tokens, {})["token"]
-    world.cloud("POST", f"{base}/namespaces/prod/domains", {"domain": "play.example.com"})
-    world.public_token, world.guarded_public_token = (
-        world.cloud("POST", f"{base}/namespaces/{name}/tokens/public", {})["token"]
+        served_game.environment_tokens[name] = served_game.cloud("POST", tokens, {})["token"]
+    served_game.cloud("POST", f"{base}/namespaces/prod/domains", {"domain": "play.example.com"})
+    served_game.public_token, served_game.guarded_public_token = (
+        served_game.cloud("POST", f"{base}/namespaces/{name}/tokens/public", {})["token"]
         for name in ("prod", "guarded")
     )
 
@@ -188,10 +192,12 @@ def _hosted(build_id: str, env: Mapping[str, str] | None = None) -> dict[str, An
     }
 
 
-def _version(world: World, name: str, modes: dict[str, dict[str, Any]], **level: Any) -> str:
+def _version(
+    served_game: ServedGame, name: str, modes: dict[str, dict[str, Any]], **level: Any
+) -> str:
     entries = {mode: {"docker": {"ports": PORTS}, **values} for mode, values in modes.items()}
     config = {"matchmaker": {"game_modes": entries, **level}}
-    created = world.cloud(
+    created = served_game.cloud(
         "POST", f"/cloud/games/{GAME}/versions", {"display_name": name, "config": config}
     )
     return str(created["version_id"])
@@ -233,9 +239,9 @@ class Lobby:
 
 
 class Scenario:
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.service = world.service
+    def __init__(self, served_game: ServedGame) -> None:
+        self.served_game = served_game
+        self.service = served_game.service
         self.name = secrets.token_hex(4)
         # A client address of its own, so that scenarios do not share rate limits.
         self.address = ".".join(["10", *(str(part) for part in secrets.token_bytes(3))])
@@ -350,7 +356,7 @@ class Scenario:
 
 @credential("cloud")
 def _(scenario: Scenario) -> str:
-    return scenario.world.cloud_token
+    return scenario.served_game.cloud_token
 
 
 @place("game_id")

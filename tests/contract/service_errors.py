@@ -22,7 +22,7 @@ _NEW_SLOTS: Final = frozenset({"find", "create", "join", "attach", "ready", "set
 """Operations of the data plane that fail as soon as only the disk reserve is left."""
 
 
-class Shown(NamedTuple):
+class SharedErrorTest(NamedTuple):
     """The test that covers an error code for the operations that `of` accepts. `reason` is set if
     the test is not a sweep.
     """
@@ -62,17 +62,19 @@ _FULL_DISK: Final = (
     "tests/contract/test_full_disk.py::test_writes_fail_on_a_full_disk_and_reads_continue"
 )
 
-CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
+CONDITIONS: Final[dict[str, tuple[SharedErrorTest, ...]]] = {
     "CONTROL_PLANE_UNAVAILABLE": (
-        Shown(_any, f"{SWEEPS}::test_control_plane_outage_affects_only_its_operations"),
+        SharedErrorTest(_any, f"{SWEEPS}::test_control_plane_outage_affects_only_its_operations"),
     ),
     "REQUEST_TIMEOUT": (
-        Shown(_any, f"{SWEEPS}::test_incomplete_request_times_out_in_every_operation"),
+        SharedErrorTest(_any, f"{SWEEPS}::test_incomplete_request_times_out_in_every_operation"),
     ),
     "OVERLOADED": (
-        Shown(is_passed, f"{SWEEPS}::{_HANGS}"),
-        Shown(_takes_body, f"{SWEEPS}::test_bodies_above_the_memory_budget_are_overloaded"),
-        Shown(
+        SharedErrorTest(is_passed, f"{SWEEPS}::{_HANGS}"),
+        SharedErrorTest(
+            _takes_body, f"{SWEEPS}::test_bodies_above_the_memory_budget_are_overloaded"
+        ),
+        SharedErrorTest(
             _any,
             "tests/rpc/test_slow_message_limits.py"
             "::test_slowest_message_of_the_busiest_address_is_dropped",
@@ -80,24 +82,26 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         ),
     ),
     "SHUTTING_DOWN": (
-        Shown(_waits, f"{SWEEPS}::{_HANGS}"),
-        Shown(
+        SharedErrorTest(_waits, f"{SWEEPS}::{_HANGS}"),
+        SharedErrorTest(
             _any,
             "tests/transport/test_both_transports.py::test_unfinished_request_at_shutdown_gets_an_error",
             "the operation waits at most for the disk, so a request before the stop is answered",
         ),
     ),
     "DEADLINE_EXCEEDED": (
-        Shown(is_passed, f"{SWEEPS}::test_hanging_control_plane_ends_in_deadline_exceeded"),
-        Shown(
+        SharedErrorTest(
+            is_passed, f"{SWEEPS}::test_hanging_control_plane_ends_in_deadline_exceeded"
+        ),
+        SharedErrorTest(
             _any,
             "tests/rpc/test_grpc_server.py::test_operation_past_its_deadline_is_cancelled",
             "only gRPC clients send a deadline, and the operation does not wait for long",
         ),
     ),
     "STORAGE_FULL": (
-        Shown(_writes, _FULL_DISK),
-        Shown(
+        SharedErrorTest(_writes, _FULL_DISK),
+        SharedErrorTest(
             _any,
             "tests/faults/test_full_disk.py"
             "::test_exhausted_disk_reserve_loses_nothing_and_recovers",
@@ -105,7 +109,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         ),
     ),
     "INTERNAL": (
-        Shown(
+        SharedErrorTest(
             _any,
             "tests/transport/test_both_transports.py"
             "::test_unexpected_exception_is_logged_and_hidden_from_the_client",
@@ -115,11 +119,13 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
 }
 
 
-def shown(method: Method, code: str) -> Shown | None:
+def shown(method: Method, code: str) -> SharedErrorTest | None:
     return next((one for one in CONDITIONS.get(code, ()) if one.of(method)), None)
 
 
-def left_to_others(method: Method, reached: Collection[str]) -> Iterator[tuple[str, Shown]]:
+def left_to_others(
+    method: Method, reached: Collection[str]
+) -> Iterator[tuple[str, SharedErrorTest]]:
     """Yields the codes of an operation that its own requests do not reach, each with its test."""
     for code in sorted({*declared_codes(method), *implied_codes(method)} - set(reached)):
         one = shown(method, code)

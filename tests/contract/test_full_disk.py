@@ -17,7 +17,7 @@ import pytest
 from tests.app.supervised_service import SupervisedService, until
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
-from tests.contract.scenario import BY_SLUG, Scenario, World, open_world
+from tests.contract.scenario import BY_SLUG, Scenario, ServedGame, open_served_game
 from tests.contract.service_errors import swept
 from tests.faults.disk import SmallDisk, small_disk
 
@@ -52,23 +52,23 @@ def _no_left_over() -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def served_game(tmp_path: Path) -> Iterator[ServedGame]:
     disk = small_disk(tmp_path, DISK_MIB)
-    with open_world(tmp_path, SETTINGS, partial(OnDisk, disk=disk)) as world:
-        yield world
+    with open_served_game(tmp_path, SETTINGS, partial(OnDisk, disk=disk)) as served_game:
+        yield served_game
 
 
 @pytest.mark.proof
-def test_writes_fail_on_a_full_disk_and_reads_continue(world: World) -> None:
+def test_writes_fail_on_a_full_disk_and_reads_continue(served_game: ServedGame) -> None:
     writes = swept("STORAGE_FULL", test_writes_fail_on_a_full_disk_and_reads_continue)
-    checker, service = ResponseChecker(world.document), world.service
-    requested = {slug: _changing(world.scenario(), slug) for slug in BY_SLUG}
+    checker, service = ResponseChecker(served_game.document), served_game.service
+    requested = {slug: _changing(served_game.scenario(), slug) for slug in BY_SLUG}
 
     def ask(slug: str) -> str:
         return checker.code(slug, service.client.send(requested[slug]))
 
     assert isinstance(service, OnDisk)
-    scenario = world.scenario()
+    scenario = served_game.scenario()
     numbers = itertools.count(1)
     assert scenario.call("set_state", body="small").status_code == 200
     filler = service.fill()

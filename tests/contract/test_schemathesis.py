@@ -42,7 +42,7 @@ from pyservice.pb.errors import TABLE
 from tests.contract import error_cases
 from tests.contract.areas.mock_responses import ask_mock, check_mock
 from tests.contract.response_check import ResponseChecker, is_failure
-from tests.contract.scenario import BY_SLUG, ORIGIN, Scenario, World, open_world
+from tests.contract.scenario import BY_SLUG, ORIGIN, Scenario, ServedGame, open_served_game
 from tests.contract.service_errors import CONDITIONS, left_to_others
 from tests.support.databases import KINDS, Databases
 
@@ -58,10 +58,10 @@ DEVELOPED: Final = sorted(
     if CredentialKind.DEVELOPMENT in credential_kinds(method)
 )
 EACH: Final = pytest.mark.parametrize("slug", sorted(BY_SLUG))
-ON_BOTH: Final = pytest.mark.parametrize("world", KINDS, indirect=True)
+ON_BOTH: Final = pytest.mark.parametrize("served_game", KINDS, indirect=True)
 # SQLite is enough for tests that vary code above the database. The tests marked `proof` use both
 # databases.
-ON_ONE: Final = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+ON_ONE: Final = pytest.mark.parametrize("served_game", ["sqlite"], indirect=True)
 LIMIT: Final = "RATE_LIMITED"
 LIMITED: Final = sorted(slug for slug, method in BY_SLUG.items() if LIMIT in implied_codes(method))
 GENERAL_LIMIT: Final = {"per_second": 0.001, "burst": 1}
@@ -77,43 +77,45 @@ def _no_left_over() -> None:
 
 
 @pytest.fixture(scope="module")
-def world_on(
+def served_game_on(
     tmp_path_factory: pytest.TempPathFactory, databases: Databases
-) -> Iterator[Callable[[str], World]]:
+) -> Iterator[Callable[[str], ServedGame]]:
     with contextlib.ExitStack() as stack:
 
         @functools.cache
-        def world_on(kind: str) -> World:
-            url, folder = databases.url(kind), tmp_path_factory.mktemp(f"world-{kind}")
-            world = stack.enter_context(open_world(folder, database_url=url))
-            has_file = (world.service.data_dir / "control" / "records.db").exists()
+        def served_game_on(kind: str) -> ServedGame:
+            url, folder = databases.url(kind), tmp_path_factory.mktemp(f"game-{kind}")
+            served_game = stack.enter_context(open_served_game(folder, database_url=url))
+            has_file = (served_game.service.data_dir / "control" / "records.db").exists()
             assert has_file == (kind == "sqlite")
-            return world
+            return served_game
 
-        yield world_on
-
-
-@pytest.fixture(scope="module")
-def world(request: pytest.FixtureRequest, world_on: Callable[[str], World]) -> World:
-    return world_on(request.param)
+        yield served_game_on
 
 
 @pytest.fixture(scope="module")
-def strict_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def served_game(
+    request: pytest.FixtureRequest, served_game_on: Callable[[str], ServedGame]
+) -> ServedGame:
+    return served_game_on(request.param)
+
+
+@pytest.fixture(scope="module")
+def strict_served_game(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGame]:
     folder: Path = tmp_path_factory.mktemp("strict")
     limits = dict.fromkeys(("client", "operator", "anonymous"), GENERAL_LIMIT)
-    with open_world(folder, limits=limits) as world:
-        yield world
+    with open_served_game(folder, limits=limits) as served_game:
+        yield served_game
 
 
 @pytest.fixture(scope="module")
-def checker(world: World) -> ResponseChecker:
-    return ResponseChecker(world.document)
+def checker(served_game: ServedGame) -> ResponseChecker:
+    return ResponseChecker(served_game.document)
 
 
 @pytest.fixture(scope="module")
-def schema(world: World) -> Any:
-    url = f"http://{world.service.addresses['http']}/openapi.json"
+def schema(served_game: ServedGame) -> Any:
+    url = f"http://{served_game.service.addresses['http']}/openapi.json"
     return schemathesis.openapi.from_url(url, config=_configuration())
 
 
@@ -123,24 +125,26 @@ def _configuration() -> schemathesis.Config:
 
 @ON_BOTH
 @EACH
-def test_operation_example_succeeds(slug: str, world: World, checker: ResponseChecker) -> None:
-    _example(slug, world, checker)
+def test_operation_example_succeeds(
+    slug: str, served_game: ServedGame, checker: ResponseChecker
+) -> None:
+    _example(slug, served_game, checker)
 
 
 @pytest.mark.full
 @ON_ONE
 @EACH
-def test_shell_command_of_an_example_succeeds(slug: str, world: World) -> None:
+def test_shell_command_of_an_example_succeeds(slug: str, served_game: ServedGame) -> None:
     if shutil.which("curl") is None:
         pytest.skip("the commands of the document use curl: apt-get install curl")
-    scenario = world.scenario()
+    scenario = served_game.scenario()
     example = scenario.example(slug)
     command = f"{curl(BY_SLUG[slug], example)} --silent --show-error --fail-with-body"
     done = subprocess.run(
         ["/bin/bash", "-c", command],
         env={
             "PATH": os.environ["PATH"],
-            "HOSTING_URL": f"http://{world.service.addresses['http']}",
+            "HOSTING_URL": f"http://{served_game.service.addresses['http']}",
             "ORIGIN": ORIGIN,
             "TOKEN": scenario.bearer(example.token) if example.token in Scenario.kinds() else "",
         },
@@ -154,22 +158,22 @@ def test_shell_command_of_an_example_succeeds(slug: str, world: World) -> None:
 @ON_ONE
 @EACH
 def test_operation_accepts_every_declared_token_kind(
-    slug: str, world: World, checker: ResponseChecker
+    slug: str, served_game: ServedGame, checker: ResponseChecker
 ) -> None:
     declared = {kind.value for kind in credential_kinds(BY_SLUG[slug])}
     kinds = declared & {*Scenario.kinds(), "origin"}
     assert kinds or declared == {"none"}
     for kind in kinds:
-        code = checker.code(slug, world.scenario().call(slug, token=kind))
+        code = checker.code(slug, served_game.scenario().call(slug, token=kind))
         assert code not in ("FORBIDDEN", "TOKEN_INVALID", "TOKEN_MISSING"), (kind, code)
 
 
 @ON_ONE
 @pytest.mark.parametrize("slug", DEVELOPED)
 def test_dev_token_gets_a_mock_response_as_documented(
-    slug: str, world: World, checker: ResponseChecker
+    slug: str, served_game: ServedGame, checker: ResponseChecker
 ) -> None:
-    answer = ask_mock(world.scenario(), slug)
+    answer = ask_mock(served_game.scenario(), slug)
     assert checker.code(slug, answer) == "OK", answer.text
     check_mock(slug, answer.json())
 
@@ -177,13 +181,13 @@ def test_dev_token_gets_a_mock_response_as_documented(
 @ON_BOTH
 @EACH
 def test_operation_reaches_every_declared_code(
-    slug: str, world: World, checker: ResponseChecker
+    slug: str, served_game: ServedGame, checker: ResponseChecker
 ) -> None:
     reached: Counter[str] = Counter()
     for code, row in error_cases.rows_of(BY_SLUG[slug]):
-        if code in reached and world.database_url is not None:
+        if code in reached and served_game.database_url is not None:
             continue
-        returned = checker.code(slug, row(world.scenario()))
+        returned = checker.code(slug, row(served_game.scenario()))
         assert returned == code, f"{slug}: the request for {code} answers {returned}"
         reached[code] += 1
     _require_all(slug, reached)
@@ -192,9 +196,9 @@ def test_operation_reaches_every_declared_code(
 @ON_ONE
 @pytest.mark.parametrize("slug", LIMITED)
 def test_rate_limited_operation_returns_its_code(
-    slug: str, strict_world: World, checker: ResponseChecker
+    slug: str, strict_served_game: ServedGame, checker: ResponseChecker
 ) -> None:
-    scenario = strict_world.scenario()
+    scenario = strict_served_game.scenario()
     # The rate limit comes before the lookup of ids. Real ids would use up the limit.
     example = fill_example(BY_SLUG[slug], lambda name: "none")
     for _ in range(2):
@@ -205,10 +209,14 @@ def test_rate_limited_operation_returns_its_code(
 @ON_ONE
 @EACH
 def test_generated_requests_are_answered_as_documented(
-    slug: str, world: World, checker: ResponseChecker, schema: Any, pytestconfig: pytest.Config
+    slug: str,
+    served_game: ServedGame,
+    checker: ResponseChecker,
+    schema: Any,
+    pytestconfig: pytest.Config,
 ) -> None:
     numbers = NUMBERS[pytestconfig.getoption("--tier")]
-    reached = _generated(slug, world, checker, schema, numbers)
+    reached = _generated(slug, served_game, checker, schema, numbers)
     print(f"\n{slug}: {_counts(reached)}")
 
 
@@ -217,10 +225,10 @@ def test_generated_requests_are_answered_as_documented(
 @ON_BOTH
 @EACH
 def test_many_generated_requests_are_answered_as_documented(
-    slug: str, world: World, checker: ResponseChecker, schema: Any
+    slug: str, served_game: ServedGame, checker: ResponseChecker, schema: Any
 ) -> None:
-    reached = Counter(_example(slug, world, checker))
-    reached += _generated(slug, world, checker, schema, LONG)
+    reached = Counter(_example(slug, served_game, checker))
+    reached += _generated(slug, served_game, checker, schema, LONG)
     assert reached["OK"], f"{slug} never succeeded: {dict(reached)}"
     assert reached.total() > LONG[0]
     print(f"\n{slug}: {_counts(reached)}")
@@ -269,8 +277,8 @@ def test_referenced_tests_exist_and_name_their_code() -> None:
         assert code in text or "".join(map(str.capitalize, words)) in text, f"{test}: no {code}"
 
 
-def _example(slug: str, world: World, checker: ResponseChecker) -> list[str]:
-    code = checker.code(slug, world.scenario().call(slug))
+def _example(slug: str, served_game: ServedGame, checker: ResponseChecker) -> list[str]:
+    code = checker.code(slug, served_game.scenario().call(slug))
     assert code == "OK", f"the example of {slug} in proto/examples answers {code}"
     return [code]
 
@@ -306,10 +314,14 @@ _CHECKS: Final = [
 
 
 def _generated(
-    slug: str, world: World, checker: ResponseChecker, schema: Any, numbers: tuple[int, int]
+    slug: str,
+    served_game: ServedGame,
+    checker: ResponseChecker,
+    schema: Any,
+    numbers: tuple[int, int],
 ) -> Counter[str]:
     operation = schema.find_operation_by_id(slug)
-    run = _Run(slug, world, checker, is_repeatable=numbers != LONG)
+    run = _Run(slug, served_game, checker, is_repeatable=numbers != LONG)
     for mode, number in zip(
         (GenerationMode.POSITIVE, GenerationMode.NEGATIVE), numbers, strict=True
     ):
@@ -336,7 +348,7 @@ def _has_input(operation: Any) -> bool:
 
 class _Run:
     def __init__(
-        self, slug: str, world: World, checker: ResponseChecker, *, is_repeatable: bool
+        self, slug: str, served_game: ServedGame, checker: ResponseChecker, *, is_repeatable: bool
     ) -> None:
         self._is_repeatable = is_repeatable
         self.slug = slug
@@ -344,9 +356,9 @@ class _Run:
         self.failures: list[str] = []
         self.count = 0
         self._judge = checker
-        self._world = world
+        self._served_game = served_game
         self._session = requests.Session()
-        self._base_url = f"http://{world.service.addresses['http']}"
+        self._base_url = f"http://{served_game.service.addresses['http']}"
 
     def generate(self, operation: Any, mode: GenerationMode, number: int) -> None:
         is_valid = mode is GenerationMode.POSITIVE
@@ -372,7 +384,7 @@ class _Run:
                 raise
 
     def _ask(self, case: Case[Any], data: st.DataObject, *, is_valid: bool) -> None:
-        scenario = self._world.scenario()
+        scenario = self._served_game.scenario()
         example = scenario.example(self.slug)
         with_real_ids(case, example, data, is_valid=is_valid)
         kinds = [kind for kind in _security(case) if kind in (*Scenario.kinds(), "origin")]

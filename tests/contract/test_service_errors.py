@@ -23,7 +23,7 @@ from pyservice.transport.server_budgets import SMALL_BYTES
 from tests.app.supervised_service import SupervisedService, until
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
-from tests.contract.scenario import BY_SLUG, Scenario, World, open_world
+from tests.contract.scenario import BY_SLUG, Scenario, ServedGame, open_served_game
 from tests.contract.service_errors import is_passed, swept
 from tests.support.sample_service import HttpConnection
 
@@ -55,10 +55,10 @@ def _no_left_over() -> None:
     """
 
 
-class RestartableWorld:
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.service: SupervisedService = world.service
+class RestartableGame:
+    def __init__(self, served_game: ServedGame) -> None:
+        self.served_game = served_game
+        self.service: SupervisedService = served_game.service
         self._words: tuple[str, ...] = ()
 
     def run(self, *words: str) -> None:
@@ -79,18 +79,18 @@ class RestartableWorld:
 
 
 @pytest.fixture(scope="module")
-def restartable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableWorld]:
-    with open_world(tmp_path_factory.mktemp("swept"), SETTINGS) as world:
-        yield RestartableWorld(world)
+def restartable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableGame]:
+    with open_served_game(tmp_path_factory.mktemp("swept"), SETTINGS) as served_game:
+        yield RestartableGame(served_game)
 
 
 @pytest.fixture(scope="module")
-def checker(restartable: RestartableWorld) -> ResponseChecker:
-    return ResponseChecker(restartable.world.document)
+def checker(restartable: RestartableGame) -> ResponseChecker:
+    return ResponseChecker(restartable.served_game.document)
 
 
 def test_control_plane_outage_affects_only_its_operations(
-    restartable: RestartableWorld, checker: ResponseChecker
+    restartable: RestartableGame, checker: ResponseChecker
 ) -> None:
     needs = swept(
         "CONTROL_PLANE_UNAVAILABLE", test_control_plane_outage_affects_only_its_operations
@@ -100,7 +100,7 @@ def test_control_plane_outage_affects_only_its_operations(
     for slug, method in BY_SLUG.items():
         # The data plane checks only cloud_ tokens with the control plane.
         token = "cloud" if slug in needs and not is_passed(method) else "example"
-        requested[slug] = restartable.world.scenario().request(slug, token=token)
+        requested[slug] = restartable.served_game.scenario().request(slug, token=token)
     restartable.run("--role", "data")
     returned = {
         slug: checker.code(slug, restartable.send(request)) for slug, request in requested.items()
@@ -116,10 +116,10 @@ def test_control_plane_outage_affects_only_its_operations(
 
 
 def test_tokenless_repeat_after_key_file_restore_is_not_replayed(
-    restartable: RestartableWorld, checker: ResponseChecker
+    restartable: RestartableGame, checker: ResponseChecker
 ) -> None:
     restartable.run()
-    scenario = restartable.world.scenario()
+    scenario = restartable.served_game.scenario()
     request = scenario.request("prepare_device_link", headers={"idempotency-key": scenario.name})
     first, again = (restartable.send(request).json()["device_link_id"] for _ in range(2))
     assert first == again
@@ -131,11 +131,11 @@ def test_tokenless_repeat_after_key_file_restore_is_not_replayed(
 
 
 def test_hanging_control_plane_overloads_and_stop_answers_all(
-    restartable: RestartableWorld, checker: ResponseChecker
+    restartable: RestartableGame, checker: ResponseChecker
 ) -> None:
     this = test_hanging_control_plane_overloads_and_stop_answers_all
     restartable.run()
-    crowded, other = restartable.world.scenario(), restartable.world.scenario()
+    crowded, other = restartable.served_game.scenario(), restartable.served_game.scenario()
     too_many = {slug: _bare(crowded, slug) for slug in swept("OVERLOADED", this)}
     last = {slug: _waiting(other, slug) for slug in swept("SHUTTING_DOWN", this)}
     # Requests up to the limit of one address, with two tokens so that neither token exceeds its
@@ -174,11 +174,11 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
 @pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_hanging_control_plane_ends_in_deadline_exceeded(
-    restartable: RestartableWorld, checker: ResponseChecker
+    restartable: RestartableGame, checker: ResponseChecker
 ) -> None:
     this = test_hanging_control_plane_ends_in_deadline_exceeded
     restartable.run()
-    scenario = restartable.world.scenario()
+    scenario = restartable.served_game.scenario()
     requested = {slug: _bare(scenario, slug) for slug in swept("DEADLINE_EXCEEDED", this)}
 
     async def story() -> None:
@@ -217,11 +217,11 @@ def _waiting(scenario: Scenario, slug: str) -> bytes:
 
 
 def test_incomplete_request_times_out_in_every_operation(
-    restartable: RestartableWorld, checker: ResponseChecker
+    restartable: RestartableGame, checker: ResponseChecker
 ) -> None:
     slugs = swept("REQUEST_TIMEOUT", test_incomplete_request_times_out_in_every_operation)
     restartable.run("--role", "data", "--set", f"http_limits.slow_client_ms={SLOW_CLIENT_MS}")
-    scenario = restartable.world.scenario()
+    scenario = restartable.served_game.scenario()
     begun = {slug: _bare(scenario, slug)[:-1] for slug in slugs}
 
     async def story() -> None:
@@ -234,11 +234,11 @@ def test_incomplete_request_times_out_in_every_operation(
 
 
 def test_bodies_above_the_memory_budget_are_overloaded(
-    restartable: RestartableWorld, checker: ResponseChecker
+    restartable: RestartableGame, checker: ResponseChecker
 ) -> None:
     slugs = swept("OVERLOADED", test_bodies_above_the_memory_budget_are_overloaded)
     restartable.run("--role", "data")
-    scenario = restartable.world.scenario()
+    scenario = restartable.served_game.scenario()
     begun = {slug: _bare(scenario, slug, content=b" " * 1_000)[:-1] for slug in slugs}
     large = _bare(scenario, LARGEST, content=b" " * LARGEST_BYTES)[:-1]
     small = _bare(scenario, "find", content=b" " * SMALL_BYTES)[:-1]

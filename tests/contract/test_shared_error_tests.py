@@ -8,15 +8,15 @@ import pytest
 
 from tests.contract import error_cases
 from tests.contract.scenario import BY_SLUG
-from tests.contract.service_errors import Shown, is_passed, left_to_others
+from tests.contract.service_errors import SharedErrorTest, is_passed, left_to_others
 
 pytestmark = pytest.mark.anyio
 
 error_cases.load_areas()
 
 
-def shown_for_all() -> dict[tuple[str, Shown], set[str]]:
-    operations: defaultdict[tuple[str, Shown], set[str]] = defaultdict(set)
+def shown_for_all() -> dict[tuple[str, SharedErrorTest], set[str]]:
+    operations: defaultdict[tuple[str, SharedErrorTest], set[str]] = defaultdict(set)
     for slug, method in BY_SLUG.items():
         reached = {code for of, code in error_cases.ROWS if of == slug}
         for code, one in left_to_others(method, reached):
@@ -25,7 +25,7 @@ def shown_for_all() -> dict[tuple[str, Shown], set[str]]:
     return operations
 
 
-def _code_and_test(item: tuple[tuple[str, Shown], set[str]]) -> tuple[str, str]:
+def _code_and_test(item: tuple[tuple[str, SharedErrorTest], set[str]]) -> tuple[str, str]:
     (code, one), _ = item
     return code, one.test
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.control.files import bomb, packed, put, tar
-from tests.control.test_builds import Back
+from tests.control.test_builds import BackEnd
 from tests.programs.images import file, layer, link, needs_oci_runtime, saved
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, eventually, running
@@ -38,16 +38,16 @@ def full_service(
 
 
 @pytest.fixture
-async def back(full_service: FullService) -> AsyncIterator[Back]:
-    async for created in back_of(full_service):
+async def back_end(full_service: FullService) -> AsyncIterator[BackEnd]:
+    async for created in back_end_of(full_service):
         yield created
 
 
-async def back_of(full_service: FullService) -> AsyncIterator[Back]:
+async def back_end_of(full_service: FullService) -> AsyncIterator[BackEnd]:
     async with full_service.open_client("http") as client:
         developer = Developer(full_service, client)
         game_id = await developer.game()
-        yield Back(developer, game_id, await developer.service_token(game_id))
+        yield BackEnd(developer, game_id, await developer.service_token(game_id))
 
 
 def digest(content: bytes) -> dict[str, Any]:
@@ -56,33 +56,33 @@ def digest(content: bytes) -> dict[str, Any]:
 
 @needs_oci_runtime
 @pytest.mark.parametrize("kind", CONTENTS)
-async def test_accepted_build_kind_is_completed(back: Back, kind: str) -> None:
+async def test_accepted_build_kind_is_completed(back_end: BackEnd, kind: str) -> None:
     content = CONTENTS[kind]
-    build_id = await back.build(content, kind=kind, image=digest(content))
-    assert (await back.good("get_build", build_id=build_id))["build"]["complete"]
+    build_id = await back_end.build(content, kind=kind, image=digest(content))
+    assert (await back_end.good("get_build", build_id=build_id))["build"]["complete"]
 
 
-async def test_build_kind_defaults_to_archive(back: Back) -> None:
+async def test_build_kind_defaults_to_archive(back_end: BackEnd) -> None:
     for kind in ({}, {"kind": "archive"}):
-        refused = await back.refused(IMAGE, **kind)
+        refused = await back_end.refused(IMAGE, **kind)
         assert refused.code == "VALIDATION_FAILED"
         assert refused.errors == (("image_file", "invalid"),)
         assert "server.json" in problem(refused)
 
 
 @needs_oci_runtime
-async def test_game_build_of_a_disabled_kind_is_refused(back: Back) -> None:
-    developer = back.developer
+async def test_game_build_of_a_disabled_kind_is_refused(back_end: BackEnd) -> None:
+    developer = back_end.developer
     image = {"path": "server.img", "content_length": len(IMAGE), **digest(IMAGE)}
-    fields: dict[str, Any] = {"game_id": back.game_id, "display_name": "x", "image_file": image}
+    fields: dict[str, Any] = {"game_id": back_end.game_id, "display_name": "x", "image_file": image}
     refused = await developer.call("create_game_build", **fields, kind="oci_bundle")
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("kind", "not-allowed"),))
     created = await developer.good("create_game_build", **fields, kind="docker_image")
     assert (await put(created["image_presigned_request"], IMAGE)).status_code == 200
     await developer.good("complete_upload", upload_id=created["upload_id"])
-    named = {"game_id": back.game_id, "build_id": created["build_id"]}
+    named = {"game_id": back_end.game_id, "build_id": created["build_id"]}
     await developer.good("delete_build", **named)
-    assert await back.listed() == []
+    assert await back_end.listed() == []
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +93,8 @@ def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 
 @pytest.fixture
-async def open_back_end(open_service: FullService) -> AsyncIterator[Back]:
-    async for created in back_of(open_service):
+async def open_back_end(open_service: FullService) -> AsyncIterator[BackEnd]:
+    async for created in back_end_of(open_service):
         yield created
 
 
@@ -119,7 +119,7 @@ BAD: Final[dict[str, tuple[str, bytes, str, str]]] = {
 
 @needs_oci_runtime
 @pytest.mark.parametrize("name", BAD)
-async def test_defective_build_is_refused_at_completion(open_back_end: Back, name: str) -> None:
+async def test_defective_build_is_refused_at_completion(open_back_end: BackEnd, name: str) -> None:
     kind, content, word, words = BAD[name]
     for compression, packed_content in (("none", content), ("zstd", packed(content, "zstd"))):
         refused = await open_back_end.refused(packed_content, kind=kind, compression=compression)
@@ -142,7 +142,9 @@ BOMBS: Final[dict[str, tuple[str, str, bytes]]] = {
 @needs_oci_runtime
 @pytest.mark.full
 @pytest.mark.parametrize("name", BOMBS)
-async def test_build_that_expands_to_gigabytes_is_refused(open_back_end: Back, name: str) -> None:
+async def test_build_that_expands_to_gigabytes_is_refused(
+    open_back_end: BackEnd, name: str
+) -> None:
     kind, compression, content = BOMBS[name]
     refused = await open_back_end.refused(content, kind=kind, compression=compression)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
@@ -152,7 +154,7 @@ async def test_build_that_expands_to_gigabytes_is_refused(open_back_end: Back, n
 
 
 @needs_oci_runtime
-async def test_bundle_root_may_have_links_and_devices(open_back_end: Back) -> None:
+async def test_bundle_root_may_have_links_and_devices(open_back_end: BackEnd) -> None:
     entries = [link("rootfs/sh", "/bin/busybox"), file("rootfs/dev/null", type=tarfile.CHRTYPE)]
     content = tar({"config.json": CONFIG, "rootfs/run": b"x"}, [one for one, _ in entries])
     build_id = await open_back_end.build(content, kind="oci_bundle")
@@ -162,7 +164,7 @@ async def test_bundle_root_may_have_links_and_devices(open_back_end: Back) -> No
 
 
 @needs_oci_runtime
-async def test_unknown_image_tag_is_refused(open_back_end: Back) -> None:
+async def test_unknown_image_tag_is_refused(open_back_end: BackEnd) -> None:
     await open_back_end.build(SEVERAL, kind="docker_image", image_tag="game:2")
     refused = await open_back_end.refused(SEVERAL, kind="docker_image", image_tag="game:3")
     assert "no image 'game:3', it has game:1, game:2" in problem(refused)
@@ -173,15 +175,15 @@ async def test_builds_of_a_kind_without_a_runtime_are_refused(tmp_path: Path) ->
     missing = tmp_path / "no-runtime"
     settings = {"kinds": ["archive", "oci_bundle"], "oci_runtime": str(missing)}
     with running(FullService(tmp_path / "s", runtime=settings)) as full_service:
-        async for back in back_of(full_service):
+        async for back_end in back_end_of(full_service):
             image = {"path": "x.tar", "content_length": 10}
-            refused = await back.call(
+            refused = await back_end.call(
                 "prepare_build", name="x", image_file=image, kind="oci_bundle"
             )
             assert refused.errors == (("kind", "not-allowed"),)
             assert "(archive)" in problem(refused)
             assert str(missing.name) in problem(refused)
-            await back.build()
+            await back_end.build()
         async with httpx.AsyncClient(base_url=f"http://{full_service.ready['metrics']}") as client:
 
             async def is_reported() -> bool:

@@ -15,8 +15,8 @@ from tests.support.full_service import ARENA_MODES, Answer, Developer
 pytestmark = pytest.mark.anyio
 
 
-class Back:
-    """Back end with a namespace's service token."""
+class BackEnd:
+    """BackEnd end with a namespace's service token."""
 
     def __init__(self, developer: Developer, game_id: str, token: str) -> None:
         self.developer = developer
@@ -53,14 +53,14 @@ class Back:
 
 
 @pytest.fixture
-async def back(owner: Developer) -> Back:
+async def back_end(owner: Developer) -> BackEnd:
     game_id = await owner.game()
-    return Back(owner, game_id, await owner.service_token(game_id))
+    return BackEnd(owner, game_id, await owner.service_token(game_id))
 
 
-async def test_build_upload_from_preparation_to_list(back: Back) -> None:
+async def test_build_upload_from_preparation_to_list(back_end: BackEnd) -> None:
     content = tar({**MANIFEST, "bin/run": b"\x7fELF" * 500})
-    created = await back.prepare(content)
+    created = await back_end.prepare(content)
     build, request = created["build"], created["image_presigned_request"]
     about = {"content_length": len(content), "tags": {}, "complete": False}
     assert build == {
@@ -72,25 +72,27 @@ async def test_build_upload_from_preparation_to_list(back: Back) -> None:
     part = (request["byte_offset"], request["content_length"], request["path"])
     assert part == (0, len(content), "server.tar")
     assert "image_presigned_requests" not in created
-    assert (await back.good("list_builds"))["builds"] == [build]
-    incomplete = await back.call("complete_build", build_id=build["id"])
+    assert (await back_end.good("list_builds"))["builds"] == [build]
+    incomplete = await back_end.call("complete_build", build_id=build["id"])
     assert incomplete.code == "UPLOAD_INCOMPLETE"
     assert (await put(request, content)).status_code == 200
-    assert await back.good("complete_build", build_id=build["id"]) == {}
+    assert await back_end.good("complete_build", build_id=build["id"]) == {}
     done = {**build, "complete": True}
-    assert (await back.good("get_build", build_id=build["id"]))["build"] == done
-    assert (await back.good("list_builds"))["builds"] == [done]
-    (summary,) = (await back.developer.good("list_game_builds", game_id=back.game_id))["builds"]
+    assert (await back_end.good("get_build", build_id=build["id"]))["build"] == done
+    assert (await back_end.good("list_builds"))["builds"] == [done]
+    (summary,) = (await back_end.developer.good("list_game_builds", game_id=back_end.game_id))[
+        "builds"
+    ]
     expected = {"build_id": build["id"], "upload_id": summary["upload_id"], **about}
     expected |= {"display_name": "server", "create_ts": build["created_at"], "complete": True}
     assert summary == expected
 
 
-async def test_second_completion_is_refused_a_replay_is_not(back: Back) -> None:
+async def test_second_completion_is_refused_a_replay_is_not(back_end: BackEnd) -> None:
     content, key = tar(), str(uuid4())
-    created = await back.prepare(content)
+    created = await back_end.prepare(content)
     await put(created["image_presigned_request"], content)
-    complete = partial(back.call, "complete_build", build_id=created["build"]["id"])
+    complete = partial(back_end.call, "complete_build", build_id=created["build"]["id"])
     codes = [(await complete(key=one)).code for one in (key, key, None)]
     assert codes == ["OK", "OK", "UPLOAD_ALREADY_COMPLETE"]
     late = await put(created["image_presigned_request"], content)
@@ -112,17 +114,19 @@ async def test_game_build_is_completed_by_its_upload(owner: Developer, compressi
     assert again == "UPLOAD_ALREADY_COMPLETE"
 
 
-async def test_wrong_digest_is_refused_and_leaves_nothing(back: Back) -> None:
-    refused = await back.refused(tar(), image={"sha256": hashlib.sha256(b"another").hexdigest()})
+async def test_wrong_digest_is_refused_and_leaves_nothing(back_end: BackEnd) -> None:
+    refused = await back_end.refused(
+        tar(), image={"sha256": hashlib.sha256(b"another").hexdigest()}
+    )
     assert refused.code == "VALIDATION_FAILED"
     assert refused.errors == (("image_file", "sha256", "invalid"),)
-    (build,) = (await back.good("list_builds"))["builds"]
+    (build,) = (await back_end.good("list_builds"))["builds"]
     assert not build["complete"]
-    again = await back.call("complete_build", build_id=build["id"])
+    again = await back_end.call("complete_build", build_id=build["id"])
     assert again.code == "UPLOAD_INCOMPLETE"
 
 
-async def test_invalid_or_escaping_archive_is_refused(back: Back) -> None:
+async def test_invalid_or_escaping_archive_is_refused(back_end: BackEnd) -> None:
     for content, word in (
         (tar({"../out": b"x"}), "not-allowed"),
         (tar({"/etc/x": b"x"}), "not-allowed"),
@@ -131,24 +135,26 @@ async def test_invalid_or_escaping_archive_is_refused(back: Back) -> None:
         (b"no tar at all" * 100, "invalid"),
         (tar({"a": b"x" * 5000})[:3000], "invalid"),
     ):
-        refused = await back.refused(content)
+        refused = await back_end.refused(content)
         assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", word),))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
-async def test_archive_over_the_expansion_limit_is_refused(back: Back, compression: str) -> None:
-    refused = await back.refused(bomb(compression), compression=compression)
+async def test_archive_over_the_expansion_limit_is_refused(
+    back_end: BackEnd, compression: str
+) -> None:
+    refused = await back_end.refused(bomb(compression), compression=compression)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
     small = bomb(compression, 128 << 20)
     assert len(small) * 240 < 128 << 20
-    await back.build(small, compression=compression)
+    await back_end.build(small, compression=compression)
 
 
-async def test_preparation_reports_every_problem(back: Back) -> None:
+async def test_preparation_reports_every_problem(back_end: BackEnd) -> None:
     image = {"path": "../server.tar", "content_length": 10, "content_type": "none"}
     fields = {"name": " x", "kind": "oci_bundle", "compression": "rar", "image_tag": "a\x00"}
-    refused = await back.call("prepare_build", image_file=image, **fields)
+    refused = await back_end.call("prepare_build", image_file=image, **fields)
     assert refused.code == "VALIDATION_FAILED"
     assert set(refused.errors) == {
         ("name", "invalid"),
@@ -158,61 +164,69 @@ async def test_preparation_reports_every_problem(back: Back) -> None:
         ("image_file", "path", "invalid"),
         ("image_file", "content_type", "invalid"),
     }
-    assert await back.listed() == []
+    assert await back_end.listed() == []
 
 
-async def test_build_size_limit_is_8_gib(back: Back) -> None:
+async def test_build_size_limit_is_8_gib(back_end: BackEnd) -> None:
     image = {"path": "server.tar", "content_length": (8 << 30) + 1}
-    refused = await back.call("prepare_build", name="x", image_file=image)
+    refused = await back_end.call("prepare_build", name="x", image_file=image)
     assert refused.code == "UPLOAD_TOO_LARGE"
     image["content_length"] = 0
-    assert (await back.call("prepare_build", name="x", image_file=image)).code == "BODY_INVALID"
+    assert (await back_end.call("prepare_build", name="x", image_file=image)).code == "BODY_INVALID"
     image["content_length"] = 8 << 30
-    created = await back.good("prepare_build", name="x", image_file=image, multipart_upload=True)
+    created = await back_end.good(
+        "prepare_build", name="x", image_file=image, multipart_upload=True
+    )
     assert len(created["image_presigned_requests"]) == 128
 
 
-async def test_multipart_upload_needs_every_part(back: Back) -> None:
+async def test_multipart_upload_needs_every_part(back_end: BackEnd) -> None:
     content = tar({**MANIFEST, "level": bytes(120 << 20)})
-    created = await back.prepare(content, multipart_upload=True)
+    created = await back_end.prepare(content, multipart_upload=True)
     parts = created["image_presigned_requests"]
     assert "image_presigned_request" not in created
     assert [part["byte_offset"] for part in parts] == [0, 64 << 20]
     assert sum(part["content_length"] for part in parts) == len(content)
     build_id = created["build"]["id"]
     assert (await put(parts[1], content)).status_code == 200
-    assert (await back.call("complete_build", build_id=build_id)).code == "UPLOAD_INCOMPLETE"
+    assert (await back_end.call("complete_build", build_id=build_id)).code == "UPLOAD_INCOMPLETE"
     assert (await put(parts[0], content)).status_code == 200
-    await back.good("complete_build", build_id=build_id)
-    small = await back.prepare(tar(), multipart_upload=True)
+    await back_end.good("complete_build", build_id=build_id)
+    small = await back_end.prepare(tar(), multipart_upload=True)
     assert "image_presigned_request" in small
 
 
-async def test_lists_are_newest_first_and_filtered_by_tags(back: Back) -> None:
-    builds = [(await back.prepare(tar()))["build"]["id"] for _ in range(3)]
-    assert await back.listed() == builds[::-1]
-    await back.good("patch_build_tags", build_id=builds[0], tags={"branch": "main", "os": "linux"})
-    await back.good("patch_build_tags", build_id=builds[2], tags={"branch": "main"})
-    assert await back.listed(tags_json='{"branch": "main"}') == [builds[2], builds[0]]
+async def test_lists_are_newest_first_and_filtered_by_tags(back_end: BackEnd) -> None:
+    builds = [(await back_end.prepare(tar()))["build"]["id"] for _ in range(3)]
+    assert await back_end.listed() == builds[::-1]
+    await back_end.good(
+        "patch_build_tags", build_id=builds[0], tags={"branch": "main", "os": "linux"}
+    )
+    await back_end.good("patch_build_tags", build_id=builds[2], tags={"branch": "main"})
+    assert await back_end.listed(tags_json='{"branch": "main"}') == [builds[2], builds[0]]
     both_tags = json.dumps({"branch": "main", "os": "linux"})
-    assert await back.listed(tags_json=both_tags) == [builds[0]]
-    assert await back.listed(tags_json="{}") == builds[::-1]
+    assert await back_end.listed(tags_json=both_tags) == [builds[0]]
+    assert await back_end.listed(tags_json="{}") == builds[::-1]
     for wrong in ("[]", "{", '{"a": 1}', '{"a": "\\u0000"}'):
-        assert (await back.call("list_builds", tags_json=wrong)).code == "QUERY_INVALID"
+        assert (await back_end.call("list_builds", tags_json=wrong)).code == "QUERY_INVALID"
 
 
-async def test_tags_are_set_removed_and_exclusive(back: Back) -> None:
-    first, second = [(await back.prepare(tar()))["build"]["id"] for _ in range(2)]
+async def test_tags_are_set_removed_and_exclusive(back_end: BackEnd) -> None:
+    first, second = [(await back_end.prepare(tar()))["build"]["id"] for _ in range(2)]
 
     async def tags(build_id: str) -> Any:
-        return (await back.good("get_build", build_id=build_id))["build"]["tags"]
+        return (await back_end.good("get_build", build_id=build_id))["build"]["tags"]
 
     expected = {"current": "true", "branch": "main"}
-    await back.good("patch_build_tags", build_id=first, tags=expected, exclusive_tags=["current"])
-    await back.good("patch_build_tags", build_id=second, tags=expected, exclusive_tags=["current"])
+    await back_end.good(
+        "patch_build_tags", build_id=first, tags=expected, exclusive_tags=["current"]
+    )
+    await back_end.good(
+        "patch_build_tags", build_id=second, tags=expected, exclusive_tags=["current"]
+    )
     assert await tags(first) == {"branch": "main"}
     assert await tags(second) == expected
-    await back.good("patch_build_tags", build_id=second, tags={"branch": None, "os": "linux"})
+    await back_end.good("patch_build_tags", build_id=second, tags={"branch": None, "os": "linux"})
     assert await tags(second) == {"current": "true", "os": "linux"}
     for wrong, path in (
         ({"": "x"}, ("tags", "", "too-short")),
@@ -221,31 +235,33 @@ async def test_tags_are_set_removed_and_exclusive(back: Back) -> None:
         ({"a": "x" * 1025}, ("tags", "a", "too-long")),
         ({f"t{i}": "x" for i in range(31)}, ("tags", "too-many")),
     ):
-        refused = await back.call("patch_build_tags", build_id=second, tags=wrong)
+        refused = await back_end.call("patch_build_tags", build_id=second, tags=wrong)
         assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
     assert await tags(second) == {"current": "true", "os": "linux"}
 
 
-async def test_build_of_a_version_is_kept(back: Back) -> None:
-    developer, build_id = back.developer, await back.build()
+async def test_build_of_a_version_is_kept(back_end: BackEnd) -> None:
+    developer, build_id = back_end.developer, await back_end.build()
     mode = {**ARENA_MODES["arena"]}
     mode["docker"] = {**mode["docker"], "image_id": build_id}
-    await developer.version(back.game_id, {"matchmaker": {"game_modes": {"arena": mode}}})
-    fields = {"game_id": back.game_id, "build_id": build_id}
+    await developer.version(back_end.game_id, {"matchmaker": {"game_modes": {"arena": mode}}})
+    fields = {"game_id": back_end.game_id, "build_id": build_id}
     assert await developer.code("delete_build", **fields) == "IN_USE"
-    assert await back.listed() == [build_id]
-    other = await back.build()
+    assert await back_end.listed() == [build_id]
+    other = await back_end.build()
     fields["build_id"] = other
     key = str(uuid4())
     await developer.good("delete_build", key, **fields)
     await developer.good("delete_build", key, **fields)
     assert await developer.code("delete_build", **fields) == "BUILD_NOT_FOUND"
-    assert await back.listed() == [build_id]
-    assert (await back.call("complete_build", build_id=other)).code == "BUILD_NOT_FOUND"
+    assert await back_end.listed() == [build_id]
+    assert (await back_end.call("complete_build", build_id=other)).code == "BUILD_NOT_FOUND"
 
 
-async def test_build_of_another_game_is_not_found(back: Back) -> None:
-    build_id = (await back.prepare(tar()))["build"]["id"]
-    game_id = await back.developer.game()
-    elsewhere = Back(back.developer, game_id, await back.developer.service_token(game_id))
+async def test_build_of_another_game_is_not_found(back_end: BackEnd) -> None:
+    build_id = (await back_end.prepare(tar()))["build"]["id"]
+    game_id = await back_end.developer.game()
+    elsewhere = BackEnd(
+        back_end.developer, game_id, await back_end.developer.service_token(game_id)
+    )
     assert (await elsewhere.call("get_build", build_id=build_id)).code == "BUILD_NOT_FOUND"

@@ -15,8 +15,8 @@ from pyservice.storage.database import Conflict, Transaction
 from tests.control.bulk_records import add_users, add_versions
 from tests.control.files import tar
 from tests.control.namespace_scenario import Records
-from tests.control.test_builds import Back
-from tests.control.test_builds import back as back
+from tests.control.test_builds import BackEnd
+from tests.control.test_builds import back_end as back_end
 from tests.support.full_service import Answer, Developer
 
 pytestmark = pytest.mark.anyio
@@ -29,43 +29,49 @@ async def codes_of(calls: Iterable[Awaitable[Answer]]) -> Counter[str]:
     return Counter(answer.code for answer in await asyncio.gather(*calls))
 
 
-async def tags_of(back: Back, build_id: str) -> dict[str, str]:
-    return dict((await back.good("get_build", build_id=build_id))["build"]["tags"])
+async def tags_of(back_end: BackEnd, build_id: str) -> dict[str, str]:
+    return dict((await back_end.good("get_build", build_id=build_id))["build"]["tags"])
 
 
-async def test_exclusive_tag_is_on_one_build(back: Back) -> None:
-    ids = [(await back.prepare(tar()))["build"]["id"] for _ in range(CALLERS)]
+async def test_exclusive_tag_is_on_one_build(back_end: BackEnd) -> None:
+    ids = [(await back_end.prepare(tar()))["build"]["id"] for _ in range(CALLERS)]
     for number in range(ROUNDS):
         fields: dict[str, Any] = {"tags": {"current": str(number)}, "exclusive_tags": ["current"]}
-        calls = [back.call("patch_build_tags", build_id=one, **fields) for one in ids]
+        calls = [back_end.call("patch_build_tags", build_id=one, **fields) for one in ids]
         assert await codes_of(calls) == {"OK": CALLERS}
-        assert len(await back.listed(tags_json=f'{{"current": "{number}"}}')) == 1
-        assert ["current" in await tags_of(back, one) for one in ids].count(True) == 1
+        assert len(await back_end.listed(tags_json=f'{{"current": "{number}"}}')) == 1
+        assert ["current" in await tags_of(back_end, one) for one in ids].count(True) == 1
 
 
-async def test_tag_count_limit_holds(back: Back) -> None:
-    build_id = (await back.prepare(tar()))["build"]["id"]
+async def test_tag_count_limit_holds(back_end: BackEnd) -> None:
+    build_id = (await back_end.prepare(tar()))["build"]["id"]
     several = [{f"tag-{caller}-{number}": "x" for number in range(10)} for caller in range(CALLERS)]
-    calls = [back.call("patch_build_tags", build_id=build_id, tags=tags) for tags in several]
+    calls = [back_end.call("patch_build_tags", build_id=build_id, tags=tags) for tags in several]
     assert await codes_of(calls) == {"OK": 3, "VALIDATION_FAILED": CALLERS - 3}
-    assert len(await tags_of(back, build_id)) == 30
+    assert len(await tags_of(back_end, build_id)) == 30
 
 
-async def test_tag_set_concurrently_succeeds_for_all(back: Back) -> None:
-    build_id = (await back.prepare(tar()))["build"]["id"]
+async def test_tag_set_concurrently_succeeds_for_all(back_end: BackEnd) -> None:
+    build_id = (await back_end.prepare(tar()))["build"]["id"]
     for number in range(ROUNDS):
         several = [{f"round-{number}": f"{caller}"} for caller in range(CALLERS)]
-        calls = [back.call("patch_build_tags", build_id=build_id, tags=tags) for tags in several]
+        calls = [
+            back_end.call("patch_build_tags", build_id=build_id, tags=tags) for tags in several
+        ]
         assert await codes_of(calls) == {"OK": CALLERS}
-        assert (await tags_of(back, build_id))[f"round-{number}"] in map(str, range(CALLERS))
+        assert (await tags_of(back_end, build_id))[f"round-{number}"] in map(str, range(CALLERS))
 
 
-async def test_build_deleted_while_tagged_is_gone(back: Back) -> None:
+async def test_build_deleted_while_tagged_is_gone(back_end: BackEnd) -> None:
     for _ in range(ROUNDS):
-        build_id = (await back.prepare(tar()))["build"]["id"]
-        removal = back.developer.call("delete_build", game_id=back.game_id, build_id=build_id)
+        build_id = (await back_end.prepare(tar()))["build"]["id"]
+        removal = back_end.developer.call(
+            "delete_build", game_id=back_end.game_id, build_id=build_id
+        )
         several = [{f"t{caller}": "x"} for caller in range(CALLERS)]
-        calls = [back.call("patch_build_tags", build_id=build_id, tags=tags) for tags in several]
+        calls = [
+            back_end.call("patch_build_tags", build_id=build_id, tags=tags) for tags in several
+        ]
         removed, *tagged = await asyncio.gather(removal, *calls)
         assert removed.code == "OK"
         assert {one.code for one in tagged} <= {"OK", "BUILD_NOT_FOUND"}

@@ -33,7 +33,7 @@ def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 
 @pytest.fixture
-async def back(full_service: FullService) -> AsyncIterator[ContainerServers]:
+async def back_end(full_service: FullService) -> AsyncIterator[ContainerServers]:
     client = full_service.client("http")
     developer = Developer(full_service, client)
     game_id = await developer.game()
@@ -87,52 +87,58 @@ class ContainerServers(Servers):
     ],
 )
 async def test_server_of_every_compression_runs_and_stops(
-    back: ContainerServers, kind: str, compression: str
+    back_end: ContainerServers, kind: str, compression: str
 ) -> None:
     content = images.bundle() if kind == "oci_bundle" else images.saved(images.server_layer())
     content = content if compression == "none" else packed(content, compression)
-    build_id = await back.build(content, kind=kind, compression=compression)
-    server_id = (await back.reached(build_id))["id"]
-    await back.good("destroy_server", server_id=server_id)
-    over = await back.until(server_id, "destroyed")
+    build_id = await back_end.build(content, kind=kind, compression=compression)
+    server_id = (await back_end.reached(build_id))["id"]
+    await back_end.good("destroy_server", server_id=server_id)
+    over = await back_end.until(server_id, "destroyed")
     assert over["exit_code"] == 128 + 15, "SIGTERM reached the process, though it has no handler"
     assert "failure" not in over
-    first = (await back.lines(server_id))["lines"][0]
+    first = (await back_end.lines(server_id))["lines"][0]
     assert first == ("begins --usual" if kind == "docker_image" else "begins ")
 
 
-async def test_image_layout_runs_with_and_without_docker_manifest(back: ContainerServers) -> None:
+async def test_image_layout_runs_with_and_without_docker_manifest(
+    back_end: ContainerServers,
+) -> None:
     for with_manifest in (True, False):
         content = images.laid_out(images.server_layer(), with_manifest=with_manifest)
-        build_id = await back.build(content, kind="docker_image", image_tag="server:latest")
-        assert await back.output(build_id, "") == ["begins --usual"]
+        build_id = await back_end.build(content, kind="docker_image", image_tag="server:latest")
+        assert await back_end.output(build_id, "") == ["begins --usual"]
 
 
-async def test_arguments_replace_image_cmd_and_extend_bundle_args(back: ContainerServers) -> None:
-    image = await back.image()
+async def test_arguments_replace_image_cmd_and_extend_bundle_args(
+    back_end: ContainerServers,
+) -> None:
+    image = await back_end.image()
     options = {"arguments": ["--map", "$(MAP)"], "environment": {"PLAY": "exit:0", "MAP": "sea"}}
-    assert await back.output(image, "", runtime={"build": image, **options}) == ["begins --map sea"]
-    bundle = await back.bundle(args=[images.PROGRAM, "--usual"])
-    output = await back.output(bundle, "", runtime={"build": bundle, **options})
+    assert await back_end.output(image, "", runtime={"build": image, **options}) == [
+        "begins --map sea"
+    ]
+    bundle = await back_end.bundle(args=[images.PROGRAM, "--usual"])
+    output = await back_end.output(bundle, "", runtime={"build": bundle, **options})
     assert output == ["begins --usual --map sea"]
     bare = {"Cmd": ["server", "--port", "$(PORT)"], "WorkingDir": "/home/game/new"}
-    bare_image = await back.image(config=bare)
-    (first, second) = await back.output(bare_image, "at")
+    bare_image = await back_end.image(config=bare)
+    (first, second) = await back_end.output(bare_image, "at")
     assert first.startswith("begins --port 1")
     assert second == "at /home/game/new"
 
 
-async def test_container_environment_is_exact(back: ContainerServers) -> None:
+async def test_container_environment_is_exact(back_end: ContainerServers) -> None:
     config = {
         "Entrypoint": [images.PROGRAM],
         "Env": ["OF_IMAGE=1", "OF_BOTH=image", "HOSTING_SERVER_ID=mine", "PATH=/bin:/own"],
         "User": "game",
     }
-    build_id = await back.image(config=config)
+    build_id = await back_end.image(config=config)
     environment = {"PLAY": "env exit:0", "OF_BOTH": "configuration"}
-    created = await back.of(build_id, runtime={"environment": environment})
-    await back.until(created["id"], "destroyed")
-    lines = (await back.lines(created["id"]))["lines"][1:]
+    created = await back_end.of(build_id, runtime={"environment": environment})
+    await back_end.until(created["id"], "destroyed")
+    lines = (await back_end.lines(created["id"]))["lines"][1:]
     values = dict(line.split("=", 1) for line in lines)
     assert values["OF_IMAGE"] == "1"
     assert values["OF_BOTH"] == "configuration"
@@ -143,24 +149,24 @@ async def test_container_environment_is_exact(back: ContainerServers) -> None:
     assert {name for name in values if not name.startswith("HOSTING_")} == known
 
 
-async def test_container_exit_code_and_signal_are_recorded(back: ContainerServers) -> None:
-    build_id = await back.bundle()
+async def test_container_exit_code_and_signal_are_recorded(back_end: ContainerServers) -> None:
+    build_id = await back_end.bundle()
     for play, exit_code in (("exit:7", 7), ("crash", 128 + signal.SIGABRT)):
-        created = await back.of(build_id, play)
-        over = await back.until(created["id"], "destroyed", "failed")
+        created = await back_end.of(build_id, play)
+        over = await back_end.until(created["id"], "destroyed", "failed")
         assert (over["status"], over["exit_code"]) == ("destroyed", exit_code)
 
 
 async def test_container_that_ignores_sigterm_is_killed(
-    back: ContainerServers, full_service: FullService
+    back_end: ContainerServers, full_service: FullService
 ) -> None:
-    created = await back.reached(await back.bundle(), "deaf")
+    created = await back_end.reached(await back_end.bundle(), "deaf")
     inside = container_of(full_service, created["id"])
-    await back.good("destroy_server", server_id=created["id"])
-    assert (await back.get(created["id"]))["status"] == "stopping"
+    await back_end.good("destroy_server", server_id=created["id"])
+    assert (await back_end.get(created["id"]))["status"] == "stopping"
     assert is_there(inside)
-    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
-    over = await back.until(created["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
+    over = await back_end.until(created["id"], "destroyed")
     assert over["exit_code"] == 128 + signal.SIGKILL
     assert not is_there(inside)
     run_folder = full_service.data_dir / "servers" / created["id"]
@@ -171,30 +177,30 @@ async def test_container_that_ignores_sigterm_is_killed(
     await eventually(is_cleaned)
 
 
-async def test_stop_right_after_start_is_delivered(back: ContainerServers) -> None:
-    build_id = await back.bundle()
+async def test_stop_right_after_start_is_delivered(back_end: ContainerServers) -> None:
+    build_id = await back_end.bundle()
     for _ in range(5):
-        created = await back.of(build_id)
-        await back.until(created["id"], "running")
-        await back.good("destroy_server", server_id=created["id"])
-        over = await back.until(created["id"], "destroyed")
+        created = await back_end.of(build_id)
+        await back_end.until(created["id"], "running")
+        await back_end.good("destroy_server", server_id=created["id"])
+        over = await back_end.until(created["id"], "destroyed")
         assert over["destroyed_at"] - over["created_at"] < 10_000, "long before it would be killed"
 
 
 async def test_container_does_not_see_the_host(
-    back: ContainerServers, full_service: FullService
+    back_end: ContainerServers, full_service: FullService
 ) -> None:
     keys = full_service.data_dir / "keys.json"
     assert keys.exists()
-    build_id = await back.image()
+    build_id = await back_end.image()
     play = (
         f"who see:/ see:/proc see:/home see:/root see:/dev read:{keys} see:{full_service.data_dir}"
         " read:/proc/1/cmdline read:/etc/shadow read:/proc/self/uid_map rights"
         " write:/proc/sys/kernel/hostname write:/bin/own write:/tmp/x read:/proc/self/mountinfo"
     )
-    created = await back.of(build_id, f"{play} exit:0")
-    await back.until(created["id"], "destroyed")
-    lines = (await back.lines(created["id"]))["lines"]
+    created = await back_end.of(build_id, f"{play} exit:0")
+    await back_end.until(created["id"], "destroyed")
+    lines = (await back_end.lines(created["id"]))["lines"]
     visible = {tuple(line.split()[:2]): line.split()[2:] for line in lines if len(line.split()) > 1}
     assert visible["see", "/"] == ["bin", "dev", "etc", "home", "proc", "root", "tmp"]
     assert visible["see", "/home"] == ["game"]
@@ -216,18 +222,18 @@ async def test_container_does_not_see_the_host(
     prefixes = (f"read {keys}", f"see {full_service.data_dir}")
     others = [line for line in lines if not line.startswith(prefixes)]
     assert str(full_service.data_dir) not in "".join(others)
-    unchanged = await back.output(build_id, "see:/bin")
+    unchanged = await back_end.output(build_id, "see:/bin")
     assert unchanged[-1] == "see /bin server", "a container writes only its own copy"
 
 
 async def test_container_runs_as_the_user_of_the_image(
-    back: ContainerServers, full_service: FullService
+    back_end: ContainerServers, full_service: FullService
 ) -> None:
     config = {"Entrypoint": [images.PROGRAM], "User": "game"}
     more = (file("home/game/secret", b"saved", 0o600, uid=1000, gid=1001),)
-    build_id = await back.image(*more, file("root/secret", b"of root", 0o600), config=config)
-    created = await back.of(build_id, "who read:/home/game/secret read:/root/secret")
-    lines = await eventually(lambda: back.output_until(created["id"], "listens"))
+    build_id = await back_end.image(*more, file("root/secret", b"of root", 0o600), config=config)
+    created = await back_end.of(build_id, "who read:/home/game/secret read:/root/secret")
+    lines = await eventually(lambda: back_end.output_until(created["id"], "listens"))
     ids = {"Uid: 1000 1000 1000 1000", "Gid: 1001 1001 1001 1001", "Groups: 1002"}
     reads = {"read /home/game/secret saved", "read /root/secret PermissionDenied"}
     assert ids | reads <= set(lines)
@@ -236,7 +242,7 @@ async def test_container_runs_as_the_user_of_the_image(
 
 
 async def test_bundle_gets_no_requested_privilege(
-    back: ContainerServers, full_service: FullService, tmp_path: Path
+    back_end: ContainerServers, full_service: FullService, tmp_path: Path
 ) -> None:
     hook = tmp_path / "hooked"
     every = ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]
@@ -262,8 +268,8 @@ async def test_bundle_gets_no_requested_privilege(
         "user": {"uid": 0, "gid": 0},
         "env": ["OF_BUNDLE=1"],
     }
-    build_id = await back.bundle(config=config, **process)
-    lines = await back.output(build_id, "who see:/host see:/dev write:/own write:/tmp/own env")
+    build_id = await back_end.bundle(config=config, **process)
+    lines = await back_end.output(build_id, "who see:/host see:/dev write:/own write:/tmp/own env")
     expected = {"see /host NotFound", "CapEff: 0000000000000000", "NoNewPrivs: 1", "OF_BUNDLE=1"}
     assert expected | {"write /own ReadOnlyFilesystem", "write /tmp/own written"} <= set(lines)
     (devices,) = [line for line in lines if line.startswith("see /dev")]
@@ -271,30 +277,30 @@ async def test_bundle_gets_no_requested_privilege(
     assert not hook.exists()
 
 
-async def test_container_over_its_memory_limit_is_stopped(back: ContainerServers) -> None:
-    build_id = await back.bundle()
-    created = await back.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
-    over = await back.until(created["id"], "destroyed", "failed")
+async def test_container_over_its_memory_limit_is_stopped(back_end: ContainerServers) -> None:
+    build_id = await back_end.bundle()
+    created = await back_end.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
+    over = await back_end.until(created["id"], "destroyed", "failed")
     assert (over["status"], over["failure"]["reason"]) == ("failed", "OUT_OF_MEMORY")
 
 
-async def test_container_that_cannot_run_has_a_reason(back: ContainerServers) -> None:
-    absent = await back.bundle(args=["/bin/nothing-here"])
+async def test_container_that_cannot_run_has_a_reason(back_end: ContainerServers) -> None:
+    absent = await back_end.bundle(args=["/bin/nothing-here"])
     foreign = file("./rootfs/bin/foreign", b"no program", 0o755)
-    broken = await back.bundle(foreign, args=["/bin/foreign"])
-    nothing = await back.image(config={})
+    broken = await back_end.bundle(foreign, args=["/bin/foreign"])
+    nothing = await back_end.image(config={})
     for build_id, words in ((absent, "nothing-here"), (broken, "exec"), (nothing, "ENTRYPOINT")):
-        created = await back.of(build_id)
-        over = await back.until(created["id"], "failed")
+        created = await back_end.of(build_id)
+        over = await back_end.until(created["id"], "failed")
         assert over["failure"]["reason"] == "EXEC_FAILED"
         assert words in over["failure"]["message"].replace("Exec", "exec")
         assert "exit_code" not in over
 
 
 async def test_container_survives_a_kill_of_both_planes(
-    back: ContainerServers, full_service: FullService
+    back_end: ContainerServers, full_service: FullService
 ) -> None:
-    record = await back.reached(await back.image())
+    record = await back_end.reached(await back_end.image())
     inside = container_of(full_service, record["id"])
     for name in ("LOCK", "control/LOCK"):
         os.kill(int((full_service.data_dir / name).read_text().split()[0]), signal.SIGKILL)
@@ -302,30 +308,30 @@ async def test_container_survives_a_kill_of_both_planes(
 
     async def back_again() -> bool:
         try:
-            return (await back.call("get_server", server_id=record["id"])).code == "OK"
+            return (await back_end.call("get_server", server_id=record["id"])).code == "OK"
         except httpx.TransportError:
             return False
 
     await eventually(back_again)
-    assert await back.get(record["id"]) == record
+    assert await back_end.get(record["id"]) == record
     assert container_of(full_service, record["id"]) == inside
-    await back.good("destroy_server", server_id=record["id"])
-    over = await back.until(record["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=record["id"])
+    over = await back_end.until(record["id"], "destroyed")
     assert over["exit_code"] == 128 + signal.SIGTERM
     assert not is_there(inside)
 
 
 @pytest.mark.parametrize("victim", ["keeper", "runtime"])
 async def test_killed_keeper_or_runtime_ends_the_container(
-    back: ContainerServers, full_service: FullService, victim: str
+    back_end: ContainerServers, full_service: FullService, victim: str
 ) -> None:
-    created = await back.reached(await back.bundle())
+    created = await back_end.reached(await back_end.bundle())
     inside = container_of(full_service, created["id"])
     state = RunFolder(full_service.data_dir / "servers" / created["id"]).state()
     assert state is not None
     pid = state.keeper_pid if victim == "keeper" else parent_of(inside)
     os.kill(pid, signal.SIGKILL)
-    over = await back.until(created["id"], "destroyed", "failed")
+    over = await back_end.until(created["id"], "destroyed", "failed")
     expected = "LOST" if victim == "keeper" else None
     assert over.get("failure", {}).get("reason") == expected
 

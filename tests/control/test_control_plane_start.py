@@ -13,7 +13,7 @@ import pytest
 from tests import programs
 from tests.app.test_background_tasks import BreakableService
 from tests.control.test_lobby_processes import Game
-from tests.control.test_servers import back_end
+from tests.control.test_servers import open_back_end
 from tests.faults.control.test_static_stability import control_pid
 from tests.programs import images
 from tests.support.full_service import Developer, FullService, eventually, running
@@ -68,7 +68,7 @@ async def test_server_request_during_the_runtime_check_is_retryable(tmp_path: Pa
     runtime.chmod(0o755)
     settings = {**programs.SETTINGS, "kinds": images.KINDS, "oci_runtime": str(runtime)}
     with running(FullService(tmp_path / "s", runtime=settings)) as full_service:
-        async with back_end(full_service, "http") as back:
+        async with open_back_end(full_service, "http") as back_end:
             os.mkfifo(gate)
             os.kill(control_pid(full_service), signal.SIGKILL)
 
@@ -76,14 +76,14 @@ async def test_server_request_during_the_runtime_check_is_retryable(tmp_path: Pa
                 return request_file.exists()
 
             await eventually(is_requested)
-            request = asyncio.create_task(back.try_create())
+            request = asyncio.create_task(back_end.try_create())
             # A wrong refusal would arrive within this time.
             await asyncio.wait({request}, timeout=0.5)
             with gate.open("w"):
                 gate.unlink()
             answer = await request
             while answer.code == "CONTROL_PLANE_UNAVAILABLE":
-                answer = await back.try_create()
+                answer = await back_end.try_create()
             assert answer.code == "OK", answer
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests import programs
 from tests.control.service_fixtures import service_fixture
 from tests.control.test_lobby_processes import Game
-from tests.control.test_servers import Servers, back_end, free_host_port
+from tests.control.test_servers import Servers, free_host_port, open_back_end
 from tests.support.full_service import FullService
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -34,17 +34,17 @@ full_service = service_fixture(
 
 
 @pytest.fixture
-async def back(full_service: FullService) -> AsyncIterator[Servers]:
-    async with back_end(full_service, "http") as created:
+async def back_end(full_service: FullService) -> AsyncIterator[Servers]:
+    async with open_back_end(full_service, "http") as created:
         yield created
         await end(created, *created.server_ids)
 
 
-async def end(back: Servers, *ids: str) -> None:
+async def end(back_end: Servers, *ids: str) -> None:
     for server_id in ids:
-        await back.call("destroy_server", server_id=server_id, override_kill_timeout=0)
+        await back_end.call("destroy_server", server_id=server_id, override_kill_timeout=0)
     for server_id in ids:
-        await back.until(server_id, "destroyed", "failed")
+        await back_end.until(server_id, "destroyed", "failed")
 
 
 @contextlib.contextmanager
@@ -57,57 +57,57 @@ def edge_guard_hangs(full_service: FullService) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_concurrent_servers_fill_the_capacity_exactly(back: Servers) -> None:
-    answers = await asyncio.gather(*(back.try_create(**WHOLE) for _ in range(4)))
-    back.server_ids += [one.body["server"]["id"] for one in answers if one.code == "OK"]
+async def test_concurrent_servers_fill_the_capacity_exactly(back_end: Servers) -> None:
+    answers = await asyncio.gather(*(back_end.try_create(**WHOLE) for _ in range(4)))
+    back_end.server_ids += [one.body["server"]["id"] for one in answers if one.code == "OK"]
     assert sorted(one.code for one in answers) == ["CAPACITY_EXHAUSTED"] * 3 + ["OK"]
-    listed = await back.good("list_servers", include_destroyed=True)
-    assert [one["id"] for one in listed["servers"]] == back.server_ids
-    await back.until(back.server_ids[0], "running")
-    await end(back, *back.server_ids)
-    again = await back.create(**WHOLE)
-    await back.until(again["id"], "running")
+    listed = await back_end.good("list_servers", include_destroyed=True)
+    assert [one["id"] for one in listed["servers"]] == back_end.server_ids
+    await back_end.until(back_end.server_ids[0], "running")
+    await end(back_end, *back_end.server_ids)
+    again = await back_end.create(**WHOLE)
+    await back_end.until(again["id"], "running")
 
 
-async def test_refused_server_frees_its_capacity(back: Servers) -> None:
+async def test_refused_server_frees_its_capacity(back_end: Servers) -> None:
     port = {"protocol": "tcp", "internal_port": free_host_port(), "routing": {"host": {}}}
     network = {"mode": "host", "ports": {"game": port}}
-    await back.create(network=network, resources={"cpu": 10, "memory": 64})
+    await back_end.create(network=network, resources={"cpu": 10, "memory": 64})
     most: dict[str, Any] = {"resources": {"cpu": MILLICORES - 10, "memory": 64}}
-    late = await back.try_create(network=network, **most)
+    late = await back_end.try_create(network=network, **most)
     assert (late.code, late.errors[0][-1]) == ("VALIDATION_FAILED", "not-unique")
-    created = await back.create(**most)
-    await back.until(created["id"], "running")
+    created = await back_end.create(**most)
+    await back_end.until(created["id"], "running")
 
 
-async def test_replay_succeeds_on_a_full_node(back: Servers, full_service: FullService) -> None:
+async def test_replay_succeeds_on_a_full_node(back_end: Servers, full_service: FullService) -> None:
     key = "the-key-of-the-last-server"
-    first = await back.try_create(key, **WHOLE)
+    first = await back_end.try_create(key, **WHOLE)
     assert first.code == "OK", first
-    back.server_ids.append(first.body["server"]["id"])
-    assert (await back.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
+    back_end.server_ids.append(first.body["server"]["id"])
+    assert (await back_end.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
     with edge_guard_hangs(full_service):
-        assert (await back.try_create(key, **WHOLE)).body == first.body
-        other = await back.try_create(key, **WHOLE, tags={"another": "message"})
+        assert (await back_end.try_create(key, **WHOLE)).body == first.body
+        other = await back_end.try_create(key, **WHOLE, tags={"another": "message"})
         assert other.code == "IDEMPOTENCY_KEY_REUSED"
-    listed = await back.good("list_servers", include_destroyed=True)
-    assert [one["id"] for one in listed["servers"]] == back.server_ids
+    listed = await back_end.good("list_servers", include_destroyed=True)
+    assert [one["id"] for one in listed["servers"]] == back_end.server_ids
 
 
-async def test_servers_and_lobbies_share_the_capacity(back: Servers) -> None:
-    game = Game(back.developer, back.game_id)
+async def test_servers_and_lobbies_share_the_capacity(back_end: Servers) -> None:
+    game = Game(back_end.developer, back_end.game_id)
     await game.deploy(duel={"tier": TIER})
-    server = await back.create(**WHOLE)
+    server = await back_end.create(**WHOLE)
     async with asyncio.timeout(PATIENCE_S):
         assert (await game.find("duel")).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    await end(back, server["id"])
+    await end(back_end, server["id"])
 
     async def placed_lobby() -> Any:
         answer = await game.find("duel")
         return answer.body if answer.code == "OK" else None
 
     lobby_id = (await eventually(placed_lobby))["lobby"]["lobby_id"]
-    assert (await back.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
-    await back.developer.good("detach", game_id=back.game_id, lobby_id=lobby_id)
+    assert (await back_end.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
+    await back_end.developer.good("detach", game_id=back_end.game_id, lobby_id=lobby_id)
     await game.over(lobby_id)
-    await back.create(**WHOLE)
+    await back_end.create(**WHOLE)

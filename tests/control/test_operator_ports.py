@@ -14,7 +14,7 @@ import pytest
 
 from pyservice.runtime.run_layout import StoredRun
 from tests import programs
-from tests.control.test_servers import Servers, back_end, reached
+from tests.control.test_servers import Servers, open_back_end, reached
 from tests.support.full_service import FullService, eventually, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -49,20 +49,20 @@ async def test_process_range_and_public_quarantine_apply(tmp_path: Path) -> None
     # The default quarantine would outlast the test.
     service = FullService(tmp_path / "s", runtime=SETTINGS, port_rest_ms=1_000)
     with running(service):
-        async with back_end(service, "http") as back:
+        async with open_back_end(service, "http") as back_end:
             for number in (HOST_PORTS.start - 1, HOST_PORTS.stop):
-                refused = await back.try_create(network=on_host(number))
+                refused = await back_end.try_create(network=on_host(number))
                 assert refused.errors[0][-2:] == ("internal_port", "not-allowed")
                 assert "must be 20500 to 20599 with routing.host" in str(refused.body)
-            await assert_reached(await back.running(network=on_host(free_port())))
-            record = await back.running()
+            await assert_reached(await back_end.running(network=on_host(free_port())))
+            record = await back_end.running()
             await assert_reached(record)
             placed = StoredRun(service.data_dir / "servers" / record["id"]).placed()
             assert placed is not None
             assert placed.ports["game"].number in PROCESS_PORTS
             assert public_ports(service) == {"free": PUBLIC - 1, "leased": 1, "resting": 0}
-            await back.good("destroy_server", server_id=record["id"], override_kill_timeout=0)
-            await back.until(record["id"], "destroyed")
+            await back_end.good("destroy_server", server_id=record["id"], override_kill_timeout=0)
+            await back_end.until(record["id"], "destroyed")
 
             async def are_free() -> bool:
                 return public_ports(service) == {"free": PUBLIC, "leased": 0, "resting": 0}
@@ -88,7 +88,10 @@ async def two_games(folder: Path, **runtime: Any) -> AsyncIterator[tuple[Servers
     """Runs a service with a long quarantine, and back ends of two games."""
     settings = {**programs.SETTINGS, **runtime}
     with running(FullService(folder / "s", runtime=settings, port_rest_ms=3_600_000)) as service:
-        async with back_end(service, "http", "true") as busy, back_end(service, "grpc") as other:
+        async with (
+            open_back_end(service, "http", "true") as busy,
+            open_back_end(service, "grpc") as other,
+        ):
             yield busy, other
 
 

@@ -21,7 +21,7 @@ from pyservice.observability.rays import SLOW_S
 from pyservice.storage.tables import rays
 from tests.control.namespace_scenario import Records
 from tests.dataplane.third_party_server import ThirdPartyServer, third_party_server
-from tests.observability.collector import Collector, Seen, running_collector
+from tests.observability.collector import Collector, ExportedSpan, running_collector
 from tests.support.full_service import (
     ARENA_MODES,
     BY_SLUG,
@@ -108,13 +108,13 @@ async def whole(me: Developer, ray_id: str, count: int) -> list[Any]:
     return span_sets
 
 
-async def exported(collector: Collector, ray_id: str, count: int) -> list[Seen]:
-    async def check() -> list[Seen] | None:
+async def exported(collector: Collector, ray_id: str, count: int) -> list[ExportedSpan]:
+    async def check() -> list[ExportedSpan] | None:
         spans = collector.of_ray(ray_id)
         roots = [span for span in spans if span.name.startswith(("http ", "grpc "))]
         return spans if len(roots) == count else None
 
-    exported_spans: list[Seen] = await eventually(check)
+    exported_spans: list[ExportedSpan] = await eventually(check)
     return exported_spans
 
 
@@ -162,7 +162,7 @@ async def test_slow_join_ray_has_every_span(
     assert {
         exported_spans[name].parent_span_id for name in ("webhook", "engine", "journal wait")
     } == {handler.span_id}
-    assert verifier.seen[0].headers["traceparent"] == f"00-{ray_id}-{webhook.span_id}-01"
+    assert verifier.requests[0].headers["traceparent"] == f"00-{ray_id}-{webhook.span_id}-01"
     assert WEBHOOK_MS <= webhook.ms <= handler.ms <= root.ms <= after_ms - before_ms
     inner = [span for span in exported_spans.values() if span is not root]
     assert all(root.start_ns <= span.start_ns <= span.end_ns <= root.end_ns for span in inner)

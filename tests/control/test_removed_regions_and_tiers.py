@@ -149,15 +149,15 @@ async def test_removed_region_gets_no_new_players(operator: Operator) -> None:
 async def test_removed_region_keeps_its_servers(operator: Operator) -> None:
     game = await operator.deployed_game(duel={})
     developer = game.developer
-    back = Servers(developer, game.game_id, await developer.service_token(game.game_id))
-    await back.prepare_build()
-    created = await back.running(datacenter=REMOVED_REGION)
+    back_end = Servers(developer, game.game_id, await developer.service_token(game.game_id))
+    await back_end.prepare_build()
+    created = await back_end.running(datacenter=REMOVED_REGION)
     await operator.restart(game, regions=[KEPT_REGION])
-    assert (await back.get(created["id"]))["status"] == "running"
+    assert (await back_end.get(created["id"]))["status"] == "running"
     await eventually(lambda: reached(created))
-    assert (await back.try_create(datacenter=REMOVED_REGION)).code == "REGION_NOT_FOUND"
-    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
-    await back.until(created["id"], "destroyed")
+    assert (await back_end.try_create(datacenter=REMOVED_REGION)).code == "REGION_NOT_FOUND"
+    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
+    await back_end.until(created["id"], "destroyed")
 
 
 @with_regions

@@ -98,17 +98,17 @@ async def test_replay_of_a_namespace_upload_has_valid_urls(developer: Developer)
     """The response has no upload id, so the id is stored beside it."""
     game_id, key = await developer.game(), str(uuid4())
     token = await developer.service_token(game_id)
-    back = Developer(developer.full_service, developer.client, token)
+    back_end = Developer(developer.full_service, developer.client, token)
     target = {"game_id": game_id, "environment_id": "prod"}
     fields: dict[str, Any] = {**target, "name": "x", "image_file": IMAGE}
-    first = await back.good("prepare_build", key, **fields)
+    first = await back_end.good("prepare_build", key, **fields)
     pass_time(developer, 2 * HOUR_S)
-    again = await back.good("prepare_build", key, **fields)
+    again = await back_end.good("prepare_build", key, **fields)
     assert without_addresses(again) == without_addresses(first)
     assert (await put(requests_of(again)[0], tar())).status_code == 200
-    await back.good("complete_build", **target, build_id=first["build"]["id"])
+    await back_end.good("complete_build", **target, build_id=first["build"]["id"])
     # The upload is complete, so the replayed URLs accept no content.
-    last = await back.good("prepare_build", key, **fields)
+    last = await back_end.good("prepare_build", key, **fields)
     assert without_addresses(last) == without_addresses(first)
     refused = await put(requests_of(last)[0], tar())
     assert (refused.status_code, refused.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")

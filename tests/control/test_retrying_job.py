@@ -1,4 +1,4 @@
-"""Back-off, logs and error counts of `RetryingJob`."""
+"""BackEnd-off, logs and error counts of `RetryingJob`."""
 
 from __future__ import annotations
 

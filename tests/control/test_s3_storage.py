@@ -91,12 +91,12 @@ async def test_invalid_archive_or_digest_leaves_nothing(s3: S3Server, owner: Dev
         assert names(s3, f"kept/{created['upload_id']}") == []
 
 
-class ShownSite:
+class DeployedSite:
     def __init__(self, developer: Developer, browser: httpx.AsyncClient) -> None:
         self.developer = developer
         self.browser = browser
 
-    async def build(self) -> ShownSite:
+    async def build(self) -> DeployedSite:
         game_id = await self.developer.game()
         target: dict[str, Any] = {"game_id": game_id}
         site = {**target, "display_name": "1", "files": of(SITE)}
@@ -121,7 +121,7 @@ class ShownSite:
 
 
 async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.AsyncClient) -> None:
-    site = await ShownSite(owner, browser).build()
+    site = await DeployedSite(owner, browser).build()
     whole = await site.get("level.bin")
     assert (whole.status_code, whole.content) == (200, SITE["level.bin"])
     tag = whole.headers["etag"]
@@ -137,7 +137,7 @@ async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.A
 async def test_unavailable_bucket_is_reported_and_recovers(
     s3: S3Server, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
-    site = await ShownSite(owner, browser).build()
+    site = await DeployedSite(owner, browser).build()
     created = await prepared(owner, tar())
     assert (await put(created["image_presigned_request"], tar())).status_code == 200
     s3.kill()
@@ -160,7 +160,7 @@ async def test_unavailable_bucket_is_reported_and_recovers(
 async def test_object_lost_by_the_bucket_is_not_found(
     s3: S3Server, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
-    site = await ShownSite(owner, browser).build()
+    site = await DeployedSite(owner, browser).build()
     created = await prepared(owner, tar())
     assert (await put(created["image_presigned_request"], tar())).status_code == 200
     for folder in ("kept", "pending"):

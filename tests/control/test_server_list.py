@@ -55,7 +55,7 @@ async def filled(servers: Servers) -> ListedServers:
 
 
 @pytest.fixture
-async def back(full_service: FullService, developer: Developer) -> Servers:
+async def back_end(full_service: FullService, developer: Developer) -> Servers:
     if full_service not in _LISTS:
         game_id = await developer.game()
         first = Servers(developer, game_id, await developer.service_token(game_id))
@@ -67,15 +67,15 @@ async def back(full_service: FullService, developer: Developer) -> Servers:
 
 
 @pytest.fixture
-def listed_servers(full_service: FullService, back: Servers) -> ListedServers:
+def listed_servers(full_service: FullService, back_end: Servers) -> ListedServers:
     return _LISTS[full_service]
 
 
-async def pages(back: Servers, **fields: Any) -> list[list[str]]:
+async def pages(back_end: Servers, **fields: Any) -> list[list[str]]:
     server_ids: list[list[str]] = []
     begin: dict[str, str] = {}
     while begin or not server_ids:
-        answer = await back.good("list_servers", include_destroyed=True, **begin, **fields)
+        answer = await back_end.good("list_servers", include_destroyed=True, **begin, **fields)
         server_ids.append([one["id"] for one in answer["servers"]])
         begin = {"cursor": answer["cursor"]} if "cursor" in answer else {}
     return server_ids
@@ -86,43 +86,45 @@ def flat(server_ids: list[list[str]]) -> list[str]:
 
 
 async def test_pages_have_64_servers_newest_first(
-    back: Servers, listed_servers: ListedServers
+    back_end: Servers, listed_servers: ListedServers
 ) -> None:
-    server_ids = await pages(back)
+    server_ids = await pages(back_end)
     assert [len(page) for page in server_ids] == [64, 64, len(listed_servers.ids) - 128]
     assert flat(server_ids) == listed_servers.newest()
 
 
-async def test_pages_match_every_tag(back: Servers, listed_servers: ListedServers) -> None:
-    server_ids = await pages(back, tags_json='{"parity": "0", "all": "yes"}')
+async def test_pages_match_every_tag(back_end: Servers, listed_servers: ListedServers) -> None:
+    server_ids = await pages(back_end, tags_json='{"parity": "0", "all": "yes"}')
     assert flat(server_ids) == listed_servers.newest(parity="0")
     assert [len(page) for page in server_ids] == [64, len(listed_servers.newest(parity="0")) - 64]
-    assert await pages(back, tags_json='{"parity": "0", "all": "no"}') == [[]]
+    assert await pages(back_end, tags_json='{"parity": "0", "all": "no"}') == [[]]
 
 
-async def test_exactly_full_page_is_the_last(back: Servers, listed_servers: ListedServers) -> None:
+async def test_exactly_full_page_is_the_last(
+    back_end: Servers, listed_servers: ListedServers
+) -> None:
     assert [len(listed_servers.newest(**FULL)), len(listed_servers.newest(**OVER))] == [64, 65]
-    assert await pages(back, tags_json='{"shelf": "full"}') == [listed_servers.newest(**FULL)]
+    assert await pages(back_end, tags_json='{"shelf": "full"}') == [listed_servers.newest(**FULL)]
     over = listed_servers.newest(**OVER)
-    assert await pages(back, tags_json='{"shelf": "over"}') == [over[:64], over[64:]]
+    assert await pages(back_end, tags_json='{"shelf": "over"}') == [over[:64], over[64:]]
 
 
 async def test_new_server_does_not_shift_pages(
-    back: Servers, listed_servers: ListedServers
+    back_end: Servers, listed_servers: ListedServers
 ) -> None:
     before = listed_servers.newest()
-    first = await back.good("list_servers", include_destroyed=True)
+    first = await back_end.good("list_servers", include_destroyed=True)
     assert first["cursor"] == before[63]
-    sleeper = await back.build(programs.server_archive("sleep", "3600"))
-    created = await back.create(
+    sleeper = await back_end.build(programs.server_archive("sleep", "3600"))
+    created = await back_end.create(
         runtime={"build": sleeper}, tags={"all": "yes"}, network={"ports": {}}
     )
     listed_servers.ids.append(created["id"])
     listed_servers.tags[created["id"]] = {"all": "yes"}
-    second = await back.good("list_servers", include_destroyed=True, cursor=first["cursor"])
+    second = await back_end.good("list_servers", include_destroyed=True, cursor=first["cursor"])
     assert [one["id"] for one in second["servers"]] == before[64:128]
-    live = await back.good("list_servers", tags_json='{"all": "yes"}')
+    live = await back_end.good("list_servers", tags_json='{"all": "yes"}')
     assert ([one["id"] for one in live["servers"]], "cursor" in live) == ([created["id"]], False)
-    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
-    await back.until(created["id"], "destroyed")
-    assert (await back.good("list_servers"))["servers"] == []
+    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
+    await back_end.until(created["id"], "destroyed")
+    assert (await back_end.good("list_servers"))["servers"] == []

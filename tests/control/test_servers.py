@@ -18,7 +18,7 @@ import pytest
 
 from pyservice.runtime.run_folder import RunFolder
 from tests import programs
-from tests.control.test_builds import Back
+from tests.control.test_builds import BackEnd
 from tests.support.full_service import (
     REPEATED_S,
     Answer,
@@ -35,12 +35,12 @@ TCP = {"game": {"protocol": "tcp"}}
 
 
 @pytest.fixture
-async def back(full_service: FullService, client: ServiceClient) -> AsyncIterator[Servers]:
-    async with back_end(full_service, client.name) as created:
+async def back_end(full_service: FullService, client: ServiceClient) -> AsyncIterator[Servers]:
+    async with open_back_end(full_service, client.name) as created:
         yield created
 
 
-class Servers(Back):
+class Servers(BackEnd):
     server_ids: list[str]
     build_id: str
 
@@ -100,7 +100,7 @@ async def echoed(record: Any, words: bytes = b"hello") -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def back_end(
+async def open_back_end(
     full_service: FullService, transport: str, *command: str
 ) -> AsyncIterator[Servers]:
     client = full_service.client(transport)
@@ -136,36 +136,36 @@ def process_of(full_service: FullService, server_id: str) -> int:
     return state.pid
 
 
-async def test_server_is_created_reached_listed_and_destroyed(back: Servers) -> None:
-    created = await back.create(tags={"mode": "duel"}, lifecycle={"kill_timeout": 5_000})
+async def test_server_is_created_reached_listed_and_destroyed(back_end: Servers) -> None:
+    created = await back_end.create(tags={"mode": "duel"}, lifecycle={"kill_timeout": 5_000})
     assert created["status"] in ("created", "starting", "running")
     port = created["network"]["ports"]["game"]
     assert 26_000 <= port["public_port"] < 32_000
     assert port["routing"] == {"edge_guard": {}}
-    record = await back.until(created["id"], "running")
+    record = await back_end.until(created["id"], "running")
     assert record["started_at"] >= record["created_at"]
     assert record["tags"] == {"mode": "duel"}
     await eventually(lambda: reached(record))
-    await back.good("destroy_server", server_id=created["id"])
-    over = await back.until(created["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=created["id"])
+    over = await back_end.until(created["id"], "destroyed")
     assert over["exit_code"] == 128 + 15
     assert over["destroyed_at"] >= over["started_at"]
     assert "failure" not in over
-    await back.good("destroy_server", server_id=created["id"])
-    assert await back.get(created["id"]) == over, "a repetition changes nothing"
+    await back_end.good("destroy_server", server_id=created["id"])
+    assert await back_end.get(created["id"]) == over, "a repetition changes nothing"
 
 
 @pytest.mark.full
-async def test_process_environment_is_exact(back: Servers) -> None:
+async def test_process_environment_is_exact(back_end: Servers) -> None:
     script = "import os\nfor name in sorted(os.environ): print(f'{name}={os.environ[name]}')\n"
     words = ("python3", "-S", "report.py", "--at", "$(PORT)", "$$(PORT)", "$(NOBODY)")
     report = f"import sys\nprint(sys.argv[1:])\n{script}".encode()
-    build_id = await back.build(programs.server_archive(*words, **{"report.py": report}))
+    build_id = await back_end.build(programs.server_archive(*words, **{"report.py": report}))
     variables = {"arguments": ["--map", "$(MAP)"], "environment": {"MAP": "sea"}}
-    created = await back.create(runtime={"build": build_id, **variables})
-    over = await back.until(created["id"], "destroyed")
+    created = await back_end.create(runtime={"build": build_id, **variables})
+    over = await back_end.until(created["id"], "destroyed")
     assert over["exit_code"] == 0
-    lines = (await back.lines(created["id"]))["lines"]
+    lines = (await back_end.lines(created["id"]))["lines"]
     values = dict(line.split("=", 1) for line in lines[1:])
     number = values["PORT_GAME"]
     assert lines[0] == str(["--at", number, "$(PORT)", "$(NOBODY)", "--map", "sea"])
@@ -175,7 +175,7 @@ async def test_process_environment_is_exact(back: Servers) -> None:
         "MAP": "sea",
         "HOSTING_REGION_ID": "local",
         "HOSTING_SERVER_ID": created["id"],
-        "HOSTING_GAME_ID": back.game_id,
+        "HOSTING_GAME_ID": back_end.game_id,
         "HOSTING_CPU": "100",
         "HOSTING_MEMORY": "128",
     }
@@ -192,79 +192,79 @@ async def test_process_environment_is_exact(back: Servers) -> None:
 
 
 @pytest.mark.full
-async def test_exited_server_has_its_exit_code(back: Servers) -> None:
-    created = await back.create(runtime={"environment": {"PLAY": "exit:7"}})
-    over = await back.until(created["id"], "destroyed", "failed")
+async def test_exited_server_has_its_exit_code(back_end: Servers) -> None:
+    created = await back_end.create(runtime={"environment": {"PLAY": "exit:7"}})
+    over = await back_end.until(created["id"], "destroyed", "failed")
     assert (over["status"], over["exit_code"]) == ("destroyed", 7)
-    assert (await back.lines(created["id"]))["lines"] == ["begins"]
+    assert (await back_end.lines(created["id"]))["lines"] == ["begins"]
 
 
 @pytest.mark.full
-async def test_server_that_cannot_run_has_a_reason(back: Servers) -> None:
-    build_id = await back.build(programs.server_archive("./nothing-here"))
-    created = await back.create(runtime={"build": build_id})
-    over = await back.until(created["id"], "failed")
+async def test_server_that_cannot_run_has_a_reason(back_end: Servers) -> None:
+    build_id = await back_end.build(programs.server_archive("./nothing-here"))
+    created = await back_end.create(runtime={"build": build_id})
+    over = await back_end.until(created["id"], "failed")
     assert over["failure"]["reason"] == "EXEC_FAILED"
     assert "nothing-here" in over["failure"]["message"]
     assert "exit_code" not in over
 
 
 @pytest.mark.full
-async def test_server_that_ignores_sigterm_is_killed(back: Servers) -> None:
-    created = await back.running(runtime={"environment": {"PLAY": "deaf"}})
+async def test_server_that_ignores_sigterm_is_killed(back_end: Servers) -> None:
+    created = await back_end.running(runtime={"environment": {"PLAY": "deaf"}})
     await eventually(lambda: reached(created))
-    await back.good("destroy_server", server_id=created["id"])
-    assert (await back.get(created["id"]))["status"] == "stopping"
+    await back_end.good("destroy_server", server_id=created["id"])
+    assert (await back_end.get(created["id"]))["status"] == "stopping"
     shortened_ms = time.time() * 1000
-    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
-    over = await back.until(created["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
+    over = await back_end.until(created["id"], "destroyed")
     assert over["exit_code"] == 128 + 9
     assert over["destroyed_at"] - shortened_ms < 25_000
 
 
 @pytest.mark.full
-async def test_followed_log_loses_no_line(back: Servers) -> None:
+async def test_followed_log_loses_no_line(back_end: Servers) -> None:
     script = b"import time\nfor number in range(2500): print(number, flush=True)\ntime.sleep(600)\n"
     archive = programs.server_archive("python3", "-S", "count.py", **{"count.py": script})
-    build_id = await back.build(archive)
-    created = await back.running(runtime={"build": build_id})
-    first = await back.lines(created["id"])
+    build_id = await back_end.build(archive)
+    created = await back_end.running(runtime={"build": build_id})
+    first = await back_end.lines(created["id"])
     lines, index = first["lines"], first["watch"]["index"]
     while not lines or lines[-1] != "2499":
-        page = await back.lines(created["id"], watch_index=index)
+        page = await back_end.lines(created["id"], watch_index=index)
         assert len(page["lines"]) == len(page["timestamps"]) <= 1_000
         lines += page["lines"]
         index = page["watch"]["index"]
     begin = int(lines[0])
     assert lines == [str(number) for number in range(begin, 2500)]
-    newest = await back.lines(created["id"])
+    newest = await back_end.lines(created["id"])
     assert newest["lines"] == [str(number) for number in range(1500, 2500)]
-    assert (await back.lines(created["id"], "std_err"))["lines"] == []
+    assert (await back_end.lines(created["id"], "std_err"))["lines"] == []
 
 
 @pytest.mark.full
-async def test_repeated_creation_returns_the_same_server(back: Servers) -> None:
+async def test_repeated_creation_returns_the_same_server(back_end: Servers) -> None:
     first, again = await asyncio.gather(
-        back.try_create("the-key-of-one"), back.try_create("the-key-of-one")
+        back_end.try_create("the-key-of-one"), back_end.try_create("the-key-of-one")
     )
     assert first.code == again.code == "OK"
     assert first.body["server"]["id"] == again.body["server"]["id"]
-    back.server_ids.append(first.body["server"]["id"])
-    other = await back.try_create("the-key-of-one", tags={"another": "message"})
+    back_end.server_ids.append(first.body["server"]["id"])
+    other = await back_end.try_create("the-key-of-one", tags={"another": "message"})
     assert other.code == "IDEMPOTENCY_KEY_REUSED"
-    assert len((await back.good("list_servers"))["servers"]) == 1
+    assert len((await back_end.good("list_servers"))["servers"]) == 1
 
 
-async def test_invalid_creation_reports_every_problem(back: Servers) -> None:
-    assert (await back.try_create(datacenter="nowhere")).code == "REGION_NOT_FOUND"
-    incomplete = (await back.prepare(programs.server_archive()))["build"]["id"]
+async def test_invalid_creation_reports_every_problem(back_end: Servers) -> None:
+    assert (await back_end.try_create(datacenter="nowhere")).code == "REGION_NOT_FOUND"
+    incomplete = (await back_end.prepare(programs.server_archive()))["build"]["id"]
     ports = {
         "bridge": {"protocol": "tcp", "internal_port": 20_001, "routing": {"host": {}}},
         "web": {"protocol": "http", "routing": {"host": {}}},
         "low": {"protocol": "udp", "internal_port": 80, "routing": {"host": {}}},
     }
     runtime = {"build": incomplete, "environment": {"MAP": "sea", "HOSTING_SERVER_ID": "mine"}}
-    refused = await back.try_create(runtime=runtime, network={"ports": ports})
+    refused = await back_end.try_create(runtime=runtime, network={"ports": ports})
     assert refused.code == "VALIDATION_FAILED"
     assert {path[-2:] for path in refused.errors} == {
         ("build", "incomplete"),
@@ -274,14 +274,14 @@ async def test_invalid_creation_reports_every_problem(back: Servers) -> None:
         ("internal_port", "required"),
         ("internal_port", "not-allowed"),
     }
-    large = await back.try_create(resources={"cpu": 64_000, "memory": 524_288})
+    large = await back_end.try_create(resources={"cpu": 64_000, "memory": 524_288})
     assert large.code == "CAPACITY_EXHAUSTED"
-    assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
+    assert (await back_end.good("list_servers", include_destroyed=True))["servers"] == []
 
 
-async def test_unusable_texts_are_all_refused(back: Servers) -> None:
+async def test_unusable_texts_are_all_refused(back_end: Servers) -> None:
     environment = {"PATH": "a\0", "N\0": "x", "PORT=1": "x", "PORT": "1", "MAP": "sea"}
-    refused = await back.try_create(
+    refused = await back_end.try_create(
         runtime={"arguments": ["plain", "a\0b"], "environment": environment},
         tags={"a\0": "x", "b": "x\0", "c": "two\nlines", "d\x7f": "x", "mode": "duel"},
     )
@@ -292,77 +292,79 @@ async def test_unusable_texts_are_all_refused(back: Servers) -> None:
         ("runtime", "environment", "PORT", "not-allowed"),
         *(("tags", name, "invalid") for name in ("a\0", "b", "c", "d\x7f")),
     }
-    assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
+    assert (await back_end.good("list_servers", include_destroyed=True))["servers"] == []
 
 
 @pytest.mark.full
-async def test_servers_and_builds_of_others_are_not_found(back: Servers) -> None:
-    created = await back.create()
-    other_game = await back.developer.game()
-    for game_id, namespace in ((back.game_id, "staging"), (other_game, "prod")):
+async def test_servers_and_builds_of_others_are_not_found(back_end: Servers) -> None:
+    created = await back_end.create()
+    other_game = await back_end.developer.game()
+    for game_id, namespace in ((back_end.game_id, "staging"), (other_game, "prod")):
         target = {"game_id": game_id, "environment_id": namespace}
-        token = await back.developer.service_token(game_id, namespace)
-        other = Servers(back.developer, game_id, token)
+        token = await back_end.developer.service_token(game_id, namespace)
+        other = Servers(back_end.developer, game_id, token)
         for slug in ("get_server", "destroy_server", "get_server_logs"):
             more = {"stream": "std_out"} if slug == "get_server_logs" else {}
             answer = await other.call(slug, **target, server_id=created["id"], **more)
             assert answer.code == "SERVER_NOT_FOUND", slug
         assert (await other.good("list_servers", **target))["servers"] == []
-    other.build_id = back.build_id
+    other.build_id = back_end.build_id
     refused = await other.try_create()
     expected = (("runtime", "build", "not-found"),)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", expected)
-    await back.until(created["id"], "running")
+    await back_end.until(created["id"], "running")
 
 
 @pytest.mark.full
-async def test_host_networking_gives_the_requested_port(back: Servers) -> None:
+async def test_host_networking_gives_the_requested_port(back_end: Servers) -> None:
     number = free_host_port()
     port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
     network = {"mode": "host", "ports": {"game": port}}
-    record = await back.running(network=network)
+    record = await back_end.running(network=network)
     port = record["network"]["ports"]["game"]
     assert (port["public_hostname"], port["public_port"]) == ("127.0.0.1", number)
     assert port["routing"] == {"host": {}}
     await eventually(lambda: reached(record))
-    second = await back.try_create(network=network)
+    second = await back_end.try_create(network=network)
     assert second.code == "VALIDATION_FAILED"
     assert second.errors[0][-2:] == ("internal_port", "not-unique")
-    await back.good("destroy_server", server_id=record["id"], override_kill_timeout=0)
-    await back.until(record["id"], "destroyed")
-    third = await back.try_create(network=network)
+    await back_end.good("destroy_server", server_id=record["id"], override_kill_timeout=0)
+    await back_end.until(record["id"], "destroyed")
+    third = await back_end.try_create(network=network)
     assert third.code == "OK"
     third_id = third.body["server"]["id"]
-    await back.good("destroy_server", server_id=third_id, override_kill_timeout=0)
-    await back.until(third_id, "destroyed")
+    await back_end.good("destroy_server", server_id=third_id, override_kill_timeout=0)
+    await back_end.until(third_id, "destroyed")
 
 
 @pytest.mark.full
-async def test_build_of_a_running_server_is_not_deleted(back: Servers) -> None:
-    created = await back.running()
-    refused = await back.developer.call(
-        "delete_build", game_id=back.game_id, build_id=back.build_id
+async def test_build_of_a_running_server_is_not_deleted(back_end: Servers) -> None:
+    created = await back_end.running()
+    refused = await back_end.developer.call(
+        "delete_build", game_id=back_end.game_id, build_id=back_end.build_id
     )
     assert refused.code == "IN_USE"
-    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
-    await back.until(created["id"], "destroyed")
-    await back.developer.good("delete_build", game_id=back.game_id, build_id=back.build_id)
+    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
+    await back_end.until(created["id"], "destroyed")
+    await back_end.developer.good(
+        "delete_build", game_id=back_end.game_id, build_id=back_end.build_id
+    )
 
 
 @pytest.mark.full
 async def test_server_survives_a_kill_of_both_planes(tmp_path: Path) -> None:
     with running(FullService(tmp_path, runtime=programs.SETTINGS)) as service:
-        async with back_end(service, "http") as back:
-            await kill_both_planes(back, service)
+        async with open_back_end(service, "http") as back_end:
+            await kill_both_planes(back_end, service)
 
 
-async def kill_both_planes(back: Servers, service: FullService) -> None:
-    record = await back.running()
+async def kill_both_planes(back_end: Servers, service: FullService) -> None:
+    record = await back_end.running()
     await eventually(lambda: reached(record))
     pid = process_of(service, record["id"])
 
     async def written() -> Any:
-        return (await back.lines(record["id"]))["lines"]
+        return (await back_end.lines(record["id"]))["lines"]
 
     lines = await eventually(written)
     for name in ("LOCK", "control/LOCK"):
@@ -371,14 +373,14 @@ async def kill_both_planes(back: Servers, service: FullService) -> None:
 
     async def is_available() -> bool:
         try:
-            return (await back.call("get_server", server_id=record["id"])).code == "OK"
+            return (await back_end.call("get_server", server_id=record["id"])).code == "OK"
         except httpx.TransportError:
             return False
 
     await eventually(is_available)
-    assert await back.get(record["id"]) == record
+    assert await back_end.get(record["id"]) == record
     assert process_of(service, record["id"]) == pid
     assert await written() == lines
-    await back.good("destroy_server", server_id=record["id"])
-    await back.until(record["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=record["id"])
+    await back_end.until(record["id"], "destroyed")
     assert not Path(f"/proc/{pid}").exists()

@@ -95,7 +95,7 @@ async def test_change_during_verification_fails_the_join(
         scene.ask(None, {"matchmaker": limits}, duel_join=game.url())
     go.set()
     assert (await expect_error(joining)).code == code
-    assert len(game.seen) == 1, "an unchanged verification is not repeated"
+    assert len(game.requests) == 1, "an unchanged verification is not repeated"
 
 
 async def test_find_uses_the_version_after_a_change_during_verification(
@@ -113,7 +113,7 @@ async def test_find_uses_the_version_after_a_change_during_verification(
     go.set()
     answer = await finding
     assert answer.lobby.lobby_id == fresh.lobby_id
-    assert [request.path for request in game.seen] == ["/old", "/new"]
+    assert [request.path for request in game.requests] == ["/old", "/new"]
 
 
 async def test_captcha_is_not_repeated_after_a_change(
@@ -134,7 +134,7 @@ async def test_captcha_is_not_repeated_after_a_change(
         scene.ask(rule, {"display_name": "Changed"}, duel_join=game.url())
         go.set()
         await joining
-        assert len(provider.seen) == 1
+        assert len(provider.requests) == 1
 
 
 async def test_lobby_keeps_the_verification_of_its_version(
@@ -151,7 +151,7 @@ async def test_lobby_keeps_the_verification_of_its_version(
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
     fresh = await scene.attach()
     await scene.join(fresh.lobby_id)
-    assert [request.path for request in game.seen] == ["/old"]
+    assert [request.path for request in game.requests] == ["/old"]
 
 
 async def test_verification_stops_at_the_caller_deadline(
@@ -163,14 +163,14 @@ async def test_verification_stops_at_the_caller_deadline(
     loop = asyncio.get_running_loop()
     for number, key in enumerate((None, "key")):
         left_s = 0.1
-        while len(game.seen) <= number:
+        while len(game.requests) <= number:
             caller = scene.client(deadline=loop.time() + left_s, idempotency_key=key)
             assert (
                 await expect_error(scene.join(lobby.lobby_id, caller))
             ).code == "DEADLINE_EXCEEDED"
             left_s *= 2
     async with asyncio.timeout(PATIENCE_S):
-        while game.disconnect_count < len(game.seen):
+        while game.disconnect_count < len(game.requests):
             await asyncio.sleep(0.01)
     assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
 
@@ -208,7 +208,7 @@ async def test_repeated_request_is_not_verified_again(
     game.answers(403)
     assert await scene.join(lobby.lobby_id, joining) == joined
     assert await scene.find("tagged", finding) == placement
-    assert len(game.seen) == 2
+    assert len(game.requests) == 2
     error = await expect_error(scene.join(lobby.lobby_id, joining, party_size=2))
     assert error.code == "IDEMPOTENCY_KEY_REUSED"
     assert scene.places(lobby.lobby_id) == (0, 2, 0, 0)
@@ -225,7 +225,7 @@ async def test_denied_request_is_verified_again(
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
     game.answers(200)
     await scene.join(lobby.lobby_id, caller)
-    assert len(game.seen) == 2
+    assert len(game.requests) == 2
 
 
 async def test_captcha_precedes_verification(scene: AdmissionScene, game: ThirdPartyServer) -> None:
@@ -233,7 +233,7 @@ async def test_captcha_precedes_verification(scene: AdmissionScene, game: ThirdP
     scene.ask(RULE, duel_join=game.url(), duel_find=game.url())
     for work in (scene.join(lobby.lobby_id), scene.find()):
         assert (await expect_error(work)).code == "CAPTCHA_REQUIRED"
-    assert game.seen == []
+    assert game.requests == []
 
 
 async def test_no_admission_without_rules(scene: AdmissionScene) -> None:
@@ -283,4 +283,4 @@ async def test_captcha_pass_survives_a_restart(tmp_path: Path) -> None:
             await scene.join(lobby_id)
             assert (await expect_error(scene.join(lobby_id))).code == "CAPTCHA_REQUIRED"
             await scene.join(lobby_id, captcha=proof)
-        assert len(provider.seen) == 2
+        assert len(provider.requests) == 2

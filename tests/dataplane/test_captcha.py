@@ -51,7 +51,7 @@ def proof(response: str = "human", provider: str = "captcha_a") -> pb.Captcha:
 
 
 def form(server: ThirdPartyServer, index: int = -1) -> dict[str, str]:
-    fields = parse_qs(server.seen[index].body.decode(), strict_parsing=True)
+    fields = parse_qs(server.requests[index].body.decode(), strict_parsing=True)
     return {name: value for name, [value] in fields.items()}
 
 
@@ -72,7 +72,7 @@ async def test_valid_captcha_response_is_verified_with_a_form(
     scene.ask(RULE)
     answer = await scene.join(lobby.lobby_id, captcha=proof("a&b=ü"))
     await scene.connected(lobby.lobby_id, answer.player.token)
-    [request] = provider.seen
+    [request] = provider.requests
     assert (request.method, request.path) == ("POST", "/a")
     assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
     assert request.headers["traceparent"].startswith("00-" + "0" * 32)
@@ -87,13 +87,13 @@ async def test_providers_of_the_rule(scene: AdmissionScene, provider: ThirdParty
     for captcha in (proof(provider="captcha_b"), pb.Captcha()):
         error = await expect_error(scene.find("tagged", captcha=captcha))
         assert (error.code, error.metadata["provider"]) == ("CAPTCHA_REQUIRED", "captcha_a")
-    assert provider.seen == []
+    assert provider.requests == []
     scene.ask({**RULE, "captcha_b": B})
     error = await expect_error(scene.find("tagged"))
     assert error.metadata["provider"] == "captcha_a"
     await scene.find("tagged", captcha=proof(provider="captcha_b"))
     await scene.find("tagged", scene.client(2), captcha=proof())
-    assert [request.path for request in provider.seen] == ["/b", "/a"]
+    assert [request.path for request in provider.requests] == ["/b", "/a"]
     assert form(provider, 0) == {"secret": "secret-b", "response": "human", "remoteip": "10.0.0.1"}
     scene.ask({**RULE, "captcha_a": None, "captcha_b": B})
     error = await expect_error(scene.find("tagged", scene.client(3)))
@@ -112,12 +112,12 @@ async def test_pass_expires_after_requests(
         await scene.join(lobby.lobby_id)
         for work in (scene.find("tagged"), scene.join(lobby.lobby_id)):
             assert (await expect_error(work)).code == "CAPTCHA_REQUIRED"
-    assert len(provider.seen) == 2
+    assert len(provider.requests) == 2
     scene.ask(EACH_REQUEST)
     for _ in range(2):
         assert (await expect_error(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
         await scene.find("tagged", captcha=proof())
-    assert len(provider.seen) == 4
+    assert len(provider.requests) == 4
 
 
 async def test_pass_expires_after_ttl_and_belongs_to_an_address(scene: AdmissionScene) -> None:
@@ -213,7 +213,7 @@ async def test_repeated_request_needs_no_second_captcha(
         provider.answers(200, FAILED)
         assert await request() == first
     assert scene.places(lobby.lobby_id) == (0, 2, 0, 0)
-    assert len(provider.seen) == 2
+    assert len(provider.requests) == 2
 
 
 async def test_concurrent_repeated_requests_share_one_captcha(
@@ -225,7 +225,7 @@ async def test_concurrent_repeated_requests_share_one_captcha(
 
     async def once(_: web.Request) -> web.StreamResponse:
         await go.wait()
-        return web.Response(body=PASSED if len(provider.seen) == 1 else FAILED)
+        return web.Response(body=PASSED if len(provider.requests) == 1 else FAILED)
 
     provider.reply = once
 
@@ -243,7 +243,7 @@ async def test_concurrent_repeated_requests_share_one_captcha(
     assert answers[0] == answers[1]
     assert first.cancelled() or first.cancelling()
     assert scene.places(lobby.lobby_id) == (0, 1, 0, 0)
-    assert len(provider.seen) == 1
+    assert len(provider.requests) == 1
 
 
 async def test_captcha_error_order(scene: AdmissionScene, provider: ThirdPartyServer) -> None:
@@ -277,7 +277,7 @@ async def test_captcha_error_order(scene: AdmissionScene, provider: ThirdPartySe
     await scene.fleet.detach(detach, scene.back_end())
     error = await expect_error(scene.join(lobby, scene.client(3)))
     assert error.code == "MATCHMAKER_LOBBY_STOPPED"
-    assert len(provider.seen) == 4
+    assert len(provider.requests) == 4
 
 
 async def test_rejoin_requires_captcha(scene: AdmissionScene) -> None:

@@ -38,7 +38,7 @@ AT_ONE_HOST = 56
 GROUP_ID = "0192f000-0000-7000-8000-0000000000b1"
 
 
-class Slow:
+class SlowGame:
     def __init__(self, scene: AdmissionScene, game: dict[str, str] = SLOW_GAME) -> None:
         self._scene = scene
         self._game = game
@@ -99,11 +99,11 @@ async def good_joins(scene: AdmissionScene, count: int) -> None:
         for _ in range(count):
             lobby = await scene.attach()
             await asyncio.wait_for(scene.join(lobby.lobby_id), PATIENCE_S)
-        assert len(game.seen) == count
+        assert len(game.requests) == count
 
 
 async def test_slow_verification_does_not_block_other_games(scene: AdmissionScene) -> None:
-    slow = Slow(scene)
+    slow = SlowGame(scene)
     async with third_party_server() as server:
         free = hold_responses(server)
         slow.ask(server.url())
@@ -138,7 +138,7 @@ async def test_slow_dns_does_not_block_other_games(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    slow, joins = Slow(scene), list[asyncio.Task[str]]()
+    slow, joins = SlowGame(scene), list[asyncio.Task[str]]()
     slow.ask("http://nobody.hole.example/")
     await slow.attach()
     try:
@@ -154,7 +154,7 @@ async def test_slow_dns_does_not_block_other_games(
             scene.ask(duel_join=game.url(host="good.example"))
             lobby = await scene.attach()
             await asyncio.wait_for(scene.join(lobby.lobby_id), PATIENCE_S)
-            assert len(game.seen) == 1
+            assert len(game.requests) == 1
     finally:
         answered.set()
         codes = await asyncio.gather(*joins)
@@ -204,7 +204,7 @@ async def test_tenant_is_the_developer_group(
     scene: AdmissionScene, monkeypatch: pytest.MonkeyPatch, group: str | None
 ) -> None:
     game = SLOW_GAME if group is None else {**SLOW_GAME, "developer_group_id": group}
-    slow, tenants, real = Slow(scene, game), list[bytes](), scene.to_games.post
+    slow, tenants, real = SlowGame(scene, game), list[bytes](), scene.to_games.post
 
     def noted(*words: Any, tenant: bytes) -> Coroutine[Any, Any, OutboundResponse]:
         tenants.append(tenant)

@@ -59,14 +59,14 @@ async def test_post_sends_headers_and_span(
 ) -> None:
     answer = await _post(outbound, server.url("/ask?a=b%20c"), 100)
     assert (answer.status, answer.body) == (200, b"{}")
-    [request] = server.seen
+    [request] = server.requests
     assert (request.method, request.path, request.body) == ("POST", "/ask?a=b%20c", b"{}")
     assert request.headers["X-Key"] == "one"
     assert request.headers["Host"] == f"127.0.0.1:{server.port}"
     assert request.headers["Accept-Encoding"] == "identity"
     assert re.fullmatch(f"00-{RAY_ID}-[0-9a-f]{{16}}-01", request.headers["traceparent"])
     await _post(outbound, server.url())
-    assert server.seen[1].headers["traceparent"] != request.headers["traceparent"]
+    assert server.requests[1].headers["traceparent"] != request.headers["traceparent"]
 
 
 async def test_connections_are_reused(
@@ -95,8 +95,8 @@ async def test_redirects_and_cookies_are_ignored(
     server.reply = reply
     for _ in range(2):
         assert (await _post(outbound, server.url(host="localhost"))).status == status
-    assert [request.path for request in server.seen] == ["/ask", "/ask"]
-    assert "Cookie" not in server.seen[1].headers
+    assert [request.path for request in server.requests] == ["/ask", "/ask"]
+    assert "Cookie" not in server.requests[1].headers
 
 
 PRIVATE_HOSTS = (
@@ -113,7 +113,7 @@ async def test_private_addresses_are_never_contacted(server: ThirdPartyServer, h
             await _post(outbound, server.url(host=host))
     finally:
         await outbound.close()
-    assert server.seen == []
+    assert server.requests == []
 
 
 class _Names:
@@ -135,7 +135,7 @@ async def test_checked_address_is_the_one_connected_to(
     names = _Names(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
     assert (await _post(outbound, server.url(host="game.example"))).status == 200
     assert names.hosts == ["game.example"]
-    assert server.seen[0].headers["Host"] == f"game.example:{server.port}"
+    assert server.requests[0].headers["Host"] == f"game.example:{server.port}"
 
 
 async def test_name_with_one_private_address_is_refused(
@@ -144,7 +144,7 @@ async def test_name_with_one_private_address_is_refused(
     for addresses in (["10.0.0.1"], ["127.0.0.1", "10.0.0.1"]):
         _Names(monkeypatch, addresses)
         assert "not public" in await _reason(outbound, server.url(host="game.example"))
-    assert server.seen == []
+    assert server.requests == []
 
 
 async def test_unresolvable_name(
@@ -321,8 +321,8 @@ async def test_certificates_are_verified(
         assert await _reason(by_hand, other) == "its certificate cannot be trusted"
         assert (await _post(by_hand, good)).status == 200
         assert names[-1] == "game.example"
-        assert server.seen[0].headers["Host"] == f"game.example:{server.port}"
-        assert len(server.seen) == 1
+        assert server.requests[0].headers["Host"] == f"game.example:{server.port}"
+        assert len(server.requests) == 1
         await by_system.close()
         await by_hand.close()
 
@@ -335,7 +335,7 @@ async def test_environment_proxy_is_ignored(
     assert (await _post(outbound, server.url())).status == 200
 
 
-class Holes:
+class HangingLookups:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = threading.Event()
         self.hosts: list[str] = []
@@ -349,8 +349,8 @@ class Holes:
 
 
 @pytest.fixture
-def holes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Holes]:
-    server = Holes(monkeypatch)
+def hanging_lookups(monkeypatch: pytest.MonkeyPatch) -> Iterator[HangingLookups]:
+    server = HangingLookups(monkeypatch)
     yield server
     server.free.set()
 
@@ -365,20 +365,22 @@ def ask(lookups: DnsResolver, tenant: bytes, names: list[str]) -> list[asyncio.T
     return [asyncio.create_task(lookups.addresses(name, tenant)) for name in names]
 
 
-async def test_slow_lookups_leave_permits_to_other_tenants(holes: Holes) -> None:
+async def test_slow_lookups_leave_permits_to_other_tenants(hanging_lookups: HangingLookups) -> None:
     lookups = DnsResolver(timeout_ms=20_000)
     tasks = ask(lookups, b"slow", [f"hole{number}.example" for number in range(20)])
     assert await lookups.addresses("good.example", b"good") == ["127.0.0.1"]
     assert len(lookups) == 8
     assert not any(task.done() for task in tasks)
     later = ask(lookups, b"slow", ["good.example"])
-    holes.free.set()
+    hanging_lookups.free.set()
     assert await asyncio.gather(*tasks, *later) == [["127.0.0.1"]] * 21
     await until_none(lookups)
     assert await lookups.addresses("hole1.example", b"slow") == ["127.0.0.1"]
 
 
-async def test_free_lookup_permit_goes_to_the_tenant_below_its_share(holes: Holes) -> None:
+async def test_free_lookup_permit_goes_to_the_tenant_below_its_share(
+    hanging_lookups: HangingLookups,
+) -> None:
     lookups = DnsResolver(timeout_ms=20_000)
     tasks = [
         task
@@ -392,14 +394,14 @@ async def test_free_lookup_permit_goes_to_the_tenant_below_its_share(holes: Hole
     other = asyncio.create_task(lookups.addresses("good.example", b"good"))
     await asyncio.sleep(0)
     assert len(lookups) == 64
-    holes.free.set()
+    hanging_lookups.free.set()
     assert await other == ["127.0.0.1"]
     assert await asyncio.gather(*tasks) == [["127.0.0.1"]] * 80
     await until_none(lookups)
     assert len(lookups._queue) == 0
 
 
-async def test_waiting_lookups_are_limited_per_tenant(holes: Holes) -> None:
+async def test_waiting_lookups_are_limited_per_tenant(hanging_lookups: HangingLookups) -> None:
     lookups = DnsResolver(timeout_ms=20_000)
     tasks = ask(lookups, b"slow", [f"hole{number}.example" for number in range(512)])
     await asyncio.sleep(0)
@@ -408,32 +410,34 @@ async def test_waiting_lookups_are_limited_per_tenant(holes: Holes) -> None:
     assert await lookups.addresses("good.example", b"good") == ["127.0.0.1"]
     for task in tasks:
         task.cancel()
-    holes.free.set()
+    hanging_lookups.free.set()
     await until_none(lookups)
 
 
-async def test_lookup_timeout_keeps_its_permit_until_the_thread_ends(holes: Holes) -> None:
+async def test_lookup_timeout_keeps_its_permit_until_the_thread_ends(
+    hanging_lookups: HangingLookups,
+) -> None:
     lookups = DnsResolver(per_tenant=1, timeout_ms=50)
     # The second shares the thread, the third waits for a permit.
     for name in ("hole.example", "hole.example", "good.example"):
         with pytest.raises(OSError, match=r"not resolved within 0\.05 s"):
             await lookups.addresses(name, b"slow")
-    assert holes.hosts == ["hole.example"]
-    holes.free.set()
+    assert hanging_lookups.hosts == ["hole.example"]
+    hanging_lookups.free.set()
     await until_none(lookups)
     assert await lookups.addresses("good.example", b"slow") == ["127.0.0.1"]
     assert len(lookups._queue) == 0
 
 
-async def test_concurrent_lookups_of_a_name_are_shared(holes: Holes) -> None:
+async def test_concurrent_lookups_of_a_name_are_shared(hanging_lookups: HangingLookups) -> None:
     lookups = DnsResolver(at_once=3, per_tenant=2, timeout_ms=20_000)
     tasks = ask(lookups, b"a", ["hole1", "hole2"]) + ask(lookups, b"b", ["hole3", "hole4"])
     tasks += ask(lookups, b"c", ["hole1", "hole4"])
     await asyncio.sleep(0)
     assert len(lookups) == 3
-    holes.free.set()
+    hanging_lookups.free.set()
     assert await asyncio.gather(*tasks) == [["127.0.0.1"]] * 6
-    assert sorted(set(holes.hosts)) == ["hole1", "hole2", "hole3", "hole4"]
+    assert sorted(set(hanging_lookups.hosts)) == ["hole1", "hole2", "hole3", "hole4"]
 
 
 class _Recording(ThreadPoolExecutor):
@@ -446,7 +450,7 @@ class _Recording(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
 
-async def test_lookups_do_not_use_the_loop_executor(holes: Holes) -> None:
+async def test_lookups_do_not_use_the_loop_executor(hanging_lookups: HangingLookups) -> None:
     loop = asyncio.get_running_loop()
     executor = _Recording()
     loop.set_default_executor(executor)
@@ -461,6 +465,6 @@ async def test_lookups_do_not_use_the_loop_executor(holes: Holes) -> None:
         assert await asyncio.to_thread(lambda: "free") == "free"
         assert len(executor.functions) == 1
         assert not hanging.done()
-        holes.free.set()
+        hanging_lookups.free.set()
         assert (await hanging).status == 200
     await outbound.close()

@@ -57,7 +57,7 @@ async def patient(engine: Engine) -> AsyncIterator[AdmissionScene]:
 
 
 def request_body(game: ThirdPartyServer, index: int = -1) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(game.seen[index].body)
+    body: dict[str, Any] = json.loads(game.requests[index].body)
     return body
 
 
@@ -78,7 +78,7 @@ async def test_join_request_contains_lobby_and_state(
     data = b'{"ticket":  1e400, "who": "\\u00e9"}'
     caller = scene.client(user_agent="Game/1.0")
     await scene.join(attached.lobby_id, caller, verification_data=data, party_size=2)
-    [request] = game.seen
+    [request] = game.requests
     assert (request.method, request.path) == ("POST", "/may-join?a=b")
     assert request.headers["Content-Type"] == "application/json"
     assert request.headers["X-Game-Key"] == "s3cret"
@@ -156,7 +156,7 @@ async def test_response_status(
                 await work
             else:
                 assert (await expect_error(work)).code == code
-    assert {request.path for request in game.seen} == {"/ask"}
+    assert {request.path for request in game.requests} == {"/ask"}
     admitted = 0 if code else 2 * len(statuses)
     assert scene.places(lobby.lobby_id) == (0, admitted, 0, 0)
 
@@ -183,9 +183,9 @@ async def test_find_verifies_each_mode_once(scene: AdmissionScene, game: ThirdPa
     game.answers(403)
     answer = await scene.matchmaker.find(request, scene.client())
     assert answer.lobby.lobby_id == tagged.lobby_id
-    assert [call.path for call in game.seen] == ["/duel"]
+    assert [call.path for call in game.requests] == ["/duel"]
     scene.ask(duel_find=game.url("/duel"), tagged_find=game.url("/tagged"))
-    game.seen.clear()
+    game.requests.clear()
 
     async def only_duel(request: web.Request) -> web.StreamResponse:
         return web.Response(status=200 if request.path == "/duel" else 400)
@@ -193,7 +193,7 @@ async def test_find_verifies_each_mode_once(scene: AdmissionScene, game: ThirdPa
     game.reply = only_duel
     answer = await scene.matchmaker.find(request, scene.client())
     assert answer.lobby.lobby_id == duel.lobby_id
-    assert sorted(call.path for call in game.seen) == ["/duel", "/tagged"]
+    assert sorted(call.path for call in game.requests) == ["/duel", "/tagged"]
     game.answers(400)
     error = await expect_error(scene.matchmaker.find(request, scene.client()))
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
@@ -230,7 +230,7 @@ async def test_unavailable_modes_are_not_verified(
     scene.ask(duel_find=game.url("/duel"), tagged_find=game.url("/tagged"))
     request = pb.FindLobbyRequest(game_modes=["duel", "tagged"], tags={"a": "b"})
     await scene.matchmaker.find(request, scene.client())
-    assert [call.path for call in game.seen] == ["/tagged"]
+    assert [call.path for call in game.requests] == ["/tagged"]
 
 
 async def test_impossible_join_is_not_verified(
@@ -243,7 +243,7 @@ async def test_impossible_join_is_not_verified(
     closed = pb.SetLobbyClosedRequest(is_closed=True)
     await scene.fleet.set_closed(closed, scene.server(lobby.lobby_id))
     assert (await expect_error(scene.join(lobby.lobby_id))).code == "MATCHMAKER_LOBBY_CLOSED"
-    assert game.seen == []
+    assert game.requests == []
 
 
 async def test_full_lobby_is_reported_after_verification(
@@ -311,7 +311,7 @@ async def test_create_is_verified_before_the_lobby_exists(
         say_yes.set()
         lobby = await made_lobby(runtime_scene, creating)
     assert lobby.spec.lobby_config == CONFIG
-    [call] = game.seen
+    [call] = game.requests
     assert (call.method, call.path) == ("POST", "/may-make")
     assert CONFIG in call.body
     assert data in call.body
@@ -339,7 +339,7 @@ async def test_denied_create_creates_nothing(
     game.answers(status)
     assert (await expect_error(runtime_scene.create(lobby_config=CONFIG))).code == code
     assert (await runtime_scene.desired_lobbies()).lobbies == []
-    assert [json.loads(request.body)["kind"] for request in game.seen] == ["create"]
+    assert [json.loads(request.body)["kind"] for request in game.requests] == ["create"]
 
 
 async def test_disabled_create_is_not_verified(
@@ -351,7 +351,7 @@ async def test_disabled_create_is_not_verified(
     assert nowhere.code == "MATCHMAKER_REGION_NOT_FOUND"
     async with asking(runtime_scene.create("private")) as creating:
         await made_lobby(runtime_scene, creating)
-    assert game.seen == [], "no request for a mode without verification"
+    assert game.requests == [], "no request for a mode without verification"
 
 
 async def test_repeated_create_is_not_verified_again(
@@ -368,4 +368,4 @@ async def test_repeated_create_is_not_verified_again(
         lobby = await made_lobby(runtime_scene, creating)
     game.answers(403)
     assert (await create()).lobby.lobby_id == lobby.lobby_id
-    assert len(game.seen) == 1
+    assert len(game.requests) == 1

@@ -17,7 +17,7 @@ Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass
-class Seen:
+class ReceivedRequest:
     method: str
     path: str
     headers: CIMultiDictProxy[str]
@@ -29,7 +29,7 @@ class ThirdPartyServer:
     reply: Reply
     port: int = 0
     scheme: str = "http"
-    seen: list[Seen] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     now: int = 0
     most: int = 0
     disconnect_count: int = 0
@@ -56,7 +56,9 @@ class ThirdPartyServer:
         self.most = max(self.most, self.now)
         try:
             body = await request.read()
-            self.seen.append(Seen(request.method, request.path_qs, request.headers, body))
+            self.requests.append(
+                ReceivedRequest(request.method, request.path_qs, request.headers, body)
+            )
             self.arrived.set()
             return await self.reply(request)
         except asyncio.CancelledError:

@@ -12,7 +12,7 @@ import pytest
 from pyservice.edge import woken_batch_endpoint, woken_batch_format
 from pyservice.transport.rate_limits import Limits, Rate
 from tests.edge.connections import anyio_backend as anyio_backend
-from tests.edge.watches import Behind, close_all, message, read_index, watch, watch_many
+from tests.edge.watches import ParkingEndpoint, close_all, message, read_index, watch, watch_many
 from tests.support.forwarding_pair import (
     BILLING,
     GROUP,
@@ -184,22 +184,22 @@ async def test_shutdown_also_ends_slow_watches(servers: Servers, control: SlowRe
 
 async def test_fast_reads_form_one_part_and_a_slow_read_another(patient: None) -> None:
     control = SlowRecords(slow={"2"})
-    behind = Behind(control)
-    parts = behind.open(message("1", "2", "3")).parts()
+    endpoint = ParkingEndpoint(control)
+    parts = endpoint.open(message("1", "2", "3")).parts()
     assert numbers_in(await anext(parts)) == [0, 2]
     assert control.reading == 1
     control.may_end.set()
     assert numbers_in(await anext(parts)) == [1]
     with pytest.raises(StopAsyncIteration):
         await anext(parts)
-    assert behind.counts() == {"OK": 3}
-    assert behind.metrics.http.in_flight == 0
+    assert endpoint.counts() == {"OK": 3}
+    assert endpoint.metrics.http.in_flight == 0
 
 
 async def test_slow_reads_do_not_delay_the_start_of_others(patient: None) -> None:
     control = SlowRecords(slow={str(number) for number in range(64)})
-    behind = Behind(control)
-    parts = behind.open(message(*map(str, range(100)))).parts()
+    endpoint = ParkingEndpoint(control)
+    parts = endpoint.open(message(*map(str, range(100)))).parts()
     assert numbers_in(await anext(parts)) == list(range(64, 100))
     assert control.reading == 64
     control.may_end.set()
@@ -208,21 +208,21 @@ async def test_slow_reads_do_not_delay_the_start_of_others(patient: None) -> Non
 
 
 async def test_fast_reads_form_one_part(patient: None) -> None:
-    parts = Behind().open(message(*map(str, range(10)))).parts()
+    parts = ParkingEndpoint().open(message(*map(str, range(10)))).parts()
     assert [numbers_in(part) async for part in parts] == [list(range(10))]
 
 
 async def test_closing_the_parts_cancels_slow_reads() -> None:
     control = SlowRecords(slow={"2"})
-    behind = Behind(control)
-    exchange = behind.open(message("1", "2"))
+    endpoint = ParkingEndpoint(control)
+    exchange = endpoint.open(message("1", "2"))
     parts = exchange.parts()
     assert numbers_in(await anext(parts)) == [0]
     await parts.aclose()
     exchange.abandon()
     assert control.reading == 0
-    assert behind.counts() == {"OK": 1, "CANCELLED": 1}
-    assert behind.metrics.http.in_flight == 0
+    assert endpoint.counts() == {"OK": 1, "CANCELLED": 1}
+    assert endpoint.metrics.http.in_flight == 0
 
 
 def numbers_in(part: bytes) -> list[int]:

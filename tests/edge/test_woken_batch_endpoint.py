@@ -18,7 +18,7 @@ from pyservice.edge.unix_http_client import Reply
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.transport.rate_limits import Limits, Rate
-from tests.edge.watches import TRACE, Behind, message, read_index, watch_many
+from tests.edge.watches import TRACE, ParkingEndpoint, message, read_index, watch_many
 from tests.support.forwarding_pair import (
     BILLING,
     CLOUD,
@@ -146,58 +146,58 @@ def replies_of(answer: HttpResponse) -> list[Reply]:
 
 
 async def test_each_request_has_its_own_token_client_and_ray() -> None:
-    behind = Behind()
-    answer = await behind.open(message("1", "2", is_over=True)).finish()
+    endpoint = ParkingEndpoint()
+    answer = await endpoint.open(message("1", "2", is_over=True)).finish()
     assert [reply.status for reply in replies_of(answer)] == [200, 200]
-    calls: list[Call] = behind.control.calls
+    calls: list[Call] = endpoint.control.calls
     assert [call.authorization for call in calls] == ["Bearer 1", "Bearer 2"]
     assert {str(call.client) for call in calls} == {"192.0.2.1"}
     assert {call.ray_id for call in calls} == {TRACE[3:35]}
     assert all(call.long_poll_expired for call in calls)
-    assert behind.counts() == {"OK": 2}
-    assert behind.metrics.http.in_flight == 0
+    assert endpoint.counts() == {"OK": 2}
+    assert endpoint.metrics.http.in_flight == 0
 
 
 async def test_equal_requests_are_read_once() -> None:
     control = NotingControl()
     control.messages = []
-    behind = Behind(control)
-    await behind.open(message("1", "2", "3")).finish()
+    endpoint = ParkingEndpoint(control)
+    await endpoint.open(message("1", "2", "3")).finish()
     assert len(control.messages) == 3
     assert len({id(one) for one in control.messages}) == 1
 
 
 async def test_unknown_path_or_rule_error_is_reported_per_request() -> None:
-    behind = Behind()
+    endpoint = ParkingEndpoint()
     for target, status in (("/cloud/nowhere", 404), (f"{BILLING}?x=1", 400)):
-        answer = await behind.open(message("1", "2", target=target)).finish()
+        answer = await endpoint.open(message("1", "2", target=target)).finish()
         assert [reply.status for reply in replies_of(answer)] == [status, status]
-    assert behind.metrics.http.in_flight == 0
+    assert endpoint.metrics.http.in_flight == 0
 
 
 async def test_disconnect_of_the_public_server_cancels_the_batch() -> None:
-    behind = Behind(HangingControl())
-    exchange = behind.open(message("1", "2", "3"))
+    endpoint = ParkingEndpoint(HangingControl())
+    exchange = endpoint.open(message("1", "2", "3"))
     finishing = asyncio.create_task(exchange.finish())
-    await until(lambda: len(behind.control.calls) == 3)
+    await until(lambda: len(endpoint.control.calls) == 3)
     finishing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await finishing
     exchange.abandon()
-    assert behind.counts() == {"CANCELLED": 3}
-    assert behind.metrics.http.in_flight == 0
+    assert endpoint.counts() == {"CANCELLED": 3}
+    assert endpoint.metrics.http.in_flight == 0
 
 
 async def test_invalid_batch_is_rejected() -> None:
-    behind = Behind()
+    endpoint = ParkingEndpoint()
     request = message("1")
     request.body = b"nonsense"
-    answer = behind.edge.open(request)
+    answer = endpoint.edge.open(request)
     assert isinstance(answer, HttpResponse)
     assert answer.status == 500
     request = message("1")
     request.failure = ServiceError("BODY_TOO_LARGE")
-    answer = behind.edge.open(request)
+    answer = endpoint.edge.open(request)
     assert isinstance(answer, HttpResponse)
     assert answer.status == 413
-    assert behind.metrics.http.in_flight == 0
+    assert endpoint.metrics.http.in_flight == 0

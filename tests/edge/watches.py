@@ -69,7 +69,7 @@ def message(*tokens: str, target: str = BILLING, is_over: bool = False) -> Reque
     return request
 
 
-class Behind:
+class ParkingEndpoint:
     def __init__(self, control: SmallControl | None = None) -> None:
         self.control = control or SmallControl()
         self.metrics = RequestMetrics()

@@ -20,7 +20,7 @@ _NO_FREE_SLOT = frozenset(
 _AWAY = frozenset({"SHUTTING_DOWN", "OVERLOADED"})
 
 
-class World:
+class LoadRun:
     def __init__(
         self,
         transports: Sequence[Transport],
@@ -100,23 +100,23 @@ class World:
 
 
 class Player:
-    def __init__(self, world: World, mode: str, lobbies: Sequence[Lobby]) -> None:
-        self.world = world
+    def __init__(self, load_run: LoadRun, mode: str, lobbies: Sequence[Lobby]) -> None:
+        self.load_run = load_run
         self.mode = mode
         self.lobbies = lobbies
 
     async def play(self) -> None:
         async with asyncio.TaskGroup() as missing:
-            while not self.world.is_over:
+            while not self.load_run.is_over:
                 tickets = await self._enter()
                 for ticket in list(tickets):
-                    if self.world.random.random() < self.world.miss_chance:
+                    if self.load_run.random.random() < self.load_run.miss_chance:
                         tickets.remove(ticket)
                         missing.create_task(self._let_expire(ticket))
                 await asyncio.gather(*(self._use(ticket) for ticket in tickets))
 
     async def _enter(self) -> list[Ticket]:
-        world, chance = self.world, self.world.random
+        load_run, chance = self.load_run, self.load_run.random
         fields: dict[str, object] = {}
         if chance.random() < 0.2:
             fields["party_size"] = chance.randint(2, 4)
@@ -124,170 +124,173 @@ class Player:
             operation, fields = "find", {**fields, "game_modes": [self.mode]}
         else:
             operation, fields = "join", {**fields, "lobby_id": chance.choice(self.lobbies).id}
-        key = world.new_key() if chance.random() < 0.7 else None
+        key = load_run.new_key() if chance.random() < 0.7 else None
         asked_at = time.monotonic()
         if key is None:
             try:
-                answer = await world.ask(operation, fields, world.client_token, None)
+                answer = await load_run.ask(operation, fields, load_run.client_token, None)
             except Lost:
-                world.ledger.lost(world.ttl_s)
-                await world.is_up.wait()
+                load_run.ledger.lost(load_run.ttl_s)
+                await load_run.is_up.wait()
                 return []
         else:
-            answer, _ = await world.insist(operation, fields, world.client_token, key)
+            answer, _ = await load_run.insist(operation, fields, load_run.client_token, key)
         if answer.code != "OK":
             assert answer.code in _NO_FREE_SLOT, answer
             return []
-        tickets = world.ledger.record(answer.tokens, answer.lobby_id, world.ttl_s, asked_at)
+        tickets = load_run.ledger.record(answer.tokens, answer.lobby_id, load_run.ttl_s, asked_at)
         assert len(tickets) == fields.get("party_size", 1)
         if key is not None and chance.random() < 0.1:
-            again, _ = await world.insist(operation, fields, world.client_token, key)
+            again, _ = await load_run.insist(operation, fields, load_run.client_token, key)
             assert again.tokens == answer.tokens, "one key, two answers"
         return tickets
 
     async def _use(self, ticket: Ticket) -> None:
-        world, chance = self.world, self.world.random
-        await world.linger()
-        server = world.ledger.lobbies[ticket.lobby_id].token
-        key = world.new_key() if chance.random() < 0.7 else None
+        load_run, chance = self.load_run, self.load_run.random
+        await load_run.linger()
+        server = load_run.ledger.lobbies[ticket.lobby_id].token
+        key = load_run.new_key() if chance.random() < 0.7 else None
         body = {"player_token": ticket.token}
         ticket.connect_asked_at = time.monotonic()
-        answer, lost = await world.insist("connected", body, server, key)
-        world.ledger.check_connected(
+        answer, lost = await load_run.insist("connected", body, server, key)
+        load_run.ledger.check_connected(
             ticket, answer.code, is_repeat=lost > 0, has_key=key is not None
         )
         if ticket.connected_at is None:
             return
-        again, _ = await world.insist("connected", body, server, world.new_key())
+        again, _ = await load_run.insist("connected", body, server, load_run.new_key())
         assert again.code == "PLAYER_TOKEN_CONSUMED", again
-        await world.linger()
+        await load_run.linger()
         await self._leave(ticket)
 
     async def _let_expire(self, ticket: Ticket) -> None:
-        world = self.world
-        server = world.ledger.lobbies[ticket.lobby_id].token
+        load_run = self.load_run
+        server = load_run.ledger.lobbies[ticket.lobby_id].token
         await asyncio.sleep(ticket.answered_at + ticket.ttl_s + 0.1 - time.monotonic())
         ticket.connect_asked_at = time.monotonic()
-        answer, _ = await world.insist("connected", {"player_token": ticket.token}, server)
+        answer, _ = await load_run.insist("connected", {"player_token": ticket.token}, server)
         assert answer.code == "PLAYER_TOKEN_EXPIRED", answer
-        world.ledger.counts["expired"] += 1
+        load_run.ledger.counts["expired"] += 1
 
     async def _leave(self, ticket: Ticket) -> None:
-        world, chance = self.world, self.world.random
-        server = world.ledger.lobbies[ticket.lobby_id].token
+        load_run, chance = self.load_run, self.load_run.random
+        server = load_run.ledger.lobbies[ticket.lobby_id].token
         body: dict[str, object] = {"player_token": ticket.token}
         hold_ms = chance.choice((500, 60_000)) if chance.random() < 0.1 else None
         if hold_ms is not None:
             body["hold_ms"] = hold_ms
         ticket.freed_at = time.monotonic()
-        key = world.new_key() if chance.random() < 0.5 else None
-        answer, _ = await world.insist("disconnected", body, server, key)
+        key = load_run.new_key() if chance.random() < 0.5 else None
+        answer, _ = await load_run.insist("disconnected", body, server, key)
         assert answer.code == "OK", answer
-        world.ledger.counts["disconnected"] += 1
+        load_run.ledger.counts["disconnected"] += 1
         if hold_ms == 60_000:
             await self._reconnect(ticket)
 
     async def _reconnect(self, ticket: Ticket) -> None:
         """Checks that a kept slot accepts its player even if the lobby is full or closed."""
-        world = self.world
+        load_run = self.load_run
         body = {"lobby_id": ticket.lobby_id, "rejoin_token": ticket.token}
         asked_at = time.monotonic()
-        answer, _ = await world.insist("join", body, world.client_token, world.new_key())
+        answer, _ = await load_run.insist("join", body, load_run.client_token, load_run.new_key())
         assert answer.code == "OK", answer
-        tickets = world.ledger.record(answer.tokens, ticket.lobby_id, world.ttl_s, asked_at)
-        world.ledger.counts["rejoined"] += 1
+        tickets = load_run.ledger.record(answer.tokens, ticket.lobby_id, load_run.ttl_s, asked_at)
+        load_run.ledger.counts["rejoined"] += 1
         await self._use(tickets[0])
 
 
 class Server:
-    def __init__(self, world: World, lobby: Lobby) -> None:
-        self.world = world
+    def __init__(self, load_run: LoadRun, lobby: Lobby) -> None:
+        self.load_run = load_run
         self.lobby = lobby
 
     async def serve(self) -> None:
-        world, token = self.world, self.lobby.token
+        load_run, token = self.load_run, self.lobby.token
         number = 0
-        while not world.is_over:
+        while not load_run.is_over:
             number += 1
-            state = json.dumps({"number": number, "padding": "." * world.state_bytes}).encode()
-            answer, _ = await world.insist("set_state", {"state": state}, token)
+            state = json.dumps({"number": number, "padding": "." * load_run.state_bytes}).encode()
+            answer, _ = await load_run.insist("set_state", {"state": state}, token)
             assert answer.code == "OK", answer
-            answer, _ = await world.insist("get_state", {"lobby_id": self.lobby.id}, token)
+            answer, _ = await load_run.insist("get_state", {"lobby_id": self.lobby.id}, token)
             assert answer.body == state, f"{answer.body[:40]!r} instead of {state[:40]!r}"
-            answer, _ = await world.insist("ready", {}, token)
+            answer, _ = await load_run.insist("ready", {}, token)
             assert answer.code == "OK", answer
-            is_closed = world.random.random() < 0.1
+            is_closed = load_run.random.random() < 0.1
             if is_closed:
                 await self._close(True)
-                await world.pause(0.1)
+                await load_run.pause(0.1)
                 await self._close(False)
-            await world.pause(0.2)
+            await load_run.pause(0.2)
 
     async def _close(self, is_closed: bool) -> None:
-        answer, _ = await self.world.insist("closed", {"is_closed": is_closed}, self.lobby.token)
+        answer, _ = await self.load_run.insist("closed", {"is_closed": is_closed}, self.lobby.token)
         assert answer.code == "OK", answer
 
 
 class Operator:
-    def __init__(self, world: World, mode: str, limit: int) -> None:
-        self.world = world
+    def __init__(self, load_run: LoadRun, mode: str, limit: int) -> None:
+        self.load_run = load_run
         self.mode = mode
         self.limit = limit
 
     async def operate(self) -> None:
-        world = self.world
-        while not world.is_over:
-            lobby = await world.attach(self.mode, self.limit)
+        load_run = self.load_run
+        while not load_run.is_over:
+            lobby = await load_run.attach(self.mode, self.limit)
             body = {"lobby_id": lobby.id}
             asked_at = time.monotonic()
-            answer, _ = await world.insist("join", body, world.client_token, world.new_key())
+            answer, _ = await load_run.insist(
+                "join", body, load_run.client_token, load_run.new_key()
+            )
             assert answer.code == "OK", answer
-            (ticket,) = world.ledger.record(answer.tokens, lobby.id, world.ttl_s, asked_at)
-            await world.pause(0.2)
+            (ticket,) = load_run.ledger.record(answer.tokens, lobby.id, load_run.ttl_s, asked_at)
+            await load_run.pause(0.2)
             ticket.freed_at = time.monotonic()
-            path = {"game_id": world.game, "lobby_id": lobby.id}
-            answer, lost = await world.insist("detach", path, world.operator_token)
+            path = {"game_id": load_run.game, "lobby_id": lobby.id}
+            answer, lost = await load_run.insist("detach", path, load_run.operator_token)
             assert answer.code == "OK", answer
             assert lost or answer.body.get("did_remove") is True, answer
             await self._check_ended(lobby, ticket)
-            world.ledger.counts["detached"] += 1
+            load_run.ledger.counts["detached"] += 1
 
     async def _check_ended(self, lobby: Lobby, ticket: Ticket) -> None:
-        world = self.world
+        load_run = self.load_run
         body = {"player_token": ticket.token}
         expected = {
             "connected": (body, lobby.token, "PLAYER_REMOVED"),
             "ready": ({}, lobby.token, "MATCHMAKER_LOBBY_STOPPED"),
-            "join": ({"lobby_id": lobby.id}, world.client_token, "MATCHMAKER_LOBBY_STOPPED"),
+            "join": ({"lobby_id": lobby.id}, load_run.client_token, "MATCHMAKER_LOBBY_STOPPED"),
         }
         for operation, (fields, token, code) in expected.items():
-            answer, _ = await world.insist(operation, fields, token)
+            answer, _ = await load_run.insist(operation, fields, token)
             assert answer.code == code, answer
-        path = {"game_id": world.game, "lobby_id": lobby.id}
-        answer, _ = await world.insist("detach", path, world.operator_token)
+        path = {"game_id": load_run.game, "lobby_id": lobby.id}
+        answer, _ = await load_run.insist("detach", path, load_run.operator_token)
         assert answer.code == "OK", answer
         assert not answer.body.get("did_remove"), answer
 
 
 async def check_no_slot_is_leaked(
-    world: World, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    load_run: LoadRun, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
     """Checks that each lobby accepts exactly its limit of players after all deadlines."""
-    for ticket in world.ledger.still_connected():
+    for ticket in load_run.ledger.still_connected():
         ticket.freed_at = time.monotonic()
-        server = world.ledger.lobbies[ticket.lobby_id].token
-        await world.insist("disconnected", {"player_token": ticket.token}, server)
-    await sleep(max(0.0, world.ledger.clear_at() - time.monotonic()))
-    for lobby in world.ledger.lobbies.values():
+        server = load_run.ledger.lobbies[ticket.lobby_id].token
+        await load_run.insist("disconnected", {"player_token": ticket.token}, server)
+    await sleep(max(0.0, load_run.ledger.clear_at() - time.monotonic()))
+    for lobby in load_run.ledger.lobbies.values():
         body = {"lobby_id": lobby.id}
-        first, _ = await world.insist("join", body, world.client_token)
+        first, _ = await load_run.insist("join", body, load_run.client_token)
         if first.code == "MATCHMAKER_LOBBY_STOPPED":
             continue
         answers = [first] + [
-            (await world.insist("join", body, world.client_token))[0] for _ in range(lobby.limit)
+            (await load_run.insist("join", body, load_run.client_token))[0]
+            for _ in range(lobby.limit)
         ]
         codes = [answer.code for answer in answers]
         assert codes == ["OK"] * lobby.limit + ["MATCHMAKER_LOBBY_FULL"], codes
         asked_at = time.monotonic()
         tokens = [token for answer in answers[:-1] for token in answer.tokens]
-        world.ledger.record(tokens, lobby.id, world.ttl_s, asked_at)
+        load_run.ledger.record(tokens, lobby.id, load_run.ttl_s, asked_at)

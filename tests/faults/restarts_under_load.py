@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from tests.faults.load import Operator, Player, Server, World, check_no_slot_is_leaked
+from tests.faults.load import LoadRun, Operator, Player, Server, check_no_slot_is_leaked
 from tests.faults.plane import DEFAULT_MODES, GAME, NAMESPACE, Plane
 from tests.faults.transports import Transport
 
@@ -23,14 +23,14 @@ async def restart_under_load(
     miss_chance: float = 0.02,
     state_bytes: int = 0,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> World:
+) -> LoadRun:
     """Starts the plane, ends and restarts the plane once for each of `endings`, and leaves the
     plane running.
     """
     await plane.start()
     transports: list[Transport] = [plane.http_transport(), plane.grpc_transport(channels=2)]
     mode = DEFAULT_MODES["duel"]
-    world = World(
+    load_run = LoadRun(
         transports,
         await plane.public_token(),
         plane.environment_token,
@@ -42,33 +42,33 @@ async def restart_under_load(
     )
     try:
         async with asyncio.timeout(600):
-            attached = [await world.attach("duel", mode["max_players"]) for _ in range(lobbies)]
+            attached = [await load_run.attach("duel", mode["max_players"]) for _ in range(lobbies)]
             async with asyncio.TaskGroup() as group:
                 for lobby in attached:
-                    group.create_task(Server(world, lobby).serve())
+                    group.create_task(Server(load_run, lobby).serve())
                 for _ in range(players):
-                    group.create_task(Player(world, "duel", attached).play())
+                    group.create_task(Player(load_run, "duel", attached).play())
                 limit = DEFAULT_MODES["rented"]["max_players"]
-                group.create_task(Operator(world, "rented", limit).operate())
-                await _end_under_load(plane, world, endings)
-            world.ledger.check_limits()
-            await check_no_slot_is_leaked(world, sleep)
+                group.create_task(Operator(load_run, "rented", limit).operate())
+                await _end_under_load(plane, load_run, endings)
+            load_run.ledger.check_limits()
+            await check_no_slot_is_leaked(load_run, sleep)
     finally:
         for transport in transports:
             await transport.close()
-    return world
+    return load_run
 
 
-async def _end_under_load(plane: Plane, world: World, endings: Sequence[EndProcess]) -> None:
+async def _end_under_load(plane: Plane, load_run: LoadRun, endings: Sequence[EndProcess]) -> None:
     for end_process in endings:
         await end_process(plane)
-        world.is_up.clear()
+        load_run.is_up.clear()
         await plane.start()
-        world.is_up.set()
-        world.ledger.counts["restarts"] += 1
-    before = world.ledger.counts["connected"]
+        load_run.is_up.set()
+        load_run.ledger.counts["restarts"] += 1
+    before = load_run.ledger.counts["connected"]
     end = time.monotonic() + 30
-    while world.ledger.counts["connected"] < before + 10:
-        assert time.monotonic() < end, f"no player connects: {world.ledger.counts}"
+    while load_run.ledger.counts["connected"] < before + 10:
+        assert time.monotonic() < end, f"no player connects: {load_run.ledger.counts}"
         await asyncio.sleep(0.01)
-    world.is_over = True
+    load_run.is_over = True

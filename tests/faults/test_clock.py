@@ -38,7 +38,7 @@ MODES = {
 
 
 @dataclass
-class Story:
+class FullLobby:
     """A full lobby: one connected player, one that connects later, and one that never connects."""
 
     session: ApiSession
@@ -85,7 +85,7 @@ class Story:
         assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
 
 
-async def begin(plane: Plane, open_transports: OpenTransports) -> Story:
+async def begin(plane: Plane, open_transports: OpenTransports) -> FullLobby:
     starting_s = time.monotonic()
     await plane.start()
     least_s = STARTS_OF_TTL * (time.monotonic() - starting_s)
@@ -96,24 +96,24 @@ async def begin(plane: Plane, open_transports: OpenTransports) -> Story:
     came = await session.player(lobby, is_connected=True)
     reserved_s = time.monotonic()
     comes, absent = await session.join(lobby, party_size=2)
-    return Story(session, lobby, came, comes, absent, ttl_s, reserved_s)
+    return FullLobby(session, lobby, came, comes, absent, ttl_s, reserved_s)
 
 
 async def step_while_it_runs(plane: Plane, open_transports: OpenTransports, step_s: int) -> None:
-    story = await begin(plane, open_transports)
+    full_lobby = await begin(plane, open_transports)
     plane.commanded.shift_wall_clock(step_s)
-    await story.check_no_token_expired()
-    await story.check_absent_player_expires_in_time()
+    await full_lobby.check_no_token_expired()
+    await full_lobby.check_absent_player_expires_in_time()
     await plane.stop()
 
 
 async def step_over_a_restart(plane: Plane, open_transports: OpenTransports, step_s: int) -> None:
-    story = await begin(plane, open_transports)
+    full_lobby = await begin(plane, open_transports)
     await plane.kill()
     plane.commanded.shift_wall_clock(step_s)
     await plane.start()
-    await story.check_no_token_expired()
-    await story.check_absent_player_expires_in_time()
+    await full_lobby.check_no_token_expired()
+    await full_lobby.check_absent_player_expires_in_time()
     await plane.stop()
 
 
@@ -199,44 +199,44 @@ class TestReboot:
     async def test_short_outage_expires_no_token(
         self, plane: Plane, boot_id: Path, open_transports: OpenTransports
     ) -> None:
-        story = await begin(plane, open_transports)
+        full_lobby = await begin(plane, open_transports)
         await plane.kill()
         await self.reboot(plane, boot_id)
-        await story.check_no_token_expired()
-        await story.check_absent_player_expires_in_time()
+        await full_lobby.check_no_token_expired()
+        await full_lobby.check_absent_player_expires_in_time()
 
     async def test_outage_counts_toward_deadlines(
         self, plane: Plane, boot_id: Path, open_transports: OpenTransports
     ) -> None:
-        story = await begin(plane, open_transports)
+        full_lobby = await begin(plane, open_transports)
         await plane.kill()
-        await asyncio.sleep(max(0.0, story.ttl_s + 0.5 - story.age_s))
+        await asyncio.sleep(max(0.0, full_lobby.ttl_s + 0.5 - full_lobby.age_s))
         await self.reboot(plane, boot_id)
-        assert await story.connected(story.absent) == "PLAYER_TOKEN_EXPIRED"
-        assert await story.connected(story.comes) == "PLAYER_TOKEN_EXPIRED"
-        assert await story.connected(story.came) == "PLAYER_TOKEN_CONSUMED"
-        await story.session.join(story.lobby, party_size=2)
-        assert await story.is_full()
+        assert await full_lobby.connected(full_lobby.absent) == "PLAYER_TOKEN_EXPIRED"
+        assert await full_lobby.connected(full_lobby.comes) == "PLAYER_TOKEN_EXPIRED"
+        assert await full_lobby.connected(full_lobby.came) == "PLAYER_TOKEN_CONSUMED"
+        await full_lobby.session.join(full_lobby.lobby, party_size=2)
+        assert await full_lobby.is_full()
 
     async def test_day_long_outage_counts_toward_deadlines(
         self, plane: Plane, boot_id: Path, open_transports: OpenTransports
     ) -> None:
-        story = await begin(plane, open_transports)
+        full_lobby = await begin(plane, open_transports)
         await plane.kill()
         plane.commanded.shift_wall_clock(DAY_S)
         await self.reboot(plane, boot_id)
-        assert await story.connected(story.comes) == "PLAYER_TOKEN_EXPIRED"
-        assert await story.connected(story.came) == "PLAYER_TOKEN_CONSUMED"
-        await story.session.join(story.lobby, party_size=2)
+        assert await full_lobby.connected(full_lobby.comes) == "PLAYER_TOKEN_EXPIRED"
+        assert await full_lobby.connected(full_lobby.came) == "PLAYER_TOKEN_CONSUMED"
+        await full_lobby.session.join(full_lobby.lobby, party_size=2)
 
     @pytest.mark.proof
     async def test_wall_clock_set_back_does_not_move_time_back(
         self, plane: Plane, boot_id: Path, open_transports: OpenTransports
     ) -> None:
-        story = await begin(plane, open_transports)
+        full_lobby = await begin(plane, open_transports)
         await plane.kill()
         plane.commanded.shift_wall_clock(-DAY_S)
         await self.reboot(plane, boot_id)
-        assert await story.connected(story.comes) == "OK"
-        await story.wait_for_the_free_slot(story.ttl_s + PATIENCE_S)
-        assert await story.connected(story.absent) == "PLAYER_TOKEN_EXPIRED"
+        assert await full_lobby.connected(full_lobby.comes) == "OK"
+        await full_lobby.wait_for_the_free_slot(full_lobby.ttl_s + PATIENCE_S)
+        assert await full_lobby.connected(full_lobby.absent) == "PLAYER_TOKEN_EXPIRED"

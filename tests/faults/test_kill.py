@@ -35,10 +35,10 @@ async def test_random_kills_lose_no_answered_request(make_plane: MakePlane, kill
     chance = random.Random(SEED)
     plane = make_plane()
     endings = [after_random_delay(1.5, chance, Plane.kill) for _ in range(kills)]
-    world = await restart_under_load(
+    load_run = await restart_under_load(
         plane, endings, seed=SEED, state_bytes=10_000 if kills > 10 else 0
     )
-    counts = world.ledger.counts
+    counts = load_run.ledger.counts
     assert counts["restarts"] == kills
     assert counts["lost answers"] > 0, counts
     assert counts["expired"] > 0, counts
@@ -61,8 +61,8 @@ async def test_stop_under_load_is_clean_and_loses_nothing(make_plane: MakePlane)
     chance = random.Random(SEED)
     plane = make_plane()
     endings = [after_random_delay(1.0, chance, Plane.stop) for _ in range(2)]
-    world = await restart_under_load(plane, endings, seed=SEED)
-    assert world.ledger.counts["restarts"] == 2
+    load_run = await restart_under_load(plane, endings, seed=SEED)
+    assert load_run.ledger.counts["restarts"] == 2
     await plane.stop()
     assert "Traceback" not in plane.log.read_text()
 
@@ -100,7 +100,7 @@ def random_kills(chance: random.Random) -> list[EndProcess]:
 async def test_repeated_kills_of_all_kinds_lose_nothing(make_plane: MakePlane, seed: int) -> None:
     endings = random_kills(random.Random(seed))
     plane = make_plane()
-    world = await restart_under_load(plane, endings, seed=seed, state_bytes=5_000)
-    assert world.ledger.counts["restarts"] == len(endings)
+    load_run = await restart_under_load(plane, endings, seed=seed, state_bytes=5_000)
+    assert load_run.ledger.counts["restarts"] == len(endings)
     assert await plane.metric("hosting_ledger_violations_total") == 0
     await plane.stop()

@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)
-class Seen:
+class ExportedSpan:
     service: str
     name: str
     ray_id: str
@@ -39,14 +39,14 @@ class Collector:
     bodies: list[bytes] = field(default_factory=list)
     is_open: threading.Event = field(default_factory=threading.Event)
     """Clear it to let requests wait."""
-    _spans: list[Seen] = field(default_factory=list)
+    _spans: list[ExportedSpan] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, body: bytes) -> None:
         assert self.is_open.wait(PATIENCE_S)
         request = ExportTraceServiceRequest.FromString(body)
         spans = [
-            Seen(
+            ExportedSpan(
                 service=next(
                     one.value.string_value
                     for one in of_resource.resource.attributes
@@ -68,7 +68,7 @@ class Collector:
             self.bodies.append(body)
             self._spans += spans
 
-    def of_ray(self, ray_id: str) -> list[Seen]:
+    def of_ray(self, ray_id: str) -> list[ExportedSpan]:
         with self._lock:
             return [span for span in self._spans if span.ray_id == ray_id]
 

@@ -186,7 +186,7 @@ def _kept(host: RuntimeHost, order: RunRequest) -> list[int]:
     return list(pids_of(host.of(order).path))
 
 
-class Silent(Store):
+class SilentStore(Store):
     async def __call__(self, game_id: str, build_id: str) -> BuildSource:
         await asyncio.Event().wait()
         raise AssertionError
@@ -196,7 +196,7 @@ async def test_build_that_arrives_too_late_is_reported(
     host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "BUILD_TIMEOUT_S", 0.05)
-    host.store = Silent()
+    host.store = SilentStore()
     await host.anew()
     order = host.want(build_id="0192f000-0000-7000-8000-0000000000f2")
     end = await host.reports.end(order.id)

@@ -20,7 +20,7 @@ from pyservice.runtime import node_allocation
 from pyservice.runtime.run_requests import PortRequest, RunEnd, RunRequest
 from tests.runtime.node import RuntimeHost, until
 from tests.support.loopback import OWN_ADDRESS
-from tests.support.occupied_ports import Foreigner
+from tests.support.occupied_ports import OtherProgram
 
 pytestmark = pytest.mark.anyio
 
@@ -53,13 +53,13 @@ def kind(request: pytest.FixtureRequest) -> socket.SocketKind:
 
 
 @pytest.fixture
-def foreigner(kind: socket.SocketKind) -> Iterator[Foreigner]:
-    with closing(Foreigner(kind, NUMBERS, FREE)) as foreigner:
-        yield foreigner
+def other_program(kind: socket.SocketKind) -> Iterator[OtherProgram]:
+    with closing(OtherProgram(kind, NUMBERS, FREE)) as other_program:
+        yield other_program
 
 
 @pytest.fixture
-async def limited_node(host: RuntimeHost, foreigner: Foreigner) -> RuntimeHost:
+async def limited_node(host: RuntimeHost, other_program: OtherProgram) -> RuntimeHost:
     host.node = replace(host.node, process_ports=NUMBERS)
     await host.anew()
     return host
@@ -85,13 +85,13 @@ async def bound(host: RuntimeHost, order: RunRequest) -> int:
 
 @pytest.mark.parametrize("everywhere", EVERYWHERE)
 async def test_port_of_a_foreign_program_is_skipped(
-    limited_node: RuntimeHost, foreigner: Foreigner, kind: socket.SocketKind, everywhere: str
+    limited_node: RuntimeHost, other_program: OtherProgram, kind: socket.SocketKind, everywhere: str
 ) -> None:
     fitting = [want(limited_node, kind, everywhere) for _ in range(FREE)]
-    assert {await bound(limited_node, order) for order in fitting} == foreigner.free
+    assert {await bound(limited_node, order) for order in fitting} == other_program.free
     late = await limited_node.reports.end(want(limited_node, kind, everywhere).id)
     assert late == RunEnd("no_ports", message="no port of this node is free")
-    number = foreigner.let_go()
+    number = other_program.let_go()
     assert await bound(limited_node, want(limited_node, kind, everywhere)) == number
     assert (
         await limited_node.reports.end(want(limited_node, kind, everywhere).id)
@@ -100,7 +100,7 @@ async def test_port_of_a_foreign_program_is_skipped(
 
 @pytest.mark.full
 async def test_port_of_an_ended_run_is_reused_after_quarantine(
-    limited_node: RuntimeHost, foreigner: Foreigner, kind: socket.SocketKind
+    limited_node: RuntimeHost, other_program: OtherProgram, kind: socket.SocketKind
 ) -> None:
     now_s = 1_000.0
     limited_node.supervisor.placements = node_allocation.PlacementAllocator(

@@ -33,7 +33,7 @@ def build_id(number: int) -> str:
     return f"0192f000-0000-7000-8000-{number:08d}b11d"
 
 
-class Gated:
+class GatedStore:
     def __init__(self) -> None:
         self.requests: list[str] = []
         self._gates: dict[str, asyncio.Event] = {}
@@ -57,7 +57,7 @@ class Gated:
 
 class UnpackingQueue:
     def __init__(self, folder: Path) -> None:
-        self.store = Gated()
+        self.store = GatedStore()
         self.builds = UnpackedBuilds(folder, self.store, 0)
         self.builds.recover()
         self._waiting: list[asyncio.Task[UnpackedBuild]] = []
@@ -208,7 +208,7 @@ async def test_unpacking_uses_no_shared_threads(queue: UnpackingQueue) -> None:
 async def test_server_waiting_for_its_build_is_preparing_and_stoppable(
     host: RuntimeHost, tmp_path: Path
 ) -> None:
-    store = Gated()
+    store = GatedStore()
     await host.drop()
     host.store, host._builds = store, tmp_path / "builds"  # type: ignore[assignment]
     await host.start()

@@ -17,7 +17,7 @@ from pyservice.errors import ServiceError
 from pyservice.storage.objects import Objects, Part
 from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
-from tests.cdn.listener import KEY, GivenSites
+from tests.cdn.listener import KEY, MemorySites
 from tests.storage.blob_stores import bucket_place
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3
 
@@ -36,7 +36,7 @@ async def test_sites_and_signed_urls_are_served_from_the_bucket(tmp_path: Path) 
             signer = UrlSigner(KEY)
             objects = Objects(place.blobs, signer, url)
             site = Site({"a.bin": SiteFile("site/a", len(CONTENT), 0)})
-            cdn = Cdn(GivenSites({("arena", "prod"): site}), objects, None)
+            cdn = Cdn(MemorySites({("arena", "prod"): site}), objects, None)
             serving = CdnServer(cdn, [listener], None)
             await serving.start()
             try:

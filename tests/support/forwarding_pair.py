@@ -143,7 +143,7 @@ class SmallControl:
         return answer
 
 
-class Behind:
+class ControlServers:
     def __init__(self, folder: Path, limits: Limits | None = None) -> None:
         self.http_path = folder / "http.sock"
         self.grpc_path = folder / "grpc.sock"
@@ -173,7 +173,7 @@ class Behind:
 class Servers:
     http: HttpApi
     grpc: GrpcApi
-    behind: Behind
+    behind: ControlServers
     control: SmallControl
     long_polls: LongPolls
     metrics: RequestMetrics
@@ -199,7 +199,7 @@ async def open_servers(
     forwarded = tuple(control.operations())
     own = SmallService().operations()
     async with AsyncExitStack() as stack:
-        behind = Behind(folder, limits)
+        behind = ControlServers(folder, limits)
         stack.push_async_callback(behind.stop)
         if is_started:
             await behind.start(control)

@@ -16,7 +16,7 @@ from tests.support.loopback import OWN_ADDRESS
 _OTHER_FILES: Final = 1_000
 
 
-class Foreigner:
+class OtherProgram:
     """Binds all of these ports except a few."""
 
     def __init__(self, kind: socket.SocketKind, numbers: Collection[int], free: int) -> None:

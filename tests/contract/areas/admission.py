@@ -17,7 +17,7 @@ def guarded_lobby(scenario: Scenario) -> Lobby:
         created = scenario.good(
             "attach",
             path={"game_id": GAME, "namespace_id": "guarded"},
-            bearer=scenario.world.environment_tokens["guarded"],
+            bearer=scenario.served_game.environment_tokens["guarded"],
             fields={"game_mode": "duel", "tags": {"scenario": scenario.name}},
         )
         lobby = Lobby(created["lobby_id"], created["lobby_token"])
@@ -35,7 +35,7 @@ def ask_guarded(scenario: Scenario, slug: str, captcha: Any = None) -> httpx.Res
         fields |= {"game_modes": ["duel"], "tags": {"scenario": scenario.name}}
     elif slug == "join":
         fields |= {"lobby_id": guarded_lobby(scenario).id, "party_size": None}
-    return scenario.call(slug, bearer=scenario.world.guarded_public_token, fields=fields)
+    return scenario.call(slug, bearer=scenario.served_game.guarded_public_token, fields=fields)
 
 
 def _captcha(slug: str) -> None:
@@ -61,7 +61,7 @@ def ask_verified(scenario: Scenario, slug: str, mode: str) -> httpx.Response:
         fields = {"game_modes": [mode], "tags": {"scenario": scenario.name}}
     else:
         fields = {"lobby_id": scenario.attach(mode).id, "party_size": None}
-    server = scenario.world.admission_servers.game_server
+    server = scenario.served_game.admission_servers.game_server
     before = len(server.paths)
     answer = scenario.call(slug, fields=fields)
     assert server.paths[before:] == [f"/{VERIFIED[mode]}"], answer.text

@@ -16,16 +16,18 @@ BLOCKED = "blocked"
 def blocked_token(scenario: Scenario) -> str:
     def create() -> str:
         base = f"/cloud/games/{GAME}/namespaces"
-        version_id = scenario.world.version_id
+        version_id = scenario.served_game.version_id
         names = {"display_name": BLOCKED, "name_id": BLOCKED, "version_id": version_id}
-        scenario.world.cloud("POST", base, names)
-        token = scenario.world.cloud("POST", f"{base}/{BLOCKED}/tokens/public", {})
+        scenario.served_game.cloud("POST", base, names)
+        token = scenario.served_game.cloud("POST", f"{base}/{BLOCKED}/tokens/public", {})
         path = f"{base}/{BLOCKED}/domains"
-        answer = scenario.service.ask("POST", path, {"domain": CLAIMED}, scenario.world.cloud_token)
+        answer = scenario.service.ask(
+            "POST", path, {"domain": CLAIMED}, scenario.served_game.cloud_token
+        )
         assert answer.json()["code"] == "VALIDATION_FAILED", answer.text
         return str(token["token_id"])
 
-    return scenario.world.once("blocked", create)
+    return scenario.served_game.once("blocked", create)
 
 
 def _refused(slug: str, named: str = "namespace_id") -> None:

@@ -12,12 +12,12 @@ from tests.contract.scenario import Scenario, before, place
 
 @place("group_id")
 def _(scenario: Scenario) -> str:
-    return scenario.world.group_id
+    return scenario.served_game.group_id
 
 
 @place("version_id")
 def _(scenario: Scenario) -> str:
-    return scenario.world.version_id
+    return scenario.served_game.version_id
 
 
 @place("new_name_id")

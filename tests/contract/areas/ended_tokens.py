@@ -60,7 +60,7 @@ def _(scenario: Scenario) -> str:
 
         return _recorded(scenario, add)
 
-    return scenario.world.once("expired cloud", create)
+    return scenario.served_game.once("expired cloud", create)
 
 
 @place("expired env")
@@ -74,7 +74,7 @@ def _(scenario: Scenario) -> str:
         scenario.good("create_service_token", path={"environment_id": "prod"})
         return token
 
-    return scenario.world.once("expired env", create)
+    return scenario.served_game.once("expired env", create)
 
 
 @place("expired dev")
@@ -85,7 +85,7 @@ def _(scenario: Scenario) -> str:
             scenario, lambda keys: keys.development_token(namespace, uuid4().bytes, now_ms() - 1)
         )
 
-    return scenario.world.once("expired dev", create)
+    return scenario.served_game.once("expired dev", create)
 
 
 @place("expired lobby")
@@ -103,7 +103,7 @@ def _(scenario: Scenario) -> str:
         )
         return str(token)
 
-    return scenario.world.once("forgotten lobby", lambda: _signed(scenario, attach))
+    return scenario.served_game.once("forgotten lobby", lambda: _signed(scenario, attach))
 
 
 def _namespace_id(scenario: Scenario) -> str:
@@ -112,7 +112,9 @@ def _namespace_id(scenario: Scenario) -> str:
 
 def _recorded(scenario: Scenario, add: Callable[[Records], Awaitable[Made]]) -> Made:
     async def work() -> Made:
-        database = open_database(scenario.world.database_url, scenario.service.data_dir / "control")
+        database = open_database(
+            scenario.served_game.database_url, scenario.service.data_dir / "control"
+        )
         try:
             return await add(Records(database))
         finally:

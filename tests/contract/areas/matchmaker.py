@@ -16,12 +16,12 @@ WAIT_S = 20.0
 
 @credential("pub")
 def _(scenario: Scenario) -> str:
-    return scenario.world.public_token
+    return scenario.served_game.public_token
 
 
 @credential("env")
 def _(scenario: Scenario) -> str:
-    return scenario.world.environment_tokens["prod"]
+    return scenario.served_game.environment_tokens["prod"]
 
 
 @credential("lobby")

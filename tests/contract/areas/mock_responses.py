@@ -17,7 +17,7 @@ def _(scenario: Scenario) -> str:
     def create() -> str:
         return str(scenario.good("create_development_token", path=_PROD)["token"])
 
-    return scenario.world.once("development token", create)
+    return scenario.served_game.once("development token", create)
 
 
 def ask_mock(scenario: Scenario, slug: str) -> httpx.Response:

@@ -24,7 +24,7 @@ def _(scenario: Scenario) -> str:
 
 
 def _asked(scenario: Scenario, path: str) -> Any:
-    return scenario.service.ask("GET", path, None, scenario.world.cloud_token)
+    return scenario.service.ask("GET", path, None, scenario.served_game.cloud_token)
 
 
 @place("lobby_id", "Logs")
@@ -35,7 +35,7 @@ def _(scenario: Scenario) -> str:
         until(lambda: _asked(scenario, path).status_code == 200)
         return lobby.id
 
-    return scenario.world.once("recorded lobby", create)
+    return scenario.served_game.once("recorded lobby", create)
 
 
 @place("ray_id")
@@ -47,7 +47,7 @@ def _(scenario: Scenario) -> str:
         until(lambda: _asked(scenario, f"/cloud/rays/{ray_id}/perf").json()["perf_lists"])
         return ray_id
 
-    return scenario.world.once("ray", create)
+    return scenario.served_game.once("ray", create)
 
 
 @error_case("export_lobby_history", "VALIDATION_FAILED")

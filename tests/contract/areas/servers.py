@@ -19,9 +19,9 @@ _PATIENT: Final = ("sh", "-c", "exec sleep 3600")
 def _build(scenario: Scenario, name: str, command: tuple[str, ...]) -> str:
     def create() -> str:
         archive = programs.server_archive(*command)
-        return programs.upload_build(scenario.world.cloud, GAME, archive, name)
+        return programs.upload_build(scenario.served_game.cloud, GAME, archive, name)
 
-    return scenario.world.once(f"{name} build", create)
+    return scenario.served_game.once(f"{name} build", create)
 
 
 @place("environment_id", "Servers")
@@ -49,7 +49,9 @@ def _(scenario: Scenario) -> str:
 @place("server_id")
 def _(scenario: Scenario) -> str:
     return str(
-        scenario.once("server", lambda: scenario.world.once("server", lambda: _server(scenario)))
+        scenario.once(
+            "server", lambda: scenario.served_game.once("server", lambda: _server(scenario))
+        )
     )
 
 
@@ -64,7 +66,7 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("create_server", "VALIDATION_FAILED")
 def _(scenario: Scenario) -> httpx.Response:
-    return create(scenario, runtime={"build": scenario.world.version_id})
+    return create(scenario, runtime={"build": scenario.served_game.version_id})
 
 
 @error_case("create_server", "CAPACITY_EXHAUSTED")

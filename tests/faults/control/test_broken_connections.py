@@ -194,7 +194,7 @@ async def test_service_callers_see_no_lost_database_connections(
         async with full_service.open_client("http") as client:
             developer = Developer(full_service, client)
             game_id = await developer.game()
-            back = Developer(full_service, client, await developer.service_token(game_id))
+            back_end = Developer(full_service, client, await developer.service_token(game_id))
             [version] = (await developer.good("list_versions", game_id=game_id))["versions"]
             version_id = version["version_id"]
 
@@ -206,7 +206,7 @@ async def test_service_callers_see_no_lost_database_connections(
                         developer.call("get_version", game_id=game_id, version_id=version_id),
                         developer.call("get_namespace", game_id=game_id, namespace_id="prod"),
                         developer.call("inspect_token"),
-                        back.call("list_builds", game_id=game_id, environment_id="prod"),
+                        back_end.call("list_builds", game_id=game_id, environment_id="prod"),
                         developer.call("get_game", game_id=game_id),
                         developer.call(
                             "create_version", game_id=game_id, display_name="x", config={}

@@ -225,7 +225,7 @@ async def test_database_outage_returns_503_and_players_continue(
         full_service.close()
 
 
-class Crowd:
+class PlayerLoad:
     def __init__(self, full_service: FullService, played: Played) -> None:
         self._service = full_service
         self._played = played
@@ -297,7 +297,7 @@ async def test_repeated_control_plane_kills_fail_no_player_request(
     full_service = FullService(tmp_path / "s", databases.url(kind))
     try:
         await asyncio.to_thread(full_service.start)
-        crowd = Crowd(full_service, await built(full_service))
+        crowd = PlayerLoad(full_service, await built(full_service))
         playing = asyncio.create_task(crowd.live())
         for _ in range(kills):
             await kill_control_plane(full_service)

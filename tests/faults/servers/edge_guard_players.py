@@ -95,7 +95,7 @@ class DatagramPlayer:
             self.heard += 1
 
 
-class Crowd:
+class PlayerThread:
     """Runs all players in one thread, inside of a `with` block."""
 
     def __init__(self, players: Sequence[Player]) -> None:
@@ -104,7 +104,7 @@ class Crowd:
         self._problem: Exception | None = None
         self._thread = threading.Thread(target=self._play)
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> PlayerThread:
         self._thread.start()
         return self
 

@@ -28,7 +28,7 @@ from tests.faults.servers.failing_game import (
 )
 from tests.support.full_service import FullService, eventually, running
 from tests.support.loopback import OWN_ADDRESS
-from tests.support.occupied_ports import Foreigner, many_files
+from tests.support.occupied_ports import OtherProgram, many_files
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -40,14 +40,14 @@ LOBBIES: Final = 2
 
 
 @pytest.fixture(scope="module")
-def other_programs() -> Iterator[list[Foreigner]]:
+def other_programs() -> Iterator[list[OtherProgram]]:
     with many_files(len(KINDS) * len(PUBLIC)), ExitStack() as stack:
-        yield [stack.enter_context(closing(Foreigner(kind, PUBLIC, FREE))) for kind in KINDS]
+        yield [stack.enter_context(closing(OtherProgram(kind, PUBLIC, FREE))) for kind in KINDS]
 
 
 @pytest.fixture(scope="module")
 def service_with_few_ports(
-    other_programs: list[Foreigner], tmp_path_factory: pytest.TempPathFactory
+    other_programs: list[OtherProgram], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FullService]:
     edge = {"bind": OWN_ADDRESS, "address": OWN_ADDRESS}
     folder = tmp_path_factory.mktemp("crowded")
@@ -56,7 +56,7 @@ def service_with_few_ports(
 
 
 async def test_lobbies_get_ports_unused_by_other_programs(
-    service_with_few_ports: FullService, other_programs: list[Foreigner]
+    service_with_few_ports: FullService, other_programs: list[OtherProgram]
 ) -> None:
     names = {"game": {"protocol": "tcp"}, "voice": {"protocol": "udp"}, "chat": {"protocol": "tcp"}}
     modes: dict[str, Any] = {PLAIN: {"docker": {"ports": names}}}
@@ -84,17 +84,17 @@ def answered(address: tuple[str, int]) -> bytes:
 
 
 async def test_port_of_a_new_server_reaches_that_server(
-    service_with_few_ports: FullService, other_programs: list[Foreigner]
+    service_with_few_ports: FullService, other_programs: list[OtherProgram]
 ) -> None:
     async with failing_game(service_with_few_ports) as game:
         token = await game.developer.service_token(game.game_id)
-        back = Servers(game.developer, game.game_id, token)
-        await back.prepare_build()
-        created = await asyncio.gather(*(back.create() for _ in range(LOBBIES)))
+        back_end = Servers(game.developer, game.game_id, token)
+        await back_end.prepare_build()
+        created = await asyncio.gather(*(back_end.create() for _ in range(LOBBIES)))
         for record in created:
             port = record["network"]["ports"]["game"]
             assert port["public_port"] in other_programs[0].free
-            assert (await back.until(record["id"], "running"))["network"] == record["network"]
+            assert (await back_end.until(record["id"], "running"))["network"] == record["network"]
             await eventually(lambda one=record: reached(one))
 
 
@@ -151,7 +151,7 @@ class OldClients:
 
 
 async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
-    service_with_few_ports: FullService, other_programs: list[Foreigner]
+    service_with_few_ports: FullService, other_programs: list[OtherProgram]
 ) -> None:
     edge_lock = service_with_few_ports.data_dir / "edge" / "LOCK"
     async with failing_game(service_with_few_ports, **TALK) as game:

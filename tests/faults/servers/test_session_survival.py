@@ -13,7 +13,12 @@ from typing import Any, Final
 import pytest
 
 from tests import programs
-from tests.faults.servers.edge_guard_players import Crowd, DatagramPlayer, Player, StreamPlayer
+from tests.faults.servers.edge_guard_players import (
+    DatagramPlayer,
+    Player,
+    PlayerThread,
+    StreamPlayer,
+)
 from tests.faults.servers.failing_game import (
     FailingGame,
     address_of,
@@ -106,7 +111,7 @@ async def test_sessions_survive_kills_of_both_planes(full_service: FullService, 
         pids = {one: processes_of(full_service, one) for one in lobby_ids}
         keepers = {one: folder_of(full_service, one).state() for one in lobby_ids}
         edge_pid = (full_service.data_dir / "edge" / "LOCK").read_text()
-        with Crowd(enter(places)) as crowd:
+        with PlayerThread(enter(places)) as crowd:
             await crowd.goes_on()
             assert await connected(game) == PLAYERS
             for turn in range(kills):
