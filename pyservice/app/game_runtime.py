@@ -136,10 +136,10 @@ class GameRuntime:
             node,
             self._capacity,
             {"lobby": self.lobbies, "server": self.servers},
-            noticed=self.logs.grew,
+            on_notice=self.logs.grew,
         )
         await self._supervisor.recover()
-        self._supervisor.capacity.changed = self.lobbies.capacity_changed
+        self._supervisor.capacity.on_change = self.lobbies.capacity_changed
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
 
     async def _choose_containers(self, folder: Path) -> containers.ContainerRuntime | None:
@@ -232,7 +232,9 @@ class GameRuntime:
         """
         runs = {} if self._supervisor is None else self._supervisor.runs
         running = [run for run in map(runs.get, run_ids) if run is not None]
-        return {run.id: LobbyProcess(run.about.tier, self.started_ms(run.id)) for run in running}
+        return {
+            run.id: LobbyProcess(run.parameters.tier, self.started_ms(run.id)) for run in running
+        }
 
     def _follow(self, run_id: str, for_ms: int) -> None:
         if self._supervisor is not None:

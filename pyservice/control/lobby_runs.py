@@ -169,7 +169,9 @@ class LobbyRuns:
         else:
             is_known = runs.abandon(lobby_id, _refusal_end(lobby))
         if not is_known:
-            self._retry_report(lobby_id, lambda: self.over(lobby_id, _refusal_end(lobby), tier))
+            self._retry_report(
+                lobby_id, lambda: self.report_end(lobby_id, _refusal_end(lobby), tier)
+            )
 
     def _retry_report(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
         if lobby_id not in self._reporting:
@@ -215,7 +217,7 @@ class LobbyRuns:
             ports={name: _port(port) for name, port in spec.ports.items()},
         )
 
-    async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
+    async def report_placement(self, run_id: str, backends: Mapping[str, Backend]) -> None:
         report = pb.Placed(
             backends={
                 name: pb.Backend(address=address, port=port)
@@ -224,10 +226,10 @@ class LobbyRuns:
         )
         await self._report(pb.LobbyReport(lobby_id=run_id, placed=report))
 
-    running: Final = None
+    report_running: Final = None
     """No report of a running process is needed, because lobbies report readiness themselves."""
 
-    async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
+    async def report_end(self, run_id: str, end: RunEnd, tier: str) -> None:
         """Reports the end of a run to the data plane, which frees the slots. Then stores the end in
         the database.
         """

@@ -146,11 +146,11 @@ class ServerRuns:
         if row.stop_ms is not None:
             left_ms = max(0, row.stop_ms + row.stop_timeout_ms - now_ms())
             if not runs.end(server_id, left_ms):
-                await self.over(server_id, RunEnd("stopped"))
+                await self.report_end(server_id, RunEnd("stopped"))
         elif row.start_ms is None:
             runs.ensure_running(self._order(pb.Server.FromString(row.record), row.game_id))
         elif not runs.is_known(server_id):
-            await self.over(server_id, RunEnd("lost"))
+            await self.report_end(server_id, RunEnd("lost"))
 
     def _order(self, record: pb.Server, game_id: str) -> RunRequest:
         api = self._api()
@@ -181,7 +181,7 @@ class ServerRuns:
             kill_timeout_ms=record.lifecycle.kill_timeout,
         )
 
-    async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
+    async def report_placement(self, run_id: str, backends: Mapping[str, Backend]) -> None:
         """Sends the addresses of the server's ports to the data plane, so that players can reach
         the server.
         """
@@ -195,10 +195,10 @@ class ServerRuns:
                 raise ReportUndelivered(str(error)) from None
         await self._write(lambda tx: servers.record_placed(tx, run_id))
 
-    async def running(self, run_id: str) -> None:
+    async def report_running(self, run_id: str) -> None:
         await self._write(lambda tx: servers.record_started(tx, run_id, now_ms()))
 
-    async def over(self, run_id: str, end: RunEnd, tier: str = "") -> None:
+    async def report_end(self, run_id: str, end: RunEnd, tier: str = "") -> None:
         """Stores the end of the server, and then ends its port lease.
 
         If the second step fails, a later comparison of leases and records removes the lease.

@@ -21,7 +21,7 @@ from pyservice.runtime.archive_rules import (
     Rules,
     SizeAllowance,
 )
-from pyservice.runtime.decompression import decompressed
+from pyservice.runtime.decompression import decompress
 
 _META_MAX_BYTES: Final = 64 << 10
 _BLOCK: Final = 512
@@ -33,7 +33,7 @@ _OF_ENTRY: Final = frozenset(("path", "linkpath", "size"))
 _OWNERS: Final = frozenset(("uid", "gid"))
 
 
-def _broken(reason: str) -> BadArchive:
+def _bad_archive(reason: str) -> BadArchive:
     return BadArchive("", "invalid", reason)
 
 
@@ -56,7 +56,7 @@ def read_archive(
 
     Raises BadArchive for an invalid entry.
     """
-    source = _Source(decompressed(blocks, compression), allowance)
+    source = _Source(decompress(blocks, compression), allowance)
     folders, has_entries, zero_blocks = ImplicitFolders(), False, 0
     of_all: dict[str, bytes] = {}
     of_next: dict[str, bytes] = {}
@@ -66,7 +66,7 @@ def read_archive(
             continue
         zero_blocks = 0
         if _number(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * 32:
-            raise _broken("is not a tar: a header has the wrong checksum")
+            raise _bad_archive("is not a tar: a header has the wrong checksum")
         kind, size = _kind(block), _number(block[124:136])
         if kind in _META:
             _read_meta(kind, source.meta(size), of_all, of_next)
@@ -95,7 +95,7 @@ def read_archive(
         collections.deque(content, maxlen=0)
         source.skip_padding(size)
     if not has_entries and zero_blocks < 2:
-        raise _broken("is not a tar: it has no entries and no end marker")
+        raise _bad_archive("is not a tar: it has no entries and no end marker")
     source.skip_rest()
     rules.finish()
 
@@ -106,56 +106,58 @@ class _Source:
     def __init__(self, blocks: Iterator[bytes], allowance: SizeAllowance) -> None:
         self._blocks = blocks
         self._allowance = allowance
-        self._rest = memoryview(b"")
+        self._buffer = memoryview(b"")
 
     def header(self) -> bytes:
         """Returns the next block: a tar header or zeros. Empty at the end of the tar."""
         block = self._exactly(_BLOCK)
-        return self._whole(block, _BLOCK) if block else b""
+        return self._require_length(block, _BLOCK) if block else b""
 
     def meta(self, size: int) -> bytes:
         if size > _META_MAX_BYTES:
-            raise _broken(f"has an extended header that is longer than {_META_MAX_BYTES} bytes")
-        padded = size + _padding(size)
-        content = self._whole(self._exactly(padded), padded)
+            raise _bad_archive(
+                f"has an extended header that is longer than {_META_MAX_BYTES} bytes"
+            )
+        padded_size = size + _padding(size)
+        content = self._require_length(self._exactly(padded_size), padded_size)
         if any(content[size:]):
-            raise _broken("has an extended header with data after its end")
+            raise _bad_archive("has an extended header with data after its end")
         return content[:size]
 
     def refuse_announced(self, size: int) -> None:
-        self._allowance.refuse_beyond(size - len(self._rest))
+        self._allowance.refuse_beyond(size - len(self._buffer))
 
     def content(self, size: int) -> Iterator[bytes]:
         while size:
             piece = bytes(self._take(size))
-            size -= len(self._whole(piece, 1))
+            size -= len(self._require_length(piece, 1))
             yield piece
 
     def skip_padding(self, size: int) -> None:
         padding = _padding(size)
-        self._whole(self._exactly(padding), padding)
+        self._require_length(self._exactly(padding), padding)
 
     def skip_rest(self) -> None:
         while self._take(sys.maxsize):
             pass
 
     def _take(self, max_bytes: int) -> memoryview:
-        while not self._rest and (block := next(self._blocks, None)) is not None:
+        while not self._buffer and (block := next(self._blocks, None)) is not None:
             self._allowance.take(len(block))
-            self._rest = memoryview(block)
-        taken, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
-        return taken
+            self._buffer = memoryview(block)
+        piece, self._buffer = self._buffer[:max_bytes], self._buffer[max_bytes:]
+        return piece
 
     def _exactly(self, size: int) -> bytes:
-        found = bytes(self._take(size))
-        while len(found) < size and (more := self._take(size - len(found))):
-            found += more
-        return found
+        content = bytes(self._take(size))
+        while len(content) < size and (more := self._take(size - len(content))):
+            content += more
+        return content
 
     @staticmethod
-    def _whole(content: bytes, size: int) -> bytes:
+    def _require_length(content: bytes, size: int) -> bytes:
         if len(content) < size:
-            raise _broken("is truncated: its last entry is incomplete")
+            raise _bad_archive("is truncated: its last entry is incomplete")
         return content
 
 
@@ -173,12 +175,12 @@ def _read_meta(
     else:
         records = dict(_pax(content))
         if any(name.startswith("GNU.sparse") for name in records):
-            raise _broken("has a sparse file: create the archive without sparse files")
+            raise _bad_archive("has a sparse file: create the archive without sparse files")
         if kind == _PAX:
             names = (_OF_ENTRY | _OWNERS) & records.keys()
             _add(of_next, {name: records[name] for name in names})
         elif not _OF_ENTRY.isdisjoint(records):
-            raise _broken("has a global header that sets the path or size of all entries")
+            raise _bad_archive("has a global header that sets the path or size of all entries")
         else:
             of_all |= {name: records[name] for name in _OWNERS & records.keys()}
 
@@ -186,7 +188,7 @@ def _read_meta(
 def _add(attributes: dict[str, bytes], more: dict[str, bytes]) -> None:
     if not _OF_ENTRY.isdisjoint(attributes.keys() & more.keys()):
         # Readers disagree on the value that counts.
-        raise _broken("has an entry with two paths or two sizes")
+        raise _bad_archive("has an entry with two paths or two sizes")
     attributes |= more
 
 
@@ -198,13 +200,13 @@ def _number(field: bytes) -> int:
     if field[0] & 0x80:
         number = int.from_bytes(field) & ((1 << (8 * len(field) - 1)) - 1)
         if field[0] == 0xFF or number >> 62:
-            raise _broken("has a header with a number out of range")
+            raise _bad_archive("has a header with a number out of range")
         return number
     text = _text(field).strip(b" ")
     if not text:
         return 0
     if text.strip(b"01234567"):
-        raise _broken("is not a tar: a numeric header field is not a number")
+        raise _bad_archive("is not a tar: a numeric header field is not a number")
     return int(text, 8)
 
 
@@ -216,7 +218,7 @@ def _owner(attribute: bytes | None, field: bytes) -> int:
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 18:
-        raise _broken("has an extended header with an invalid number")
+        raise _bad_archive("has an extended header with an invalid number")
     return int(text)
 
 
@@ -229,7 +231,7 @@ def _name(block: bytes) -> bytes:
     name, prefix = _text(block[:100]), _text(block[345:500])
     if prefix and block[257:263] != _USTAR:
         # Old GNU archives store times here, and some readers take them for a part of the name.
-        raise _broken("has headers of an old format: write it as ustar or pax")
+        raise _bad_archive("has headers of an old format: write it as ustar or pax")
     return prefix + b"/" + name if prefix else name
 
 
@@ -241,6 +243,6 @@ def _pax(content: bytes) -> Iterator[tuple[str, bytes]]:
         record = content[at + len(digits) + 1 : at + length]
         name, separator, value = record.partition(b"=")
         if length <= len(digits) or not separator or not record.endswith(b"\n"):
-            raise _broken("has a malformed extended header")
+            raise _bad_archive("has a malformed extended header")
         yield name.decode("utf-8", "replace"), value[:-1]
         at += length

@@ -60,61 +60,63 @@ class FolderRules:
         self._links: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
-        shown = _display_name(name)
+        display_name = _display_name(name)
         if kind in DEVICES:
-            raise BadArchive(shown, "not-allowed", "is a device or a pipe")
+            raise BadArchive(display_name, "not-allowed", "is a device or a pipe")
         if kind not in FILES and kind not in (HARD_LINK, SYMBOLIC_LINK, FOLDER):
             reason = "has an unsupported type: use files, folders and links"
-            raise BadArchive(shown, "not-allowed", reason)
-        path = self._inside(shown, name)
+            raise BadArchive(display_name, "not-allowed", reason)
+        path = self._inside(display_name, name)
         if path in self._links:
-            raise BadArchive(shown, "not-unique", "has the same path as a symbolic link")
+            raise BadArchive(display_name, "not-unique", "has the same path as a symbolic link")
         if not path and kind != FOLDER:
-            raise BadArchive(shown, "invalid", "has an empty path")
-        if kind == HARD_LINK and self._inside(shown, link) in self._links:
-            raise BadArchive(shown, "not-allowed", "is a hard link to a symbolic link")
+            raise BadArchive(display_name, "invalid", "has an empty path")
+        if kind == HARD_LINK and self._inside(display_name, link) in self._links:
+            raise BadArchive(display_name, "not-allowed", "is a hard link to a symbolic link")
         if kind == SYMBOLIC_LINK:
-            _refuse_link(shown, link)
+            _refuse_link(display_name, link)
             if link.startswith(b"/") or not link:
                 reason = "is a symbolic link with an absolute or empty target"
-                raise BadArchive(shown, "not-allowed", reason)
+                raise BadArchive(display_name, "not-allowed", reason)
             self._links[path] = tuple(link.split(b"/"))
 
-    def _inside(self, shown: str, name: bytes) -> tuple[bytes, ...]:
+    def _inside(self, display_name: str, name: bytes) -> tuple[bytes, ...]:
         if name.startswith(b"/"):
-            raise BadArchive(shown, "not-allowed", "has an absolute path")
+            raise BadArchive(display_name, "not-allowed", "has an absolute path")
         words = tuple(path_parts(name))
-        _refuse_path(shown, words)
+        _refuse_path(display_name, words)
         for length in range(1, len(words)):
             if words[:length] in self._links:
-                raise BadArchive(shown, "not-allowed", "has a symbolic link as a parent folder")
+                raise BadArchive(
+                    display_name, "not-allowed", "has a symbolic link as a parent folder"
+                )
         return words
 
     def finish(self) -> None:
         steps = 0
         for path in self._links:
-            place, left = list(path[:-1]), [*reversed(self._links[path])]
+            folder, remaining = list(path[:-1]), [*reversed(self._links[path])]
             jumps = 0
-            while left:
-                word = left.pop()
+            while remaining:
+                word = remaining.pop()
                 steps += 1
                 if steps > STEPS_MAX:
                     raise BadArchive("", "too-many", "has too many nested symbolic links")
                 if word in (b"", b"."):
                     continue
                 if word != b"..":
-                    place.append(word)
-                    target = self._links.get(tuple(place))
+                    folder.append(word)
+                    target = self._links.get(tuple(folder))
                     jumps += target is not None
                     if target is not None and jumps <= _JUMPS_MAX:
-                        place.pop()
-                        left += reversed(target)
-                elif place:
-                    place.pop()
+                        folder.pop()
+                        remaining += reversed(target)
+                elif folder:
+                    folder.pop()
                 else:
-                    shown = b"/".join(path).decode("utf-8", "replace")[:256]
+                    display_name = b"/".join(path).decode("utf-8", "replace")[:256]
                     reason = "is a symbolic link that points outside the archive"
-                    raise BadArchive(shown, "not-allowed", reason)
+                    raise BadArchive(display_name, "not-allowed", reason)
 
 
 class RootRules:
@@ -124,18 +126,18 @@ class RootRules:
     """
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
-        shown = _display_name(name)
+        display_name = _display_name(name)
         kinds = (HARD_LINK, SYMBOLIC_LINK, FOLDER)
         if kind not in FILES and kind not in kinds and kind not in DEVICES:
             reason = "has an unsupported type: use files, folders, links and devices"
-            raise BadArchive(shown, "not-allowed", reason)
-        _refuse_path(shown, path_parts(name))
+            raise BadArchive(display_name, "not-allowed", reason)
+        _refuse_path(display_name, path_parts(name))
         if kind == HARD_LINK:
-            _refuse_path(shown, path_parts(link))
+            _refuse_path(display_name, path_parts(link))
         elif kind == SYMBOLIC_LINK:
-            _refuse_link(shown, link)
+            _refuse_link(display_name, link)
         if kind in (HARD_LINK, SYMBOLIC_LINK) and not link:
-            raise BadArchive(shown, "not-allowed", "is a link without a target")
+            raise BadArchive(display_name, "not-allowed", "is a link without a target")
 
     def finish(self) -> None:
         pass
@@ -145,30 +147,30 @@ def path_parts(path: bytes) -> list[bytes]:
     return [word for word in path.split(b"/") if word not in (b"", b".")]
 
 
-def _refuse_path(shown: str, words: Collection[bytes]) -> None:
+def _refuse_path(display_name: str, words: Collection[bytes]) -> None:
     if b".." in words:
-        raise BadArchive(shown, "not-allowed", "has .. in its path")
+        raise BadArchive(display_name, "not-allowed", "has .. in its path")
     if len(words) > DEPTH_MAX:
         reason = f"has more than {DEPTH_MAX} segments in its path"
-        raise BadArchive(shown, "not-allowed", reason)
+        raise BadArchive(display_name, "not-allowed", reason)
     # Without this check, the error would only occur at the start of a run.
     lengths = [len(word) for word in words]
     if max(lengths, default=0) > NAME_MAX_BYTES:
         reason = f"has a name in its path that is longer than {NAME_MAX_BYTES} bytes"
-        raise BadArchive(shown, "too-long", reason)
+        raise BadArchive(display_name, "too-long", reason)
     if sum(lengths) + len(lengths) - 1 > PATH_MAX_BYTES:
         reason = f"has a path that is longer than {PATH_MAX_BYTES} bytes"
-        raise BadArchive(shown, "too-long", reason)
+        raise BadArchive(display_name, "too-long", reason)
     if any(b"\0" in word for word in words):
-        raise BadArchive(shown, "invalid", "has a NUL in its path")
+        raise BadArchive(display_name, "invalid", "has a NUL in its path")
 
 
-def _refuse_link(shown: str, link: bytes) -> None:
+def _refuse_link(display_name: str, link: bytes) -> None:
     if len(link) > LINK_MAX_BYTES:
         reason = f"has a link target that is longer than {LINK_MAX_BYTES} bytes"
-        raise BadArchive(shown, "too-long", reason)
+        raise BadArchive(display_name, "too-long", reason)
     if b"\0" in link:
-        raise BadArchive(shown, "invalid", "has a NUL in its link target")
+        raise BadArchive(display_name, "invalid", "has a NUL in its link target")
 
 
 def _display_name(name: bytes) -> str:
@@ -230,15 +232,15 @@ class ImplicitFolders:
     """
 
     def __init__(self) -> None:
-        self._known: set[int] = set()
+        self._folders: set[int] = set()
 
     def add_parents(self, kind: int, name: bytes) -> int:
         *above, last = path_parts(name) or [b""]
-        known, at, count = self._known, 0, len(self._known)
+        folders, at, count = self._folders, 0, len(self._folders)
         for word in above:
             at = hash((at, word))
-            known.add(at)
-        added = len(known) - count
+            folders.add(at)
+        new_count = len(folders) - count
         if kind == FOLDER:
-            known.add(hash((at, last)))
-        return added
+            folders.add(hash((at, last)))
+        return new_count

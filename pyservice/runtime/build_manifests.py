@@ -140,9 +140,9 @@ def _of_docker(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
         or not all(isinstance(one, dict) for one in fields)
     ):
         raise BadManifest(f"{MANIFEST_JSON} must be a list of images")
-    named = [(one.get("RepoTags") or [], one) for one in fields]
-    found = _chosen(named, tag, MANIFEST_JSON)
-    config, layers = found.get("Config"), found.get("Layers")
+    candidates = [(one.get("RepoTags") or [], one) for one in fields]
+    image = _choose_image(candidates, tag, MANIFEST_JSON)
+    config, layers = image.get("Config"), image.get("Layers")
     if not _is_text(config) or not _are_texts(layers):
         raise BadManifest(f"{MANIFEST_JSON}: an image must have Config and Layers")
     return _path(config), [_path(layer) for layer in layers]
@@ -156,10 +156,10 @@ def _of_layout(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
             break
         if not isinstance(manifests, list) or not all(isinstance(one, dict) for one in manifests):
             raise BadManifest(f"{path}: manifests must be a list of objects")
-        named = [
+        candidates = [
             (_names_of(one), one) for one in manifests if _is_for_this_machine(one.get("platform"))
         ]
-        path = _blob(_chosen(named, tag, path), path)
+        path = _blob(_choose_image(candidates, tag, path), path)
         fields = _object(path, _content(read, path))
         tag = None
     config, layers = fields.get("config"), fields.get("layers")
@@ -189,17 +189,19 @@ def _architecture() -> str:
     return _ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
-def _chosen(named: Sequence[tuple[Any, Any]], tag: str | None, path: str) -> Any:
-    known = sorted({str(name) for names, _ in named if isinstance(names, list) for name in names})
-    fitting = [one for names, one in named if tag is None or _has(names, tag)]
-    if not fitting and len(named) == 1 and not known:
-        fitting = [named[0][1]]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not named:
+def _choose_image(candidates: Sequence[tuple[Any, Any]], tag: str | None, path: str) -> Any:
+    known_names = sorted(
+        {str(name) for names, _ in candidates if isinstance(names, list) for name in names}
+    )
+    matches = [one for names, one in candidates if tag is None or _has(names, tag)]
+    if not matches and len(candidates) == 1 and not known_names:
+        matches = [candidates[0][1]]
+    if len(matches) == 1:
+        return matches[0]
+    if not candidates:
         raise BadManifest(f"{path} has no image for linux/{_architecture()}")
-    names = ", ".join(known[:8]) or "no names"
-    if fitting:
+    names = ", ".join(known_names[:8]) or "no names"
+    if matches:
         raise BadManifest(f"{path} has several images ({names}): set image_tag to select one")
     raise BadManifest(f"{path} has no image {tag!r}, it has {names}")
 

@@ -52,7 +52,7 @@ from pyservice.runtime.build_manifests import (
     read_server_json,
 )
 from pyservice.runtime.build_manifests import MAX_BYTES as MANIFEST_MAX_BYTES
-from pyservice.runtime.decompression import decompressed_layer
+from pyservice.runtime.decompression import decompress_layer
 from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.root_filesystem import (
     PROGRAM_JSON,
@@ -107,9 +107,9 @@ class _Build:
         rules = RootRules() if self._kind == BUNDLE else FolderRules()
         allowance = SizeAllowance(self._length)
         for entry in read_archive(self._blocks(), self._compression, allowance, rules):
-            copied = manifests.copied(entry)
-            target.add(copied)
-            _skip(copied.content)
+            copy = manifests.copy_manifest(entry)
+            target.add(copy)
+            _skip(copy.content)
         return manifests.parse(image_tag)
 
     def digest(self) -> str:
@@ -140,7 +140,7 @@ class _Manifests:
         self._files: dict[str, bytearray] = {}
         self._names: set[str] = set()
 
-    def copied(self, entry: ArchiveEntry) -> ArchiveEntry:
+    def copy_manifest(self, entry: ArchiveEntry) -> ArchiveEntry:
         """Returns the entry. If it can be a manifest, its content is copied here while the caller
         reads it.
         """
@@ -190,7 +190,7 @@ class DiskReserve:
         self._is_short = functools.partial(is_disk_short, folder, reserve_bytes)
         self._unchecked_bytes = self._unchecked_writes = 0
 
-    def written(self, more_bytes: int) -> None:
+    def record_write(self, more_bytes: int) -> None:
         self._unchecked_bytes += more_bytes
         self._unchecked_writes += 1
         if self._unchecked_bytes >= _CHECK_EVERY_BYTES or self._unchecked_writes >= _CHECK_EVERY:
@@ -214,7 +214,7 @@ class _Folder:
             self._create_folder(path)
             return
         self._create_folder(os.path.dirname(path))
-        self._reserve.written(DISK_BLOCK_BYTES)
+        self._reserve.record_write(DISK_BLOCK_BYTES)
         if os.path.lexists(path):
             if os.path.isdir(path):
                 raise BadArchive(entry.name, "not-unique", "is both a folder and a file")
@@ -246,7 +246,7 @@ class _Folder:
         if path in self._folders:
             return
         self._create_folder(os.path.dirname(path))
-        self._reserve.written(DISK_BLOCK_BYTES)
+        self._reserve.record_write(DISK_BLOCK_BYTES)
         try:
             os.mkdir(path, 0o755)
         except FileExistsError:
@@ -262,7 +262,7 @@ class _Folder:
             os.fchmod(file.fileno(), mode)
             for piece in entry.content:
                 file.write(piece)
-                self._reserve.written(len(piece))
+                self._reserve.record_write(len(piece))
 
 
 class _BundleRoot:
@@ -280,11 +280,11 @@ class _BundleRoot:
 
 
 def _inside_rootfs(name: str) -> str | None:
-    first, _, rest = normal_path(name).partition("/")
-    return rest if first == _ROOTFS else None
+    first, _, path = normal_path(name).partition("/")
+    return path if first == _ROOTFS else None
 
 
-class _Nothing:
+class _NullTarget:
     def add(self, entry: ArchiveEntry) -> None:
         pass
 
@@ -304,17 +304,17 @@ class _LayerCheck:
         self._problems.pop(normal_path(entry.name), None)
         if entry.kind not in FILES:
             return
-        pieces = decompressed_layer(entry.content)
+        pieces = decompress_layer(entry.content)
         layer = read_archive(pieces, "none", self._allowance, RootRules())
-        for reading in (layer, self._counted(pieces), self._counted(entry.content)):
+        for pass_ in (layer, self._count_bytes(pieces), self._count_bytes(entry.content)):
             try:
-                _skip(reading)
+                _skip(pass_)
             except BadArchive as error:
                 if not _is_no_tar(error):
                     raise
                 self._problems.setdefault(normal_path(entry.name), error)
 
-    def _counted(self, pieces: Iterator[bytes]) -> Iterator[None]:
+    def _count_bytes(self, pieces: Iterator[bytes]) -> Iterator[None]:
         for piece in pieces:
             self._allowance.take(len(piece))
             yield
@@ -340,7 +340,7 @@ def _unpack_layers(parts: Path, layers: Sequence[str], length: int, root: RootFi
         root.next_layer()
         with (parts / layer).open("rb") as file:
             blocks = iter(functools.partial(file.read, _INPUT_BYTES), b"")
-            pieces = decompressed_layer(blocks)
+            pieces = decompress_layer(blocks)
             try:
                 for entry in read_archive(pieces, "none", allowance, RootRules()):
                     root.add(entry)
@@ -358,7 +358,7 @@ def check(
             layers = _LayerCheck(length)
             layers.refuse_bad(build.read(layers, image_tag).layers)
         else:
-            build.read(_Nothing(), image_tag)
+            build.read(_NullTarget(), image_tag)
     except (BadArchive, BadManifest) as error:
         return build.digest(), _problem(error)
     return build.digest(), None
@@ -383,7 +383,7 @@ def unpack(
     if kind == ARCHIVE:
         build.read(_Folder(folder / "root", reserve), image_tag)
         return build.digest()
-    root = RootFilesystem(folder / "root", container_root_uid(), reserve.written)
+    root = RootFilesystem(folder / "root", container_root_uid(), reserve.record_write)
     if kind == BUNDLE:
         program = build.read(_BundleRoot(root), image_tag).program
     else:
@@ -420,8 +420,8 @@ def main() -> int:
             print(error.strerror, file=sys.stderr)
             return NO_SPACE_STATUS if is_disk_full(error) else FAULT_STATUS
         problem = BadArchive("", "invalid", error.strerror or "cannot be unpacked on this machine")
-    found = problem and (problem.entry, problem.word, problem.reason)
-    print(json.dumps({"sha256": digest, "problem": found}))
+    problem_fields = problem and (problem.entry, problem.word, problem.reason)
+    print(json.dumps({"sha256": digest, "problem": problem_fields}))
     return 0
 
 

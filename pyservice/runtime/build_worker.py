@@ -97,8 +97,8 @@ async def _run(
         raise OSError(reason)
     if process.returncode != 0:
         raise WorkerFailed(f"the build worker ended with {process.returncode}: {reason}")
-    found = json.loads(output)
-    return BuildReport(found["sha256"], found["problem"] and BadArchive(*found["problem"]))
+    report = json.loads(output)
+    return BuildReport(report["sha256"], report["problem"] and BadArchive(*report["problem"]))
 
 
 def _last_line(text: bytes) -> str:

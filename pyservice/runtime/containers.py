@@ -94,7 +94,7 @@ exec "$runtime" --root "$place/state" --log "$log" --log-format json $manager ru
 class ContainerRuntime:
     runtime: Path
     scratch: Scratch
-    place: str
+    mount_point: str
     """Host folder that each container covers with its own mounts."""
 
     @property
@@ -103,7 +103,7 @@ class ContainerRuntime:
 
     def command(self, lower: Path, folder: Path, scratch: Path) -> list[str]:
         words = ["/bin/sh", "-c", _SCRIPT, "container"]
-        words += [self.place, str(self.runtime), self._manager, str(lower), str(scratch)]
+        words += [self.mount_point, str(self.runtime), self._manager, str(lower), str(scratch)]
         return [*words, self.scratch, str(folder / BUNDLE), str(folder / _LOG)]
 
     def write_bundle(
@@ -116,15 +116,16 @@ class ContainerRuntime:
     ) -> None:
         bundle = folder / BUNDLE
         bundle.mkdir(mode=0o700)
-        messages = _oci_config(self.place, inside, command, variables, shared)
+        messages = _oci_config(self.mount_point, inside, command, variables, shared)
         write_file(bundle / "config.json", json.dumps(messages).encode())
 
 
 def mount_point_outside(*paths: Path) -> str | None:
     free = (
-        place
-        for place in _MOUNT_POINTS
-        if os.path.isdir(place) and not any(path.is_relative_to(place) for path in paths)
+        mount_point
+        for mount_point in _MOUNT_POINTS
+        if os.path.isdir(mount_point)
+        and not any(path.is_relative_to(mount_point) for path in paths)
     )
     return next(free, None)
 
@@ -151,7 +152,7 @@ def _message(line: str) -> str | None:
 
 
 def _oci_config(
-    place: str,
+    mount_point: str,
     inside: ContainerProgram,
     command: Sequence[str],
     variables: Mapping[str, str],
@@ -174,7 +175,7 @@ def _oci_config(
     return {
         "ociVersion": "1.0.2",
         "hostname": "server",
-        "root": {"path": f"{place}/root", "readonly": inside.is_readonly},
+        "root": {"path": f"{mount_point}/root", "readonly": inside.is_readonly},
         "process": {
             "user": user,
             "args": list(command),
@@ -184,7 +185,7 @@ def _oci_config(
             "rlimits": process_limits(os.uname().release),
             "capabilities": no_rights,
         },
-        "mounts": _mounts(place, shared),
+        "mounts": _mounts(mount_point, shared),
         "linux": {**linux, "namespaces": [{"type": one} for one in namespaces]},
     }
 
@@ -202,11 +203,11 @@ def process_limits(release: str) -> list[dict[str, Any]]:
     return [{"type": "RLIMIT_NPROC", "hard": most, "soft": most}]
 
 
-def _mounts(place: str, shared: Sequence[str]) -> list[dict[str, Any]]:
+def _mounts(mount_point: str, shared: Sequence[str]) -> list[dict[str, Any]]:
     usual = ["nosuid", "nodev"]
     in_memory = [*usual, "mode=1777", f"size={TMP_BYTES}"]
     mounts = [
-        _mount("/proc", "bind", f"{place}/proc", "rbind", "noexec", *usual),
+        _mount("/proc", "bind", f"{mount_point}/proc", "rbind", "noexec", *usual),
         _mount("/dev", "tmpfs", "tmpfs", "nosuid", "noexec", "mode=755", "size=64k"),
         _mount("/dev/shm", "tmpfs", "shm", "noexec", *in_memory),
         _mount("/tmp", "tmpfs", "tmpfs", *in_memory),

@@ -140,10 +140,12 @@ def _usable(hierarchy: Path, name: str, limit: str) -> Path | None:
     own = _own_group(hierarchy.name)
     if own is None or not hierarchy.is_dir():
         return None
-    return _tried(hierarchy / name, limit) or _tried(hierarchy / own.lstrip("/") / name, limit)
+    return _try_parent(hierarchy / name, limit) or _try_parent(
+        hierarchy / own.lstrip("/") / name, limit
+    )
 
 
-def _tried(parent: Path, limit: str) -> Path | None:
+def _try_parent(parent: Path, limit: str) -> Path | None:
     try:
         (parent / _TRIAL).mkdir(parents=True, exist_ok=True)
         is_usable = (parent / _TRIAL / limit).exists()
@@ -161,7 +163,7 @@ def _unified_parent(root: Path, name: str) -> Path | None:
         _make_parent(parent, is_unified=True)
     except OSError:
         return None
-    return _tried(parent, "memory.max")
+    return _try_parent(parent, "memory.max")
 
 
 def _make_parent(parent: Path, *, is_unified: bool) -> None:

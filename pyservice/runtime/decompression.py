@@ -21,7 +21,7 @@ _ZSTD_INPUT_BYTES: Final = 512
 _ZSTD_WINDOW_MAX_BYTES: Final = 128 << 20
 
 
-def decompressed(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
+def decompress(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
     """Yields the content of one or more compressed frames. Raises BadArchive."""
     if compression == "none":
         yield from blocks
@@ -42,12 +42,12 @@ def decompressed(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
             except error:
                 reason = f"cannot be decompressed as {compression}"
                 raise BadArchive("", "invalid", reason) from None
-            block = frame.rest
+            block = frame.trailing
     if not is_begun or not frame.is_ended:
         raise BadArchive("", "invalid", f"is truncated: its {compression} stream has no end")
 
 
-def decompressed_layer(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def decompress_layer(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the decompressed content of an image layer. Raises BadArchive.
 
     The first bytes of the layer show its compression.
@@ -55,17 +55,17 @@ def decompressed_layer(blocks: Iterable[bytes]) -> Iterator[bytes]:
     source, begin = iter(blocks), b""
     while len(begin) < _MAGIC_BYTES and (block := next(source, None)) is not None:
         begin += block
-    found = (name for magic, name in _LAYERS.items() if begin.startswith(magic))
+    names = (name for magic, name in _LAYERS.items() if begin.startswith(magic))
 
-    def whole() -> Iterator[bytes]:
+    def all_blocks() -> Iterator[bytes]:
         yield begin
         yield from source
 
-    yield from decompressed(whole(), next(found, "none"))
+    yield from decompress(all_blocks(), next(names, "none"))
 
 
 class _Frame(Protocol):
-    rest: bytes
+    trailing: bytes
 
     @property
     def is_ended(self) -> bool: ...
@@ -75,7 +75,7 @@ class _Frame(Protocol):
 class _GzipFrame:
     def __init__(self) -> None:
         self._reader = zlib.decompressobj(wbits=31)
-        self.rest = b""
+        self.trailing = b""
 
     @property
     def is_ended(self) -> bool:
@@ -88,48 +88,48 @@ class _GzipFrame:
             if self._reader.eof:
                 break  # another call would return the trailing data twice
             piece = self._reader.decompress(self._reader.unconsumed_tail, _OUTPUT_BYTES)
-        self.rest = self._reader.unused_data
+        self.trailing = self._reader.unused_data
 
 
 class _ZstdFrame:
     def __init__(self) -> None:
         reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX_BYTES)
         self._reader = reader.decompressobj()
-        self.rest = b""
+        self.trailing = b""
 
     @property
     def is_ended(self) -> bool:
         return bool(self._reader.eof)
 
     def pieces(self, content: bytes) -> Iterator[bytes]:
-        self.rest = b""
+        self.trailing = b""
         for start in range(0, len(content), _ZSTD_INPUT_BYTES):
             end = start + _ZSTD_INPUT_BYTES
             piece = self._reader.decompress(content[start:end])
             if piece:
                 yield piece
             if self._reader.eof:
-                self.rest = self._reader.unused_data + content[end:]
+                self.trailing = self._reader.unused_data + content[end:]
                 return
 
 
 class _Lz4Frame:
     def __init__(self) -> None:
         self._reader = lz4.frame.LZ4FrameDecompressor()
-        self.rest = b""
+        self.trailing = b""
 
     @property
     def is_ended(self) -> bool:
         return bool(self._reader.eof)
 
     def pieces(self, content: bytes) -> Iterator[bytes]:
-        self.rest = b""
+        self.trailing = b""
         piece = self._reader.decompress(content, max_length=_OUTPUT_BYTES)
         while True:
             if piece:
                 yield piece
             if self._reader.eof:
-                self.rest = self._reader.unused_data or b""
+                self.trailing = self._reader.unused_data or b""
                 return
             if self._reader.needs_input:
                 return

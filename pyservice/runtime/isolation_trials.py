@@ -57,13 +57,13 @@ async def choose_isolation(
         candidates = ("user", *candidates)
     for isolation in candidates if setting == "auto" else (setting,):
         trial = RunFolder(folder / f".trial-{isolation}")
-        opened = _open_run_folders(folder) if needs_open_folders(isolation) else {}
+        modes = _open_run_folders(folder) if needs_open_folders(isolation) else {}
         problem = await asyncio.to_thread(
             _isolation_problem, trial, isolation, keeper, shared_paths
         )
         if problem is None or (problem == _SIGNALS and setting == isolation):
             return isolation
-        for path, mode in opened.items():
+        for path, mode in modes.items():
             path.chmod(mode)
         _log.warning("isolation does not work", isolation=isolation, problem=problem)
     return None
@@ -108,27 +108,27 @@ async def choose_container_runtime(
     setting: Path | None, keeper: Path, folder: Path
 ) -> tuple[ContainerRuntime | None, str]:
     """Returns the first OCI runtime that works, or None with the reason. Raises OSError."""
-    there = [setting] if setting is not None else _runtimes()
+    candidates = [setting] if setting is not None else _runtimes()
     problem = "neither crun nor runc is installed"
-    for runtime in there:
-        place = mount_point_outside(folder, runtime)
-        if place is None:
+    for runtime in candidates:
+        mount_point = mount_point_outside(folder, runtime)
+        if mount_point is None:
             problem = "no folder can be a mount point: each contains the OCI runtime or the data"
             return None, problem
         for scratch in SCRATCHES:
-            containers = ContainerRuntime(runtime, scratch, place)
+            containers = ContainerRuntime(runtime, scratch, mount_point)
             trial = RunFolder(folder / f".trial-{runtime.name}-{scratch}")
-            found = await asyncio.to_thread(_container_problem, trial, containers, keeper)
-            if found is None:
+            trial_problem = await asyncio.to_thread(_container_problem, trial, containers, keeper)
+            if trial_problem is None:
                 return containers, ""
-            problem = f"{runtime}: {found}"
+            problem = f"{runtime}: {trial_problem}"
             _log.warning("OCI runtime does not work", scratch=scratch, problem=problem)
     return None, problem
 
 
 def _runtimes() -> list[Path]:
-    found = (shutil.which(name, path=PATH) for name in RUNTIMES)
-    return [Path(path) for path in found if path is not None]
+    paths = (shutil.which(name, path=PATH) for name in RUNTIMES)
+    return [Path(path) for path in paths if path is not None]
 
 
 def _container_problem(trial: RunFolder, containers: ContainerRuntime, keeper: Path) -> str | None:

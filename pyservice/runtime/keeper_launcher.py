@@ -33,7 +33,7 @@ class LauncherEnded(KeeperFailed):
     """The launcher ended before it responded to a request. The run may have started."""
 
 
-class _Answer(NamedTuple):
+class _LauncherReply(NamedTuple):
     status: int
     sentence: str
 
@@ -44,18 +44,18 @@ class KeeperLauncher:
         self._runs = runs
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: asyncio.WriteTransport | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._opening = asyncio.Lock()
-        self._asked: dict[bytes, asyncio.Future[_Answer]] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._open_lock = asyncio.Lock()
+        self._pending: dict[bytes, asyncio.Future[_LauncherReply]] = {}
 
     async def open(self) -> None:
-        if self._requests is not None and not self._opening.locked():
+        if self._requests is not None and not self._open_lock.locked():
             return
         # A cancelled caller must not leave a process without an owner.
         await await_despite_cancel(self._open())
 
     async def _open(self) -> None:
-        async with self._opening:
+        async with self._open_lock:
             if self._requests is not None:
                 return
             loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ class KeeperLauncher:
                 lambda: asyncio.StreamReaderProtocol(answers), process.stdout
             )
             answer = self._answer(self._runs)
-            self._reading = asyncio.create_task(self._read(answers, transport))
+            self._reader = asyncio.create_task(self._read(answers, transport))
             try:
                 async with asyncio.timeout(_OPEN_TIMEOUT_S):
                     await answer
@@ -110,13 +110,13 @@ class KeeperLauncher:
         If the launcher does not respond, kills it. Calls of `start` for other runs then
         repeat their requests to a new launcher.
         """
-        asked = os.fsencode(folder)
-        answer = self._asked.get(asked)
+        key = os.fsencode(folder)
+        answer = self._pending.get(key)
         if answer is None:
             return
         await asyncio.wait([answer], timeout=ANSWER_TIMEOUT_S)
-        async with self._opening:
-            if self._asked.get(asked) is answer:
+        async with self._open_lock:
+            if self._pending.get(key) is answer:
                 assert self._process is not None
                 _log.warning(
                     "keeper launcher does not respond and is killed", pid=self._process.pid
@@ -124,38 +124,38 @@ class KeeperLauncher:
                 await self._end()
 
     async def close(self) -> None:
-        async with self._opening:
+        async with self._open_lock:
             if self._requests is not None:
                 await self._end()
 
     async def _end(self) -> None:
         assert self._process is not None
-        assert self._reading is not None
+        assert self._reader is not None
         self._process.kill()
-        await cancel_and_wait(self._reading)
+        await cancel_and_wait(self._reader)
 
-    def _answer(self, folder: Path) -> asyncio.Future[_Answer]:
-        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        self._asked[os.fsencode(folder)] = future
+    def _answer(self, folder: Path) -> asyncio.Future[_LauncherReply]:
+        future: asyncio.Future[_LauncherReply] = asyncio.get_running_loop().create_future()
+        self._pending[os.fsencode(folder)] = future
         return future
 
-    def _received(self, status: bytes, folder: bytes, sentence: bytes) -> None:
-        asked = self._asked.pop(folder, None)
-        if asked is not None and not asked.done():
-            asked.set_result(_Answer(int(status), sentence.decode(errors="replace")))
+    def _on_reply(self, status: bytes, folder: bytes, sentence: bytes) -> None:
+        future = self._pending.pop(folder, None)
+        if future is not None and not future.done():
+            future.set_result(_LauncherReply(int(status), sentence.decode(errors="replace")))
 
     async def _read(self, answers: asyncio.StreamReader, transport: asyncio.BaseTransport) -> None:
         process, requests = self._process, self._requests
         assert process is not None
         assert requests is not None
         words: list[bytes] = []
-        rest = b""
+        partial = b""
         try:
             while block := await answers.read(_READ_BYTES):
-                *more, rest = (rest + block).split(b"\0")
+                *more, partial = (partial + block).split(b"\0")
                 words += more
                 while len(words) >= 3:
-                    self._received(*words[:3])
+                    self._on_reply(*words[:3])
                     del words[:3]
             _log.warning("keeper launcher ended", pid=process.pid)
         finally:
@@ -163,10 +163,10 @@ class KeeperLauncher:
             transport.close()
             if not requests.is_closing():
                 requests.abort()
-            for future in self._asked.values():
+            for future in self._pending.values():
                 if not future.done():
                     future.set_exception(LauncherEnded("the keeper launcher ended"))
                     future.exception()
-            self._asked.clear()
+            self._pending.clear()
             process.kill()
             process.wait()

@@ -32,8 +32,8 @@ class NodeCapacity:
         self._free = capacity
         self._unclaimed = capacity
         self._waiting: list[asyncio.Future[None]] = []
-        self._reserved: dict[str, Resources] = {}
-        self.changed: Callable[[], None] = lambda: None
+        self._reservations: dict[str, Resources] = {}
+        self.on_change: Callable[[], None] = lambda: None
 
     @property
     def free(self) -> Resources:
@@ -50,18 +50,18 @@ class NodeCapacity:
         """
         if not resources.fits(self._unclaimed):
             return False
-        self._reserved[run_id] = resources
+        self._reservations[run_id] = resources
         self._set_unclaimed(self._unclaimed - resources)
         return True
 
     def give_back(self, run_id: str) -> None:
-        reserved = self._reserved.pop(run_id, None)
-        if reserved is not None:
-            self._set_unclaimed(self._unclaimed.plus(reserved))
+        reservation = self._reservations.pop(run_id, None)
+        if reservation is not None:
+            self._set_unclaimed(self._unclaimed.plus(reservation))
 
     def claim(self, run_id: str, resources: Resources) -> None:
-        reserved = self._reserved.pop(run_id, Resources(0, 0))
-        self._set_unclaimed(self._unclaimed.plus(reserved) - resources)
+        reservation = self._reservations.pop(run_id, Resources(0, 0))
+        self._set_unclaimed(self._unclaimed.plus(reservation) - resources)
 
     def hold(self, resources: Resources) -> None:
         """Takes the resources of a run from before a restart, even if they exceed the node's free
@@ -85,19 +85,19 @@ class NodeCapacity:
             self._waiting.append(waiter)
             await waiter
 
-    def end(self, claimed: Resources, *, was_held: bool) -> None:
+    def end(self, resources: Resources, *, was_held: bool) -> None:
         if was_held:
-            self._free = self._free.plus(claimed)
+            self._free = self._free.plus(resources)
             waiting, self._waiting = self._waiting, []
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
-        self._set_unclaimed(self._unclaimed.plus(claimed))
+        self._set_unclaimed(self._unclaimed.plus(resources))
 
     def _set_unclaimed(self, unclaimed: Resources) -> None:
         if unclaimed != self._unclaimed:
             self._unclaimed = unclaimed
-            self.changed()
+            self.on_change()
 
 
 _GUESSES: Final = 32
@@ -115,22 +115,22 @@ def draw_free_port(numbers: range, is_taken: Callable[[int], bool], *, is_datagr
         number = random.choice(numbers)
         if not is_taken(number) and _can_bind(number, is_datagram=is_datagram):
             return number
-    left = [number for number in numbers if not is_taken(number)]
-    random.shuffle(left)
-    for number in left:
+    candidates = [number for number in numbers if not is_taken(number)]
+    random.shuffle(candidates)
+    for number in candidates:
         if _can_bind(number, is_datagram=is_datagram):
             return number
     raise NoFreePort
 
 
 def _can_bind(number: int, *, is_datagram: bool) -> bool:
-    tried, everywhere = _open_socket(socket.SOCK_DGRAM if is_datagram else socket.SOCK_STREAM)
-    with tried:
+    probe, everywhere = _open_socket(socket.SOCK_DGRAM if is_datagram else socket.SOCK_STREAM)
+    with probe:
         if not is_datagram:
             # Game servers bind with this option too. It ignores connections in TIME_WAIT.
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind((everywhere, number))
+            probe.bind((everywhere, number))
         except OSError:
             return False
     return True
@@ -138,11 +138,11 @@ def _can_bind(number: int, *, is_datagram: bool) -> bool:
 
 def _open_socket(kind: socket.SocketKind) -> tuple[socket.socket, str]:
     try:
-        tried = socket.socket(socket.AF_INET6, kind)
+        probe = socket.socket(socket.AF_INET6, kind)
     except OSError:
         return socket.socket(socket.AF_INET, kind), "0.0.0.0"
-    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    return tried, "::"
+    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return probe, "::"
 
 
 PORT_QUARANTINE_S: Final = 60.0
@@ -182,7 +182,7 @@ class PlacementAllocator:
         ports: dict[str, ProcessPort] = {}
         for name, request in sorted(order.ports.items()):
             ports[name] = self._port(request, {port.number for port in ports.values()})
-        placed = RunPlacement(
+        placement = RunPlacement(
             order.owner,
             order.build_id,
             order.resources,
@@ -191,39 +191,39 @@ class PlacementAllocator:
             self._free_uid() if self._has_users else 0,
             order.kill_timeout_ms,
         )
-        self.adopt(placed)
-        return placed
+        self.adopt(placement)
+        return placement
 
-    def adopt(self, placed: RunPlacement) -> None:
-        self._numbers.update(port.number for port in placed.ports.values() if port.number)
-        self._uids.add(placed.uid)
+    def adopt(self, placement: RunPlacement) -> None:
+        self._numbers.update(port.number for port in placement.ports.values() if port.number)
+        self._uids.add(placement.uid)
 
-    def release(self, placed: RunPlacement) -> None:
-        self._quarantine(placed, PORT_QUARANTINE_S)
-        for port in placed.ports.values():
+    def release(self, placement: RunPlacement) -> None:
+        self._quarantine(placement, PORT_QUARANTINE_S)
+        for port in placement.ports.values():
             # Two runs can have the same fixed port while the first one ends.
             if self._numbers[port.number] <= 1:
                 del self._numbers[port.number]
             else:
                 self._numbers[port.number] -= 1
-        self._uids.discard(placed.uid)
+        self._uids.discard(placement.uid)
 
-    def quarantine_ports_of(self, found: StoredRun) -> None:
+    def quarantine_ports_of(self, stored_run: StoredRun) -> None:
         """Restores the rest of the port quarantine of a run that ended before a restart. Raises
         OSError.
         """
         # A clock that was set back must not extend the quarantine.
-        left_s = min(found.reported_s + PORT_QUARANTINE_S - time.time(), PORT_QUARANTINE_S)
-        if left_s > 0 and (placed := found.placed()) is not None:
-            self._quarantine(placed, left_s)
+        left_s = min(stored_run.reported_s + PORT_QUARANTINE_S - time.time(), PORT_QUARANTINE_S)
+        if left_s > 0 and (placement := stored_run.placement()) is not None:
+            self._quarantine(placement, left_s)
 
-    def _quarantine(self, placed: RunPlacement, for_s: float) -> None:
+    def _quarantine(self, placement: RunPlacement, for_s: float) -> None:
         until_s = self._monotonic_s() + for_s
-        for port in placed.ports.values():
+        for port in placement.ports.values():
             if port.number and not port.is_direct:
                 self._quarantined_until_s[port.number] = until_s
-                self._quarantined_of[placed.build_id] += 1
-                heapq.heappush(self._quarantined, (until_s, port.number, placed.build_id))
+                self._quarantined_of[placement.build_id] += 1
+                heapq.heappush(self._quarantined, (until_s, port.number, placement.build_id))
 
     def _end_quarantines(self) -> None:
         now_s = self._monotonic_s()
@@ -242,12 +242,14 @@ class PlacementAllocator:
         A build must leave as many ports free as it has in quarantine. If its runs end in a loop,
         half of the ports thus remain for other builds.
         """
-        drawn = [port for port in order.ports.values() if port.span is None and not port.fixed]
+        random_ports = [
+            port for port in order.ports.values() if port.span is None and not port.fixed
+        ]
         quarantined = self._quarantined_of[order.build_id]
         free = len(self._all_numbers) - len(self._numbers) - len(self._quarantined)
-        return quarantined >= _QUARANTINED_MIN and free < quarantined + len(drawn)
+        return quarantined >= _QUARANTINED_MIN and free < quarantined + len(random_ports)
 
-    def _port(self, request: PortRequest, others: Collection[int]) -> ProcessPort:
+    def _port(self, request: PortRequest, taken_numbers: Collection[int]) -> ProcessPort:
         if request.span is not None:
             return ProcessPort(0, *request.span, is_direct=True)
         if request.fixed:
@@ -255,7 +257,9 @@ class PlacementAllocator:
         number = draw_free_port(
             self._all_numbers,
             lambda number: (
-                number in self._numbers or number in others or number in self._quarantined_until_s
+                number in self._numbers
+                or number in taken_numbers
+                or number in self._quarantined_until_s
             ),
             is_datagram=request.is_datagram,
         )

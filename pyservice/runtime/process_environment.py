@@ -86,18 +86,18 @@ def expand_references(words: Iterable[str], variables: Mapping[str, str]) -> lis
         count = _bytes(name) + 1 + _bytes(value)
         if count > WORD_BYTES_MAX:
             raise _too_long(
-                f"The variable {_shown(name)}", "put its value into a file of the build"
+                f"The variable {_shorten(name)}", "put its value into a file of the build"
             )
         together = _plus(together, count)
-    done = []
-    for place, word in enumerate(words):
-        filled = _filled(word, variables, place)
-        together = _plus(together, _bytes(filled))
-        done.append(filled)
-    return done
+    arguments = []
+    for index, word in enumerate(words):
+        expanded = _expand(word, variables, index)
+        together = _plus(together, _bytes(expanded))
+        arguments.append(expanded)
+    return arguments
 
 
-def _filled(word: str, variables: Mapping[str, str], place: int) -> str:
+def _expand(word: str, variables: Mapping[str, str], index: int) -> str:
     parts: list[str] = []
     count = at = 0
 
@@ -105,18 +105,18 @@ def _filled(word: str, variables: Mapping[str, str], place: int) -> str:
         nonlocal count
         count += _bytes(part)
         if count > WORD_BYTES_MAX:
-            what = f"Argument {place}" if place else "The program's name"
+            what = f"Argument {index}" if index else "The program's name"
             raise _too_long(
                 f"{what}, with its variables expanded,",
                 "let the program read the variables itself, or put the text into a file of the build",
             )
         parts.append(part)
 
-    for found in _REFERENCE.finditer(word):
-        escape, name = found.groups()
-        add(word[at : found.start()])
-        add(f"$({name})" if escape else variables.get(name, found[0]))
-        at = found.end()
+    for match in _REFERENCE.finditer(word):
+        escape, name = match.groups()
+        add(word[at : match.start()])
+        add(f"$({name})" if escape else variables.get(name, match[0]))
+        at = match.end()
     add(word[at:])
     return "".join(parts)
 
@@ -141,5 +141,5 @@ def _bytes(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
 
 
-def _shown(name: str) -> str:
+def _shorten(name: str) -> str:
     return name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}…"

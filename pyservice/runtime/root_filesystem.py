@@ -40,10 +40,10 @@ _FOLDER_MODE: Final = 0o755
 
 
 class RootFilesystem:
-    def __init__(self, root: Path, owner: int | None, written: Callable[[int], None]) -> None:
+    def __init__(self, root: Path, owner: int | None, on_write: Callable[[int], None]) -> None:
         self._root = str(root)
         self._owner = owner
-        self._written = written
+        self._on_write = on_write
         self._of_layer = {self._root}
         self._steps = 0
         self._folders_made = 0
@@ -59,35 +59,35 @@ class RootFilesystem:
         words = _words(entry.name)
         if not words:
             if entry.kind == FOLDER:
-                self._dress(self._root, entry)
+                self._set_attributes(self._root, entry)
             return
         *above, name = words
         if whiteouts and name.startswith(_WHITEOUT):
-            self._take_away(above, name)
+            self._apply_whiteout(above, name)
             return
-        place = self._place(entry, above, name)
-        self._written(DISK_BLOCK_BYTES)
+        path = self._path_of(entry, above, name)
+        self._on_write(DISK_BLOCK_BYTES)
         if entry.kind == FOLDER:
-            self._make_folder(place)
+            self._make_folder(path)
         elif entry.kind == SYMBOLIC_LINK:
-            self._clear(place)
-            os.symlink(entry.link, place)
+            self._clear(path)
+            os.symlink(entry.link, path)
         elif entry.kind == HARD_LINK:
-            self._link(entry, place)
+            self._link(entry, path)
         elif entry.kind in DEVICES:
             return
         else:
-            self._clear(place)
-            self._write(entry, place)
+            self._clear(path)
+            self._write(entry, path)
         if entry.kind != HARD_LINK:
-            self._dress(place, entry)
-        while place not in self._of_layer:
-            self._of_layer.add(place)
-            place = os.path.dirname(place)
+            self._set_attributes(path, entry)
+        while path not in self._of_layer:
+            self._of_layer.add(path)
+            path = os.path.dirname(path)
 
     def open(self, path: str) -> IO[bytes]:
-        place = self.find(path)
-        return open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+        target = self.find(path)
+        return open(os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
     def find(self, path: str) -> str:
         """Returns the host path of a path inside the root, with all links resolved.
@@ -97,26 +97,26 @@ class RootFilesystem:
         return self._follow(path.split("/"), path)
 
     def make(self, path: str) -> None:
-        self._make_above(self.find(path))
+        self._make_parents(self.find(path))
 
-    def _place(self, entry: ArchiveEntry, above: Sequence[str], name: str) -> str:
+    def _path_of(self, entry: ArchiveEntry, above: Sequence[str], name: str) -> str:
         folder = self._follow(above, entry.name)
-        self._make_above(folder)
+        self._make_parents(folder)
         return f"{folder}/{name}"
 
-    def _follow(self, words: Sequence[str], shown: str) -> str:
+    def _follow(self, words: Sequence[str], entry_name: str) -> str:
         at: list[str] = []
-        left, links = [*reversed(words)], 0
-        while left:
-            word = left.pop()
+        remaining, links = [*reversed(words)], 0
+        while remaining:
+            word = remaining.pop()
             if word in ("", "."):
                 continue
             if word == "..":
                 del at[-1:]
                 continue
-            place = "/".join([self._root, *at, word])
+            path = "/".join([self._root, *at, word])
             try:
-                target = os.readlink(place)
+                target = os.readlink(path)
             except OSError:
                 at.append(word)
                 continue
@@ -124,93 +124,95 @@ class RootFilesystem:
             words = target.split("/")
             self._steps += len(words)
             if links > _LINKS_MAX or self._steps > STEPS_MAX:
-                raise BadArchive(shown, "not-allowed", "has too many symbolic links in its path")
+                raise BadArchive(
+                    entry_name, "not-allowed", "has too many symbolic links in its path"
+                )
             if target.startswith("/"):
                 at = []
-            left += reversed(words)
+            remaining += reversed(words)
         if len(at) >= DEPTH_MAX:
             reason = f"has more than {DEPTH_MAX} segments in its path"
-            raise BadArchive(shown, "not-allowed", reason)
+            raise BadArchive(entry_name, "not-allowed", reason)
         return "/".join([self._root, *at])
 
-    def _make_above(self, folder: str) -> None:
+    def _make_parents(self, folder: str) -> None:
         words = folder[len(self._root) :].split("/")[1:]
-        place = self._root
+        path = self._root
         for word in words:
-            place = f"{place}/{word}"
-            if not os.path.isdir(place):
-                self._clear(place)
-                self._written(DISK_BLOCK_BYTES)
+            path = f"{path}/{word}"
+            if not os.path.isdir(path):
+                self._clear(path)
+                self._on_write(DISK_BLOCK_BYTES)
                 self._folders_made += 1
                 if self._folders_made > ENTRIES_MAX:
                     raise too_many()
-                os.mkdir(place, _FOLDER_MODE)
-                self._own(place, 0, 0)
+                os.mkdir(path, _FOLDER_MODE)
+                self._own(path, 0, 0)
 
-    def _make_folder(self, place: str) -> None:
-        if os.path.islink(place) or not os.path.isdir(place):
-            self._clear(place)
-            os.mkdir(place, _FOLDER_MODE)
+    def _make_folder(self, path: str) -> None:
+        if os.path.islink(path) or not os.path.isdir(path):
+            self._clear(path)
+            os.mkdir(path, _FOLDER_MODE)
 
-    def _link(self, entry: ArchiveEntry, place: str) -> None:
+    def _link(self, entry: ArchiveEntry, path: str) -> None:
         *above, name = _words(entry.link) or [""]
         target = f"{self._follow(above, entry.name)}/{name}"
         if not name or not os.path.lexists(target) or stat.S_ISDIR(os.lstat(target).st_mode):
             reason = "is a hard link to a folder or a missing file"
             raise BadArchive(entry.name, "invalid", reason)
-        if os.path.lexists(place) and os.path.samestat(os.lstat(target), os.lstat(place)):
+        if os.path.lexists(path) and os.path.samestat(os.lstat(target), os.lstat(path)):
             return
-        self._clear(place)
-        os.link(target, place, follow_symlinks=False)
+        self._clear(path)
+        os.link(target, path, follow_symlinks=False)
 
-    def _write(self, entry: ArchiveEntry, place: str) -> None:
+    def _write(self, entry: ArchiveEntry, path: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with open(os.open(place, flags, 0o600), "wb", buffering=0) as file:
+        with open(os.open(path, flags, 0o600), "wb", buffering=0) as file:
             for piece in entry.content:
                 file.write(piece)
-                self._written(len(piece))
+                self._on_write(len(piece))
 
-    def _take_away(self, above: Sequence[str], name: str) -> None:
+    def _apply_whiteout(self, above: Sequence[str], name: str) -> None:
         folder = self._follow(above, name)
         if name == _OPAQUE:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 for inside in os.listdir(folder):
-                    self._take_below(f"{folder}/{inside}")
+                    self._remove_below(f"{folder}/{inside}")
         elif not name.startswith(_OF_WHITEOUTS):
-            gone = name.removeprefix(_WHITEOUT)
-            if gone in ("", ".", ".."):
+            removed_name = name.removeprefix(_WHITEOUT)
+            if removed_name in ("", ".", ".."):
                 raise BadArchive(name, "invalid", "is a whiteout without a valid file name")
-            self._take_below(f"{folder}/{gone}")
+            self._remove_below(f"{folder}/{removed_name}")
 
-    def _take_below(self, place: str) -> None:
-        if place not in self._of_layer:
-            self._clear(place)
-        elif os.path.isdir(place) and not os.path.islink(place):
-            for inside in os.listdir(place):
-                self._take_below(f"{place}/{inside}")
+    def _remove_below(self, path: str) -> None:
+        if path not in self._of_layer:
+            self._clear(path)
+        elif os.path.isdir(path) and not os.path.islink(path):
+            for inside in os.listdir(path):
+                self._remove_below(f"{path}/{inside}")
 
-    def _clear(self, place: str) -> None:
+    def _clear(self, path: str) -> None:
         try:
-            if stat.S_ISDIR(os.lstat(place).st_mode):
-                shutil.rmtree(place)
+            if stat.S_ISDIR(os.lstat(path).st_mode):
+                shutil.rmtree(path)
             else:
-                os.unlink(place)
+                os.unlink(path)
         except (FileNotFoundError, NotADirectoryError):
             pass
 
-    def _dress(self, place: str, entry: ArchiveEntry) -> None:
-        self._own(place, entry.uid, entry.gid)
+    def _set_attributes(self, path: str, entry: ArchiveEntry) -> None:
+        self._own(path, entry.uid, entry.gid)
         if entry.kind == SYMBOLIC_LINK:
             return
         mode = entry.mode & _KEPT_BITS
         if self._owner is None:
             mode |= 0o700 if entry.kind == FOLDER else 0o400  # the service must be able to read it
-        os.chmod(place, mode)
+        os.chmod(path, mode)
 
-    def _own(self, place: str, uid: int, gid: int) -> None:
+    def _own(self, path: str, uid: int, gid: int) -> None:
         if self._owner is not None:
             owners = (one if 0 <= one < IDS_MAX else 0 for one in (uid, gid))
-            os.chown(place, *(self._owner + one for one in owners), follow_symlinks=False)
+            os.chown(path, *(self._owner + one for one in owners), follow_symlinks=False)
 
 
 def path_words(path: str) -> list[str]:
@@ -257,21 +259,21 @@ def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerPro
     Creates the program's working folder. Raises BadManifest, BadArchive, OSError.
     """
     user, _, group = program.user.partition(":")
-    known = list(_records(root, "/etc/passwd", 7))
-    found = _find_record(known, user or "0")
-    if found is None and not user.isdigit() and user:
+    users = list(_records(root, "/etc/passwd", 7))
+    user_record = _find_record(users, user or "0")
+    if user_record is None and not user.isdigit() and user:
         raise BadManifest(f"has no user {user!r} in its /etc/passwd")
-    uid = _id_number(found[2] if found else user or "0")
-    gid = _id_number(found[3]) if found else 0
+    uid = _id_number(user_record[2] if user_record else user or "0")
+    gid = _id_number(user_record[3]) if user_record else 0
     groups: list[int] = []
     if group:
         of_group = _find_record(list(_records(root, "/etc/group", 4)), group)
         if of_group is None and not group.isdigit():
             raise BadManifest(f"has no group {group!r} in its /etc/group")
         gid = _id_number(of_group[2] if of_group else group)
-    elif found:
+    elif user_record:
         members = _records(root, "/etc/group", 4)
-        groups = [_id_number(one[2]) for one in members if found[0] in one[3].split(",")]
+        groups = [_id_number(one[2]) for one in members if user_record[0] in one[3].split(",")]
     root.make(program.workdir)
     return ContainerProgram(
         tuple(program.command),
@@ -281,7 +283,7 @@ def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerPro
         uid,
         gid,
         groups,
-        (found[5] if found else "") or "/",
+        (user_record[5] if user_record else "") or "/",
         program.is_readonly,
     )
 
@@ -313,14 +315,14 @@ def _id_number(text: str) -> int:
 def find_program(root: Path, command: str, workdir: str, path: str) -> str | None:
     inside = RootFilesystem(root, None, lambda _: None)
     if "/" in command:
-        places = [command if command.startswith("/") else f"{workdir}/{command}"]
+        candidates = [command if command.startswith("/") else f"{workdir}/{command}"]
     else:
-        places = [f"{folder}/{command}" for folder in path.split(":") if folder.startswith("/")]
-    for place in places:
+        candidates = [f"{folder}/{command}" for folder in path.split(":") if folder.startswith("/")]
+    for candidate in candidates:
         try:
-            found = inside.find(place)
+            resolved = inside.find(candidate)
         except BadArchive:
             continue
-        if os.path.isfile(found) and os.stat(found, follow_symlinks=False).st_mode & 0o111:
-            return place
+        if os.path.isfile(resolved) and os.stat(resolved, follow_symlinks=False).st_mode & 0o111:
+            return candidate
     return None

@@ -37,7 +37,7 @@ def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
 
     Blocks for some seconds at most. Logs processes that do not end.
     """
-    found: list[int] = []
+    pids: list[int] = []
     until_s = time.monotonic() + _KILL_TIMEOUT_S
     try:
         state = folder.state()
@@ -45,24 +45,24 @@ def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
             return
         leftover = _LeftoverProcesses(folder, state.pid, groups)
         # The next round finds children that were forked since.
-        while (found := leftover.find()) and time.monotonic() < until_s:
-            leftover.kill(found[:_KILLS_MAX], until_s)
+        while (pids := leftover.find()) and time.monotonic() < until_s:
+            leftover.kill(pids[:_KILLS_MAX], until_s)
     except OSError as error:
         _log.warning(
             "leftover processes of a run could not be read", id=folder.path.name, error=str(error)
         )
         return
-    if found:
+    if pids:
         _log.warning(
             "leftover processes of a killed keeper could not be ended",
             id=folder.path.name,
-            pids=found[:10],
+            pids=pids[:10],
         )
-    elif leftover.ended:
+    elif leftover.ended_count:
         _log.warning(
             "leftover processes of a killed keeper were ended",
             id=folder.path.name,
-            n=leftover.ended,
+            n=leftover.ended_count,
         )
 
 
@@ -75,7 +75,7 @@ def kill_keeper(folder: RunFolder) -> None:
 
 class _LeftoverProcesses:
     def __init__(self, folder: RunFolder, session: int, groups: ControlGroups) -> None:
-        self.ended = 0
+        self.ended_count = 0
         self._session = session
         self._untouchable: set[int] = set()
         run_id, scratch = folder.path.name, folder.scratch
@@ -89,33 +89,33 @@ class _LeftoverProcesses:
         self._groups = tuple(os.fsencode(f"/{parent.name}/{run_id}") for parent in parents)
 
     def find(self) -> list[int]:
-        known, others = [], []
+        own_pids, session_pids = [], []
         for pid in _processes():
             if pid in self._untouchable:
                 continue
             if self._is_known(pid):
-                known.append(pid)
+                own_pids.append(pid)
             elif self._session and _session_of(pid) == self._session:
-                others.append(pid)
-        self._known = known
-        return [*(pid for pid in others if self._is_beside(pid)), *known]
+                session_pids.append(pid)
+        self._own_pids = own_pids
+        return [*(pid for pid in session_pids if self._is_beside(pid)), *own_pids]
 
     def kill(self, pids: Sequence[int], until_s: float) -> None:
         """Kills processes with SIGKILL, and waits until they have ended or `until_s` is reached."""
-        waited = select.poll()
+        poller = select.poll()
         descriptors: set[int] = set()
         try:
             for pid in pids:
                 descriptor = self._kill(pid)
                 if descriptor is not None:
                     descriptors.add(descriptor)
-                    waited.register(descriptor, select.POLLIN)
-            self.ended += len(descriptors)
-            left = set(descriptors)
-            while left and (left_s := until_s - time.monotonic()) > 0:
-                for descriptor, _ in waited.poll(left_s * 1000):
-                    waited.unregister(descriptor)
-                    left.discard(descriptor)
+                    poller.register(descriptor, select.POLLIN)
+            self.ended_count += len(descriptors)
+            remaining = set(descriptors)
+            while remaining and (left_s := until_s - time.monotonic()) > 0:
+                for descriptor, _ in poller.poll(left_s * 1000):
+                    poller.unregister(descriptor)
+                    remaining.discard(descriptor)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -149,7 +149,8 @@ class _LeftoverProcesses:
 
     def _is_beside(self, pid: int) -> bool:
         return _session_of(pid) == self._session and any(
-            _session_of(known) == self._session and self._is_known(known) for known in self._known
+            _session_of(known) == self._session and self._is_known(known)
+            for known in self._own_pids
         )
 
 
@@ -183,24 +184,26 @@ _END_POLL_INTERVAL_S: Final = 0.1
 _RETRY_INTERVAL_S: Final = 1.0
 
 
-async def end_unowned_run(found: StoredRun, groups: ControlGroups, in_thread: InThread) -> None:
+async def end_unowned_run(
+    stored_run: StoredRun, groups: ControlGroups, in_thread: InThread
+) -> None:
     """Ends a run without a known owner, and keeps its log. Retries after each OSError."""
-    _log.warning("unowned run is ended", id=found.id)
+    _log.warning("unowned run is ended", id=stored_run.id)
     is_logged = False
     while True:
         try:
-            return await _try_end_unowned_run(found, groups, in_thread)
+            return await _try_end_unowned_run(stored_run, groups, in_thread)
         except OSError as error:
             if not is_logged:
-                _log.warning("end of an unowned run is retried", id=found.id, error=str(error))
+                _log.warning("end of an unowned run is retried", id=stored_run.id, error=str(error))
             is_logged = True
         await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
 async def _try_end_unowned_run(
-    found: StoredRun, groups: ControlGroups, in_thread: InThread
+    stored_run: StoredRun, groups: ControlGroups, in_thread: InThread
 ) -> None:
-    folder = found.folder
+    folder = stored_run.folder
     loop = asyncio.get_running_loop()
     until_s = loop.time() + KEEPER_GRACE_S
     folder.withdraw()
@@ -210,7 +213,7 @@ async def _try_end_unowned_run(
             await in_thread(lambda: kill_keeper(folder))
         await asyncio.sleep(_END_POLL_INTERVAL_S)
     await in_thread(lambda: end_leftover_processes(folder, groups))
-    await in_thread(lambda: found.mark_reported(groups))
+    await in_thread(lambda: stored_run.mark_reported(groups))
 
 
 LOG_RETENTION_S: Final = 7 * 24 * 3600.0
@@ -248,22 +251,22 @@ class RunRetention:
         If there are too many folders or too little disk space, younger folders are removed too,
         oldest first.
         """
-        ended = await asyncio.to_thread(self._oldest_first)
-        count = len(ended)
+        ended_runs = await asyncio.to_thread(self._oldest_first)
+        count = len(ended_runs)
         surplus = count - self._folders_max
         is_short = self._is_short()
         now_s = time.time()
         kept_from_s = now_s - LOG_RETENTION_S
         # A younger run has quarantined ports, which a restart restores from the folder.
-        ended = [one for one in ended if one.reported_s < now_s - PORT_QUARANTINE_S]
-        early = removed = 0
-        for begin in range(0, len(ended), _BATCH_SIZE):
-            portion = ended[begin : begin + _BATCH_SIZE]
-            gone = await asyncio.to_thread(self._remove_some, portion, surplus, kept_from_s)
-            surplus -= gone
-            removed += gone
-            early += sum(one.reported_s >= kept_from_s for one in portion[:gone])
-            if gone < len(portion):
+        ended_runs = [one for one in ended_runs if one.reported_s < now_s - PORT_QUARANTINE_S]
+        early = removed_count = 0
+        for begin in range(0, len(ended_runs), _BATCH_SIZE):
+            batch = ended_runs[begin : begin + _BATCH_SIZE]
+            batch_count = await asyncio.to_thread(self._remove_some, batch, surplus, kept_from_s)
+            surplus -= batch_count
+            removed_count += batch_count
+            early += sum(one.reported_s >= kept_from_s for one in batch[:batch_count])
+            if batch_count < len(batch):
                 break
         if early and not self._is_logged:
             reason = "free space or inodes are short" if is_short else "too many ended runs exist"
@@ -271,30 +274,32 @@ class RunRetention:
                 "logs of ended game servers are removed before their 7 days",
                 reason=reason,
                 count=early,
-                kept=count - removed,
+                kept=count - removed_count,
             )
         self._is_logged = bool(early) or (self._is_logged and is_short)
 
     def _oldest_first(self) -> list[_EndedRun]:
-        ended = []
+        ended_runs = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     reported_s = os.stat(f"{entry.path}/{REPORTED}").st_mtime
-                    ended.append(_EndedRun(reported_s, Path(entry.path)))
-        return sorted(ended)
+                    ended_runs.append(_EndedRun(reported_s, Path(entry.path)))
+        return sorted(ended_runs)
 
-    def _remove_some(self, ended: Sequence[_EndedRun], surplus: int, kept_from_s: float) -> int:
-        for gone, one in enumerate(ended):
-            if one.reported_s >= kept_from_s and gone >= surplus and not self._is_short():
-                return gone
+    def _remove_some(
+        self, ended_runs: Sequence[_EndedRun], surplus: int, kept_from_s: float
+    ) -> int:
+        for removed_count, one in enumerate(ended_runs):
+            if one.reported_s >= kept_from_s and removed_count >= surplus and not self._is_short():
+                return removed_count
             try:
                 _remove_run_folder(one.path)
             except OSError as error:
                 _log.warning(
                     "an ended run could not be removed", id=one.path.name, error=str(error)
                 )
-        return len(ended)
+        return len(ended_runs)
 
 
 def _remove_run_folder(path: Path) -> None:

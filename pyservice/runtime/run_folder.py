@@ -139,8 +139,8 @@ class RunFolder:
         for name in (_SPEC, _WITHDRAWN):
             with contextlib.suppress(FileNotFoundError):
                 *_, last, rest = [b"", *_read(f"{self.path}/{name}").split(b"\0")]
-                found = last.startswith(f"{_NOTE}=".encode()) and not rest
-                return last.decode().partition("=")[2] if found else None
+                has_note = last.startswith(f"{_NOTE}=".encode()) and not rest
+                return last.decode().partition("=")[2] if has_note else None
         return None
 
     def prepare(self, spec: KeeperSpec) -> None:
@@ -152,7 +152,7 @@ class RunFolder:
 
         Returns False if the run was started before. Raises KeeperFailed.
         """
-        done = subprocess.run(
+        process = subprocess.run(
             [str(keeper), str(self.path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -162,10 +162,10 @@ class RunFolder:
             start_new_session=True,
             check=False,
         )
-        if done.returncode == FOLDER_TAKEN:
+        if process.returncode == FOLDER_TAKEN:
             return False
-        if done.returncode:
-            raise KeeperFailed(done.stderr.decode(errors="replace").strip())
+        if process.returncode:
+            raise KeeperFailed(process.stderr.decode(errors="replace").strip())
         return True
 
     def state(self) -> KeeperState | None:
@@ -302,10 +302,8 @@ def _may_write(pid: int, file: os.stat_result) -> bool:
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                opened = f"/proc/{pid}/fd/{name}"
-                if os.readlink(opened).endswith("/state") and os.path.samestat(
-                    os.stat(opened), file
-                ):
+                link = f"/proc/{pid}/fd/{name}"
+                if os.readlink(link).endswith("/state") and os.path.samestat(os.stat(link), file):
                     fields = _read(f"/proc/{pid}/fdinfo/{name}").split()
                     if int(fields[fields.index(b"flags:") + 1], 8) & os.O_ACCMODE:
                         return True
@@ -338,11 +336,11 @@ class KeeperNotices:
     A line is only a hint. The run folder has the actual state.
     """
 
-    def __init__(self, path: Path, noticed: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, on_notice: Callable[[str], None]) -> None:
         self._path = path
-        self._noticed = noticed
+        self._on_notice = on_notice
         self._descriptor = -1
-        self._rest = b""
+        self._partial_line = b""
 
     def open(self) -> None:
         try:
@@ -366,6 +364,6 @@ class KeeperNotices:
             block = os.read(self._descriptor, _NOTICE_READ_BYTES)
         except BlockingIOError:
             return
-        *lines, self._rest = (self._rest + block).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + block).split(b"\n")
         for line in lines:
-            self._noticed(line.partition(b" ")[0].decode(errors="replace"))
+            self._on_notice(line.partition(b" ")[0].decode(errors="replace"))

@@ -63,7 +63,7 @@ class StoredRun:
         self.folder = RunFolder(path)
         self.id = path.name
 
-    def placed(self) -> RunPlacement | None:
+    def placement(self) -> RunPlacement | None:
         try:
             note = self.folder.note()
             return None if note is None else RunPlacement.of(json.loads(note))
@@ -71,7 +71,7 @@ class StoredRun:
             return None
 
     def lay_out(
-        self, order: RunRequest, build: UnpackedBuild, placed: RunPlacement, node: NodeSettings
+        self, request: RunRequest, build: UnpackedBuild, placement: RunPlacement, node: NodeSettings
     ) -> None:
         """Writes the files of a run, and replaces those of an interrupted attempt.
 
@@ -79,21 +79,21 @@ class StoredRun:
         Raises CannotRun, OSError.
         """
         path = self.folder.path
-        spec, inside = _spec(order, build, placed, node, self.folder), build.contained
-        groups = node.groups.steps(order.id, order.resources)
-        places = self.folder.folder_changes()
+        spec, inside = _spec(request, build, placement, node, self.folder), build.contained
+        groups = node.groups.steps(request.id, request.resources)
+        folder_changes = self.folder.folder_changes()
         try:
             last = self.folder.spec_change(spec)
         except ValueError as error:
             raise CannotRun(str(error)) from None
         if inside is None:
-            self._make([*groups, *places, last], node.groups)
+            self._make([*groups, *folder_changes, last], node.groups)
             return
         if node.containers is None:
             raise CannotRun("no OCI runtime works on this node")
         command = _command_in_container(spec, inside, build.root)
         around = node.containers.command(build.root, path, self.folder.scratch)
-        self._make([*groups, *places], node.groups)
+        self._make([*groups, *folder_changes], node.groups)
         node.containers.write_bundle(path, inside, command, spec.env)
         apply_changes([self.folder.spec_change(_container_spec(spec, around))])
 
@@ -137,9 +137,9 @@ class StoredRun:
 
 
 def _spec(
-    order: RunRequest,
+    request: RunRequest,
     build: UnpackedBuild,
-    placed: RunPlacement,
+    placement: RunPlacement,
     node: NodeSettings,
     folder: RunFolder,
 ) -> KeeperSpec:
@@ -149,11 +149,11 @@ def _spec(
         if inside is None
         else {"PATH": containers.PATH, "HOME": inside.home},
         build.env,
-        order.env,
-        {**order.own_env, **port_variables(placed.ports)},
+        request.env,
+        {**request.own_env, **port_variables(placement.ports)},
         aliases=node.aliases,
     )
-    args = order.args if inside is None else order.args or build.args
+    args = request.args if inside is None else request.args or build.args
     try:
         command = expand_references([*build.command, *args], variables)
     except EnvironmentTooLong as error:
@@ -163,26 +163,26 @@ def _spec(
     isolation = node.isolation if inside is None else "processes"
     if isolation is None:
         raise CannotRun("no isolation of game servers works on this node")
-    membership = node.groups.membership(order.id)
+    membership = node.groups.membership(request.id)
     return KeeperSpec(
-        order.id,
+        request.id,
         command,
         build.workdir,
         variables,
         isolation,
-        uid=placed.uid,
-        gid=placed.uid,
+        uid=placement.uid,
+        gid=placement.uid,
         read=[build.root, *node.shared_paths],
         write=[folder.scratch],
-        kill_timeout_ms=order.kill_timeout_ms,
+        kill_timeout_ms=request.kill_timeout_ms,
         log_bytes_max=node.log_bytes_max,
         reserve_bytes=node.reserve_bytes,
-        memory_max_bytes=0 if membership.oom_counter else order.resources.memory_mb << 20,
+        memory_max_bytes=0 if membership.oom_counter else request.resources.memory_mb << 20,
         cgroups=membership.joins,
         oom_counter=membership.oom_counter,
-        nice=0 if node.groups.cpu else _nice(order.resources.cpu_millicores),
+        nice=0 if node.groups.cpu else _nice(request.resources.cpu_millicores),
         notify=node.notify,
-        note=json.dumps(asdict(placed)),
+        note=json.dumps(asdict(placement)),
     )
 
 
@@ -209,19 +209,19 @@ def _command_in_container(spec: KeeperSpec, inside: ContainerProgram, root: Path
         raise CannotRun("the image has no ENTRYPOINT and no CMD, and there are no arguments")
     program, *args = spec.command
     path = spec.env.get("PATH", containers.PATH)
-    found = find_program(root, program, inside.workdir, path)
-    if found is None:
+    program_path = find_program(root, program, inside.workdir, path)
+    if program_path is None:
         raise CannotRun(f"{program} is neither a program of the build nor a program in {path}")
-    return [found, *args]
+    return [program_path, *args]
 
 
 def _find_on_path(name: str, build: UnpackedBuild, path: str) -> str:
     if "/" in name:
         return name if name.startswith("/") else str(build.workdir / name)
     for folder in path.split(":"):
-        found = os.path.join(folder, name)
-        if folder.startswith("/") and os.access(found, os.X_OK):
-            return found
+        program_path = os.path.join(folder, name)
+        if folder.startswith("/") and os.access(program_path, os.X_OK):
+            return program_path
     raise CannotRun(
         f"{name} is not in any of {path}: give its path in the archive, such as ./{name}"
     )

@@ -79,8 +79,11 @@ class StopRequest:
                 raise Stopped from None
             raise
 
-    async def retried(
-        self, work: Callable[[], Awaitable[None]], for_s: float, failed: Callable[[OSError], None]
+    async def retry(
+        self,
+        work: Callable[[], Awaitable[None]],
+        for_s: float,
+        on_failure: Callable[[OSError], None],
     ) -> None:
         """Repeats `work` after each OSError, for at most `for_s` seconds. No attempt is
         interrupted.
@@ -97,7 +100,7 @@ class StopRequest:
                 if loop.time() >= until_s:
                     raise
                 if not is_logged:
-                    failed(error)
+                    on_failure(error)
                 is_logged = True
             else:
                 return
@@ -125,32 +128,32 @@ class RunLifecycle:
     def __init__(
         self,
         context: RunSupervisor,
-        found: StoredRun,
+        stored_run: StoredRun,
         *,
-        order: RunRequest | None = None,
-        placed: RunPlacement | None = None,
+        request: RunRequest | None = None,
+        placement: RunPlacement | None = None,
         is_new: bool = False,
     ) -> None:
         """Creates the lifecycle of a new run or of a run that an earlier service laid out.
 
-        `placed` has the resources that the earlier service allocated. `order` is the current
+        `placement` has the resources that the earlier service allocated. `request` is the current
         request. At least one of them is set. `is_new` means that the run has no folder.
         """
-        self.id = found.id
-        self.placed = placed
+        self.id = stored_run.id
+        self.placement = placement
         self.state = "found"
         self._is_new = is_new
         self._has_claim = True
-        self._has_capacity = placed is not None
-        self.changed = asyncio.Event()
+        self._has_capacity = placement is not None
+        self.has_changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._context = context
-        self._found = found
-        self._folder = found.folder
-        self._order = order
+        self._stored_run = stored_run
+        self._folder = stored_run.folder
+        self._request = request
         self._is_requested = asyncio.Event()
-        self._refused: RunEnd | None = None
-        if order is not None:
+        self._rejection: RunEnd | None = None
+        if request is not None:
             self._is_requested.set()
         self._stop = StopRequest()
         self._end: RunEnd | None = None
@@ -158,18 +161,18 @@ class RunLifecycle:
         self._build: UnpackedBuild | None = None
 
     @property
-    def about(self) -> RunRequest | RunPlacement:
-        about = self.placed or self._order
-        assert about is not None
-        return about
+    def parameters(self) -> RunRequest | RunPlacement:
+        parameters = self.placement or self._request
+        assert parameters is not None
+        return parameters
 
-    def confirm(self, order: RunRequest) -> None:
+    def confirm(self, request: RunRequest) -> None:
         """Records that a run which an earlier service laid out is still requested."""
-        self._order = self._order or order
+        self._request = self._request or request
         self._is_requested.set()
 
     def abandon(self, end: RunEnd) -> None:
-        self._refused = end
+        self._rejection = end
         self._is_requested.set()
 
     def stop(self, kill_timeout_ms: int | None) -> None:
@@ -177,9 +180,9 @@ class RunLifecycle:
 
         If `kill_timeout_ms` is None, the timeout in the request for the run applies.
         """
-        timeout_ms = self.about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
+        timeout_ms = self.parameters.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
         if self._stop.request(timeout_ms):
-            self.changed.set()
+            self.has_changed.set()
 
     async def live(self) -> None:
         step: RunState | None = self._first
@@ -200,7 +203,7 @@ class RunLifecycle:
         If the run's keeper is alive, its program stays watched.
         """
         await asyncio.sleep(_RETRY_DELAYS_S[-1])
-        await self._again(self._withdrawn, OSError)
+        await self._retry(self._withdraw, OSError)
         if self._folder.is_kept():
             return self._running
         state = self._folder.state()
@@ -213,7 +216,7 @@ class RunLifecycle:
         )
         return self._over(RunEnd("lost", message=sentence))
 
-    async def _withdrawn(self) -> None:
+    async def _withdraw(self) -> None:
         try:
             self._folder.withdraw()
         except OSError:
@@ -228,7 +231,7 @@ class RunLifecycle:
             return self._running
         if folder.was_started():
             return self._ended
-        return self._waiting if self.placed is None else self._found_again
+        return self._waiting if self.placement is None else self._found_again
 
     def _over(self, end: RunEnd) -> RunState:
         self._end = end
@@ -236,33 +239,36 @@ class RunLifecycle:
 
     async def _waiting(self) -> RunState:
         try:
-            if self._context.capacity.take(self.about.resources):
+            if self._context.capacity.take(self.parameters.resources):
                 self._has_capacity = True
             else:
                 await self._stop.within(CAPACITY_TIMEOUT_S, self._wait_for_capacity())
         except TimeoutError:
-            needed = self.about.resources
-            sentence = f"no capacity for {needed.cpu_millicores} millicores and {needed.memory_mb} MB on this node"
+            resources = self.parameters.resources
+            sentence = (
+                f"no capacity for {resources.cpu_millicores} millicores and {resources.memory_mb} MB"
+                " on this node"
+            )
             return self._over(RunEnd("capacity", message=sentence))
         return self._preparing
 
     async def _wait_for_capacity(self) -> None:
-        await self._context.capacity.wait(self.about.resources)
+        await self._context.capacity.wait(self.parameters.resources)
         # Set here and not by the caller, because a cancelled wait may already have received the
         # capacity.
         self._has_capacity = True
 
     async def _preparing(self) -> RunState:
-        order = self._order
-        assert order is not None
-        self._build = self._context.builds.cached(order.build_id)
+        request = self._request
+        assert request is not None
+        self._build = self._context.builds.get_cached(request.build_id)
         if self._build is not None:
             return self._placing
         try:
             build = await self._stop.within(
                 BUILD_TIMEOUT_S,
-                self._again(
-                    lambda: self._context.builds.unpacked(order.game_id, order.build_id),
+                self._retry(
+                    lambda: self._context.builds.get(request.game_id, request.build_id),
                     NoDiskSpace,
                     OSError,
                 ),
@@ -276,14 +282,14 @@ class RunLifecycle:
         return self._placing
 
     async def _placing(self) -> RunState:
-        order, build, context = self._order, self._build, self._context
-        assert order is not None
+        request, build, context = self._request, self._build, self._context
+        assert request is not None
         assert build is not None
         try:
-            placed = self.placed = self.placed or context.placements.allocate(order)
-            await self._stop.retried(
+            placement = self.placement = self.placement or context.placements.allocate(request)
+            await self._stop.retry(
                 lambda: context.in_thread(
-                    lambda: self._found.lay_out(order, build, placed, context.node)
+                    lambda: self._stored_run.lay_out(request, build, placement, context.node)
                 ),
                 START_TIMEOUT_S,
                 self._note,
@@ -300,19 +306,20 @@ class RunLifecycle:
     async def _found_again(self) -> RunState:
         """Waits for a new request for a run that an earlier service laid out but did not start."""
         await self._stop.unless_stopped(self._is_requested.wait())
-        if self._refused is not None:
-            return self._over(self._refused)
+        if self._rejection is not None:
+            return self._over(self._rejection)
         if self._folder.is_withdrawn():
             return self._over(RunEnd("exec_failed", message=START_TIMED_OUT))
         return self._starting
 
     async def _starting(self) -> RunState:
-        placed, context = self.placed, self._context
-        assert placed is not None
-        reporter = context.reporter(placed.owner)
+        placement, context = self.placement, self._context
+        assert placement is not None
+        reporter = context.reporter(placement.owner)
         try:
             await self._stop.within(
-                START_TIMEOUT_S, self._again(lambda: reporter.placed(self.id, placed.backends))
+                START_TIMEOUT_S,
+                self._retry(lambda: reporter.report_placement(self.id, placement.backends)),
             )
         except TimeoutError:
             sentence = "its address could not be reported, so it was not started"
@@ -322,13 +329,13 @@ class RunLifecycle:
                 START_TIMEOUT_S, context.keeper_launcher.start(self._folder.path)
             )
         except (TimeoutError, Stopped):
-            return await self._given_up()
+            return await self._give_up()
         except (KeeperFailed, OSError) as error:
             if not self._folder.was_started():
                 return self._over(RunEnd("exec_failed", message=self._reason(error)))
         return self._running
 
-    async def _given_up(self) -> RunState:
+    async def _give_up(self) -> RunState:
         """Gives up a start that takes too long or that a stop request interrupts.
 
         After that, only a keeper that has already locked the state file can start the run.
@@ -347,18 +354,18 @@ class RunLifecycle:
         return self._ended
 
     async def _running(self) -> RunState:
-        self._context.begun(self.id)
-        report = self._context.reporter(self.about.owner).running
+        self._context.on_begin(self.id)
+        report = self._context.reporter(self.parameters.owner).report_running
         if report is None:
-            return await self._watched()
-        reporting = asyncio.create_task(self._again(lambda: report(self.id)))
+            return await self._watch_program()
+        report_task = asyncio.create_task(self._retry(lambda: report(self.id)))
         try:
-            return await self._watched()
+            return await self._watch_program()
         finally:
-            await cancel_and_wait(reporting)
+            await cancel_and_wait(report_task)
 
-    async def _watched(self) -> RunState:
-        self.changed.clear()
+    async def _watch_program(self) -> RunState:
+        self.has_changed.clear()
         while not self._is_over():
             if self._stop.is_requested:
                 return self._stopping
@@ -383,7 +390,7 @@ class RunLifecycle:
         return self._ended
 
     async def _ended(self) -> None:
-        end = self._end or await self._observed()
+        end = self._end or await self._observed_end()
         if end.exit_code is None:
             # Leftover processes end before the run's capacity and ports are free.
             await self._context.in_thread(
@@ -391,21 +398,25 @@ class RunLifecycle:
             )
         if self._has_claim:
             self._has_claim = False
-            self._context.capacity.end(self.about.resources, was_held=self._has_capacity)
+            self._context.capacity.end(self.parameters.resources, was_held=self._has_capacity)
         _log.info(
-            f"{self.about.owner} ended",
+            f"{self.parameters.owner} ended",
             id=self.id,
             reason=end.reason,
             exit_code=end.exit_code,
             message=end.message or None,
         )
-        self._context.builds.mark_used(self.about.build_id)
-        reporter = self._context.reporter(self.about.owner)
-        await self._again(lambda: reporter.over(self.id, end, self.about.tier))
-        forget = self._found.mark_reported if self._folder.was_started() else self._found.remove
+        self._context.builds.mark_used(self.parameters.build_id)
+        reporter = self._context.reporter(self.parameters.owner)
+        await self._retry(lambda: reporter.report_end(self.id, end, self.parameters.tier))
+        forget = (
+            self._stored_run.mark_reported
+            if self._folder.was_started()
+            else self._stored_run.remove
+        )
         # A full disk must not cause a second report.
         groups = self._context.node.groups
-        await self._again(lambda: self._context.in_thread(lambda: forget(groups)), OSError)
+        await self._retry(lambda: self._context.in_thread(lambda: forget(groups)), OSError)
         await self._context.keeper_launcher.settle(self._folder.path)
 
     def _is_over(self) -> bool:
@@ -413,7 +424,7 @@ class RunLifecycle:
         # A keeper records the end before it releases the lock.
         return (state is not None and state.status == "ended") or not self._folder.is_kept()
 
-    async def _observed(self) -> RunEnd:
+    async def _observed_end(self) -> RunEnd:
         state = self._folder.state()
         if state is None or state.status != "ended":
             started_ms = None if state is None else state.started_ms
@@ -423,9 +434,9 @@ class RunLifecycle:
                 "lost", None, "its keeper died without recording how it ended", started_ms
             )
         if state.reason == "exited" and state.exit_code:
-            refused = await self._context.in_thread(self._found.failure)
-            if refused is not None:
-                return RunEnd("exec_failed", message=self._context.builds.without_paths(refused))
+            failure = await self._context.in_thread(self._stored_run.failure)
+            if failure is not None:
+                return RunEnd("exec_failed", message=self._context.builds.without_paths(failure))
         return self._end_of(state)
 
     def _end_of(self, state: KeeperState) -> RunEnd:
@@ -441,31 +452,31 @@ class RunLifecycle:
         return self._context.builds.without_paths(str(error))
 
     async def _next_change(self, timeout_s: float) -> None:
-        timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), self.changed.set)
+        timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), self.has_changed.set)
         try:
-            await self.changed.wait()
+            await self.has_changed.wait()
         finally:
             timer.cancel()
-        self.changed.clear()
+        self.has_changed.clear()
 
     def _note(self, error: Exception) -> None:
         _log.warning("run step is retried", id=self.id, state=self.state, error=str(error))
 
-    async def _again(
-        self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]
+    async def _retry(
+        self, work: Callable[[], Awaitable[_Result]], *temporary: type[Exception]
     ) -> _Result:
         """Repeats `work` after temporary errors until it succeeds. Logs the first of these errors.
 
-        `passing` has further exception types that are temporary here.
+        `temporary` has further exception types that are temporary here.
         """
-        tried = 0
+        attempt = 0
         while True:
             try:
                 return await work()
             except Exception as error:
-                if not isinstance(error, (ServiceError, ReportUndelivered, *passing)):
+                if not isinstance(error, (ServiceError, ReportUndelivered, *temporary)):
                     raise
-                if tried == 0:
+                if attempt == 0:
                     self._note(error)
-            await asyncio.sleep(_RETRY_DELAYS_S[min(tried, len(_RETRY_DELAYS_S) - 1)])
-            tried += 1
+            await asyncio.sleep(_RETRY_DELAYS_S[min(attempt, len(_RETRY_DELAYS_S) - 1)])
+            attempt += 1

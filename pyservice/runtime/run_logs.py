@@ -51,8 +51,8 @@ def read_forward(
 
     Skips the part `silent` of the log, which has no line of the stream.
     """
-    found: list[LogLine] = []
-    read = 0
+    log_lines: list[LogLine] = []
+    read_bytes = 0
     segments = RunFolder(path).segments()
     if at > log_end(segments):
         return None
@@ -63,38 +63,38 @@ def read_forward(
         if end is not None and end <= at:
             continue
         at = max(at, begin)
-        with _opened(file) as descriptor:
+        with _open_segment(file) as descriptor:
             while descriptor is not None:
                 if silent.start <= at < silent.stop:
                     at = silent.stop
                 if end is not None and at >= end:
                     break
                 block = os.pread(descriptor, _BLOCK_BYTES, at - begin)
-                read += len(block)
-                whole = block.rfind(b"\n") + 1
-                if not whole:
+                read_bytes += len(block)
+                whole_bytes = block.rfind(b"\n") + 1
+                if not whole_bytes:
                     break
-                for line in _lines_in(stream, block[:whole], at):
-                    found.append(line)
-                    if len(found) >= count:
-                        return LogScan(found, start, line.position, read, is_last=False)
-                at += whole
-                if read >= bytes_max:
-                    return LogScan(found, start, at, read, is_last=False)
+                for line in _lines_in(stream, block[:whole_bytes], at):
+                    log_lines.append(line)
+                    if len(log_lines) >= count:
+                        return LogScan(log_lines, start, line.position, read_bytes, is_last=False)
+                at += whole_bytes
+                if read_bytes >= bytes_max:
+                    return LogScan(log_lines, start, at, read_bytes, is_last=False)
         at = at if end is None else max(at, end)
-    return LogScan(found, start, at, read, is_last=True)
+    return LogScan(log_lines, start, at, read_bytes, is_last=True)
 
 
 def read_backward(
     path: Path, stream: LogStream, at: int | None, count: int, silent: LogSpan, bytes_max: int
 ) -> LogScan:
-    found: deque[LogLine] = deque()
-    read = 0
+    log_lines: deque[LogLine] = deque()
+    read_bytes = 0
     stop = at
     for begin, file in reversed(RunFolder(path).segments()):
         if at is not None and at <= begin:
             continue
-        with _opened(file) as descriptor:
+        with _open_segment(file) as descriptor:
             end = begin if descriptor is None else begin + os.fstat(descriptor).st_size
             at = end if at is None else min(at, end)
             while descriptor is not None and at > begin:
@@ -104,23 +104,25 @@ def read_backward(
                     continue
                 low = max(begin, at - _BLOCK_BYTES)
                 block = os.pread(descriptor, at - low, low - begin)
-                read += len(block)
+                read_bytes += len(block)
                 first = 0 if low == begin else block.find(b"\n") + 1
-                whole = block.rfind(b"\n") + 1
-                stop = low + whole if stop is None else stop
-                lines = [*_lines_in(stream, block[first:whole], low + first)]
-                found.extendleft(reversed(lines[-(count - len(found)) :]))
-                at = low + first if first < whole else low
-                if len(found) >= count:
-                    return LogScan([*found], found[0].position, stop, read, is_last=False)
-                if read >= bytes_max:
-                    return LogScan([*found], at, stop, read, is_last=False)
+                whole_bytes = block.rfind(b"\n") + 1
+                stop = low + whole_bytes if stop is None else stop
+                lines = [*_lines_in(stream, block[first:whole_bytes], low + first)]
+                log_lines.extendleft(reversed(lines[-(count - len(log_lines)) :]))
+                at = low + first if first < whole_bytes else low
+                if len(log_lines) >= count:
+                    return LogScan(
+                        [*log_lines], log_lines[0].position, stop, read_bytes, is_last=False
+                    )
+                if read_bytes >= bytes_max:
+                    return LogScan([*log_lines], at, stop, read_bytes, is_last=False)
         stop = at if stop is None else stop
-    return LogScan([*found], at or 0, stop or 0, read, is_last=True)
+    return LogScan([*log_lines], at or 0, stop or 0, read_bytes, is_last=True)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int | None]:
+def _open_segment(path: Path) -> Iterator[int | None]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -170,20 +172,20 @@ class LogReader:
 
     async def newest(self, path: Path, stream: LogStream, count: int = LINES_MAX) -> LogLines:
         silent = self._silent.get((path.name, stream), EMPTY_SPAN)
-        found: deque[LogLine] = deque()
+        lines: deque[LogLine] = deque()
         at: int | None = None
-        end, left, is_all = 0, READ_BYTES_MAX, False
-        while not is_all and left > 0:
-            missing = count - len(found)
-            one = await self._in_thread(
+        end, left_bytes, is_all = 0, READ_BYTES_MAX, False
+        while not is_all and left_bytes > 0:
+            missing = count - len(lines)
+            scan = await self._in_thread(
                 partial(read_backward, path, stream, at, missing, silent, _SCAN_BYTES)
             )
-            end = one.stop if at is None else end
-            found.extendleft(reversed(one.lines))
-            at, left = one.start, left - one.read_bytes
-            is_all = one.is_last or len(found) >= count
-        self._remember_silent(path, stream, LogSpan(found[-1].position if found else at or 0, end))
-        return LogLines(list(found), end, is_all)
+            end = scan.stop if at is None else end
+            lines.extendleft(reversed(scan.lines))
+            at, left_bytes = scan.start, left_bytes - scan.read_bytes
+            is_all = scan.is_last or len(lines) >= count
+        self._remember_silent(path, stream, LogSpan(lines[-1].position if lines else at or 0, end))
+        return LogLines(list(lines), end, is_all)
 
     async def after(
         self, path: Path, stream: LogStream, position: int, count: int = LINES_MAX
@@ -191,34 +193,34 @@ class LogReader:
         """Returns the first lines after a position, or None if the log is shorter than the
         position.
         """
-        found: list[LogLine] = []
-        at, left, is_all = position, READ_BYTES_MAX, False
-        while not is_all and left > 0:
+        lines: list[LogLine] = []
+        at, left_bytes, is_all = position, READ_BYTES_MAX, False
+        while not is_all and left_bytes > 0:
             silent = self._silent.get((path.name, stream), EMPTY_SPAN)
-            missing = count - len(found)
-            one = await self._in_thread(
+            missing = count - len(lines)
+            scan = await self._in_thread(
                 partial(read_forward, path, stream, at, missing, silent, _SCAN_BYTES)
             )
-            if one is None:
+            if scan is None:
                 return None
-            found += one.lines
+            lines += scan.lines
             self._remember_silent(
-                path, stream, LogSpan(found[-1].position if found else position, one.stop)
+                path, stream, LogSpan(lines[-1].position if lines else position, scan.stop)
             )
-            at, left = one.stop, left - one.read_bytes
-            is_all = one.is_last or len(found) >= count
-        return LogLines(found, at, is_all)
+            at, left_bytes = scan.stop, left_bytes - scan.read_bytes
+            is_all = scan.is_last or len(lines) >= count
+        return LogLines(lines, at, is_all)
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _remember_silent(self, path: Path, stream: LogStream, span: LogSpan) -> None:
         key = (path.name, stream)
-        known = self._silent.pop(key, EMPTY_SPAN)
-        if span.start <= known.stop <= span.stop:
-            span = LogSpan(min(known.start, span.start), span.stop)
-        elif known.stop > span.stop:
-            span = known
+        previous = self._silent.pop(key, EMPTY_SPAN)
+        if span.start <= previous.stop <= span.stop:
+            span = LogSpan(min(previous.start, span.start), span.stop)
+        elif previous.stop > span.stop:
+            span = previous
         self._silent[key] = span
         if len(self._silent) > _SPANS_MAX:
             del self._silent[next(iter(self._silent))]

@@ -63,9 +63,9 @@ class BatchedThreads:
         self._threads_max = threads
         self._lock = threading.Lock()
         """Also guards the exit of a thread, so that each new job has a thread."""
-        self._left: deque[_Job] = deque()
+        self._jobs: deque[_Job] = deque()
         self._working = 0
-        self._done: deque[_JobResult] = deque()
+        self._results: deque[_JobResult] = deque()
         self._is_scheduled = False
 
     async def do(self, work: Callable[[], _Result]) -> _Result:
@@ -73,8 +73,8 @@ class BatchedThreads:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_Result] = loop.create_future()
         with self._lock:
-            self._left.append(_Job(work, future))
-            needs_thread = self._working < min(self._threads_max, len(self._left))
+            self._jobs.append(_Job(work, future))
+            needs_thread = self._working < min(self._threads_max, len(self._jobs))
             self._working += needs_thread
         if needs_thread:
             self._threads.submit(self._work, loop)
@@ -82,23 +82,23 @@ class BatchedThreads:
 
     def close(self) -> None:
         with self._lock:
-            self._left.clear()
+            self._jobs.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             with self._lock:
-                if not self._left:
+                if not self._jobs:
                     self._working -= 1
                     return
-                task = self._left.popleft()
+                task = self._jobs.popleft()
             if task.future.done():
                 continue
             try:
-                done = _JobResult(task.future, task.work(), None)
+                job_result = _JobResult(task.future, task.work(), None)
             except BaseException as error:  # noqa: BLE001 — the caller receives the error
-                done = _JobResult(task.future, None, error)
-            self._done.append(done)
+                job_result = _JobResult(task.future, None, error)
+            self._results.append(job_result)
             if not self._is_scheduled:
                 self._is_scheduled = True
                 try:
@@ -109,8 +109,8 @@ class BatchedThreads:
     def _deliver(self) -> None:
         # Reset first: later results need another call.
         self._is_scheduled = False
-        while self._done:
-            future, result, error = self._done.popleft()
+        while self._results:
+            future, result, error = self._results.popleft()
             if future.done():
                 continue
             if error is None:
@@ -139,7 +139,7 @@ class RunSupervisor:
         capacity: Resources,
         reporters: Mapping[OwnerKind, RunReporter],
         *,
-        noticed: Callable[[str], None],
+        on_notice: Callable[[str], None],
     ) -> None:
         self.folder = folder
         self.builds = builds
@@ -150,15 +150,15 @@ class RunSupervisor:
         self.runs: dict[str, RunLifecycle] = {}
         self._reporters = reporters
         self._is_disk_short = functools.partial(is_disk_short, folder, node.reserve_bytes)
-        self._ended = RunRetention(folder, self._is_disk_short)
-        self._notify = noticed
+        self._retention = RunRetention(folder, self._is_disk_short)
+        self._notify = on_notice
         self._workers = BatchedThreads(_THREADS, "runtime")
-        self._notices = KeeperNotices(node.notify, self._noticed)
+        self._notices = KeeperNotices(node.notify, self._on_notice)
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_ending = False
         self._unowned: list[StoredRun] = []
-        self._reported: dict[str, None] = {}
+        self._reported_ids: dict[str, None] = {}
 
     async def recover(self) -> None:
         """Continues the runs of an earlier service that are not yet reported as ended.
@@ -174,22 +174,24 @@ class RunSupervisor:
         await self._find()
         self.node.groups.remove_others(self.runs)
 
-    def ensure_running(self, order: RunRequest) -> None:
+    def ensure_running(self, request: RunRequest) -> None:
         """Starts the requested run unless it exists.
 
         Raises OSError if the run's folder is unreadable, because its process may already run.
         """
-        if self._is_ending or order.id in self._reported:
+        if self._is_ending or request.id in self._reported_ids:
             return  # the owner has not processed the end of this run yet
-        run = self.runs.get(order.id)
+        run = self.runs.get(request.id)
         if run is None:
-            found = StoredRun(self.folder / order.id)
-            if found.folder.exists():
-                self._begin(RunLifecycle(self, found, order=order, placed=_readable(found)))
+            stored_run = StoredRun(self.folder / request.id)
+            if stored_run.folder.exists():
+                self._begin(
+                    RunLifecycle(self, stored_run, request=request, placement=_readable(stored_run))
+                )
             else:
-                self._begin(RunLifecycle(self, found, order=order, is_new=True))
+                self._begin(RunLifecycle(self, stored_run, request=request, is_new=True))
         else:
-            run.confirm(order)
+            run.confirm(request)
 
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
         """Stops a run with SIGTERM, and with SIGKILL after the timeout.
@@ -220,11 +222,11 @@ class RunSupervisor:
         return run_id in self.runs
 
     def run_ids(self, owner: OwnerKind) -> list[str]:
-        return [run.id for run in self.runs.values() if run.about.owner == owner]
+        return [run.id for run in self.runs.values() if run.parameters.owner == owner]
 
     def stop_others(self, owner: OwnerKind, ids: Collection[str]) -> None:
         for run in list(self.runs.values()):
-            if run.about.owner == owner and run.id not in ids:
+            if run.parameters.owner == owner and run.id not in ids:
                 run.stop(None)
 
     async def stop_all(self, forced: asyncio.Event) -> None:
@@ -260,11 +262,11 @@ class RunSupervisor:
     async def _end_unowned(self) -> None:
         if self._unowned:
             await asyncio.sleep(run_cleanup.UNOWNED_GRACE_S)
-        left = [found for found in self._unowned if found.id not in self.runs]
+        unowned = [stored_run for stored_run in self._unowned if stored_run.id not in self.runs]
         await asyncio.gather(
             *(
-                run_cleanup.end_unowned_run(found, self.node.groups, self.in_thread)
-                for found in left
+                run_cleanup.end_unowned_run(stored_run, self.node.groups, self.in_thread)
+                for stored_run in unowned
             )
         )
 
@@ -286,7 +288,7 @@ class RunSupervisor:
         """
         return await self._workers.do(work)
 
-    def begun(self, run_id: str) -> None:
+    def on_begin(self, run_id: str) -> None:
         self._notify(run_id)
 
     async def _find(self) -> None:
@@ -299,10 +301,10 @@ class RunSupervisor:
             if not unread:
                 break
         self._unowned += await self.in_thread(
-            lambda: [found for found in map(StoredRun, unread) if _may_run(found)]
+            lambda: [stored_run for stored_run in map(StoredRun, unread) if _may_run(stored_run)]
         )
-        for found, placed in unreported:
-            self._begin(RunLifecycle(self, found, placed=placed))
+        for stored_run, placement in unreported:
+            self._begin(RunLifecycle(self, stored_run, placement=placement))
 
     def _paths(self) -> list[Path]:
         with os.scandir(self.folder) as entries:
@@ -316,80 +318,80 @@ class RunSupervisor:
         Of the reported runs, it reads only the latest, to restore the quarantine of their ports.
         """
         runs, unread = [], []
-        for found in map(StoredRun, paths):
+        for stored_run in map(StoredRun, paths):
             try:
-                placed = self._placed(found)
+                placement = self._placement_of(stored_run)
             except OSError as error:
                 # The cause may be a bad sector. The other runs continue.
-                _log.error("a run folder could not be read", id=found.id, error=str(error))
-                unread.append(found.folder.path)
+                _log.error("a run folder could not be read", id=stored_run.id, error=str(error))
+                unread.append(stored_run.folder.path)
                 continue
-            if placed is not None:
-                runs.append((found, placed))
+            if placement is not None:
+                runs.append((stored_run, placement))
         return runs, unread
 
-    def _placed(self, found: StoredRun) -> RunPlacement | None:
-        if found.is_reported:
-            self.placements.quarantine_ports_of(found)
+    def _placement_of(self, stored_run: StoredRun) -> RunPlacement | None:
+        if stored_run.is_reported:
+            self.placements.quarantine_ports_of(stored_run)
             return None
-        placed = found.placed()
-        if placed is None and found.folder.was_started():
-            self._unowned.append(found)
-        elif placed is None:
-            shutil.rmtree(found.folder.path, ignore_errors=True)
-        return placed
+        placement = stored_run.placement()
+        if placement is None and stored_run.folder.was_started():
+            self._unowned.append(stored_run)
+        elif placement is None:
+            shutil.rmtree(stored_run.folder.path, ignore_errors=True)
+        return placement
 
     def _begin(self, run: RunLifecycle) -> None:
         self.runs[run.id] = run
-        self.capacity.claim(run.id, run.about.resources)
-        if run.placed is not None:
-            self.placements.adopt(run.placed)
-            self.capacity.hold(run.about.resources)
+        self.capacity.claim(run.id, run.parameters.resources)
+        if run.placement is not None:
+            self.placements.adopt(run.placement)
+            self.capacity.hold(run.parameters.resources)
         self._idle.clear()
         run.task = asyncio.create_task(self._live(run), name=f"run {run.id}")
 
     async def _live(self, run: RunLifecycle) -> None:
         await run.live()
         del self.runs[run.id]
-        if run.placed is not None:
-            self.placements.release(run.placed)
-        self._reported[run.id] = None
-        if len(self._reported) > _REPORTED_MAX:
-            del self._reported[next(iter(self._reported))]
+        if run.placement is not None:
+            self.placements.release(run.placement)
+        self._reported_ids[run.id] = None
+        if len(self._reported_ids) > _REPORTED_MAX:
+            del self._reported_ids[next(iter(self._reported_ids))]
         if not self.runs:
             self._idle.set()
 
-    def _noticed(self, run_id: str) -> None:
+    def _on_notice(self, run_id: str) -> None:
         run = self.runs.get(run_id)
         if run is not None:
-            run.changed.set()
+            run.has_changed.set()
         self._notify(run_id)
 
     async def _remove_expired(self) -> None:
         try:
             await self.builds.remove_unused(
-                lambda: {run.about.build_id for run in self.runs.values()},
+                lambda: {run.parameters.build_id for run in self.runs.values()},
                 is_full=self._is_disk_short(),
             )
         except OSError as error:
             _log.warning("unused builds could not be removed", error=str(error))
         try:
-            await self._ended.remove_expired()
+            await self._retention.remove_expired()
         except OSError as error:
             _log.warning("an ended run could not be removed", error=str(error))
 
 
-def _readable(found: StoredRun) -> RunPlacement | None:
+def _readable(stored_run: StoredRun) -> RunPlacement | None:
     try:
-        return found.placed()
+        return stored_run.placement()
     except OSError:
-        if _may_run(found):
+        if _may_run(stored_run):
             raise
         return None
 
 
-def _may_run(found: StoredRun) -> bool:
+def _may_run(stored_run: StoredRun) -> bool:
     try:
-        return found.folder.was_started() and not found.is_reported
+        return stored_run.folder.was_started() and not stored_run.is_reported
     except OSError:
         return True

@@ -83,14 +83,14 @@ class UnpackedBuilds:
         self._unpacking: SingleFlight[str, UnpackedBuild] = SingleFlight()
         self._queue = FairQueue(UNPACKING_MAX, 1)
         self._threads = ThreadPoolExecutor(UNPACKING_MAX, thread_name_prefix="unpacking")
-        self._known: dict[str, UnpackedBuild] = {}
-        self._noted: set[str] = set()
+        self._builds: dict[str, UnpackedBuild] = {}
+        self._used_ids: set[str] = set()
 
-    def cached(self, build_id: str) -> UnpackedBuild | None:
-        found = self._known.get(build_id)
-        if found is not None:
+    def get_cached(self, build_id: str) -> UnpackedBuild | None:
+        build = self._builds.get(build_id)
+        if build is not None:
             self.mark_used(build_id)
-        return found
+        return build
 
     def recover(self) -> None:
         """Creates the folder for builds. Raises OSError.
@@ -98,26 +98,26 @@ class UnpackedBuilds:
         Removes unfinished builds, and builds that were unpacked before the last reboot.
         """
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        for found in list(self._folder.iterdir()):
+        for folder in list(self._folder.iterdir()):
             try:
-                if found.suffix == _UNFINISHED or (
-                    found.suffix != _REMOVED and not _is_whole(found)
+                if folder.suffix == _UNFINISHED or (
+                    folder.suffix != _REMOVED and not _is_whole(folder)
                 ):
-                    _set_aside(found)
+                    _set_aside(folder)
             except OSError as error:
                 # A run may use this build. The next request checks it again.
-                _log.warning("build could not be read", build_id=found.name, error=str(error))
+                _log.warning("build could not be read", build_id=folder.name, error=str(error))
 
-    async def unpacked(self, game_id: str, build_id: str) -> UnpackedBuild:
+    async def get(self, game_id: str, build_id: str) -> UnpackedBuild:
         """Returns the unpacked build, and unpacks it first if needed.
 
         Concurrent calls share one unpacking. If all of them are cancelled, a queued build is not
         unpacked, but an unpacking that has begun continues. Raises BuildUnusable, NoDiskSpace,
         OSError, and errors of the build's download.
         """
-        known = self.cached(build_id)
-        if known is not None:
-            return known
+        cached = self.get_cached(build_id)
+        if cached is not None:
+            return cached
         return await self._unpacking.run(build_id, lambda: self._prepare(game_id, build_id))
 
     async def _prepare(self, game_id: str, build_id: str) -> UnpackedBuild:
@@ -134,8 +134,8 @@ class UnpackedBuilds:
                 self._unpacking.keep(build_id)
                 await self._in_time(game_id, build_id, folder)
         self._touch(build_id)
-        unpacked = self._known[build_id] = _read_unpacked(folder)
-        return unpacked
+        build = self._builds[build_id] = _read_unpacked(folder)
+        return build
 
     async def _in_time(self, game_id: str, build_id: str, folder: Path) -> None:
         limit = asyncio.timeout(UNPACKING_TIMEOUT_S)
@@ -169,11 +169,11 @@ class UnpackedBuilds:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def mark_used(self, build_id: str) -> None:
-        self._noted.add(build_id)
+        self._used_ids.add(build_id)
 
-    def _write_noted(self) -> None:
-        noted, self._noted = self._noted, set()
-        for build_id in noted:
+    def _write_used(self) -> None:
+        used_ids, self._used_ids = self._used_ids, set()
+        for build_id in used_ids:
             self._touch(build_id)
 
     def _touch(self, build_id: str) -> None:
@@ -208,32 +208,32 @@ class UnpackedBuilds:
         `used` returns the IDs of builds in use, and is called again before each removal. Raises
         OSError.
         """
-        self._write_noted()
-        gone, unused = await asyncio.to_thread(self._removable, is_full)
-        for found in gone:
-            await asyncio.to_thread(remove_tree, found)
+        self._write_used()
+        set_aside, unused = await asyncio.to_thread(self._removable, is_full)
+        for folder in set_aside:
+            await asyncio.to_thread(remove_tree, folder)
         for build_id in unused:
             if build_id in used() or build_id in self._unpacking:
                 continue
             # The next request unpacks the build again. A partly removed build is never used.
-            self._known.pop(build_id, None)
+            self._builds.pop(build_id, None)
             try:
-                found = _set_aside(self._folder / build_id)
+                folder = _set_aside(self._folder / build_id)
             except OSError as error:
                 _log.warning("build could not be removed", build_id=build_id, error=str(error))
             else:
-                await asyncio.to_thread(remove_tree, found)
+                await asyncio.to_thread(remove_tree, folder)
 
     def _removable(self, is_full: bool) -> tuple[list[Path], list[str]]:
-        gone, old = [], []
-        for found in self._folder.iterdir():
-            if found.suffix == _REMOVED:
-                gone.append(found)
-            elif found.suffix != _UNFINISHED:
+        set_aside, old = [], []
+        for folder in self._folder.iterdir():
+            if folder.suffix == _REMOVED:
+                set_aside.append(folder)
+            elif folder.suffix != _UNFINISHED:
                 with contextlib.suppress(FileNotFoundError):
-                    if is_full or time.time() - found.stat().st_mtime > UNUSED_RETENTION_S:
-                        old.append(found.name)
-        return gone, old
+                    if is_full or time.time() - folder.stat().st_mtime > UNUSED_RETENTION_S:
+                        old.append(folder.name)
+        return set_aside, old
 
 
 def _is_whole(folder: Path) -> bool:
@@ -252,9 +252,9 @@ def _publish(fresh: Path, folder: Path) -> None:
 
 
 def _set_aside(folder: Path) -> Path:
-    gone = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{_REMOVED}")
-    folder.rename(gone)
-    return gone
+    renamed = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{_REMOVED}")
+    folder.rename(renamed)
+    return renamed
 
 
 async def _uploaded_blocks(source: BuildSource) -> AsyncIterator[bytes]:

@@ -64,7 +64,7 @@ class Node:
                 lambda address: address,
                 self._capacity,
             )
-            self.room.changed = lobbies.capacity_changed
+            self.room.on_change = lobbies.capacity_changed
             runs: Any = SimpleNamespace(end=self.ended.append)
             work = asyncio.create_task(lobbies.run(runs))
             yield

@@ -199,7 +199,7 @@ async def test_too_large_command_is_requested_separately(
 async def test_end_is_recorded_with_any_message(database: Database) -> None:
     runs = LobbyRuns(database, IdleDataPlane(), SIZES.get, str, pb.Capacity)
     lobby_id = format_uuid(bytes(16))
-    await runs.over(lobby_id, RunEnd("exec_failed", message="No program a\0b."), TIER)
+    await runs.report_end(lobby_id, RunEnd("exec_failed", message="No program a\0b."), TIER)
     async with database.read() as tx:
         run = (await lobbies.find_ended_runs(tx, [lobby_id]))[lobby_id]
     assert (run.reason, run.message) == ("exec_failed", "No program a\ufffdb.")

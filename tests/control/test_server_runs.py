@@ -89,20 +89,20 @@ async def server_records(database: Database, source: Source) -> ServerRecords:
 @each_database
 async def test_start_is_recorded_after_an_early_end(server_records: ServerRecords) -> None:
     server_id = await server_records.server()
-    await server_records.runs.over(server_id, RunEnd("exited", 7, started_ms=STARTED_MS))
+    await server_records.runs.report_end(server_id, RunEnd("exited", 7, started_ms=STARTED_MS))
     record = await server_records.record(server_id)
     assert (record.status, record.exit_code, record.started_at) == ("destroyed", 7, STARTED_MS)
     assert record.destroyed_at > STARTED_MS
-    await server_records.runs.over(server_id, RunEnd("lost"))
+    await server_records.runs.report_end(server_id, RunEnd("lost"))
     assert await server_records.record(server_id) == record, "the first reported end counts"
 
 
 @each_database
 async def test_first_reported_start_is_kept(server_records: ServerRecords) -> None:
     server_id = await server_records.server()
-    await server_records.runs.running(server_id)
+    await server_records.runs.report_running(server_id)
     started_at = (await server_records.record(server_id)).started_at
-    await server_records.runs.over(server_id, RunEnd("exited", 0, started_ms=STARTED_MS))
+    await server_records.runs.report_end(server_id, RunEnd("exited", 0, started_ms=STARTED_MS))
     assert (await server_records.record(server_id)).started_at == started_at > STARTED_MS
 
 
@@ -112,7 +112,7 @@ async def test_server_that_never_ran_has_a_message_and_no_start(
 ) -> None:
     server_id = await server_records.server()
     message = "No program a\0b in \udcff."
-    await server_records.runs.over(server_id, RunEnd("exec_failed", message=message))
+    await server_records.runs.report_end(server_id, RunEnd("exec_failed", message=message))
     record = await server_records.record(server_id)
     assert (record.status, record.HasField("started_at")) == ("failed", False)
     assert record.failure.message == "No program a\ufffdb in \ufffd."
@@ -171,7 +171,7 @@ async def test_unreadable_run_folder_does_not_block_other_servers(
 ) -> None:
     broken, stopped, lost = [await server_records.server() for _ in range(3)]
     spec = unreadable(node.folder / "servers", broken)
-    await server_records.runs.running(lost)
+    await server_records.runs.report_running(lost)
     async with server_records.database.write() as tx:
         await servers.request_stop(tx, stopped, now_ms(), 0)
     work = asyncio.create_task(server_records.runs.run(node.supervisor))

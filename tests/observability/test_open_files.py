@@ -21,21 +21,21 @@ print(watch.is_low, watch.used < 64)
 held = []
 while not watch.is_low:
     held.append(os.open(os.devnull, os.O_RDONLY))
-    watch.look()
+    watch.measure()
 print(watch.used - (96 - 24))
 while True:
     try:
         held.append(os.open(os.devnull, os.O_RDONLY))
     except OSError:
         break
-watch.look()
+watch.measure()
 print(watch.used)
 os.close(held.pop(0))
-watch.look()
+watch.measure()
 print(watch.used)
 for descriptor in held:
     os.close(descriptor)
-watch.look()
+watch.measure()
 print(watch.is_low)
 """
 

@@ -44,13 +44,13 @@ class RunReports:
         self.rejected: set[str] = set()
         self.blocked: set[str] = set()
 
-    async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
+    async def report_placement(self, run_id: str, backends: Mapping[str, Backend]) -> None:
         await self._receive("placed", run_id, dict(backends))
 
-    async def running(self, run_id: str) -> None:
+    async def report_running(self, run_id: str) -> None:
         await self._receive("running", run_id, None)
 
-    async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
+    async def report_end(self, run_id: str, end: RunEnd, tier: str) -> None:
         await self._receive("over", run_id, end)
 
     async def _receive(self, what: str, run_id: str, about: Any) -> None:
@@ -113,7 +113,7 @@ class RuntimeHost:
             self.node,
             self.capacity,
             {"server": self.reports, "lobby": self.reports},
-            noticed=self.noticed.append,
+            on_notice=self.noticed.append,
         )
         await self.supervisor.recover()
         self._task = asyncio.create_task(self.supervisor.run())

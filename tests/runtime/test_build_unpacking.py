@@ -42,7 +42,7 @@ async def refused(folder: Path, store: Store) -> str:
     left.
     """
     with pytest.raises(BuildUnusable) as caught:
-        await open_builds(folder, store).unpacked(GAME, BUILD)
+        await open_builds(folder, store).get(GAME, BUILD)
     assert list(folder.iterdir()) == []
     sentence = str(caught.value)
     assert sentence
@@ -54,7 +54,7 @@ async def refused(folder: Path, store: Store) -> str:
 async def test_build_is_the_same_in_every_compression(folder: Path, compression: str) -> None:
     content = whole() if compression == "none" else packed(whole(), compression)
     store = Store(content, compression, hashlib.sha256(content).hexdigest())
-    build = await open_builds(folder, store).unpacked(GAME, BUILD)
+    build = await open_builds(folder, store).get(GAME, BUILD)
     root = folder / BUILD / "root"
     assert (build.root, build.workdir) == (root, root / "bin")
     assert (list(build.command), build.env) == (["./run", "--fast"], {"A": "b"})
@@ -83,7 +83,7 @@ async def test_build_is_the_same_in_every_compression(folder: Path, compression:
 async def test_last_of_two_files_with_one_name_wins(folder: Path) -> None:
     first, second = tar({"server.json": MANIFEST, "a": b"first"}), tar({"a": b"second"})
     end = first.rindex(b"first") // 512 * 512 + 512
-    build = await open_builds(folder, Store(first[:end] + second)).unpacked(GAME, BUILD)
+    build = await open_builds(folder, Store(first[:end] + second)).get(GAME, BUILD)
     assert (build.root / "a").read_bytes() == b"second"
 
 
@@ -192,10 +192,10 @@ async def test_unpacking_waits_when_the_disk_reaches_its_reserve(folder: Path) -
     reserve_bytes = file_system.f_bavail * file_system.f_frsize - (8 << 20)
     store = Store(bomb, "zstd")
     with pytest.raises(NoDiskSpace):
-        await open_builds(folder, store, reserve_bytes).unpacked(GAME, BUILD)
+        await open_builds(folder, store, reserve_bytes).get(GAME, BUILD)
     assert list(folder.iterdir()) == []
     store.source = (whole(), "none", None)
-    assert (await open_builds(folder, store).unpacked(GAME, BUILD)).root.is_dir()
+    assert (await open_builds(folder, store).get(GAME, BUILD)).root.is_dir()
     assert len(store.requests) == 2
 
 
@@ -236,13 +236,13 @@ def test_every_server_json_problem_is_reported(tmp_path: Path, name: str) -> Non
 async def test_concurrent_requests_unpack_a_build_once(folder: Path) -> None:
     store = Store(whole())
     builds = open_builds(folder, store)
-    impatient = asyncio.create_task(builds.unpacked(GAME, BUILD))
-    others = [asyncio.create_task(builds.unpacked(GAME, BUILD)) for _ in range(8)]
+    impatient = asyncio.create_task(builds.get(GAME, BUILD))
+    others = [asyncio.create_task(builds.get(GAME, BUILD)) for _ in range(8)]
     await asyncio.sleep(0)
     impatient.cancel()
     paths = await asyncio.gather(*others)
     assert all(one is paths[0] for one in paths)
-    assert await builds.unpacked(GAME, BUILD) is paths[0]
+    assert await builds.get(GAME, BUILD) is paths[0]
     assert store.requests == [f"{GAME}/{BUILD}"], "the cancelled request did not stop the unpacking"
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
@@ -252,10 +252,10 @@ async def test_failed_download_is_retried(folder: Path) -> None:
     store.fault = ServiceError("CONTROL_PLANE_UNAVAILABLE")
     builds = open_builds(folder, store)
     with pytest.raises(ServiceError):
-        await builds.unpacked(GAME, BUILD)
+        await builds.get(GAME, BUILD)
     assert list(folder.iterdir()) == []
     store.fault = None
-    assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
+    assert (await builds.get(GAME, BUILD)).root.is_dir()
 
 
 UNPACKS_FOR_EVER: Final = """
@@ -274,7 +274,7 @@ async def fetch(game_id, build_id):
 async def main():
     builds = UnpackedBuilds(Path(sys.argv[1]), fetch, 0)
     builds.recover()
-    await builds.unpacked("game", sys.argv[3])
+    await builds.get("game", sys.argv[3])
 
 asyncio.run(main())
 """
@@ -291,17 +291,17 @@ async def test_start_removes_partly_unpacked_builds(folder: Path) -> None:
     builds = open_builds(folder, Store(whole()))
     await builds.remove_unused(set, is_full=False)
     assert list(folder.iterdir()) == []
-    assert (await builds.unpacked(GAME, BUILD)).command[0] == "./run"
+    assert (await builds.get(GAME, BUILD)).command[0] == "./run"
 
 
 async def test_complete_build_survives_a_service_restart_but_not_a_reboot(folder: Path) -> None:
     store = Store(whole())
-    first = await open_builds(folder, store).unpacked(GAME, BUILD)
-    assert await open_builds(folder, store).unpacked(GAME, BUILD) == first
+    first = await open_builds(folder, store).get(GAME, BUILD)
+    assert await open_builds(folder, store).get(GAME, BUILD) == first
     assert len(store.requests) == 1
     # The build was unpacked before a reboot, perhaps not to its end.
     (folder / BUILD / "boot_id").write_text("0b9e0f5c-0000-4000-8000-000000000000")
     (first.root / "data/map").write_bytes(b"")
-    again = await open_builds(folder, store).unpacked(GAME, BUILD)
+    again = await open_builds(folder, store).get(GAME, BUILD)
     assert (again.root / "data/map").stat().st_size == 3 << 20
     assert len(store.requests) == 2

@@ -213,7 +213,7 @@ async def test_unexpected_error_is_reported_without_its_text(host: RuntimeHost) 
     async def broken(run_id: str, backends: object) -> None:
         raise RuntimeError(f"{host.folder} is where we are")
 
-    host.reports.placed = broken  # type: ignore[method-assign]
+    host.reports.report_placement = broken  # type: ignore[method-assign]
     end = await host.reports.end(host.want().id)
     assert end == RunEnd(
         "lost",

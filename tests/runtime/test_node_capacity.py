@@ -45,7 +45,7 @@ def test_reservation_over_the_free_amount_is_rejected() -> None:
 def test_changes_of_the_unreserved_amount_are_reported() -> None:
     capacity = NodeCapacity(NODE)
     result: list[Resources] = []
-    capacity.changed = lambda: result.append(capacity.unclaimed)
+    capacity.on_change = lambda: result.append(capacity.unclaimed)
     capacity.reserve("one", HALF)
     capacity.claim("one", HALF)
     capacity.take(HALF)

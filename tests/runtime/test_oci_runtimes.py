@@ -103,7 +103,7 @@ async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
     (root / PROGRAM[1:]).chmod(0o755)
     RootFilesystem(root, container_root_uid(), lambda _: None)
     run = RunFolder(tmp_path / "run")
-    containers = ContainerRuntime(runtime.runtime, scratch, runtime.place)
+    containers = ContainerRuntime(runtime.runtime, scratch, runtime.mount_point)
     command = containers.command(root, run.path, run.scratch)
     run.prepare(KeeperSpec("run", command, Path("/"), {"PATH": PATH}, "processes"))
     play = {"PLAY": "write:/own write:/tmp/own see:/ exit:3"}
@@ -135,7 +135,7 @@ async def test_data_directory_may_be_at_a_container_mount_point() -> None:
     with tempfile.TemporaryDirectory(dir="/mnt") as name:
         runtime, problem = await choose_container_runtime(None, KEEPER_BINARY, Path(name))
         assert runtime is not None, problem
-        assert runtime.place != "/mnt"
+        assert runtime.mount_point != "/mnt"
 
 
 def test_container_mounts_hide_nothing_that_is_needed() -> None:

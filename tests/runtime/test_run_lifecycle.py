@@ -232,7 +232,7 @@ async def _laid_out(host: RuntimeHost) -> tuple[str, dict[str, tuple[str, int]]]
     host.reports.blocked.add("placed")
     order = host.want(ports=GAME)
     await until(lambda: "placed" in host.reports.tries)
-    placed = host.supervisor.runs[order.id].placed
+    placed = host.supervisor.runs[order.id].placement
     assert placed is not None
     await host.anew()
     assert host.supervisor.run_ids("server") == [order.id]

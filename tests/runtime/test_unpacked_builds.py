@@ -29,7 +29,7 @@ async def test_unused_builds_are_removed_after_a_day_or_on_a_full_disk(folder: P
     builds = open_builds(folder, Store(whole()))
     used, fresh, old = (f"{BUILD[:-2]}{name}" for name in ("01", "02", "03"))
     for build_id in (used, fresh, old):
-        await builds.unpacked(GAME, build_id)
+        await builds.get(GAME, build_id)
     then = time.time() - UNUSED_RETENTION_S - 60
     for build_id in (used, old):
         os.utime(folder / build_id, (then, then))
@@ -37,7 +37,7 @@ async def test_unused_builds_are_removed_after_a_day_or_on_a_full_disk(folder: P
     assert {path.name for path in folder.iterdir()} == {used, fresh}
     await builds.remove_unused(lambda: {used}, is_full=True)
     assert {path.name for path in folder.iterdir()} == {used}
-    assert (await builds.unpacked(GAME, old)).root.is_dir()
+    assert (await builds.get(GAME, old)).root.is_dir()
 
 
 def _grow_old(folder: Path, build_id: str = BUILD) -> None:
@@ -47,9 +47,9 @@ def _grow_old(folder: Path, build_id: str = BUILD) -> None:
 
 async def test_build_stays_for_a_day_after_a_run_starts_or_ends(folder: Path) -> None:
     builds = open_builds(folder, Store(whole()))
-    await builds.unpacked(GAME, BUILD)
+    await builds.get(GAME, BUILD)
     _grow_old(folder)
-    await builds.unpacked(GAME, BUILD)
+    await builds.get(GAME, BUILD)
     await builds.remove_unused(set, is_full=False)
     assert (folder / BUILD).is_dir()
     _grow_old(folder)
@@ -65,12 +65,12 @@ async def test_build_stays_for_a_day_after_a_run_starts_or_ends(folder: Path) ->
 async def test_build_requested_during_the_cleanup_stays_whole(folder: Path) -> None:
     store = Store(whole())
     builds = open_builds(folder, store)
-    await builds.unpacked(GAME, BUILD)
+    await builds.get(GAME, BUILD)
     used: set[str] = set()
     removing = asyncio.create_task(builds.remove_unused(lambda: used, is_full=True))
     await asyncio.sleep(0)
     used.add(BUILD)
-    path = await builds.unpacked(GAME, BUILD)
+    path = await builds.get(GAME, BUILD)
     await removing
     assert (path.root / "data/map").stat().st_size == 3 << 20
     assert len(store.requests) == 1
@@ -80,14 +80,14 @@ async def test_build_requested_during_the_cleanup_stays_whole(folder: Path) -> N
 async def test_build_requested_during_its_removal_is_unpacked_again(folder: Path) -> None:
     store = Store(whole())
     builds = open_builds(folder, store)
-    first = await builds.unpacked(GAME, BUILD)
+    first = await builds.get(GAME, BUILD)
     for number in range(2_000):
         (first.root / f"{number}").touch()
     removing = asyncio.create_task(builds.remove_unused(set, is_full=True))
     while (folder / BUILD).exists():
         await asyncio.sleep(0)
     assert not removing.done()
-    again = await builds.unpacked(GAME, BUILD)
+    again = await builds.get(GAME, BUILD)
     await removing
     assert (again.root / "data/map").stat().st_size == 3 << 20
     assert not (again.root / "0").exists()
@@ -95,7 +95,7 @@ async def test_build_requested_during_its_removal_is_unpacked_again(folder: Path
 
 
 async def test_start_removes_partly_removed_builds(folder: Path) -> None:
-    await open_builds(folder, Store(whole())).unpacked(GAME, BUILD)
+    await open_builds(folder, Store(whole())).get(GAME, BUILD)
     for name in ("unpacking", "removed"):
         (folder / f"{BUILD}.{name}").mkdir()
         shutil.copy(folder / BUILD / "boot_id", folder / f"{BUILD}.{name}")
@@ -112,16 +112,16 @@ async def test_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
     ids = [f"{BUILD[:-2]}{number:02}" for number in range(3)]
     before = open_builds(folder, store)
     for build_id in ids:
-        await before.unpacked(GAME, build_id)
+        await before.get(GAME, build_id)
         _of_an_earlier_boot(folder, build_id)
     maps = {path.stat().st_ino for path in folder.glob("*/root/data/map")}
     builds = open_builds(folder, store)
     assert {path.stat().st_ino for path in folder.glob("*/root/data/map")} == maps
-    await builds.unpacked(GAME, ids[0])
+    await builds.get(GAME, ids[0])
     assert store.requests.count(f"{GAME}/{ids[0]}") == 2
     _of_an_earlier_boot(folder, ids[0])
     builds = open_builds(folder, store)
-    await builds.unpacked(GAME, ids[0])
+    await builds.get(GAME, ids[0])
     await builds.remove_unused(set, is_full=False)
     assert [path.name for path in folder.iterdir()] == [ids[0]]
 
@@ -129,12 +129,12 @@ async def test_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
 async def test_rest_of_a_failed_removal_never_counts_as_complete(folder: Path) -> None:
     store = Store(whole())
     builds = open_builds(folder, store)
-    first = await builds.unpacked(GAME, BUILD)
+    first = await builds.get(GAME, BUILD)
     _of_an_earlier_boot(folder)
     with _busy(first.root / "busy"):
         builds = open_builds(folder, store)
         await builds.remove_unused(set, is_full=False)
-        again = await builds.unpacked(GAME, BUILD)
+        again = await builds.get(GAME, BUILD)
         assert (again.root / "data/map").stat().st_size == 3 << 20
         assert len(list(folder.iterdir())) == 2
     await builds.remove_unused(set, is_full=False)
@@ -157,7 +157,7 @@ def _busy(folder: Path) -> Iterator[None]:
 
 async def test_build_from_before_a_reboot_that_cannot_be_renamed_is_not_run(folder: Path) -> None:
     store = Store(whole())
-    first = await open_builds(folder, store).unpacked(GAME, BUILD)
+    first = await open_builds(folder, store).get(GAME, BUILD)
     elsewhere = first.root.parent.rename(folder.parent / "elsewhere")
     with disk_of(folder / BUILD, 100) as disk:
         # A mount point cannot be renamed.
@@ -165,15 +165,15 @@ async def test_build_from_before_a_reboot_that_cannot_be_renamed_is_not_run(fold
         _of_an_earlier_boot(folder)
         builds = open_builds(folder, store)
         with pytest.raises(OSError, match="busy"):
-            await builds.unpacked(GAME, BUILD)
-    assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
+            await builds.get(GAME, BUILD)
+    assert (await builds.get(GAME, BUILD)).root.is_dir()
     await builds.remove_unused(set, is_full=False)
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
 
 async def test_unreadable_build_stays_for_its_runs(folder: Path) -> None:
     store = Store(whole())
-    first = await open_builds(folder, store).unpacked(GAME, BUILD)
+    first = await open_builds(folder, store).get(GAME, BUILD)
     boot_id = folder / BUILD / "boot_id"
     content = boot_id.read_bytes()
     boot_id.unlink()
@@ -181,8 +181,8 @@ async def test_unreadable_build_stays_for_its_runs(folder: Path) -> None:
     builds = open_builds(folder, store)
     assert first.root.is_dir()
     with pytest.raises(OSError, match="Input/output error"):
-        await builds.unpacked(GAME, BUILD)
+        await builds.get(GAME, BUILD)
     boot_id.unlink()
     boot_id.write_bytes(content)
-    assert await builds.unpacked(GAME, BUILD) == first
+    assert await builds.get(GAME, BUILD) == first
     assert len(store.requests) == 1

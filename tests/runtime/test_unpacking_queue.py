@@ -63,7 +63,7 @@ class UnpackingQueue:
         self._waiting: list[asyncio.Task[UnpackedBuild]] = []
 
     def ask(self, game_id: str, number: int) -> asyncio.Task[UnpackedBuild]:
-        task = asyncio.create_task(self.builds.unpacked(game_id, build_id(number)))
+        task = asyncio.create_task(self.builds.get(game_id, build_id(number)))
         self._waiting.append(task)
         return task
 
@@ -171,12 +171,12 @@ async def test_unpacking_process_past_its_deadline_is_killed(
     before = _unpackers(folder)
     monkeypatch.setattr(unpacked_builds, "UNPACKING_TIMEOUT_S", 0.3)
     with pytest.raises(BuildUnusable, match="not unpacked within"):
-        await builds.unpacked("game", build_id(0))
+        await builds.get("game", build_id(0))
     monkeypatch.undo()
     assert list(folder.iterdir()) == []
     assert _unpackers(folder) <= before
     store.source = (tar(), "none", None)
-    assert (await builds.unpacked("game", build_id(0))).root.is_dir()
+    assert (await builds.get("game", build_id(0))).root.is_dir()
 
 
 def _unpackers(folder: Path) -> set[str]:

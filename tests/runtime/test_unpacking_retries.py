@@ -51,9 +51,9 @@ async def test_unpacking_waits_on_a_full_disk_at_every_step(tmp_path: Path, inod
         builds = open_builds(disk / "builds", Store(tar({"server.json": MANIFEST})))
         with full_but_for(disk, inodes):
             with pytest.raises(NoDiskSpace):
-                await builds.unpacked(GAME, BUILD)
+                await builds.get(GAME, BUILD)
             assert list((disk / "builds").iterdir()) == []
-        assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
+        assert (await builds.get(GAME, BUILD)).root.is_dir()
 
 
 async def test_machine_fault_does_not_reject_the_build(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ async def test_machine_fault_does_not_reject_the_build(tmp_path: Path) -> None:
         builds = UnpackedBuilds(disk / "builds", fetch, 0)
         builds.recover()
         with pytest.raises(OSError, match="Read-only file system"):
-            await builds.unpacked(GAME, BUILD)
+            await builds.get(GAME, BUILD)
         _mount_again(disk, "rw")
         builds = open_builds(disk / "builds", Store(archive))
-        assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
+        assert (await builds.get(GAME, BUILD)).root.is_dir()
 
 
 def _mount_again(disk: Path, how: str) -> None:
@@ -145,7 +145,7 @@ async def test_missing_build_file_is_named(tmp_path: Path) -> None:
         builds = UnpackedBuilds(tmp_path / "builds", fetch, 0)
         builds.recover()
         with pytest.raises(BuildUnusable, match="the file that was uploaded is missing") as caught:
-            await builds.unpacked(GAME, BUILD)
+            await builds.get(GAME, BUILD)
         assert str(tmp_path) not in str(caught.value)
         assert list((tmp_path / "builds").iterdir()) == []
     finally:

@@ -97,7 +97,7 @@ async def test_request_for_a_readable_run_is_served(
     _become_readable(spec, content)
     host.supervisor.ensure_running(order)
     run = host.supervisor.runs[order.id]
-    assert run.placed is not None
+    assert run.placement is not None
     await until(lambda: run.state == "running")
 
 
