@@ -68,17 +68,19 @@ def _compact(words: Sequence[str]) -> int:
     from pyservice.dataplane.journal_compaction import NO_SPACE_STATUS
 
     defaults = engine.EngineLimits()
-    about = "Writes an image of the closed segments of a journal."
-    parser = argparse.ArgumentParser("pyservice compact", description=about)
+    description = "Writes an image of the closed segments of a journal."
+    parser = argparse.ArgumentParser("pyservice compact", description=description)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--segment-bytes", type=int, default=defaults.segment_bytes)
     parser.add_argument("--boot-id-path", type=Path, default=defaults.boot_id_path)
     parser.add_argument("--parent-pid", type=int, default=0, help="end when this process does")
-    given = parser.parse_args(words)
-    limits = engine.EngineLimits(segment_bytes=given.segment_bytes, boot_id_path=given.boot_id_path)
+    arguments = parser.parse_args(words)
+    limits = engine.EngineLimits(
+        segment_bytes=arguments.segment_bytes, boot_id_path=arguments.boot_id_path
+    )
     try:
-        ring = keyring.load(given.data_dir)
-        lsn = engine.compact(given.data_dir / "journal", ring, limits, given.parent_pid)
+        ring = keyring.load(arguments.data_dir)
+        lsn = engine.compact(arguments.data_dir / "journal", ring, limits, arguments.parent_pid)
     except (keyring.KeyringError, engine.OpenFailed, OSError) as error:
         print(f"pyservice compact: {error}", file=sys.stderr)
         is_no_space = isinstance(error, OSError) and error.errno == NO_SPACE_STATUS

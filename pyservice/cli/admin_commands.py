@@ -139,15 +139,15 @@ def record_billing(
     json: Json = False,
 ) -> None:
     """Record the time of one billing event of a group. Give exactly one of the four events."""
-    given = {
+    options = {
         "payment-failed": payment_failed,
         "payment-method-attached": payment_method_attached,
         "payment-method-valid": payment_method_valid,
         "payment-succeeded": payment_succeeded,
     }
-    events = [(event, time) for event, time in given.items() if time is not None]
+    events = [(event, time) for event, time in options.items() if time is not None]
     if len(events) != 1:
-        fail([f"give exactly one of {', '.join(f'--{event}' for event in given)}"])
+        fail([f"give exactly one of {', '.join(f'--{event}' for event in options)}"])
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 

@@ -107,7 +107,7 @@ def _acknowledged(data_dir: Path, method: str, request: Message, is_json: bool) 
     return "{}" if is_json else ""
 
 
-def _listed(items: Iterable[Any], name: str, fields: Sequence[str], is_json: bool) -> str:
+def _render_list(items: Iterable[Any], name: str, fields: Sequence[str], is_json: bool) -> str:
     """Returns the items as JSON if `is_json`, else a line for each with its first two `fields`."""
     if not is_json:
         return "\n".join(f"{getattr(one, fields[0])}\t{getattr(one, fields[1])}" for one in items)
@@ -130,7 +130,7 @@ def create_group(data_dir: Path, display_name: str, owner: str | None, is_json: 
 def list_groups(data_dir: Path, is_json: bool) -> str:
     groups = _control_request(data_dir, "ListGroups", pb.ListGroupsRequest()).groups
     fields = ["group_id", "display_name", "owner_identity_id", "create_ms", "member_ids"]
-    return _listed(groups, "groups", [*fields, "bio", "publicity"], is_json)
+    return _render_list(groups, "groups", [*fields, "bio", "publicity"], is_json)
 
 
 @_command("group")
@@ -171,7 +171,7 @@ def create_identity(data_dir: Path, display_name: str, is_json: bool) -> str:
 def list_identities(data_dir: Path, is_json: bool) -> str:
     identities = _control_request(data_dir, "ListIdentities", pb.ListIdentitiesRequest()).identities
     fields = ("identity_id", "display_name", "create_ms", "group_ids")
-    return _listed(identities, "identities", fields, is_json)
+    return _render_list(identities, "identities", fields, is_json)
 
 
 BILLING_EVENTS: Final = {
@@ -217,14 +217,14 @@ _ORPHAN_FIELDS: Final = ("namespace_id", "name", "source_epoch")
 @_command("namespace")
 def list_orphans(data_dir: Path, is_json: bool) -> str:
     answer = _control_request(data_dir, "ListOrphans", pb.ListOrphansRequest())
-    return _listed(answer.orphans, "orphans", _ORPHAN_FIELDS, is_json)
+    return _render_list(answer.orphans, "orphans", _ORPHAN_FIELDS, is_json)
 
 
 @_command("namespace")
 def remove_orphans(data_dir: Path, ids: Sequence[str], is_all: bool, is_json: bool) -> str:
     request = pb.RemoveOrphansRequest(namespace_ids=ids, all=is_all)
     answer = _control_request(data_dir, "RemoveOrphans", request)
-    return _listed(answer.removed, "removed", _ORPHAN_FIELDS, is_json)
+    return _render_list(answer.removed, "removed", _ORPHAN_FIELDS, is_json)
 
 
 _KINDS: Final = {

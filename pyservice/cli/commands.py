@@ -108,7 +108,7 @@ def serve(
         sys.exit(run_control(launch))
     if role is Role.EDGE_GUARD:
         sys.exit(run_edge_guard(launch))
-    given = {
+    options = {
         "config": config,
         "data-dir": data_dir,
         "http": http,
@@ -118,7 +118,7 @@ def serve(
         "feed": feed,
         "front": front.value,
     }
-    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     sys.exit(run_all(launch, words + [f"--set={pair}" for pair in settings or ()]))
 
 

@@ -27,8 +27,8 @@ def configuration_problems_of(flags: Mapping[str, object], config: Path | None) 
         return _feed_problems(load(flags, config))
     except SettingsError as error:
         wrong = {problem.name.partition(".")[0] for problem in error.problems}
-        told = [str(problem) for problem in error.problems]
-        return told + (_feed_problems(error.usable, wrong) if error.usable else [])
+        lines = [str(problem) for problem in error.problems]
+        return lines + (_feed_problems(error.usable, wrong) if error.usable else [])
 
 
 def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]:
@@ -46,17 +46,17 @@ def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]
         settings.captcha.endpoints,
         _ALL_PORTS if "runtime" in wrong else settings.runtime.host_ports.numbers,
     )
-    found = []
+    lines = []
     namespaces = NamespaceIndex()
     for configuration in content.configurations:
         problems = configuration_problems(configuration, limits, namespaces)
         name = f"{configuration.game.name_id}/{configuration.name_id}"
-        found += [
+        lines += [
             f"{path}: {name}: {'.'.join(problem.path)}: {problem.reason}" for problem in problems
         ]
         if not problems:
             namespaces.put(configuration)
-    return found
+    return lines
 
 
 def migrate_database(settings: Settings) -> int:

@@ -50,8 +50,8 @@ _OF_PROTO: Final = {
 
 def credential_kinds(method: Method) -> frozenset[CredentialKind]:
     descriptor = Default().FindMethodByName(method.name)
-    said = option(descriptor, options_pb2.operation).credentials
-    return frozenset(_OF_PROTO[number] for number in said if number in _OF_PROTO)
+    numbers = option(descriptor, options_pb2.operation).credentials
+    return frozenset(_OF_PROTO[number] for number in numbers if number in _OF_PROTO)
 
 
 _TOKENS: Final = {
@@ -64,7 +64,7 @@ _TOKENS: Final = {
 
 
 def security_schemes() -> dict[str, Any]:
-    found: dict[str, Any] = {
+    schemes: dict[str, Any] = {
         kind.value: {
             "type": "http",
             "scheme": "bearer",
@@ -73,18 +73,18 @@ def security_schemes() -> dict[str, Any]:
         }
         for kind, text in _TOKENS.items()
     }
-    found[CredentialKind.CHANNEL.value] = {
+    schemes[CredentialKind.CHANNEL.value] = {
         "type": "http",
         "scheme": "bearer",
         "description": "The secret of an event channel, 22 to 64 characters chosen by the client.",
     }
-    found[CredentialKind.ORIGIN.value] = {
+    schemes[CredentialKind.ORIGIN.value] = {
         "type": "apiKey",
         "in": "header",
         "name": "Origin",
         "description": "A page of a domain of the namespace needs no token; the browser sends this header.",
     }
-    return found
+    return schemes
 
 
 def security_requirements(method: Method) -> list[dict[str, list[str]]]:
@@ -123,8 +123,8 @@ _limits: Final = Limits()
 
 
 def descriptor_of_method(method: Method) -> MethodDescriptor:
-    found: MethodDescriptor = Default().FindMethodByName(method.name)
-    return found
+    descriptor: MethodDescriptor = Default().FindMethodByName(method.name)
+    return descriptor
 
 
 def declared_codes(method: Method) -> tuple[str, ...]:
@@ -132,11 +132,11 @@ def declared_codes(method: Method) -> tuple[str, ...]:
 
     Raises ValueError for a code that is not in `proto/errors.toml`.
     """
-    named = tuple(option(descriptor_of_method(method), options_pb2.operation).errors)
-    unknown = [code for code in named if code not in TABLE]
+    codes = tuple(option(descriptor_of_method(method), options_pb2.operation).errors)
+    unknown = [code for code in codes if code not in TABLE]
     if unknown:
         raise ValueError(f"{method.name}: {', '.join(unknown)} is not in proto/errors.toml")
-    return named
+    return codes
 
 
 def implied_codes(method: Method) -> tuple[str, ...]:
@@ -168,8 +168,8 @@ def implied_codes(method: Method) -> tuple[str, ...]:
 
 def accepts_idempotency_key(method: Method) -> bool:
     """Returns whether a repeated request with the same Idempotency-Key gets the stored response."""
-    said = option(descriptor_of_method(method), options_pb2.operation)
-    return method.http_method != "GET" and not said.ignores_key
+    operation = option(descriptor_of_method(method), options_pb2.operation)
+    return method.http_method != "GET" and not operation.ignores_key
 
 
 def has_side_effects(method: Method) -> bool:
@@ -179,10 +179,10 @@ def has_side_effects(method: Method) -> bool:
 
 
 def codes_by_status(method: Method) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    codes: dict[int, list[str]] = {}
     for code in sorted({*declared_codes(method), *implied_codes(method)}):
-        found.setdefault(TABLE[code].http, []).append(code)
-    return dict(sorted(found.items()))
+        codes.setdefault(TABLE[code].http, []).append(code)
+    return dict(sorted(codes.items()))
 
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -324,26 +324,26 @@ def document(methods: Iterable[Method], *, public_url: str = "/") -> bytes:
 
 def gaps(methods: Iterable[Method]) -> list[str]:
     """Returns one sentence for each part that the protos lack: credentials, examples or comments."""
-    found: list[str] = []
+    sentences: list[str] = []
     for method in methods:
         kinds = credential_kinds(method)
         if not kinds:
-            found.append(
+            sentences.append(
                 f"{method.name} has no accepted credentials: add credentials to its (operation)"
             )
         if method.name not in COMMENTS:
-            found.append(f"{method.name} has no comment: it is the operation's description")
+            sentences.append(f"{method.name} has no comment: it is the operation's description")
         try:
             example = fill_example(method)
         except LookupError as error:
-            found.append(str(error))
+            sentences.append(str(error))
             continue
         if (example.token or "none") not in {kind.value for kind in kinds}:
-            found.append(
+            sentences.append(
                 f"the example of {method.name} shows {example.token or 'no token'}, "
                 "which the operation does not accept"
             )
-    return found
+    return sentences
 
 
 def _operation(
@@ -393,29 +393,29 @@ def _parameters(
     method: Method, example: FilledExample, components: SchemaComponents
 ) -> list[dict[str, Any]]:
     fields = descriptor_of(method.request).fields_by_name
-    found = [
+    parameters = [
         _parameter(fields[name], "path", example.path.get(name), components)
         for name in method.path_fields
     ]
     if not method.body_field:
-        found += [
+        parameters += [
             _parameter(field, "query", example.query.get(field.name), components)
             for field in descriptor_of(method.request).fields
             if field.name not in method.path_fields
         ]
     if accepts_idempotency_key(method):
-        found.append({"$ref": "#/components/parameters/IdempotencyKey"})
-    return found
+        parameters.append({"$ref": "#/components/parameters/IdempotencyKey"})
+    return parameters
 
 
 def _parameter(
-    field: FieldDescriptor, place: str, example: str | None, components: SchemaComponents
+    field: FieldDescriptor, location: str, example: str | None, components: SchemaComponents
 ) -> dict[str, Any]:
     schema = components.value(field, SchemaForm.REQUEST)
     parameter: dict[str, Any] = {
         "name": field.name,
-        "in": place,
-        "required": place == "path" or is_required(field),
+        "in": location,
+        "required": location == "path" or is_required(field),
         "schema": {name: value for name, value in schema.items() if name != "description"},
     }
     if "description" in schema:

@@ -43,7 +43,7 @@ def keywords(rules: Any, where: str) -> Schema:
 
     Raises UnsupportedConstraint for a rule without a keyword.
     """
-    found: Schema = {}
+    schema: Schema = {}
     kind = rules.WhichOneof("type")
     own = getattr(rules, kind) if kind else None
     for rule, limit in own.ListFields() if own is not None else ():
@@ -54,8 +54,8 @@ def keywords(rules: Any, where: str) -> Schema:
             raise UnsupportedConstraint(
                 f"{where}: {rule.full_name} has no form in the document yet"
             )
-        _add(found, say(limit))
-    return found
+        _add(schema, say(limit))
+    return schema
 
 
 def rule_sentences(rules: Any) -> list[str]:
@@ -64,12 +64,12 @@ def rule_sentences(rules: Any) -> list[str]:
     own = getattr(rules, kind) if kind else None
     # The service's patterns accept only ASCII, where bytes equal characters.
     is_ascii = kind == "string" and bool(own and own.pattern)
-    told = [
+    sentences = [
         _BYTES[kind, rule.name].format(limit)
         for rule, limit in (own.ListFields() if own is not None else ())
         if (kind, rule.name) in _BYTES and not is_ascii
     ]
-    return told + [f"It {rule.message}." for rule in rules.cel if rule.message]
+    return sentences + [f"It {rule.message}." for rule in rules.cel if rule.message]
 
 
 def required_keywords(rules: Any, field: FieldDescriptor) -> Schema:
@@ -100,16 +100,16 @@ _BYTES: Final[Mapping[tuple[str, str], str]] = {
 }
 
 
-def _add(found: Schema, more: Schema) -> None:
+def _add(schema: Schema, more: Schema) -> None:
     for name, value in more.items():
-        if name not in found:
-            found[name] = value
+        if name not in schema:
+            schema[name] = value
         elif name.startswith("min"):
-            found[name] = max(found[name], value)
+            schema[name] = max(schema[name], value)
         elif name.startswith("max"):
-            found[name] = min(found[name], value)
+            schema[name] = min(schema[name], value)
         else:
-            found.setdefault("allOf", []).append({name: value})
+            schema.setdefault("allOf", []).append({name: value})
 
 
 def _pattern(pattern: str) -> Schema:
@@ -136,7 +136,7 @@ def _not_values(values: Any) -> Schema:
     return {"not": {"enum": list(values)}}
 
 
-def _nothing(_: Any) -> Schema:
+def _no_keywords(_: Any) -> Schema:
     return {}
 
 
@@ -166,7 +166,7 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], Schema]]] = {
     "gte": lambda limit: {"minimum": limit},
     "lt": lambda limit: {"exclusiveMaximum": limit},
     "lte": lambda limit: {"maximum": limit},
-    "finite": _nothing,
+    "finite": _no_keywords,
     "min_items": lambda limit: {"minItems": limit},
     "max_items": lambda limit: {"maxItems": limit},
     "unique": lambda is_unique: {"uniqueItems": True} if is_unique else {},
@@ -176,7 +176,7 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], Schema]]] = {
     "in": _values,
     "not_in": _not_values,
     "example": lambda values: {"examples": list(values)},
-    "defined_only": _nothing,
+    "defined_only": _no_keywords,
 }
 
 
@@ -257,8 +257,8 @@ class SchemaComponents:
             _narrow(schema, required_keywords(rules, field))
         if rules.ignore == _IGNORE["IGNORE_IF_ZERO_VALUE"] and not field.has_presence:
             schema = _or_zero(field, schema)
-        told = [COMMENTS.get(field.full_name, ""), *rule_sentences(rules)]
-        description = " ".join(text for text in told if text)
+        sentences = [COMMENTS.get(field.full_name, ""), *rule_sentences(rules)]
+        description = " ".join(text for text in sentences if text)
         return {**schema, "description": description} if description else schema
 
     def has_required(self, reference: Schema) -> bool:
@@ -270,8 +270,8 @@ class SchemaComponents:
         Returns the new document and the schemas by name.
         """
         names = self._names()
-        schemas = {names[key]: _named(schema, names) for key, schema in self._schemas.items()}
-        return _named(document, names), dict(sorted(schemas.items()))
+        schemas = {names[key]: _with_names(schema, names) for key, schema in self._schemas.items()}
+        return _with_names(document, names), dict(sorted(schemas.items()))
 
     def _object(self, descriptor: Descriptor, form: SchemaForm, without: tuple[str, ...]) -> Schema:
         fields = [field for field in descriptor.fields if field.name not in without]
@@ -296,9 +296,9 @@ class SchemaComponents:
         if form is not SchemaForm.LENIENT:
             schema["additionalProperties"] = False
         cel = option(descriptor, validate_pb2.message).cel
-        told = [COMMENTS.get(descriptor.full_name, "")]
-        told += [f"{'.'.join(rule.id.split('.')[:-1])} {rule.message}." for rule in cel]
-        return {"description": " ".join(text for text in told if text), **schema}
+        sentences = [COMMENTS.get(descriptor.full_name, "")]
+        sentences += [f"{'.'.join(rule.id.split('.')[:-1])} {rule.message}." for rule in cel]
+        return {"description": " ".join(text for text in sentences if text), **schema}
 
     def _bare(self, field: FieldDescriptor, form: SchemaForm) -> Schema:
         if is_map(field):
@@ -316,17 +316,19 @@ class SchemaComponents:
     def _map(self, field: FieldDescriptor, form: SchemaForm) -> Schema:
         values = self._element(map_value(field), entry_rules(field, "values"), form)
         keys = keywords(entry_rules(field, "keys"), f"{field.full_name} (keys)")
-        told = rule_sentences(entry_rules(field, "keys"))
+        sentences = rule_sentences(entry_rules(field, "keys"))
         schema: Schema = {"type": "object", "additionalProperties": values}
         if keys and map_key(field).type == FieldDescriptor.TYPE_STRING:
-            schema["propertyNames"] = {**keys, "description": " ".join(told)} if told else keys
+            schema["propertyNames"] = (
+                {**keys, "description": " ".join(sentences)} if sentences else keys
+            )
         return schema
 
     def _element(self, field: FieldDescriptor, rules: Any, form: SchemaForm) -> Schema:
         schema = self._single(field, form)
         _narrow(schema, _keywords(field, rules))
-        told = rule_sentences(rules)
-        return {**schema, "description": " ".join(told)} if told else schema
+        sentences = rule_sentences(rules)
+        return {**schema, "description": " ".join(sentences)} if sentences else schema
 
     def _single(self, field: FieldDescriptor, form: SchemaForm) -> Schema:
         if field.message_type is not None:
@@ -341,32 +343,32 @@ class SchemaComponents:
         return dict(scalar)
 
     def _names(self) -> dict[_Key, str]:
-        differing: set[str] = set()
+        several_forms: set[str] = set()
         plain = {key: key[0].removeprefix(_PACKAGE) for key in self._schemas}
         while True:
             names = {
-                key: plain[key] + (key[1].value if key[0] in differing else "") for key in plain
+                key: plain[key] + (key[1].value if key[0] in several_forms else "") for key in plain
             }
             by_name: dict[str, Schema] = {}
-            found = set(differing)
+            conflicts = set(several_forms)
             for key, schema in self._schemas.items():
-                named = _named(schema, names)
-                if by_name.setdefault(names[key], named) != named:
-                    found.add(key[0])
-            if found == differing:
+                resolved = _with_names(schema, names)
+                if by_name.setdefault(names[key], resolved) != resolved:
+                    conflicts.add(key[0])
+            if conflicts == several_forms:
                 return names
-            differing = found
+            several_forms = conflicts
 
 
-def _named(value: Any, names: dict[_Key, str]) -> Any:
+def _with_names(value: Any, names: dict[_Key, str]) -> Any:
     if isinstance(value, dict):
         return {
             name: f"{_REFERENCE}{names[item]}"
             if name == "$ref" and isinstance(item, tuple)
-            else _named(item, names)
+            else _with_names(item, names)
             for name, item in value.items()
         }
-    return [_named(item, names) for item in value] if isinstance(value, list) else value
+    return [_with_names(item, names) for item in value] if isinstance(value, list) else value
 
 
 def _narrow(schema: Schema, more: Schema) -> None:
@@ -391,33 +393,33 @@ def _bytes(field: FieldDescriptor) -> Schema:
 def _keywords(field: FieldDescriptor, rules: Any) -> Schema:
     if rules.ignore == _IGNORE["IGNORE_ALWAYS"]:
         return {}
-    said = keywords(rules, field.full_name)
+    schema = keywords(rules, field.full_name)
     if field.is_repeated:
-        return said
+        return schema
     if field.enum_type is not None:
-        return _spelled(field, said)
+        return _enum_keywords(field, schema)
     if field.type == FieldDescriptor.TYPE_BYTES:
         # Rules limit bytes. Base64 text is longer, and raw JSON has no length.
         is_raw = bool(form_of(field).raw_json)
         return (
             {
                 name: 4 * ((limit + 2) // 3)
-                for name, limit in said.items()
+                for name, limit in schema.items()
                 if name.endswith("Length")
             }
             if not is_raw
             else {}
         )
-    return said
+    return schema
 
 
-def _spelled(field: FieldDescriptor, said: Schema) -> Schema:
+def _enum_keywords(field: FieldDescriptor, schema: Schema) -> Schema:
     assert field.enum_type is not None
     spellings = enum_spellings(field.enum_type)
-    kept = set(said.get("enum", spellings)) - set(said.get("not", {}).get("enum", ()))
-    if "const" in said:
-        kept &= {said["const"]}
-    return {"enum": sorted(spellings[number] for number in kept if number in spellings)}
+    numbers = set(schema.get("enum", spellings)) - set(schema.get("not", {}).get("enum", ()))
+    if "const" in schema:
+        numbers &= {schema["const"]}
+    return {"enum": sorted(spellings[number] for number in numbers if number in spellings)}
 
 
 def _or_zero(field: FieldDescriptor, schema: Schema) -> Schema:
@@ -444,12 +446,12 @@ def _presence(field: FieldDescriptor, form: SchemaForm) -> tuple[bool, bool]:
 def _refuses_zero(field: FieldDescriptor, rules: Any) -> bool:
     if field.has_presence or rules.ignore != _IGNORE["IGNORE_UNSPECIFIED"]:
         return False
-    said = _keywords(field, rules)
-    least = max(said.get(name, 0) for name in ("minLength", "minItems", "minProperties"))
+    schema = _keywords(field, rules)
+    least = max(schema.get(name, 0) for name in ("minLength", "minItems", "minProperties"))
     is_number = field.type in _SCALARS and _SCALARS[field.type]["type"] in ("integer", "number")
-    if is_number and ("minimum" in said or "exclusiveMinimum" in said):
-        return bool(said.get("minimum", 0) > 0 or said.get("exclusiveMinimum", -1) >= 0)
-    pattern = said.get("pattern")
+    if is_number and ("minimum" in schema or "exclusiveMinimum" in schema):
+        return bool(schema.get("minimum", 0) > 0 or schema.get("exclusiveMinimum", -1) >= 0)
+    pattern = schema.get("pattern")
     return least > 0 or (pattern is not None and re.search(pattern, "") is None)
 
 

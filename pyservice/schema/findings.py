@@ -52,20 +52,20 @@ def is_omitted(finding: Finding) -> bool:
     return finding.word == _UNLISTED
 
 
-def count_findings(found: Findings) -> int:
-    return sum(int(one.reason) if one.word == _UNLISTED else 1 for one in found)
+def count_findings(findings: Findings) -> int:
+    return sum(int(one.reason) if one.word == _UNLISTED else 1 for one in findings)
 
 
-def bounded_findings(found: list[Finding], count: int = 0) -> list[Finding]:
+def bounded_findings(findings: list[Finding], count: int = 0) -> list[Finding]:
     """Returns at most MAX_PROBLEMS findings. One more finding counts the omitted problems.
 
     `count` is the number of further problems for which no finding was created.
     """
-    if not count and len(found) <= MAX_PROBLEMS:
-        return found
-    listed = [one for one in found if one.word != _UNLISTED][:MAX_PROBLEMS]
-    rest = count + count_findings(found) - len(listed)
-    return [*listed, omitted_findings(rest)] if rest else listed
+    if not count and len(findings) <= MAX_PROBLEMS:
+        return findings
+    shown = [one for one in findings if one.word != _UNLISTED][:MAX_PROBLEMS]
+    omitted_count = count + count_findings(findings) - len(shown)
+    return [*shown, omitted_findings(omitted_count)] if omitted_count else shown
 
 
 class OmittedProblems(FieldProblem):
@@ -74,18 +74,18 @@ class OmittedProblems(FieldProblem):
     number: int
 
     def __new__(cls, number: int) -> OmittedProblems:
-        made = super().__new__(cls, ("too-many",), f"and {number} more problems")
-        made.number = number
-        return made
+        problem = super().__new__(cls, ("too-many",), f"and {number} more problems")
+        problem.number = number
+        return problem
 
 
-def nested_under(name: str, found: Findings) -> list[Finding]:
-    return [Finding((name, *location), word, reason) for location, word, reason in found]
+def nested_under(name: str, findings: Findings) -> list[Finding]:
+    return [Finding((name, *location), word, reason) for location, word, reason in findings]
 
 
-def report_findings(found: Findings) -> list[FieldProblem]:
-    listed = (_problem_of(one) for one in found if one.word != _UNLISTED)
-    return _within(listed, count_findings(found), MAX_PROBLEMS_BYTES, _size_in_json)
+def report_findings(findings: Findings) -> list[FieldProblem]:
+    problems = (_problem_of(one) for one in findings if one.word != _UNLISTED)
+    return _within(problems, count_findings(findings), MAX_PROBLEMS_BYTES, _size_in_json)
 
 
 def shorten_problems(
@@ -107,15 +107,15 @@ def _within(
     limit_bytes: int,
     size: Callable[[FieldProblem], int],
 ) -> list[FieldProblem]:
-    told: list[FieldProblem] = []
+    shown: list[FieldProblem] = []
     for problem in problems:
         limit_bytes -= size(problem)
-        if limit_bytes < 0 or len(told) == MAX_PROBLEMS:
+        if limit_bytes < 0 or len(shown) == MAX_PROBLEMS:
             break
-        told.append(problem)
-    if len(told) < count:
-        told.append(OmittedProblems(count - len(told)))
-    return told
+        shown.append(problem)
+    if len(shown) < count:
+        shown.append(OmittedProblems(count - len(shown)))
+    return shown
 
 
 def _problem_of(finding: Finding) -> FieldProblem:

@@ -80,24 +80,24 @@ def compile_decoder(
     def read(message: Message, value: Any) -> Findings:
         if type(value) is not dict:
             return [Finding((), "wrong-type", "must be an object")]
-        found: list[Finding] = []
+        findings: list[Finding] = []
         unlisted = 0
         for name, item in value.items():
             read_field = fields.get(name)
             if read_field is None:
                 if ignores_unknown:
                     continue
-                if len(found) < MAX_PROBLEMS:
-                    found.append(Finding((name,), "unknown-field", "is not known"))
+                if len(findings) < MAX_PROBLEMS:
+                    findings.append(Finding((name,), "unknown-field", "is not known"))
                 else:
                     unlisted += 1
             elif item is not None:
                 below = read_field(message, item)
                 if below:
-                    found += below
+                    findings += below
         for group in groups:
-            found += _too_many_of(group, value)
-        return bounded_findings(found, unlisted) if found else found
+            findings += _too_many_of(group, value)
+        return bounded_findings(findings, unlisted) if findings else findings
 
     return read
 
@@ -141,8 +141,8 @@ def _message_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecode
     def read(message: Message, value: Any) -> Findings:
         below = getattr(message, name)
         below.SetInParent()
-        found = read_below(below, value)
-        return nested_under(name, found) if found else found
+        findings = read_below(below, value)
+        return nested_under(name, findings) if findings else findings
 
     return read
 
@@ -164,8 +164,8 @@ def _unwrapped_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDeco
     def read(message: Message, value: Any) -> Findings:
         below = getattr(message, name)
         below.SetInParent()
-        found = read_inner(below, value)
-        return [Finding((name, *location[1:]), word, reason) for location, word, reason in found]
+        findings = read_inner(below, value)
+        return [Finding((name, *location[1:]), word, reason) for location, word, reason in findings]
 
     return read
 
@@ -179,8 +179,8 @@ def _repeated_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecod
         if type(value) is not list:
             return wrong
         if limit is not None and len(value) > limit:
-            found = [too_many_entries(limit), *fill(getattr(message, name), value[:limit])]
-            return nested_under(name, found)
+            findings = [too_many_entries(limit), *fill(getattr(message, name), value[:limit])]
+            return nested_under(name, findings)
         below = fill(getattr(message, name), value)
         return nested_under(name, below) if below else below
 
@@ -190,24 +190,24 @@ def _repeated_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecod
 def _fill_scalars(field: FieldDescriptor) -> FieldDecoder:
     convert = scalar_converter(field)
     is_text = field.type == FieldDescriptor.TYPE_STRING
-    nothing = _ZEROS.get(field.type, 0)
+    zero = _ZEROS.get(field.type, 0)
 
     def fill(target: Any, values: list[Any]) -> Findings:
         if is_text and set(map(type, values)) <= {str}:
             target.extend(values)
             return ()
-        found: list[Finding] = []
+        findings: list[Finding] = []
         unlisted = 0
         for index, value in enumerate(values):
             converted = convert(value)
             if type(converted) is Finding:
-                if len(found) < MAX_PROBLEMS:
-                    found.append(Finding((str(index),), converted.word, converted.reason))
+                if len(findings) < MAX_PROBLEMS:
+                    findings.append(Finding((str(index),), converted.word, converted.reason))
                 else:
                     unlisted += 1
-                converted = nothing
+                converted = zero
             target.append(converted)
-        return bounded_findings(found, unlisted)
+        return bounded_findings(findings, unlisted)
 
     return fill
 
@@ -216,15 +216,15 @@ def _fill_messages(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecode
     read_below = _message_reader(field, ignores_unknown)
 
     def fill(target: Any, values: list[Any]) -> Findings:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         unlisted = 0
         for index, value in enumerate(values):
             below = read_below(target.add(), value)
-            if len(found) < MAX_PROBLEMS:
-                found += nested_under(str(index), below)
+            if len(findings) < MAX_PROBLEMS:
+                findings += nested_under(str(index), below)
             else:
                 unlisted += count_findings(below)
-        return bounded_findings(found, unlisted)
+        return bounded_findings(findings, unlisted)
 
     return fill
 
@@ -242,19 +242,19 @@ def _map_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecoder:
         if type(value) is not dict:
             return wrong
         target = getattr(message, name)
-        found: list[Finding] = []
+        findings: list[Finding] = []
         if limit is not None and len(value) > limit:
-            found.append(too_many_entries(limit))
+            findings.append(too_many_entries(limit))
         unlisted = 0
         for key, item in islice(value.items(), limit):
             below = put(target, key, item)
             if not below:
                 continue
-            if len(found) < MAX_PROBLEMS:
-                found += nested_under(key, below)
+            if len(findings) < MAX_PROBLEMS:
+                findings += nested_under(key, below)
             else:
                 unlisted += count_findings(below)
-        return nested_under(name, bounded_findings(found, unlisted)) if found else found
+        return nested_under(name, bounded_findings(findings, unlisted)) if findings else findings
 
     return read
 
@@ -333,12 +333,12 @@ def _integer(low: int, high: int) -> ScalarConverter:
 def _enum(descriptor: EnumDescriptor) -> ScalarConverter:
     numbers = {spelling: number for number, spelling in enum_spellings(descriptor).items()}
     expected = ", ".join(sorted(numbers))
-    refused = Finding((), "not-allowed", f"must be one of {expected}")
+    wrong_value = Finding((), "not-allowed", f"must be one of {expected}")
 
     def convert(value: Any) -> Any:
         if type(value) is not str:
             return Finding((), "wrong-type", "must be a string")
-        return numbers.get(value, refused)
+        return numbers.get(value, wrong_value)
 
     return convert
 

@@ -92,17 +92,17 @@ def member_texts(text: bytes) -> dict[str, bytes]:
 
 
 def _member_texts(source: str) -> dict[str, bytes]:
-    places: dict[str, tuple[int, int]] = {}
+    spans: dict[str, tuple[int, int]] = {}
     end = source.index("{")
     while match := _NAME.match(source, end + 1):
         quoted, start = match[1], match.end()
         name = json.loads(quoted) if "\\" in quoted else quoted[1:-1]
         _, end = _texts.raw_decode(source, start)
-        places[name] = start, end
+        spans[name] = start, end
         end = _after_space(source, end)
         if source[end] != ",":
             break
-    return {name: source[start:end].encode() for name, (start, end) in places.items()}
+    return {name: source[start:end].encode() for name, (start, end) in spans.items()}
 
 
 def _after_space(source: str, position: int) -> int:

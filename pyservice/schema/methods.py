@@ -123,7 +123,7 @@ def read_methods(files: Iterable[FileDescriptor]) -> dict[str, Method]:
 
     Raises ValueError if a method's slug, HTTP rule or path is missing or invalid.
     """
-    found: dict[str, Method] = {}
+    methods: dict[str, Method] = {}
     slugs: dict[str, str] = {}
     for file in files:
         for service in file.services_by_name.values():
@@ -134,8 +134,8 @@ def read_methods(files: Iterable[FileDescriptor]) -> dict[str, Method]:
                 if method.slug in slugs:
                     raise ValueError(f"{method.name} and {slugs[method.slug]}: slug {method.slug}")
                 slugs[method.slug] = method.name
-                found[method.name] = method
-    return found
+                methods[method.name] = method
+    return methods
 
 
 def _read_method(descriptor: MethodDescriptor) -> Method:
@@ -173,14 +173,14 @@ def read_streams(
     The method `StreamX` repeats `GetX` of the same service. Raises ValueError if the messages of
     the two methods differ.
     """
-    found: dict[str, Stream] = {}
+    streams: dict[str, Stream] = {}
     for file in files:
         for service in file.services_by_name.values():
             for descriptor in service.methods:
                 if descriptor.server_streaming:
                     stream = _read_stream(descriptor, methods)
-                    found[stream.repeated] = stream
-    return found
+                    streams[stream.repeated] = stream
+    return streams
 
 
 def _read_stream(descriptor: MethodDescriptor, methods: Mapping[str, Method]) -> Stream:

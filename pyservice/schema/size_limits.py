@@ -49,13 +49,13 @@ def compile_size_limits(descriptor: Descriptor) -> SizeLimits | None:
         return None
 
     def measure(message: Any) -> list[Finding]:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for field, value in message.ListFields():
             part = parts.get(field)
             below = part.measure(value) if part else None
             if below:
-                found += nested_under(field.name, below)
-        return found
+                findings += nested_under(field.name, below)
+        return findings
 
     def excerpt(message: Any, into: Any) -> None:
         for field, value in message.ListFields():
@@ -93,16 +93,18 @@ def _sizes_of_field(field: FieldDescriptor) -> SizeLimits | None:
 
 
 def _measure_entries(
-    limit: int | None, below: SizeLimits | None, named: Callable[[Any], Iterable[tuple[Any, Any]]]
+    limit: int | None,
+    below: SizeLimits | None,
+    pairs_of: Callable[[Any], Iterable[tuple[Any, Any]]],
 ) -> Measure:
     def measure(entries: Any) -> list[Finding]:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         if limit is not None and len(entries) > limit:
-            found.append(too_many_entries(limit))
+            findings.append(too_many_entries(limit))
         if below is not None:
-            for name, entry in islice(named(entries), limit):
-                found += nested_under(str(name), below.measure(entry))
-        return found
+            for name, entry in islice(pairs_of(entries), limit):
+                findings += nested_under(str(name), below.measure(entry))
+        return findings
 
     return measure
 

@@ -90,28 +90,28 @@ def compile_rules(descriptor: Descriptor) -> MessageCheck:
     twins = _compile_cel(descriptor)
 
     def check(message: Message) -> Findings:
-        found: list[Finding] = []
-        seen = 0
+        findings: list[Finding] = []
+        required_count = 0
         present = message.ListFields()
         for field, value in present:
             name, judge, is_required = fields[field]
-            seen += is_required
+            required_count += is_required
             below = judge(value) if judge else ()
             if below:
-                found += nested_under(name, below)
-        if seen != len(required):
+                findings += nested_under(name, below)
+        if required_count != len(required):
             missing = set(required).difference(field.name for field, _ in present)
-            found[:0] = [Finding((name,), "required", "is required") for name in sorted(missing)]
+            findings[:0] = [Finding((name,), "required", "is required") for name in sorted(missing)]
         for twin in twins:
-            found += twin(message)
-        return found
+            findings += twin(message)
+        return findings
 
     return check
 
 
 def _compile_cel(descriptor: Descriptor) -> list[MessageCheck]:
     rules = option(descriptor, validate_pb2.message)
-    _only(descriptor.full_name, rules, {"cel"})
+    _require_supported(descriptor.full_name, rules, {"cel"})
     return [_compile_twin(descriptor, rule) for rule in rules.cel]
 
 
@@ -127,7 +127,7 @@ def _compile_twin(descriptor: Descriptor, rule: Any) -> MessageCheck:
 def _compile_field(field: FieldDescriptor) -> _FieldRules:
     rules = option(field, validate_pb2.field)
     kind = rules.WhichOneof("type")
-    _only(field.full_name, rules, {"required", kind})
+    _require_supported(field.full_name, rules, {"required", kind})
     own = getattr(rules, kind) if kind else None
     if is_map(field):
         judge = _judge_map(field, own)
@@ -142,7 +142,7 @@ def _compile_field(field: FieldDescriptor) -> _FieldRules:
 
 
 def _judge_repeated(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
-    _only(field.full_name, rules, {"max_items", "unique", "items"})
+    _require_supported(field.full_name, rules, {"max_items", "unique", "items"})
     items = rules.items if rules and rules.HasField("items") else None
     each = _judge_element(field, items)
     limit = entry_limit(field)
@@ -152,24 +152,24 @@ def _judge_repeated(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
         return None
 
     def judge(values: Any) -> Findings:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         if limit is not None and len(values) > limit:
-            found.append(too_many_entries(limit))
+            findings.append(too_many_entries(limit))
             values = values[:limit]
         if is_unique and len(values) > 1 and len(set(values)) != len(values):
-            found.append(repeats)
+            findings.append(repeats)
         if each:
             for index, value in enumerate(values):
                 below = each(value)
                 if below:
-                    found += nested_under(str(index), below)
-        return found
+                    findings += nested_under(str(index), below)
+        return findings
 
     return judge
 
 
 def _judge_map(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
-    _only(field.full_name, rules, {"max_pairs", "keys", "values"})
+    _require_supported(field.full_name, rules, {"max_pairs", "keys", "values"})
     keys = rules.keys if rules and rules.HasField("keys") else None
     values = rules.values if rules and rules.HasField("values") else None
     judge_key = _judge_element(map_key(field), keys)
@@ -179,22 +179,22 @@ def _judge_map(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
         return None
 
     def judge(pairs: Any) -> Findings:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         if limit is not None and len(pairs) > limit:
-            found.append(too_many_entries(limit))
+            findings.append(too_many_entries(limit))
         for key in islice(pairs, limit):
             of_key = judge_key(key) if judge_key else ()
             of_value = judge_value(pairs[key]) if judge_value else ()
             if of_key or of_value:
-                found += nested_under(str(key), [*of_key, *of_value])
-        return found
+                findings += nested_under(str(key), [*of_key, *of_value])
+        return findings
 
     return judge
 
 
 def _judge_element(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
     kind = rules.WhichOneof("type") if rules is not None else None
-    _only(field.full_name, rules, {kind})
+    _require_supported(field.full_name, rules, {kind})
     return _judge_value(field, kind, getattr(rules, kind) if kind else None)
 
 
@@ -212,8 +212,8 @@ def _judge_value(field: FieldDescriptor, kind: str | None, rules: Any) -> ValueC
 
 def _unwrapped(judge_inner: ValueCheck) -> ValueCheck:
     def judge(message: Any) -> Findings:
-        found = judge_inner(message)
-        return [finding._replace(location=finding.location[1:]) for finding in found]
+        findings = judge_inner(message)
+        return [finding._replace(location=finding.location[1:]) for finding in findings]
 
     return judge
 
@@ -226,8 +226,8 @@ def raw_json_check(kind: int) -> ValueCheck:
             return ()
         try:
             value = json_text.parse(text)
-        except json_text.JsonTextError as refused:
-            return [_finding(refused.word, refused.reason)]
+        except json_text.JsonTextError as error:
+            return [_finding(error.word, error.reason)]
         is_wrong = kind == options_pb2.RAW_JSON_OBJECT and not isinstance(value, dict)
         return not_object if is_wrong else ()
 
@@ -245,20 +245,20 @@ def _judge_all(rules: list[CompiledRule]) -> ValueCheck | None:
     def judge(value: Any) -> Findings:
         for holds in predicates:
             if not holds(value):
-                return _broken(rules, value)
+                return _broken_rules(rules, value)
         return ()
 
     return judge if rules else None
 
 
-def _broken(rules: list[CompiledRule], value: Any) -> list[Finding]:
-    found: list[Finding] = []
+def _broken_rules(rules: list[CompiledRule], value: Any) -> list[Finding]:
+    findings: list[Finding] = []
     for rule in rules:
         if not rule.holds(value):
-            found.append(rule.finding)
+            findings.append(rule.finding)
             if rule.finding.word == "too-long" and len(value) > MATCHED_LENGTH:
                 break
-    return found
+    return findings
 
 
 def _finding(word: str, reason: str) -> Finding:
@@ -266,13 +266,13 @@ def _finding(word: str, reason: str) -> Finding:
 
 
 def _value_rules(field: FieldDescriptor, rules: Any) -> list[CompiledRule]:
-    found: list[CompiledRule] = []
+    compiled: list[CompiledRule] = []
     for rule, limit in rules.ListFields():
         make = _VALUE_RULES.get((field.cpp_type == FieldDescriptor.CPPTYPE_STRING, rule.name))
         if make is None:
             raise UnsupportedRule(f"{field.full_name}: {rule.full_name}")
-        found.append(make(limit))
-    return found
+        compiled.append(make(limit))
+    return compiled
 
 
 def _shortest(limit: int) -> CompiledRule:
@@ -330,9 +330,9 @@ _VALUE_RULES: Final[Mapping[tuple[bool, str], Callable[[Any], CompiledRule]]] = 
 }
 
 
-def _only(where: str, rules: Any, known: set[str | None]) -> None:
+def _require_supported(where: str, rules: Any, supported: set[str | None]) -> None:
     for rule, _ in rules.ListFields() if rules is not None else ():
-        if rule.name not in known:
+        if rule.name not in supported:
             raise UnsupportedRule(f"{where}: {rule.full_name}")
 
 
@@ -347,8 +347,8 @@ COMPILED_MESSAGES: Final[tuple[type[Message], ...]] = (
 
 
 def validate(message: Message) -> list[FieldProblem]:
-    found = _judge(message)
-    return report_findings(found) if found else []
+    findings = _judge(message)
+    return report_findings(findings) if findings else []
 
 
 def require_valid(message: Message) -> None:
@@ -389,34 +389,37 @@ def refuse_invalid(
         size = len(getattr(message, method.body_field))
         if size > limit:
             raise ServiceError("BODY_TOO_LARGE", f"Send at most {limit} bytes, not {size}.")
-    found = _judge(message)
+    findings = _judge(message)
     in_query, in_body = unread
-    if not (found or in_body or in_query):
+    if not (findings or in_body or in_query):
         return
     path_places = {(name,) for name in method.path_fields}
-    in_path = [finding for finding in found if finding.location[:1] in path_places]
-    elsewhere = [finding for finding in found if finding.location[:1] not in path_places]
-    others = _without_unread(elsewhere, (*in_query, *in_body))
+    in_path = [finding for finding in findings if finding.location[:1] in path_places]
+    outside_path = [finding for finding in findings if finding.location[:1] not in path_places]
+    others = _without_unread(outside_path, (*in_query, *in_body))
     is_in_query = bool(in_query) or bool(others and not method.body_field)
     code = "ID_INVALID" if in_path else "QUERY_INVALID" if is_in_query else "BODY_INVALID"
     raise ServiceError(code, errors=report_findings([*in_path, *in_query, *in_body, *others]))
 
 
-def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
-    places = {
+def _without_unread(findings: list[Finding], unread: Findings) -> list[Finding]:
+    unread_locations = {
         finding.location
         for finding in unread
         if not (is_size_finding(finding) or is_omitted(finding))
     }
-    fields = {finding.location for finding in found if finding.word in _JUDGES_ENTRIES}
+    fields = {finding.location for finding in findings if finding.word in _JUDGES_ENTRIES}
     lengths = {len(location) for location in fields}
-    incomplete = fields & {place[:length] for place in places for length in lengths}
+    incomplete = fields & {
+        unread_location[:length] for unread_location in unread_locations for length in lengths
+    }
     return [
         finding
-        for finding in found
+        for finding in findings
         if not (finding.word in _JUDGES_ENTRIES and finding.location in incomplete)
         and not any(
-            finding.location[:length] in places for length in range(len(finding.location) + 1)
+            finding.location[:length] in unread_locations
+            for length in range(len(finding.location) + 1)
         )
     ]
 
@@ -455,8 +458,8 @@ _WORDS_OF_RULES: Final[Mapping[str, str]] = {
 
 
 def library_findings(message: Message) -> list[Finding]:
-    found = _library.validator.collect_violations(message)
-    return [_finding_of(descriptor_of(message), violation) for violation in found]
+    violations = _library.validator.collect_violations(message)
+    return [_finding_of(descriptor_of(message), violation) for violation in violations]
 
 
 def _finding_of(descriptor: Descriptor, violation: Any) -> Finding:
@@ -504,17 +507,17 @@ def _with_library(message_class: type[Message]) -> MessageCheck:
     sizes = compile_size_limits(descriptor_of(message_class))
 
     def check(message: Message) -> Findings:
-        found = sizes.measure(message) if sizes else []
-        judged = message
-        if found and sizes:
+        findings = sizes.measure(message) if sizes else []
+        excerpt = message
+        if findings and sizes:
             # protovalidate would check every entry at high cost.
-            judged = message_class()
-            sizes.excerpt(message, judged)
-        found += library_findings(judged)
+            excerpt = message_class()
+            sizes.excerpt(message, excerpt)
+        findings += library_findings(excerpt)
         for name, judge in raw:
             for below in judge(getattr(message, name)):
-                found.append(below._replace(location=(name, *below.location)))
-        return found
+                findings.append(below._replace(location=(name, *below.location)))
+        return findings
 
     return check
 
