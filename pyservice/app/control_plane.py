@@ -300,7 +300,7 @@ class ControlPlane:
             self._files.objects.counts,
             cdn.answers,
             cdn.bytes,
-            unexpected_errors={one.job.work: one.job.unexpected_errors for one in works},
+            unexpected_errors={work.job.work: work.job.unexpected_errors for work in works},
             is_database_up=not problem,
         )
         return control_pb2.MetricsResponse(
@@ -460,7 +460,7 @@ def service_domains(settings: Settings) -> list[str]:
     A namespace cannot add one of these domains, or a subdomain of one, as its own domain.
     """
     domains = settings.domains
-    return [one for one in (domains.main, domains.cdn, domains.job) if one is not None]
+    return [domain for domain in (domains.main, domains.cdn, domains.job) if domain is not None]
 
 
 def region_summaries(settings: Settings) -> list[games_pb2.RegionSummary]:

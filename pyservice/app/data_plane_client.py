@@ -113,7 +113,7 @@ class DataPlaneClient:
         """Returns the slot counts of running lobbies by lobby id. Accepts at most 1,000 ids."""
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
         answer = await self._call("Facts.Lobbies", request)
-        return {one.lobby_id: one for one in answer.lobbies}
+        return {lobby.lobby_id: lobby for lobby in answer.lobbies}
 
     async def desired_lobbies(
         self, request: runtime_pb2.WantedRequest

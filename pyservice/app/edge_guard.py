@@ -173,9 +173,9 @@ class EdgeGuard:
 
     def _inherited(self) -> dict[int, tuple[int, int]]:
         return {
-            one.number: _listener_identity(name, one.number)
-            for name, one in self._listeners.items()
-            if isinstance(one, InheritedSocket)
+            listener.number: _listener_identity(name, listener.number)
+            for name, listener in self._listeners.items()
+            if isinstance(listener, InheritedSocket)
         }
 
     async def _reload_if_due(self) -> None:
@@ -300,8 +300,8 @@ async def _either(*events: asyncio.Event) -> None:
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for one in waiting:
-            one.cancel()
+        for task in waiting:
+            task.cancel()
 
 
 async def _pause(stop: asyncio.Event, pause_s: float) -> None:
@@ -396,11 +396,11 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
         "proxies": [str(network) for network in edge.proxies],
         "certificates": [
             {
-                "server_names": list(one.server_names),
-                "cert": str(one.cert.resolve()),
-                "key": str(one.key.resolve()),
+                "server_names": list(certificate.server_names),
+                "cert": str(certificate.cert.resolve()),
+                "key": str(certificate.key.resolve()),
             }
-            for one in edge.certificates
+            for certificate in edge.certificates
         ],
         "backends": [],
         "nice": edge.nice,

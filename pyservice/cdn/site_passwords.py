@@ -181,7 +181,7 @@ def _is_right(password: bytes, hashes: list[bytes]) -> bool:
     # Longer passwords cannot be set.
     if len(password) > PASSWORD_MAX_BYTES or b"\0" in password:
         return False
-    return any(_has(password, one) for one in hashes)
+    return any(_has(password, password_hash) for password_hash in hashes)
 
 
 def _has(password: bytes, expected: bytes) -> bool:

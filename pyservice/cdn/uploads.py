@@ -109,10 +109,10 @@ class UploadSlots:
 
     def give_back(self, owner: UploadOwner) -> None:
         self._in_use -= 1
-        for one in owner:
-            self._of[one] -= 1
-            if not self._of[one]:
-                del self._of[one]
+        for tenant in owner:
+            self._of[tenant] -= 1
+            if not self._of[tenant]:
+                del self._of[tenant]
 
     def _refusal(self, owner: UploadOwner) -> str | None:
         if self._in_use >= self._at_once:

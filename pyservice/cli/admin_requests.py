@@ -110,8 +110,10 @@ def _acknowledged(data_dir: Path, method: str, request: Message, is_json: bool) 
 def _render_list(items: Iterable[Any], name: str, fields: Sequence[str], is_json: bool) -> str:
     """Returns the items as JSON if `is_json`, else a line for each with its first two `fields`."""
     if not is_json:
-        return "\n".join(f"{getattr(one, fields[0])}\t{getattr(one, fields[1])}" for one in items)
-    return json.dumps({name: [{field: _plain(one, field) for field in fields} for one in items]})
+        return "\n".join(
+            f"{getattr(item, fields[0])}\t{getattr(item, fields[1])}" for item in items
+        )
+    return json.dumps({name: [{field: _plain(item, field) for field in fields} for item in items]})
 
 
 def _plain(item: Message, field: str) -> Any:

@@ -107,13 +107,14 @@ class FairQueue:
 
     def _grant(self, key: Hashable) -> None:
         while keys := next(
-            (one for one in self._turns.get(key, ()) if not self.is_full(one)), None
+            (line_keys for line_keys in self._turns.get(key, ()) if not self.is_full(line_keys)),
+            None,
         ):
             turn = self._lines[keys][0]
             self._remove(keys, turn)
             if not turn.cancelled():
-                for one in keys if keys in self._lines else ():
-                    self._turns[one][keys] = self._turns[one].pop(keys)
+                for waiting_key in keys if keys in self._lines else ():
+                    self._turns[waiting_key][keys] = self._turns[waiting_key].pop(keys)
                 _count(self.running, keys, 1)
                 turn.set_result(None)
                 return

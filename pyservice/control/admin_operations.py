@@ -367,9 +367,11 @@ class OrphanedNamespaces:
             raise _unreachable() from None
         async with self.database.read() as tx:
             rows = await namespaces.revisions(tx)
-        by_id = {one.namespace_id: one for one in answer.configurations}
+        by_id = {
+            configuration.namespace_id: configuration for configuration in answer.configurations
+        }
         orphans = find_orphans(by_id, rows).values()
-        return sorted(orphans, key=lambda one: (one.name, one.namespace_id))
+        return sorted(orphans, key=lambda orphan: (orphan.name, orphan.namespace_id))
 
     async def remove(
         self, namespace_ids: Sequence[str] | None = None
@@ -380,9 +382,9 @@ class OrphanedNamespaces:
         CONTROL_PLANE_UNAVAILABLE if the data plane becomes unavailable, possibly after some
         removals.
         """
-        orphans = {one.namespace_id: one for one in await self.all()}
+        orphans = {orphan.namespace_id: orphan for orphan in await self.all()}
         selected = list(orphans) if namespace_ids is None else list(namespace_ids)
-        unknown = [one for one in selected if one not in orphans]
+        unknown = [namespace_id for namespace_id in selected if namespace_id not in orphans]
         if unknown:
             raise ServiceError(
                 "NAMESPACE_NOT_FOUND",
@@ -391,9 +393,9 @@ class OrphanedNamespaces:
             )
         removed_orphans = []
         try:
-            for one in selected:
-                if await self._remove(orphans[one]):
-                    removed_orphans.append(orphans[one])
+            for namespace_id in selected:
+                if await self._remove(orphans[namespace_id]):
+                    removed_orphans.append(orphans[namespace_id])
         except DataPlaneUnavailable:
             raise _unreachable() from None
         finally:

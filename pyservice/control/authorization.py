@@ -127,7 +127,8 @@ class CallAuthenticator:
             identities = {row.identity_id for row in rows.values()}
             groups_of = await groups.ids_of_identities(tx, identities)
         tokens_by_hash = {
-            one: _token(row, groups_of[row.identity_id], now_s) for one, row in rows.items()
+            token_hash: _token(row, groups_of[row.identity_id], now_s)
+            for token_hash, row in rows.items()
         }
         for missing_hash in set(hashes) - tokens_by_hash.keys():
             self._cache.pop(missing_hash, None)
@@ -135,7 +136,7 @@ class CallAuthenticator:
             if len(self._cache) + len(tokens_by_hash) > _CACHE_MAX:
                 self._cache.clear()
             self._cache.update(tokens_by_hash)
-        return [tokens_by_hash.get(one) for one in hashes]
+        return [tokens_by_hash.get(token_hash) for token_hash in hashes]
 
     async def _cloud(self, token: str, call: Call) -> Caller:
         scope = (await self.check(token)).scope

@@ -56,19 +56,19 @@ class Batcher(Generic[Item, Result]):
             if error is None:
                 continue
             if len(batch) > 1 and self._is_of_one(error):
-                for one in batch:
-                    error = await self._do([one])
+                for waiting in batch:
+                    error = await self._do([waiting])
                     if error is not None:
-                        _fail([one], error)
+                        _fail([waiting], error)
             else:
                 _fail(batch, error)
         self._working = None
 
     def _next(self) -> list[_Waiting[Item, Result]]:
-        self._waiting = [one for one in self._waiting if not one.future.done()]
+        self._waiting = [waiting for waiting in self._waiting if not waiting.future.done()]
         count, size = 0, 0
-        for one in self._waiting[:_AT_ONCE]:
-            size += one.size
+        for waiting in self._waiting[:_AT_ONCE]:
+            size += waiting.size
             if count and size > BYTES_AT_ONCE:
                 break
             count += 1
@@ -77,16 +77,16 @@ class Batcher(Generic[Item, Result]):
 
     async def _do(self, batch: Sequence[_Waiting[Item, Result]]) -> Exception | None:
         try:
-            results = await self._work([one.item for one in batch])
+            results = await self._work([waiting.item for waiting in batch])
         except Exception as error:  # noqa: BLE001 — passed to the callers
             return error
-        for one, result in zip(batch, results, strict=True):
-            if not one.future.done():
-                one.future.set_result(result)
+        for waiting, result in zip(batch, results, strict=True):
+            if not waiting.future.done():
+                waiting.future.set_result(result)
         return None
 
 
 def _fail(batch: Sequence[_Waiting[Item, Result]], error: Exception) -> None:
-    for one in batch:
-        if not one.future.done():
-            one.future.set_exception(error)
+    for waiting in batch:
+        if not waiting.future.done():
+            waiting.future.set_exception(error)

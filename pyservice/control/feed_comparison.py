@@ -43,7 +43,7 @@ class DataPlaneConfigurations:
 
     def take(self, answer: feed_pb2.HeldResponse) -> None:
         self._configurations = {
-            one.namespace_id: one for one in answer.configurations
+            configuration.namespace_id: configuration for configuration in answer.configurations
         } | self._acknowledged
 
     def acknowledge(self, message: configuration_pb2.NamespaceConfiguration) -> None:
@@ -61,7 +61,10 @@ class DataPlaneConfigurations:
         return configuration.current_version_id if configuration else ""
 
     def has_lost_state(self, answer: feed_pb2.HeldResponse) -> bool:
-        order_of = {one.namespace_id: order_key(one) for one in answer.configurations}
+        order_of = {
+            configuration.namespace_id: order_key(configuration)
+            for configuration in answer.configurations
+        }
         return any(
             order_key(configuration) > order_of.get(name, (0, 0))
             for name, configuration in self._configurations.items()
@@ -103,9 +106,9 @@ def find_orphans(
     """
     namespace_ids = {row.namespace_id for row in rows}
     return {
-        name: one
-        for name, one in configurations.items()
-        if one.source_epoch and name not in namespace_ids
+        name: configuration
+        for name, configuration in configurations.items()
+        if configuration.source_epoch and name not in namespace_ids
     }
 
 
@@ -144,7 +147,9 @@ class ContentComparison:
         self._has_remaining = asyncio.Event()
 
     def compare(self, configurations: Iterable[HeldConfiguration]) -> None:
-        self._remaining = {one.namespace_id: one for one in configurations}
+        self._remaining = {
+            configuration.namespace_id: configuration for configuration in configurations
+        }
         self._retry_later = {}
         self._has_remaining.set()
 
@@ -170,7 +175,10 @@ class ContentComparison:
     async def _compare_some(self) -> None:
         remaining = self._remaining
         batch = list(islice(remaining.values(), _AT_ONCE))
-        compositions = (self._messages.add(ComposeRequest(one.namespace_id)) for one in batch)
+        compositions = (
+            self._messages.add(ComposeRequest(configuration.namespace_id))
+            for configuration in batch
+        )
         messages = await asyncio.gather(*compositions, return_exceptions=True)
         errors: dict[str, Exception] = {}
         for configuration, message in zip(batch, messages, strict=True):
@@ -180,7 +188,7 @@ class ContentComparison:
             elif message is not None and await _has_other_content(message, configuration):
                 self._on_difference(configuration.namespace_id)
             remaining.pop(configuration.namespace_id, None)
-        self._report(errors, {one.namespace_id for one in batch})
+        self._report(errors, {configuration.namespace_id for configuration in batch})
         if not self._remaining:
             self._has_remaining.clear()
 

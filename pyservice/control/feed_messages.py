@@ -104,13 +104,17 @@ class FeedComposer:
             ),
             access=pb.Access(
                 enable_domain_public_auth=row.enable_domain_public_auth,
-                domains=[one.domain for one in domains],
+                domains=[row.domain for row in domains],
                 cdn_domains=self._links.cdn_hosts(row.game_name_id, row.name_id),
             ),
         )
 
     async def _versions_of(self, tx: Transaction, ids: set[str]) -> dict[str, pb.Version]:
-        versions = {one: self._versions[one] for one in ids if one in self._versions}
+        versions = {
+            version_id: self._versions[version_id]
+            for version_id in ids
+            if version_id in self._versions
+        }
         missing = sorted(ids - versions.keys())
         for first in range(0, len(missing), _VERSIONS_AT_ONCE):
             batch = missing[first : first + _VERSIONS_AT_ONCE]

@@ -457,10 +457,10 @@ class Feeder:
             match answer.WhichOneof("outcome"):
                 case "applied":
                     self.acknowledged_count += 1
-                    for one in (
+                    for blocked_id in (
                         self._refused_configurations.record_accepted(message) & self._pending.keys()
                     ):
-                        self._retry_now(one)
+                        self._retry_now(blocked_id)
                     self._configurations.acknowledge(message)
                     return True
                 case "stale":

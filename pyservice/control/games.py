@@ -170,9 +170,9 @@ class GameOperations:
             return
         answer.groups.append(group_summary(row, self._links, is_member=True))
         players: dict[str, int] = {}
-        for one in await namespaces.ids_of_group(tx, group_id):
-            count = self._counts.players((one.namespace_id,))
-            players[one.game_id] = players.get(one.game_id, 0) + count
+        for namespace in await namespaces.ids_of_group(tx, group_id):
+            count = self._counts.players((namespace.namespace_id,))
+            players[namespace.game_id] = players.get(namespace.game_id, 0) + count
         developer = group_handle(row, self._links)
         for game in await games.of_group(tx, group_id):
             if only_game_id in (None, game.game_id):
@@ -216,11 +216,15 @@ class GameOperations:
             name_id=row.name_id,
             display_name=row.display_name,
             developer_group_id=row.group_id,
-            total_player_count=self._counts.players(one.namespace_id for one in of_game),
+            total_player_count=self._counts.players(
+                namespace.namespace_id for namespace in of_game
+            ),
             logo_url=self._links.picture_url(row.logo_upload_id, row.logo_kind),
             banner_url=self._links.picture_url(row.banner_upload_id, row.banner_kind),
-            namespaces=[namespace_summary(one) for one in of_game],
-            versions=[version_summary(one) for one in await games.versions_of(tx, row.game_id)],
+            namespaces=[namespace_summary(namespace) for namespace in of_game],
+            versions=[
+                version_summary(version) for version in await games.versions_of(tx, row.game_id)
+            ],
             available_regions=self._regions,
         )
 

@@ -139,7 +139,7 @@ class LobbyFactReader:
             if not ids:
                 return vanished
             alive = await self._client.slot_counts(ids)
-            vanished += [one for one in ids if one not in alive]
+            vanished += [lobby_id for lobby_id in ids if lobby_id not in alive]
             after = ids[-1]
 
     async def _prune(self) -> None:
@@ -154,10 +154,12 @@ class LobbyFactReader:
 async def _apply(tx: Transaction, facts: Sequence[facts_pb2.Fact]) -> None:
     ids = sorted({fact.lobby_id for fact in facts})
     stored = {row.lobby_id: dict(row._mapping) for row in await lobbies.find_many(tx, ids)}
-    rows = {one: dict(row) for one, row in stored.items()}
+    rows = {lobby_id: dict(row) for lobby_id, row in stored.items()}
     apply_facts(rows, facts)
-    await lobbies.add_many(tx, [row for one, row in rows.items() if one not in stored])
-    changed_rows = [row for one, row in rows.items() if one in stored and row != stored[one]]
+    await lobbies.add_many(tx, [row for lobby_id, row in rows.items() if lobby_id not in stored])
+    changed_rows = [
+        row for lobby_id, row in rows.items() if lobby_id in stored and row != stored[lobby_id]
+    ]
     await lobbies.change_many(tx, changed_rows)
 
 

@@ -34,7 +34,10 @@ def bio_problems(text: str, *location: str) -> Iterator[FieldProblem]:
     if lines > BIO_LINES_MAX or len(text) > BIO_MAX:
         reason = f"must have at most {BIO_LINES_MAX} lines and {BIO_MAX:,} characters"
         yield field_problem(location, "too-long", reason)
-    if any(unicodedata.category(one) == "Cc" and one not in "\n\t" for one in text[:BIO_MAX]):
+    if any(
+        unicodedata.category(character) == "Cc" and character not in "\n\t"
+        for character in text[:BIO_MAX]
+    ):
         yield field_problem(location, "invalid", "must not have control characters in its lines")
 
 

@@ -32,13 +32,13 @@ class NamespaceAccessOperations:
     def __init__(
         self,
         database: Database,
-        one: NamespaceChange,
+        namespace_change: NamespaceChange,
         service_domains: Collection[str] = (),
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._service_domains = [domain.lower() for domain in service_domains]
         self._database = database
-        self._namespace_change = one
+        self._namespace_change = namespace_change
         self._passwords = PasswordHasher()
         self._now_ms = clock_ms
 
@@ -61,7 +61,10 @@ class NamespaceAccessOperations:
             if domain is None:
                 sentence = "must be a host name or an IP address, without scheme and port"
                 raise _refused_domain("invalid", sentence)
-            if any(f".{domain}".endswith(f".{one}") for one in self._service_domains):
+            if any(
+                f".{domain}".endswith(f".{service_domain}")
+                for service_domain in self._service_domains
+            ):
                 sentence = "belongs to this service; a namespace has its own host there already"
                 raise _refused_domain("not-allowed", sentence)
             owner = await namespaces.owner_of_domain(tx, domain)

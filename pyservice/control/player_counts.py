@@ -35,12 +35,16 @@ class PlayerCounts:
         counts = dict(players)
         if is_all:
             counts = {**dict.fromkeys(self._players, 0), **counts}
-        changed_ids = [one for one, count in counts.items() if self._players.get(one, 0) != count]
-        for one, count in counts.items():
+        changed_ids = [
+            namespace_id
+            for namespace_id, count in counts.items()
+            if self._players.get(namespace_id, 0) != count
+        ]
+        for namespace_id, count in counts.items():
             if count:
-                self._players[one] = count
+                self._players[namespace_id] = count
             else:
-                self._players.pop(one, None)
+                self._players.pop(namespace_id, None)
         return changed_ids
 
 
@@ -94,13 +98,19 @@ class PlayerCountReader:
             after_generation=self._generation, wait_ms=0 if self._unannounced else wait_ms
         )
         answer = await self._client.read_counts(request)
-        players = {one.namespace_id: one.player_count for one in answer.namespaces}
+        players = {
+            namespace.namespace_id: namespace.player_count for namespace in answer.namespaces
+        }
         self._unannounced.update(self._counts.update(players, is_all=answer.is_all))
         self._generation = answer.generation
         await self._report()
 
     async def _report(self) -> None:
-        unknown = sorted(one for one in self._unannounced if one not in self._topics_of)
+        unknown = sorted(
+            namespace_id
+            for namespace_id in self._unannounced
+            if namespace_id not in self._topics_of
+        )
         for start in range(0, len(unknown), _NAMESPACES_PER_QUERY):
             async with self._database.read() as tx:
                 rows = await lobbies.games_of_namespaces(
@@ -110,6 +120,10 @@ class PlayerCountReader:
                 topics = (game_topic(row.game_id), group_topic(row.group_id))
                 self._topics_of[row.namespace_id] = topics
         self._topics.bump(
-            *{topic for one in self._unannounced for topic in self._topics_of.get(one, ())}
+            *{
+                topic
+                for namespace_id in self._unannounced
+                for topic in self._topics_of.get(namespace_id, ())
+            }
         )
         self._unannounced.clear()

@@ -74,7 +74,7 @@ class RayStore:
 
 
 async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[dict[str, Any]]:
-    askers = [one.asker for one in span_sets]
+    askers = [span_set.asker for span_set in span_sets]
     of_namespaces = await rays.games_of_namespaces(
         tx, {asker.namespace_id for asker in askers if asker.namespace_id}
     )
@@ -88,21 +88,21 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
     )
     members: dict[str, Sequence[str]] = {}
     rows = []
-    for one in span_sets:
-        asker = one.asker
+    for span_set in span_sets:
+        asker = span_set.asker
         if asker.identity_id and asker.identity_id not in members:
             members[asker.identity_id] = await groups.ids_of_identity(tx, asker.identity_id)
         game = of_namespaces.get(asker.namespace_id) or of_uploads.get(asker.upload_id)
         subject = _subject(asker, game, games_by_name, members.get(asker.identity_id, ()))
-        if subject is None and not one.is_passed:
+        if subject is None and not span_set.is_passed:
             continue
         rows.append(
             {
-                "ray_id": one.ray_id,
-                "span_id": one.span_id,
-                "parent_span_id": one.parent_span_id,
-                "create_ms": one.start_ns // _MS,
-                "span_set": _without_asker(one).SerializeToString(),
+                "ray_id": span_set.ray_id,
+                "span_id": span_set.span_id,
+                "parent_span_id": span_set.parent_span_id,
+                "create_ms": span_set.start_ns // _MS,
+                "span_set": _without_asker(span_set).SerializeToString(),
                 "identity_id": None,
                 "group_id": None,
                 "game_id": None,
@@ -112,9 +112,9 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
     return rows
 
 
-def _without_asker(one: internal.SpanSet) -> internal.SpanSet:
+def _without_asker(span_set: internal.SpanSet) -> internal.SpanSet:
     copy = internal.SpanSet()
-    copy.CopyFrom(one)
+    copy.CopyFrom(span_set)
     copy.ClearField("asker")
     return copy
 
@@ -162,7 +162,7 @@ def _visible(rows: Sequence[Record], scope: GrantedScope) -> list[internal.SpanS
         row for row in rows if row.span_id in own or (_has_no_owner(row) and row.span_id in servers)
     ]
     span_sets = [internal.SpanSet.FromString(row.span_set) for row in visible]
-    return sorted(span_sets, key=lambda one: one.start_ns)
+    return sorted(span_sets, key=lambda span_set: span_set.start_ns)
 
 
 def _is_covered(row: Record, scope: GrantedScope) -> bool:
@@ -178,22 +178,24 @@ def _has_no_owner(row: Record) -> bool:
     return row.game_id is None and row.group_id is None and row.identity_id is None
 
 
-def _perf_of(one: internal.SpanSet) -> pb.RayPerf:
-    ray_id, req_id = one.ray_id, one.span_id
+def _perf_of(span_set: internal.SpanSet) -> pb.RayPerf:
+    ray_id, req_id = span_set.ray_id, span_set.span_id
     return pb.RayPerf(
-        svc_name=one.service,
-        ts=rfc3339(one.start_ns // _MS),
-        duration=one.end_ns - one.start_ns,
+        svc_name=span_set.service,
+        ts=rfc3339(span_set.start_ns // _MS),
+        duration=span_set.end_ns - span_set.start_ns,
         req_id=req_id,
         marks=[
             pb.RayMark(
                 label=mark.label, ts=rfc3339(mark.at_ns // _MS), ray_id=ray_id, req_id=req_id
             )
-            for mark in one.marks
+            for mark in span_set.marks
         ],
         spans=[
-            _span(f"{one.door} {one.operation}", one.start_ns, one.end_ns, req_id),
-            *(_span(span.label, span.start_ns, span.end_ns, req_id) for span in one.spans),
+            _span(
+                f"{span_set.door} {span_set.operation}", span_set.start_ns, span_set.end_ns, req_id
+            ),
+            *(_span(span.label, span.start_ns, span.end_ns, req_id) for span in span_set.spans),
         ],
     )
 

@@ -164,8 +164,8 @@ def _parse(content: dict[str, Any]) -> SigningKeys:
     if content["format"] != _FORMAT:
         raise ValueError
     signing = tuple(
-        SigningKey(int(one["number"]), _bytes(one["key"]), one["ended_ms"])
-        for one in content["signing_keys"]
+        SigningKey(int(fields["number"]), _bytes(fields["key"]), fields["ended_ms"])
+        for fields in content["signing_keys"]
     )
     if [key.ended_ms is None for key in signing] != [False] * (len(signing) - 1) + [True]:
         raise ValueError

@@ -467,7 +467,7 @@ class UndeliveredSecrets:
         """
         stored_tokens: list[StoredToken] = []
         creation = asyncio.ensure_future(
-            create((lambda one: None) if is_kept else stored_tokens.append)
+            create((lambda _token: None) if is_kept else stored_tokens.append)
         )
         try:
             return await asyncio.shield(creation)
@@ -522,12 +522,12 @@ class UndeliveredSecrets:
         async def remove() -> None:
             try:
                 async with self._database.write() as tx:
-                    for one in stored_tokens:
-                        await self._remove(tx, one)
+                    for stored_token in stored_tokens:
+                        await self._remove(tx, stored_token)
             finally:
                 first_attempt.set()
 
-        token_ids = [one.token_id for one in stored_tokens]
+        token_ids = [stored_token.token_id for stored_token in stored_tokens]
         try:
             async with asyncio.timeout(_REVOKE_TIMEOUT_S):
                 await self.job.retry_until_done(remove, token_ids=token_ids)
@@ -536,12 +536,12 @@ class UndeliveredSecrets:
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    async def _remove(self, tx: Transaction, one: StoredToken) -> None:
-        if one.namespace_id:
-            await tokens.remove_of_namespace(tx, one.token_id)
-            await raise_revision(tx, one.namespace_id, self._feeder)
+    async def _remove(self, tx: Transaction, token: StoredToken) -> None:
+        if token.namespace_id:
+            await tokens.remove_of_namespace(tx, token.token_id)
+            await raise_revision(tx, token.namespace_id, self._feeder)
         else:
-            await tokens.remove_cloud(tx, one.token_id)
+            await tokens.remove_cloud(tx, token.token_id)
 
 
 async def raise_revision(tx: Transaction, namespace_id: str, feeder: Feeder) -> None:

@@ -143,6 +143,6 @@ class VersionOperations:
 
 def _completions(is_complete_by_id: dict[str, bool]) -> Completions:
     return {
-        one: "complete" if is_complete else "incomplete"
-        for one, is_complete in is_complete_by_id.items()
+        item_id: "complete" if is_complete else "incomplete"
+        for item_id, is_complete in is_complete_by_id.items()
     }

@@ -65,7 +65,9 @@ def retain_versions(
     """
     if stored is None:
         return RetainedVersions()
-    stored_versions = {one.version_id: one for one in (*stored.retained_versions, *stored.versions)}
+    stored_versions = {
+        version.version_id: version for version in (*stored.retained_versions, *stored.versions)
+    }
     for version in configuration.versions:
         stored_versions.pop(version.version_id, None)
     retained_ids = {stored.current_version_id} & stored_versions.keys()
@@ -107,8 +109,8 @@ def retention_problems(
 
     Checks nothing if `stored` already retains all these versions.
     """
-    before = {one.version_id for one in stored.retained_versions} if stored else set()
-    if {one.version_id for one in retention.versions} <= before:
+    before = {version.version_id for version in stored.retained_versions} if stored else set()
+    if {version.version_id for version in retention.versions} <= before:
         return
     path = ("current_version_id",)
     if len(retention.versions) > RETAINED_MAX:
@@ -117,7 +119,7 @@ def retention_problems(
             f"cannot become current while lobbies of {len(retention.versions):,} other versions run, at most "
             f"{RETAINED_MAX:,}: end lobbies of older versions first",
         )
-    size = sum(one.ByteSize() for one in retention.versions)
+    size = sum(version.ByteSize() for version in retention.versions)
     if size > RETAINED_BYTES_MAX:
         yield (
             path,
@@ -338,10 +340,14 @@ class ConfigurationFeed:
             return pb.RemoveResponse(removed=pb.Removed())
 
     async def _store_all(self, decisions: Sequence[_Decision]) -> None:
-        accepted = [(one.order, one.namespace) for one in decisions if one.namespace is not None]
+        accepted = [
+            (decision.order, decision.namespace)
+            for decision in decisions
+            if decision.namespace is not None
+        ]
         if not accepted:
             return
-        if any(one.is_any_dropped for one in decisions):
+        if any(decision.is_any_dropped for decision in decisions):
             # After a crash, a recovered lobby must find the rules of its version.
             await self.live_lobbies.wait_all_durable(
                 asyncio.get_running_loop().time() + _DURABLE_TIMEOUT_S
@@ -358,15 +364,17 @@ class ConfigurationFeed:
         try:
             await asyncio.to_thread(self._files.save, namespaces)
         except OSError as error:
-            names = [one.namespace_id for one in namespaces]
+            names = [namespace.namespace_id for namespace in namespaces]
             _log.error("configuration not stored", namespace_ids=names, error=str(error))
             raise ServiceError("STORAGE_FULL") from None
-        for one in namespaces:
+        for namespace in namespaces:
             _log.debug(
-                "configuration removed" if one.configuration is None else "configuration applied",
-                namespace_id=one.namespace_id,
-                source_epoch=one.order[0],
-                revision=one.order[1],
+                "configuration removed"
+                if namespace.configuration is None
+                else "configuration applied",
+                namespace_id=namespace.namespace_id,
+                source_epoch=namespace.order[0],
+                revision=namespace.order[1],
             )
 
     def _put(self, order: FeedOrder, namespace: PreparedNamespace) -> None:

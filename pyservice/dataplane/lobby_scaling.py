@@ -90,26 +90,26 @@ def plan_group(
     `mode` is None if the version is not current or has no such mode. The plan then stops all empty
     lobbies that the service started. A region that the operator removed keeps no idle lobbies.
     """
-    ours = [one for one in group.empty if one.is_ours]
+    ours = [lobby for lobby in group.empty if lobby.is_ours]
     if mode is None:
         # A draining lobby gets no new players, so it needs no grace period.
         return GroupPlan(stop=tuple(ours))
     settings = mode.settings_in(region)
-    idle = [one for one in group.empty if one.is_findable and _is_idle(one, grace_ms)]
-    shut = [one for one in ours if not one.is_findable and _is_idle(one, grace_ms)]
+    idle = [lobby for lobby in group.empty if lobby.is_findable and _is_idle(lobby, grace_ms)]
+    shut = [lobby for lobby in ours if not lobby.is_findable and _is_idle(lobby, grace_ms)]
     is_enabled = is_region_known and mode.allows_region(region)
     low, high = (settings.idle_min, settings.idle_max) if is_enabled else (0, 0)
-    surplus = [one for one in idle if one.is_ours][: max(0, len(idle) - high)]
-    waiting = [one for one in ours if not _is_idle(one, grace_ms)]
-    pending = [grace_ms - one.empty_ms for one in waiting]
+    surplus = [lobby for lobby in idle if lobby.is_ours][: max(0, len(idle) - high)]
+    waiting = [lobby for lobby in ours if not _is_idle(lobby, grace_ms)]
+    pending = [grace_ms - lobby.empty_ms for lobby in waiting]
     # A closed lobby that was never used is still loading. Counting it avoids endless replacements.
-    loading = sum(not one.was_used for one in waiting)
+    loading = sum(not lobby.was_used for lobby in waiting)
     missing = low - len(idle) - group.starting - loading
     return GroupPlan(max(0, missing), (*shut, *surplus), min(pending, default=None))
 
 
-def _is_idle(one: EmptyLobbyView, grace_ms: int) -> bool:
-    return one.empty_ms >= grace_ms or (one.is_findable and not one.was_used)
+def _is_idle(lobby: EmptyLobbyView, grace_ms: int) -> bool:
+    return lobby.empty_ms >= grace_ms or (lobby.is_findable and not lobby.was_used)
 
 
 class CrashBackoff:
@@ -225,8 +225,8 @@ class LobbyScaler:
         try:
             if namespace is not None and mode is None and group.live:
                 await self._drain(key, namespace)
-            for one in plan.stop:
-                await self._stop(one.lobby)
+            for empty_lobby in plan.stop:
+                await self._stop(empty_lobby.lobby)
             if mode is not None and namespace is not None:
                 await self._start(key, namespace, mode, plan.start)
         except ServiceError as error:

@@ -188,7 +188,8 @@ class LobbyServerOperations:
         process stops.
         """
         namespaces = [
-            one.namespace_id for one in await self._visible(request.game_id, None, caller)
+            namespace.namespace_id
+            for namespace in await self._visible(request.game_id, None, caller)
         ]
         lobby_id, deadline = raw_id(request.lobby_id), caller.call.deadline
         lobby = self._engine.lobby(lobby_id)
@@ -212,7 +213,9 @@ class LobbyServerOperations:
             if game not in (of_game[0].game_name, format_uuid(of_game[0].game_id)):
                 raise ServiceError("GAME_NOT_FOUND")
         matching = [
-            one for one in of_game if name in (None, one.name, format_uuid(one.namespace_id))
+            namespace
+            for namespace in of_game
+            if name in (None, namespace.name, format_uuid(namespace.namespace_id))
         ]
         if not matching:
             raise ServiceError("NAMESPACE_NOT_FOUND")

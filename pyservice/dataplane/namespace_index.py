@@ -141,7 +141,9 @@ class NamespaceIndex:
         return namespace.resolved if namespace else None
 
     def in_game(self, text: str) -> list[ResolvedNamespace]:
-        return [self._namespaces[one].resolved for one in self._by_game.get(text, ())]
+        return [
+            self._namespaces[namespace_id].resolved for namespace_id in self._by_game.get(text, ())
+        ]
 
     # The following methods implement `auth.Access`.
 

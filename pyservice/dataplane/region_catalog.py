@@ -58,14 +58,14 @@ class RegionCatalog:
             RegionDistance(region, haversine_km(coords, (region.latitude, region.longitude)))
             for region in self._ordered
         ]
-        return sorted(distances, key=lambda one: one.kilometers)
+        return sorted(distances, key=lambda distance: distance.kilometers)
 
     def nearest(self, coords: tuple[float, float] | None) -> str:
         return self.nearest_first(coords)[0].region.region_id if coords else self.first
 
 
-def haversine_km(one: tuple[float, float], other: tuple[float, float]) -> float:
-    lat_one, lon_one, lat_other, lon_other = map(math.radians, (*one, *other))
+def haversine_km(start: tuple[float, float], end: tuple[float, float]) -> float:
+    lat_one, lon_one, lat_other, lon_other = map(math.radians, (*start, *end))
     half_chord = (
         math.sin((lat_other - lat_one) / 2) ** 2
         + math.cos(lat_one) * math.cos(lat_other) * math.sin((lon_other - lon_one) / 2) ** 2

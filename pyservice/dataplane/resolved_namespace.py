@@ -291,7 +291,10 @@ def resolve_namespace(configuration: pb.NamespaceConfiguration) -> ResolvedNames
         admission_rules=resolve_admission_rules(configuration),
         dev_hostname=dev_hostname,
         retired=MappingProxyType(
-            {raw_id(one.version_id): _retired(one) for one in configuration.retained_versions}
+            {
+                raw_id(version.version_id): _retired(version)
+                for version in configuration.retained_versions
+            }
         ),
     )
 

@@ -330,8 +330,8 @@ class RuntimeConnection:
         if any(lobby.players):
             return True
         groups = self._processes.supply_groups(lobby.namespace)
-        empty = (one for group in groups for one in group.empty)
-        return any(one.was_used for one in empty if one.lobby == lobby.id)
+        empty = (empty_lobby for group in groups for empty_lobby in group.empty)
+        return any(empty_lobby.was_used for empty_lobby in empty if empty_lobby.lobby == lobby.id)
 
     def _desired_lobbies(self, lobbies: Iterable[tuple[bytes, bool]]) -> list[pb.WantedLobby]:
         desired, specs_bytes = [], 0

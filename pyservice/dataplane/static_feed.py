@@ -152,9 +152,9 @@ def _objects(
         problems.append(f"{field}: must be a list")
         return []
     objects = []
-    for index, one in enumerate(value):
-        if isinstance(one, dict):
-            objects.append((f"{field}.{index}", one))
+    for index, entry in enumerate(value):
+        if isinstance(entry, dict):
+            objects.append((f"{field}.{index}", entry))
         else:
             problems.append(f"{field}.{index}: must be an object")
     return objects
@@ -312,7 +312,9 @@ class StaticFeed:
 
     def _drop_pending(self, namespace_id: str) -> None:
         self._refusals = [line for line in self._refusals if line[0] != namespace_id]
-        self._pending = deque(one for one in self._pending if _namespace_id(one) != namespace_id)
+        self._pending = deque(
+            message for message in self._pending if _namespace_id(message) != namespace_id
+        )
 
     async def _next(self) -> bool:
         try:

@@ -260,7 +260,7 @@ class HttpApplication:
         if forwarder is None and names:
             raise ValueError("forwarded operations need a forwarder")
         self._forwarder = forwarder
-        self._documents = {one.path: one for one in documents}
+        self._documents = {document.path: document for document in documents}
         self._count = self.count
         self._believes_headers = settings.is_internal or bool(self.proxies)
         self._routes = Routes(METHODS[name] for name in (*operations, *names))

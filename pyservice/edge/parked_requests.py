@@ -222,7 +222,7 @@ class ParkedRequests:
         groups: list[_Group] = []
         size_bytes = 0
         for key in tuple(islice(self._woken, count)):
-            parked = [one for one in self._woken.pop(key) if one.is_waiting]
+            parked = [request for request in self._woken.pop(key) if request.is_waiting]
             if parked:
                 group = _Group(*key, parked)
                 groups.append(group)
@@ -255,9 +255,12 @@ class ParkedRequests:
         try:
             body = woken_batch_format.write_requests(
                 WokenRequest(
-                    group.request_key, str(one.client), self._rays.pass_on(one.trace), group.is_over
+                    group.request_key,
+                    str(sender.client),
+                    self._rays.pass_on(sender.trace),
+                    group.is_over,
                 )
-                for group, one in zip(batch.groups, batch.senders, strict=True)
+                for group, sender in zip(batch.groups, batch.senders, strict=True)
             )
             reply = await self._ask(woken_batch_format.head(body), body, partial(self._take, batch))
             if reply.status != 200:

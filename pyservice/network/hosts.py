@@ -26,7 +26,7 @@ class AllowedDestinations:
     def __call__(self, address: Address) -> bool:
         embedded = _embedded_ipv4(address)
         is_allowed = any(
-            one in network for network in self._networks for one in (address, embedded)
+            candidate in network for network in self._networks for candidate in (address, embedded)
         )
         return is_allowed or _is_public(embedded)
 

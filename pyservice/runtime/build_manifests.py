@@ -100,7 +100,7 @@ def read_bundle_config(content: bytes | None) -> BuildProgram:
         )
     user = process.get("user") or {}
     ids = [user.get(name) or 0 for name in ("uid", "gid")] if isinstance(user, dict) else [-1]
-    if not all(isinstance(one, int) and 0 <= one < IDS_MAX for one in ids):
+    if not all(isinstance(id_number, int) and 0 <= id_number < IDS_MAX for id_number in ids):
         raise BadManifest(f"{CONFIG_JSON}: process.user must have a uid and gid below {IDS_MAX}")
     return BuildProgram(
         tuple(args),
@@ -137,10 +137,10 @@ def _of_docker(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
     if (
         not isinstance(fields, list)
         or not fields
-        or not all(isinstance(one, dict) for one in fields)
+        or not all(isinstance(image, dict) for image in fields)
     ):
         raise BadManifest(f"{MANIFEST_JSON} must be a list of images")
-    candidates = [(one.get("RepoTags") or [], one) for one in fields]
+    candidates = [(image.get("RepoTags") or [], image) for image in fields]
     image = _choose_image(candidates, tag, MANIFEST_JSON)
     config, layers = image.get("Config"), image.get("Layers")
     if not _is_text(config) or not _are_texts(layers):
@@ -154,10 +154,14 @@ def _of_layout(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
         manifests = fields.get("manifests")
         if manifests is None:
             break
-        if not isinstance(manifests, list) or not all(isinstance(one, dict) for one in manifests):
+        if not isinstance(manifests, list) or not all(
+            isinstance(manifest, dict) for manifest in manifests
+        ):
             raise BadManifest(f"{path}: manifests must be a list of objects")
         candidates = [
-            (_names_of(one), one) for one in manifests if _is_for_this_machine(one.get("platform"))
+            (_names_of(manifest), manifest)
+            for manifest in manifests
+            if _is_for_this_machine(manifest.get("platform"))
         ]
         path = _blob(_choose_image(candidates, tag, path), path)
         fields = _object(path, _content(read, path))
@@ -193,7 +197,7 @@ def _choose_image(candidates: Sequence[tuple[Any, Any]], tag: str | None, path: 
     known_names = sorted(
         {str(name) for names, _ in candidates if isinstance(names, list) for name in names}
     )
-    matches = [one for names, one in candidates if tag is None or _has(names, tag)]
+    matches = [image for names, image in candidates if tag is None or _has(names, tag)]
     if not matches and len(candidates) == 1 and not known_names:
         matches = [candidates[0][1]]
     if len(matches) == 1:
@@ -245,7 +249,7 @@ def _of_config(fields: Mapping[str, Any], path: str) -> BuildProgram:
 def _variables(fields: Any, label: str) -> dict[str, str]:
     if not _are_texts(fields or []):
         raise BadManifest(f"{label} must be a list of strings")
-    pairs = [one.partition("=") for one in fields or []]
+    pairs = [variable.partition("=") for variable in fields or []]
     if not all(name and separator for name, separator, _ in pairs):
         raise BadManifest(f"{label} must be of the form NAME=value")
     return {name: value for name, _, value in pairs}

@@ -186,7 +186,7 @@ def _oci_config(
             "capabilities": no_rights,
         },
         "mounts": _mounts(mount_point, shared),
-        "linux": {**linux, "namespaces": [{"type": one} for one in namespaces]},
+        "linux": {**linux, "namespaces": [{"type": namespace} for namespace in namespaces]},
     }
 
 

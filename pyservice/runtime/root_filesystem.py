@@ -211,8 +211,8 @@ class RootFilesystem:
 
     def _own(self, path: str, uid: int, gid: int) -> None:
         if self._owner is not None:
-            owners = (one if 0 <= one < IDS_MAX else 0 for one in (uid, gid))
-            os.chown(path, *(self._owner + one for one in owners), follow_symlinks=False)
+            owners = (id_number if 0 <= id_number < IDS_MAX else 0 for id_number in (uid, gid))
+            os.chown(path, *(self._owner + owner for owner in owners), follow_symlinks=False)
 
 
 def path_words(path: str) -> list[str]:
@@ -273,7 +273,9 @@ def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerPro
         gid = _id_number(of_group[2] if of_group else group)
     elif user_record:
         members = _records(root, "/etc/group", 4)
-        groups = [_id_number(one[2]) for one in members if user_record[0] in one[3].split(",")]
+        groups = [
+            _id_number(member[2]) for member in members if user_record[0] in member[3].split(",")
+        ]
     root.make(program.workdir)
     return ContainerProgram(
         tuple(program.command),
@@ -289,8 +291,8 @@ def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerPro
 
 
 def _find_record(records: Sequence[Sequence[str]], name: str) -> Sequence[str] | None:
-    by_name = (one for one in records if one[0] == name)
-    by_number = (one for one in records if one[2] == name)
+    by_name = (record for record in records if record[0] == name)
+    by_number = (record for record in records if record[2] == name)
     return next(by_name, next(by_number, None))
 
 

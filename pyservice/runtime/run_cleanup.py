@@ -258,14 +258,14 @@ class RunRetention:
         now_s = time.time()
         kept_from_s = now_s - LOG_RETENTION_S
         # A younger run has quarantined ports, which a restart restores from the folder.
-        ended_runs = [one for one in ended_runs if one.reported_s < now_s - PORT_QUARANTINE_S]
+        ended_runs = [run for run in ended_runs if run.reported_s < now_s - PORT_QUARANTINE_S]
         early = removed_count = 0
         for begin in range(0, len(ended_runs), _BATCH_SIZE):
             batch = ended_runs[begin : begin + _BATCH_SIZE]
             batch_count = await asyncio.to_thread(self._remove_some, batch, surplus, kept_from_s)
             surplus -= batch_count
             removed_count += batch_count
-            early += sum(one.reported_s >= kept_from_s for one in batch[:batch_count])
+            early += sum(run.reported_s >= kept_from_s for run in batch[:batch_count])
             if batch_count < len(batch):
                 break
         if early and not self._is_logged:
@@ -290,14 +290,14 @@ class RunRetention:
     def _remove_some(
         self, ended_runs: Sequence[_EndedRun], surplus: int, kept_from_s: float
     ) -> int:
-        for removed_count, one in enumerate(ended_runs):
-            if one.reported_s >= kept_from_s and removed_count >= surplus and not self._is_short():
+        for removed_count, run in enumerate(ended_runs):
+            if run.reported_s >= kept_from_s and removed_count >= surplus and not self._is_short():
                 return removed_count
             try:
-                _remove_run_folder(one.path)
+                _remove_run_folder(run.path)
             except OSError as error:
                 _log.warning(
-                    "an ended run could not be removed", id=one.path.name, error=str(error)
+                    "an ended run could not be removed", id=run.path.name, error=str(error)
                 )
         return len(ended_runs)
 

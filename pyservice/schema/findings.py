@@ -53,7 +53,7 @@ def is_omitted(finding: Finding) -> bool:
 
 
 def count_findings(findings: Findings) -> int:
-    return sum(int(one.reason) if one.word == _UNLISTED else 1 for one in findings)
+    return sum(int(finding.reason) if finding.word == _UNLISTED else 1 for finding in findings)
 
 
 def bounded_findings(findings: list[Finding], count: int = 0) -> list[Finding]:
@@ -63,7 +63,7 @@ def bounded_findings(findings: list[Finding], count: int = 0) -> list[Finding]:
     """
     if not count and len(findings) <= MAX_PROBLEMS:
         return findings
-    shown = [one for one in findings if one.word != _UNLISTED][:MAX_PROBLEMS]
+    shown = [finding for finding in findings if finding.word != _UNLISTED][:MAX_PROBLEMS]
     omitted_count = count + count_findings(findings) - len(shown)
     return [*shown, omitted_findings(omitted_count)] if omitted_count else shown
 
@@ -84,7 +84,7 @@ def nested_under(name: str, findings: Findings) -> list[Finding]:
 
 
 def report_findings(findings: Findings) -> list[FieldProblem]:
-    problems = (_problem_of(one) for one in findings if one.word != _UNLISTED)
+    problems = (_problem_of(finding) for finding in findings if finding.word != _UNLISTED)
     return _within(problems, count_findings(findings), MAX_PROBLEMS_BYTES, _size_in_json)
 
 

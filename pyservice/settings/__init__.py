@@ -319,9 +319,9 @@ def _is_of_this_machine(host: str) -> bool:
         return host.rpartition(".")[2] == "localhost"
 
 
-def _overlap(one: ListenAddress, other: ListenAddress) -> bool:
-    is_any = not ANY_HOST.isdisjoint((one.host, other.host))
-    return one.port == other.port and (is_any or one.host == other.host)
+def _overlap(first: ListenAddress, second: ListenAddress) -> bool:
+    is_any = not ANY_HOST.isdisjoint((first.host, second.host))
+    return first.port == second.port and (is_any or first.host == second.host)
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ async def add_version(tx: Transaction, new: NewVersion) -> None:
     values = new._asdict()
     build_ids = values.pop("build_ids")
     await tx.run(_ADD_VERSION, values)
-    rows = [{"version_id": new.version_id, "build_id": one} for one in sorted(build_ids)]
+    rows = [{"version_id": new.version_id, "build_id": build_id} for build_id in sorted(build_ids)]
     if rows:
         await tx.run(_ADD_BUILDS, rows)
 

@@ -73,7 +73,9 @@ class UrlSigner:
         self.take(key, retired)
 
     def take(self, key: bytes, retired: Sequence[RetiredKey]) -> None:
-        if any(len(secret) < 32 for secret in (key, *(one.secret for one in retired))):
+        if any(
+            len(secret) < 32 for secret in (key, *(retired_key.secret for retired_key in retired))
+        ):
             raise ValueError("a signing key has at least 32 bytes")
         self._key = key
         self._retired = tuple(retired)

@@ -66,7 +66,7 @@ class _TextList(UserDefinedType[Any]):
     @staticmethod
     def send(values: Iterable[Any]) -> str:
         return orjson.dumps(
-            [one for one in values if not isinstance(one, str) or "\0" not in one]
+            [value for value in values if not isinstance(value, str) or "\0" not in value]
         ).decode()
 
 
@@ -193,10 +193,10 @@ def _keep_private(path: Path) -> None:
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
         return
-    for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         with contextlib.suppress(OSError):
-            if stat.S_IMODE(one.stat().st_mode) != _MODE:
-                one.chmod(_MODE)
+            if stat.S_IMODE(file.stat().st_mode) != _MODE:
+                file.chmod(_MODE)
 
 
 def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:

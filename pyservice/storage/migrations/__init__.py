@@ -54,7 +54,7 @@ def _migrate(connection: Connection, *, is_allowed: bool) -> bool:
 def known_revisions() -> list[str]:
     from alembic.script import ScriptDirectory
 
-    return [one.revision for one in ScriptDirectory(str(_FOLDER)).walk_revisions()][::-1]
+    return [script.revision for script in ScriptDirectory(str(_FOLDER)).walk_revisions()][::-1]
 
 
 def current_revision(connection: Connection) -> str | None:
