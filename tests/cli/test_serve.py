@@ -135,10 +135,10 @@ async def shimmed(tmp_path: Path) -> AsyncIterator[Plane]:
 @pytest.mark.full
 @pytest.mark.anyio
 async def test_forced_shutdown_does_not_wait_for_a_stalled_disk(shimmed: Plane) -> None:
-    transport = shimmed.http_transport()
+    client = shimmed.http_client()
     stall = shimmed.commanded.stall("fdatasync")
     calling = asyncio.create_task(
-        transport.call("attach", attach_fields("duel"), token=shimmed.environment_token)
+        client.call("attach", attach_fields("duel"), token=shimmed.environment_token)
     )
     await asyncio.to_thread(until, lambda: stall.waiting)
     shimmed.process_signal(signal.SIGTERM)
@@ -147,7 +147,7 @@ async def test_forced_shutdown_does_not_wait_for_a_stalled_disk(shimmed: Plane) 
     assert await shimmed.wait_ended(15) == 1
     assert "the disk does not answer" in shimmed.log_tail()
     await asyncio.gather(calling, return_exceptions=True)
-    await transport.close()
+    await client.close()
     stall.forget()
     # The request had no response, so the restart loses no acknowledged change.
     await shimmed.start()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.faults.transports import Answer, Fields, Transport
+from tests.faults.service_clients import Answer, Fields, ServiceClient
 
 MODES: dict[str, dict[str, Any]] = {
     "duel": {"max_players": 2},
@@ -75,10 +75,8 @@ async def public_token(plane: Plane) -> str:
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def transport(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterator[Transport]:
-    created: Transport = (
-        plane.http_transport() if request.param == "http" else plane.grpc_transport()
-    )
+async def client(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterator[ServiceClient]:
+    created: ServiceClient = plane.http_client() if request.param == "http" else plane.grpc_client()
     try:
         yield created
     finally:
@@ -92,27 +90,29 @@ class Lobby:
 
 
 class Game:
-    def __init__(self, transport: Transport, plane: Plane, public_token: str) -> None:
-        self.transport = transport
+    def __init__(self, client: ServiceClient, plane: Plane, public_token: str) -> None:
+        self.service_client = client
         self.public_token = public_token
         self.environment_token = plane.environment_token
         self._plane = plane
         self.attached: list[Lobby] = []
 
-    async def client(
+    async def call_as_client(
         self, operation: str, fields: Fields | None = None, key: str | None = None
     ) -> Answer:
-        return await self.transport.call(operation, fields, token=self.public_token, key=key)
+        return await self.service_client.call(operation, fields, token=self.public_token, key=key)
 
-    async def back_end(
+    async def call_as_back_end(
         self, operation: str, fields: Fields | None = None, key: str | None = None
     ) -> Answer:
-        return await self.transport.call(operation, fields, token=self.environment_token, key=key)
+        return await self.service_client.call(
+            operation, fields, token=self.environment_token, key=key
+        )
 
-    async def server(
+    async def call_as_server(
         self, lobby: Lobby, operation: str, fields: Fields | None = None, key: str | None = None
     ) -> Answer:
-        return await self.transport.call(operation, fields, token=lobby.token, key=key)
+        return await self.service_client.call(operation, fields, token=lobby.token, key=key)
 
     async def attach(self, mode: str = "duel", *, ready: bool = True, **fields: Any) -> Lobby:
         ports = {"game": {"address": "127.0.0.1", "port": 7777}}
@@ -123,16 +123,16 @@ class Game:
             "ports": ports,
             **fields,
         }
-        answer = await self.back_end("attach", desired)
+        answer = await self.call_as_back_end("attach", desired)
         assert answer.code == "OK", answer
         lobby = Lobby(answer.body["lobby_id"], answer.body["lobby_token"])
         self.attached.append(lobby)
         if ready:
-            assert (await self.server(lobby, "ready")).code == "OK"
+            assert (await self.call_as_server(lobby, "ready")).code == "OK"
         return lobby
 
     async def join(self, lobby: Lobby, **fields: Any) -> str:
-        answer = await self.client("join", {"lobby_id": lobby.id, **fields})
+        answer = await self.call_as_client("join", {"lobby_id": lobby.id, **fields})
         assert answer.code == "OK", answer
         return answer.tokens[0]
 
@@ -141,12 +141,12 @@ class Game:
 
     async def detach_all(self) -> None:
         for lobby in self.attached:
-            await self.back_end("detach", {"game_id": GAME, "lobby_id": lobby.id})
+            await self.call_as_back_end("detach", {"game_id": GAME, "lobby_id": lobby.id})
 
 
 @pytest.fixture
-async def game(transport: Transport, plane: Plane, public_token: str) -> AsyncIterator[Game]:
-    created = Game(transport, plane, public_token)
+async def game(client: ServiceClient, plane: Plane, public_token: str) -> AsyncIterator[Game]:
+    created = Game(client, plane, public_token)
     yield created
     await created.detach_all()
 

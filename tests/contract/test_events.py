@@ -11,7 +11,7 @@ import pytest
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from tests.contract.conftest import Game
 from tests.faults.plane import Plane
-from tests.faults.transports import Answer
+from tests.faults.service_clients import Answer
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ OLE = "ole_chose_another_one_of_forty_characters"
 
 
 async def _live(game: Game, secret: str | None, **fields: Any) -> Answer:
-    return await game.transport.call("live_events", fields, token=secret)
+    return await game.service_client.call("live_events", fields, token=secret)
 
 
 def _joins(answer: Answer) -> list[dict[str, Any]]:
@@ -31,28 +31,28 @@ def _joins(answer: Answer) -> list[dict[str, Any]]:
 
 async def test_party_members_get_lobby_ports_and_their_tokens(game: Game) -> None:
     lobby = await game.attach("party")
-    secrets = [f"{name}-of-{game.transport.name}-reads-this" for name in ("mina", "ole")]
+    secrets = [f"{name}-of-{game.service_client.name}-reads-this" for name in ("mina", "ole")]
     desired = {"game_modes": ["party"], "party_size": 3, "event_channels": secrets}
-    placement = await game.client("find", desired)
+    placement = await game.call_as_client("find", desired)
     assert placement.code == "OK", placement
     for secret, token in zip(secrets, placement.tokens[1:], strict=True):
         [join] = _joins(await _live(game, secret))
         assert join["player"] == {"token": token}
         assert join["lobby"]["lobby_id"] == lobby.id
         assert join["ports"] == placement.body["ports"]
-        connected = await game.server(lobby, "connected", {"player_token": token})
+        connected = await game.call_as_server(lobby, "connected", {"player_token": token})
         assert connected.code == "OK", connected
 
 
 async def test_reader_waits_for_the_next_event(game: Game) -> None:
-    secret = f"waits-at-the-transport-{game.transport.name}"
+    secret = f"waits-at-the-transport-{game.service_client.name}"
     before = await _live(game, secret)
     assert _joins(before) == []
     index = before.body["watch"]["index"]
     waiting = asyncio.create_task(_live(game, secret, watch_index=index))
     lobby = await game.attach()
     desired = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
-    joined = await game.client("join", desired)
+    joined = await game.call_as_client("join", desired)
     assert joined.code == "OK", joined
     async with asyncio.timeout(PATIENCE_S):
         returned = await waiting
@@ -82,16 +82,16 @@ async def test_invalid_channels_are_refused_by_name(
 ) -> None:
     lobby = await game.attach()
     for operation, wish in (("find", {"game_modes": ["duel"]}), ("join", {"lobby_id": lobby.id})):
-        refused = await game.client(operation, {**wish, **fields})
+        refused = await game.call_as_client(operation, {**wish, **fields})
         assert (refused.code, refused.errors) == ("BODY_INVALID", (path,))
     assert _joins(await _live(game, MINA)) == []
 
 
 async def test_stream_sends_existing_and_new_events(plane: Plane, public_token: str) -> None:
-    transport = plane.grpc_transport()
-    game = Game(transport, plane, public_token)
+    client = plane.grpc_client()
+    game = Game(client, plane, public_token)
     secret = "reads-a-stream-of-live-events"
-    method: Any = transport.channels[0].unary_stream(
+    method: Any = client.channels[0].unary_stream(
         "/hosting.v1.Events/StreamLiveEvents",
         request_serializer=pb.StreamLiveEventsRequest.SerializeToString,
         response_deserializer=pb.StreamLiveEventsResponse.FromString,
@@ -103,7 +103,7 @@ async def test_stream_sends_existing_and_new_events(plane: Plane, public_token: 
             for count in (1, 2):
                 lobby = await game.attach("party")
                 desired = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
-                joined = await game.client("join", desired)
+                joined = await game.call_as_client("join", desired)
                 assert joined.code == "OK", joined
                 returned = await stream.read()
                 assert len(returned.events) == count
@@ -112,5 +112,5 @@ async def test_stream_sends_existing_and_new_events(plane: Plane, public_token: 
     finally:
         stream.cancel()
         await game.detach_all()
-        await transport.close()
+        await client.close()
     assert stream.cancelled() or await stream.code() is grpc.StatusCode.CANCELLED

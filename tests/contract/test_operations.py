@@ -12,22 +12,22 @@ from pyservice.dataplane import engine
 from pyservice.ids import format_uuid
 from tests.contract.conftest import Game, Lobby
 from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.faults.transports import Transport
+from tests.faults.service_clients import ServiceClient
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_player_finds_a_lobby_connects_and_leaves(game: Game) -> None:
     lobby = await game.attach("duel")
-    placement = await game.client("find", {"game_modes": ["duel"]})
+    placement = await game.call_as_client("find", {"game_modes": ["duel"]})
     assert placement.code == "OK"
     assert placement.lobby_id == lobby.id
     (token,) = placement.tokens
-    assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
-    statistics = (await game.client("statistics")).body
+    assert (await game.call_as_server(lobby, "connected", {"player_token": token})).code == "OK"
+    statistics = (await game.call_as_client("statistics")).body
     assert int(statistics["game_modes"]["duel"]["player_count"]) == 1
-    assert (await game.server(lobby, "disconnected", {"player_token": token})).code == "OK"
-    ended = await game.server(lobby, "connected", {"player_token": token})
+    assert (await game.call_as_server(lobby, "disconnected", {"player_token": token})).code == "OK"
+    ended = await game.call_as_server(lobby, "connected", {"player_token": token})
     assert ended.code == "PLAYER_TOKEN_CONSUMED"
 
 
@@ -39,7 +39,7 @@ async def test_find_returns_attached_ports_also_for_older_clients(game: Game) ->
             "voice": {"address": "192.0.2.7", "port": 5000},
         },
     )
-    body = (await game.client("find", {"game_modes": ["secure"]})).body
+    body = (await game.call_as_client("find", {"game_modes": ["secure"]})).body
     assert body["ports"]["game"]["host"] == "game.example.com:4443"
     assert body["ports"]["game"]["hostname"] == "game.example.com"
     assert body["ports"]["game"]["port"] == 4443
@@ -55,22 +55,22 @@ async def test_find_returns_attached_ports_also_for_older_clients(game: Game) ->
 async def test_second_connect_is_refused_and_keeps_the_slot(game: Game) -> None:
     lobby = await game.attach("duel")
     token = await game.join(lobby)
-    assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
-    again = await game.server(lobby, "connected", {"player_token": token})
+    assert (await game.call_as_server(lobby, "connected", {"player_token": token})).code == "OK"
+    again = await game.call_as_server(lobby, "connected", {"player_token": token})
     assert again.code == "PLAYER_TOKEN_CONSUMED"
     await game.join(lobby)
-    full = await game.client("join", {"lobby_id": lobby.id})
+    full = await game.call_as_client("join", {"lobby_id": lobby.id})
     assert full.code == "MATCHMAKER_LOBBY_FULL"
 
 
 async def test_disconnect_by_another_lobby_keeps_the_slot(game: Game) -> None:
     lobby, other = await game.attach("duel"), await game.attach("duel")
     token = await game.join(lobby)
-    wrong = await game.server(other, "connected", {"player_token": token})
+    wrong = await game.call_as_server(other, "connected", {"player_token": token})
     assert wrong.code == "PLAYER_TOKEN_WRONG_LOBBY"
-    wrong = await game.server(other, "disconnected", {"player_token": token})
+    wrong = await game.call_as_server(other, "disconnected", {"player_token": token})
     assert wrong.code == "PLAYER_TOKEN_WRONG_LOBBY"
-    assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
+    assert (await game.call_as_server(lobby, "connected", {"player_token": token})).code == "OK"
 
 
 @pytest.mark.parametrize("spoil", ["flip", "truncate", "word", "kind"])
@@ -84,50 +84,52 @@ async def test_foreign_player_token_is_invalid(game: Game, spoil: str) -> None:
         "word": "player_x",
         "kind": lobby.token,
     }[spoil]
-    refused = await game.server(lobby, "connected", {"player_token": spoiled})
+    refused = await game.call_as_server(lobby, "connected", {"player_token": spoiled})
     assert refused.code == "PLAYER_TOKEN_INVALID"
-    assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
+    assert (await game.call_as_server(lobby, "connected", {"player_token": token})).code == "OK"
 
 
 async def test_party_gets_all_its_slots_or_none(game: Game) -> None:
     lobby = await game.attach("party")
-    together = await game.client("join", {"lobby_id": lobby.id, "party_size": 3})
+    together = await game.call_as_client("join", {"lobby_id": lobby.id, "party_size": 3})
     assert together.code == "OK"
     assert len(set(together.tokens)) == 3
     assert together.body["players"][0] == together.body["player"]
-    refused = await game.client("join", {"lobby_id": lobby.id, "party_size": 2})
+    refused = await game.call_as_client("join", {"lobby_id": lobby.id, "party_size": 2})
     assert refused.code == "MATCHMAKER_LOBBY_FULL"
     # The limit of joins is 5: two more players can join, a third cannot.
     await game.join(lobby)
     await game.join(lobby)
-    assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_FULL"
+    assert (
+        await game.call_as_client("join", {"lobby_id": lobby.id})
+    ).code == "MATCHMAKER_LOBBY_FULL"
 
 
 async def test_party_above_the_limit_is_too_large(game: Game) -> None:
     lobby = await game.attach("duel")
-    placement = await game.client("find", {"game_modes": ["duel"], "party_size": 3})
+    placement = await game.call_as_client("find", {"game_modes": ["duel"], "party_size": 3})
     assert (placement.code, placement.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
-    joined = await game.client("join", {"lobby_id": lobby.id, "party_size": 3})
+    joined = await game.call_as_client("join", {"lobby_id": lobby.id, "party_size": 3})
     assert (joined.code, joined.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
 
 
 async def test_find_prefers_the_fullest_then_the_oldest_lobby(game: Game) -> None:
     oldest, fuller = await game.attach("party"), await game.attach("party")
     await game.join(fuller)
-    assert (await game.client("find", {"game_modes": ["party"]})).lobby_id == fuller.id
+    assert (await game.call_as_client("find", {"game_modes": ["party"]})).lobby_id == fuller.id
     assert (
-        await game.client("find", {"game_modes": ["party"], "party_size": 3})
+        await game.call_as_client("find", {"game_modes": ["party"], "party_size": 3})
     ).lobby_id == oldest.id
 
 
 async def test_find_with_tags_returns_a_lobby_with_all_tags(game: Game) -> None:
     await game.attach("duel", tags={"map": "cave"})
     tagged = await game.attach("duel", tags={"map": "hill", "rank": "gold"})
-    placement = await game.client(
+    placement = await game.call_as_client(
         "find", {"game_modes": ["duel"], "tags": {"rank": "gold", "map": "hill"}}
     )
     assert placement.lobby_id == tagged.id
-    none = await game.client("find", {"game_modes": ["duel"], "tags": {"map": "sea"}})
+    none = await game.call_as_client("find", {"game_modes": ["duel"], "tags": {"map": "sea"}})
     assert none.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 
 
@@ -144,14 +146,16 @@ async def test_attach_needs_the_ports_of_its_game_mode(
 ) -> None:
     ports = {"game": {"address": "127.0.0.1", "port": 7777}}
     desired = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
-    assert (await game.back_end("attach", {**desired, **change})).code == "BODY_INVALID"
+    assert (await game.call_as_back_end("attach", {**desired, **change})).code == "BODY_INVALID"
 
 
 async def test_closed_lobby_accepts_joins_after_it_opens(game: Game) -> None:
     lobby = await game.attach("duel")
-    assert (await game.server(lobby, "closed", {"is_closed": True})).code == "OK"
-    assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_CLOSED"
-    assert (await game.server(lobby, "closed", {"is_closed": False})).code == "OK"
+    assert (await game.call_as_server(lobby, "closed", {"is_closed": True})).code == "OK"
+    assert (
+        await game.call_as_client("join", {"lobby_id": lobby.id})
+    ).code == "MATCHMAKER_LOBBY_CLOSED"
+    assert (await game.call_as_server(lobby, "closed", {"is_closed": False})).code == "OK"
     await game.join(lobby)
 
 
@@ -159,12 +163,16 @@ async def test_detached_lobby_is_gone_for_all_callers(game: Game) -> None:
     lobby = await game.attach("duel")
     token = await game.join(lobby)
     names = {"game_id": GAME, "lobby_id": lobby.id}
-    assert (await game.back_end("detach", names)).body == {"did_remove": True}
-    again = await game.back_end("detach", names)
+    assert (await game.call_as_back_end("detach", names)).body == {"did_remove": True}
+    again = await game.call_as_back_end("detach", names)
     assert (again.code, bool(again.body.get("did_remove"))) == ("OK", False)
-    assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_STOPPED"
-    assert (await game.server(lobby, "connected", {"player_token": token})).code == "PLAYER_REMOVED"
-    assert (await game.server(lobby, "disconnected", {"player_token": token})).code == "OK"
+    assert (
+        await game.call_as_client("join", {"lobby_id": lobby.id})
+    ).code == "MATCHMAKER_LOBBY_STOPPED"
+    assert (
+        await game.call_as_server(lobby, "connected", {"player_token": token})
+    ).code == "PLAYER_REMOVED"
+    assert (await game.call_as_server(lobby, "disconnected", {"player_token": token})).code == "OK"
     for operation, fields in (
         ("ready", {}),
         ("closed", {"is_closed": True}),
@@ -172,7 +180,7 @@ async def test_detached_lobby_is_gone_for_all_callers(game: Game) -> None:
         ("set_state", {"state": b"1"}),
         ("get_state", {"lobby_id": lobby.id}),
     ):
-        refused = await game.server(lobby, operation, fields)
+        refused = await game.call_as_server(lobby, operation, fields)
         assert refused.code == "MATCHMAKER_LOBBY_STOPPED", operation
 
 
@@ -193,31 +201,31 @@ async def test_token_of_a_forgotten_lobby_is_expired(game: Game, plane: Plane) -
     await elsewhere.close()
     lobby = Lobby(format_uuid(id_), token)
     for operation, fields in (("ready", {}), ("get_state", {"lobby_id": lobby.id})):
-        refused = await game.server(lobby, operation, fields)
+        refused = await game.call_as_server(lobby, operation, fields)
         assert refused.code == "TOKEN_EXPIRED", operation
         assert refused.status in ("401", "UNAUTHENTICATED")
 
 
 async def test_find_waits_for_a_starting_lobby(game: Game) -> None:
     lobby = await game.attach("duel", ready=False)
-    waiting = asyncio.create_task(game.client("find", {"game_modes": ["duel"]}))
-    second = asyncio.create_task(game.client("join", {"lobby_id": lobby.id}))
+    waiting = asyncio.create_task(game.call_as_client("find", {"game_modes": ["duel"]}))
+    second = asyncio.create_task(game.call_as_client("join", {"lobby_id": lobby.id}))
     while await game.held() < 2:
         await asyncio.sleep(0.01)
     assert not waiting.done()
-    assert (await game.server(lobby, "ready")).code == "OK"
+    assert (await game.call_as_server(lobby, "ready")).code == "OK"
     placement, joined = await waiting, await second
     assert placement.lobby_id == joined.lobby_id == lobby.id
     for token in (*placement.tokens, *joined.tokens):
-        assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
+        assert (await game.call_as_server(lobby, "connected", {"player_token": token})).code == "OK"
 
 
 async def test_find_waiting_for_a_lobby_that_ends_returns_the_reason(game: Game) -> None:
     lobby = await game.attach("duel", ready=False)
-    waiting = asyncio.create_task(game.client("find", {"game_modes": ["duel"]}))
+    waiting = asyncio.create_task(game.call_as_client("find", {"game_modes": ["duel"]}))
     while await game.held() < 1:
         await asyncio.sleep(0.01)
-    await game.back_end("detach", {"game_id": GAME, "lobby_id": lobby.id})
+    await game.call_as_back_end("detach", {"game_id": GAME, "lobby_id": lobby.id})
     assert (await waiting).code == "MATCHMAKER_LOBBY_START_FAILED"
 
 
@@ -225,30 +233,30 @@ async def test_repeat_under_a_key_replays_and_another_message_is_refused(game: G
     lobby = await game.attach("party")
     key = f"find-{lobby.id}"
     wish = {"game_modes": ["party"], "party_size": 2}
-    first = await game.client("find", wish, key=key)
-    again = await game.client("find", wish, key=key)
+    first = await game.call_as_client("find", wish, key=key)
+    again = await game.call_as_client("find", wish, key=key)
     assert first.tokens == again.tokens
-    other = await game.client("find", {"game_modes": ["party"]}, key=key)
+    other = await game.call_as_client("find", {"game_modes": ["party"]}, key=key)
     assert other.code == "IDEMPOTENCY_KEY_REUSED"
     token = first.tokens[0]
     connect = {"player_token": token}
-    assert (await game.server(lobby, "connected", connect, key="socket-1")).code == "OK"
-    assert (await game.server(lobby, "connected", connect, key="socket-1")).code == "OK"
+    assert (await game.call_as_server(lobby, "connected", connect, key="socket-1")).code == "OK"
+    assert (await game.call_as_server(lobby, "connected", connect, key="socket-1")).code == "OK"
     assert (
-        await game.server(lobby, "connected", connect, key="socket-2")
+        await game.call_as_server(lobby, "connected", connect, key="socket-2")
     ).code == "PLAYER_TOKEN_CONSUMED"
-    assert (await game.server(lobby, "disconnected", connect)).code == "OK"
-    after = await game.server(lobby, "connected", connect, key="socket-1")
+    assert (await game.call_as_server(lobby, "disconnected", connect)).code == "OK"
+    after = await game.call_as_server(lobby, "connected", connect, key="socket-1")
     assert after.code == "PLAYER_TOKEN_CONSUMED"
-    assert (await game.client("find", wish, key=key)).tokens == first.tokens
+    assert (await game.call_as_client("find", wish, key=key)).tokens == first.tokens
 
 
 async def test_idempotency_key_is_shared_by_both_transports(game: Game, plane: Plane) -> None:
     lobby = await game.attach("party")
     wish = {"game_modes": ["party"], "tags": {}, "regions": ["local"]}
-    first = await game.client("find", wish, key=lobby.id)
-    other: Transport = (
-        plane.grpc_transport() if game.transport.name == "http" else plane.http_transport()
+    first = await game.call_as_client("find", wish, key=lobby.id)
+    other: ServiceClient = (
+        plane.grpc_client() if game.service_client.name == "http" else plane.http_client()
     )
     try:
         again = await other.call("find", wish, token=game.public_token, key=lobby.id)
@@ -260,31 +268,37 @@ async def test_idempotency_key_is_shared_by_both_transports(game: Game, plane: P
 async def test_attach_repeated_under_its_key_is_one_lobby(game: Game) -> None:
     ports = {"game": {"address": "127.0.0.1", "port": 7777}}
     desired = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
-    key = f"attach-{game.transport.name}"
-    first = await game.back_end("attach", desired, key=key)
-    again = await game.back_end("attach", desired, key=key)
+    key = f"attach-{game.service_client.name}"
+    first = await game.call_as_back_end("attach", desired, key=key)
+    again = await game.call_as_back_end("attach", desired, key=key)
     assert first.body["lobby_id"] == again.body["lobby_id"]
-    await game.back_end("detach", {"game_id": GAME, "lobby_id": first.body["lobby_id"]})
+    await game.call_as_back_end("detach", {"game_id": GAME, "lobby_id": first.body["lobby_id"]})
 
 
 async def test_kept_slot_is_only_for_its_player(game: Game) -> None:
     lobby = await game.attach("duel")
     token, other = await game.join(lobby), await game.join(lobby)
     for player in (token, other):
-        assert (await game.server(lobby, "connected", {"player_token": player})).code == "OK"
+        assert (
+            await game.call_as_server(lobby, "connected", {"player_token": player})
+        ).code == "OK"
     disconnect = {"player_token": token, "hold_ms": 60_000}
-    assert (await game.server(lobby, "disconnected", disconnect)).code == "OK"
-    assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_FULL"
+    assert (await game.call_as_server(lobby, "disconnected", disconnect)).code == "OK"
+    assert (
+        await game.call_as_client("join", {"lobby_id": lobby.id})
+    ).code == "MATCHMAKER_LOBBY_FULL"
     fresh = await game.join(lobby, rejoin_token=token)
     assert fresh != token
     assert (
-        await game.server(lobby, "connected", {"player_token": token})
+        await game.call_as_server(lobby, "connected", {"player_token": token})
     ).code == "PLAYER_TOKEN_CONSUMED"
-    assert (await game.server(lobby, "connected", {"player_token": fresh})).code == "OK"
+    assert (await game.call_as_server(lobby, "connected", {"player_token": fresh})).code == "OK"
     elsewhere = await game.attach("duel")
-    stray = await game.client("join", {"lobby_id": elsewhere.id, "rejoin_token": fresh})
+    stray = await game.call_as_client("join", {"lobby_id": elsewhere.id, "rejoin_token": fresh})
     assert stray.code == "PLAYER_TOKEN_WRONG_LOBBY"
-    both = await game.client("join", {"lobby_id": lobby.id, "rejoin_token": fresh, "party_size": 2})
+    both = await game.call_as_client(
+        "join", {"lobby_id": lobby.id, "rejoin_token": fresh, "party_size": 2}
+    )
     assert both.code == "BODY_INVALID"
 
 
@@ -292,38 +306,44 @@ async def test_kept_slot_is_only_for_its_player(game: Game) -> None:
 async def test_unused_player_token_expires_and_frees_its_slot(game: Game) -> None:
     lobby = await game.attach("quick")
     second = await game.join(lobby)
-    assert (await game.server(lobby, "connected", {"player_token": second})).code == "OK"
+    assert (await game.call_as_server(lobby, "connected", {"player_token": second})).code == "OK"
     first = await game.join(lobby)
-    while (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_FULL":
+    while (
+        await game.call_as_client("join", {"lobby_id": lobby.id})
+    ).code == "MATCHMAKER_LOBBY_FULL":
         await asyncio.sleep(0.05)
     assert (
-        await game.server(lobby, "connected", {"player_token": first})
+        await game.call_as_server(lobby, "connected", {"player_token": first})
     ).code == "PLAYER_TOKEN_EXPIRED"
 
 
 async def test_lobby_state_is_returned_byte_for_byte(game: Game) -> None:
     lobby = await game.attach("duel")
     path = {"lobby_id": lobby.id}
-    none = (await game.back_end("get_state", path)).body
+    none = (await game.call_as_back_end("get_state", path)).body
     assert none in (b"null", b"")
     text = b'{"score": 12345678901234567890, "text":"\\u00e9"}'
-    assert (await game.server(lobby, "set_state", {"state": text})).code == "OK"
-    assert (await game.back_end("get_state", path)).body == text
-    assert (await game.server(lobby, "get_state", path)).body == text
-    listed = (await game.client("list", {"include_state": True})).body
+    assert (await game.call_as_server(lobby, "set_state", {"state": text})).code == "OK"
+    assert (await game.call_as_back_end("get_state", path)).body == text
+    assert (await game.call_as_server(lobby, "get_state", path)).body == text
+    listed = (await game.call_as_client("list", {"include_state": True})).body
     assert len(listed["lobbies"]) >= 1
-    assert (await game.client("get_state", path)).code == "FORBIDDEN"
-    assert (await game.server(lobby, "set_state", {"state": b""})).code == "OK"
-    assert (await game.back_end("get_state", path)).body in (b"null", b"")
+    assert (await game.call_as_client("get_state", path)).code == "FORBIDDEN"
+    assert (await game.call_as_server(lobby, "set_state", {"state": b""})).code == "OK"
+    assert (await game.call_as_back_end("get_state", path)).body in (b"null", b"")
 
 
 async def test_invalid_lobby_state_changes_nothing(game: Game) -> None:
     lobby = await game.attach("duel")
-    assert (await game.server(lobby, "set_state", {"state": b"[1]"})).code == "OK"
+    assert (await game.call_as_server(lobby, "set_state", {"state": b"[1]"})).code == "OK"
     large = json.dumps("x" * 65_536).encode()
-    assert (await game.server(lobby, "set_state", {"state": large})).code == "BODY_TOO_LARGE"
-    assert (await game.server(lobby, "set_state", {"state": b"{not json"})).code == "BODY_INVALID"
-    assert (await game.back_end("get_state", {"lobby_id": lobby.id})).body == b"[1]"
+    assert (
+        await game.call_as_server(lobby, "set_state", {"state": large})
+    ).code == "BODY_TOO_LARGE"
+    assert (
+        await game.call_as_server(lobby, "set_state", {"state": b"{not json"})
+    ).code == "BODY_INVALID"
+    assert (await game.call_as_back_end("get_state", {"lobby_id": lobby.id})).body == b"[1]"
 
 
 async def test_list_has_open_public_lobbies_of_listable_modes(game: Game) -> None:
@@ -331,11 +351,11 @@ async def test_list_has_open_public_lobbies_of_listable_modes(game: Game) -> Non
     await game.attach("quiet")
     await game.attach("party", ready=False)
     closed = await game.attach("duel")
-    await game.server(closed, "closed", {"is_closed": True})
+    await game.call_as_server(closed, "closed", {"is_closed": True})
     token = await game.join(listable)
     await game.join(listable)
-    await game.server(listable, "connected", {"player_token": token})
-    body = (await game.client("list")).body
+    await game.call_as_server(listable, "connected", {"player_token": token})
+    body = (await game.call_as_client("list")).body
     assert [lobby["lobby_id"] for lobby in body["lobbies"]] == [listable.id]
     (lobby,) = body["lobbies"]
     assert lobby["game_mode_id"] == "party"
@@ -350,7 +370,7 @@ async def test_list_has_open_public_lobbies_of_listable_modes(game: Game) -> Non
 
 
 async def test_regions_have_player_counts(game: Game) -> None:
-    regions = (await game.client("regions")).body["regions"]
+    regions = (await game.call_as_client("regions")).body["regions"]
     assert [region["region_id"] for region in regions] == ["local", "far"]
     assert regions[1]["datacenter_coord"] == {"latitude": -33.9, "longitude": 151.2}
     assert regions[0]["region_display_name"] == "Local"
@@ -360,19 +380,23 @@ async def test_heartbeat_with_an_unknown_token_frees_nothing(game: Game) -> None
     lobby, other = await game.attach("duel"), await game.attach("duel")
     joined, theirs = await game.join(lobby), await game.join(other)
     for guest in (theirs, "player_nonsense"):
-        refused = await game.server(lobby, "heartbeat", {"player_tokens": [joined, guest]})
+        refused = await game.call_as_server(lobby, "heartbeat", {"player_tokens": [joined, guest]})
         assert refused.code == "BODY_INVALID"
         assert refused.errors[0][:2] == ("player_tokens", "1")
-    assert (await game.server(lobby, "heartbeat", {"player_tokens": [joined]})).code == "OK"
-    assert (await game.server(lobby, "heartbeat")).code == "OK"
-    assert (await game.server(lobby, "connected", {"player_token": joined})).code == "OK"
+    assert (await game.call_as_server(lobby, "heartbeat", {"player_tokens": [joined]})).code == "OK"
+    assert (await game.call_as_server(lobby, "heartbeat")).code == "OK"
+    assert (await game.call_as_server(lobby, "connected", {"player_token": joined})).code == "OK"
 
 
 async def test_repeated_lobby_operations_have_no_further_effect(game: Game) -> None:
     lobby = await game.attach("duel")
     token = await game.join(lobby)
-    assert (await game.server(lobby, "ready")).code == "OK"
-    assert (await game.server(lobby, "closed", {"is_closed": False})).code == "OK"
+    assert (await game.call_as_server(lobby, "ready")).code == "OK"
+    assert (await game.call_as_server(lobby, "closed", {"is_closed": False})).code == "OK"
     for _ in range(2):
-        assert (await game.server(lobby, "disconnected", {"player_token": token})).code == "OK"
-    assert (await game.server(lobby, "connected", {"player_token": token})).code == "PLAYER_REMOVED"
+        assert (
+            await game.call_as_server(lobby, "disconnected", {"player_token": token})
+        ).code == "OK"
+    assert (
+        await game.call_as_server(lobby, "connected", {"player_token": token})
+    ).code == "PLAYER_REMOVED"

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import pytest
 
 from tests.faults.plane import Plane
+from tests.faults.service_clients import ServiceClients
 from tests.faults.shared_plane import SharedPlane, open_shared_plane
 from tests.faults.shim import Shim, compile_library
-from tests.faults.transports import Transports
 
 
 @pytest.fixture(scope="session")
@@ -47,19 +47,19 @@ def make_plane(shim_library: Path, tmp_path: Path) -> Iterator[MakePlane]:
         plane.end()
 
 
-class OpenTransports(Protocol):
-    def __call__(self, plane: Plane) -> Transports: ...
+class OpenClients(Protocol):
+    def __call__(self, plane: Plane) -> ServiceClients: ...
 
 
 @pytest.fixture
-async def open_transports() -> AsyncIterator[OpenTransports]:
+async def open_clients() -> AsyncIterator[OpenClients]:
     async with AsyncExitStack() as stack:
 
-        def open_both(plane: Plane) -> Transports:
-            transports = Transports(plane.http_transport(), plane.grpc_transport())
-            for transport in transports:
-                stack.push_async_callback(transport.close)
-            return transports
+        def open_both(plane: Plane) -> ServiceClients:
+            clients = ServiceClients(plane.http_client(), plane.grpc_client())
+            for client in clients:
+                stack.push_async_callback(client.close)
+            return clients
 
         yield open_both
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from tests.faults.ledger import Ledger, Lobby, Ticket
-from tests.faults.transports import Answer, Fields, Lost, Transport
+from tests.faults.service_clients import Answer, Fields, ResponseLost, ServiceClient
 
 _NO_FREE_SLOT = frozenset(
     {"MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES", "MATCHMAKER_LOBBY_CLOSED"}
@@ -23,7 +23,7 @@ _AWAY = frozenset({"SHUTTING_DOWN", "OVERLOADED"})
 class LoadRun:
     def __init__(
         self,
-        transports: Sequence[Transport],
+        clients: Sequence[ServiceClient],
         client_token: str,
         operator_token: str,
         *,
@@ -33,7 +33,7 @@ class LoadRun:
         miss_chance: float = 0.02,
         state_bytes: int = 0,
     ) -> None:
-        self.transports = transports
+        self.clients = clients
         self.client_token = client_token
         self.operator_token = operator_token
         self.random = random.Random(seed)
@@ -61,12 +61,12 @@ class LoadRun:
             await self.pause(0.3)
 
     async def ask(self, operation: str, fields: Fields, token: str, key: str | None) -> Answer:
-        answer = await self.random.choice(self.transports).call(
+        answer = await self.random.choice(self.clients).call(
             operation, fields, token=token, key=key
         )
         self.ledger.counts[f"{answer.transport} answers"] += 1
         if answer.code in _AWAY:
-            raise Lost(answer.code)
+            raise ResponseLost(answer.code)
         return answer
 
     async def insist(
@@ -77,7 +77,7 @@ class LoadRun:
             await self.is_up.wait()
             try:
                 return await self.ask(operation, fields, token, key), lost
-            except Lost:
+            except ResponseLost:
                 lost += 1
                 self.ledger.counts["lost answers"] += 1
                 self.ledger.counts[f"lost {operation}"] += 1
@@ -129,7 +129,7 @@ class Player:
         if key is None:
             try:
                 answer = await load_run.ask(operation, fields, load_run.client_token, None)
-            except Lost:
+            except ResponseLost:
                 load_run.ledger.lost(load_run.ttl_s)
                 await load_run.is_up.wait()
                 return []

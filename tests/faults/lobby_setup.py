@@ -1,4 +1,4 @@
-"""Sets up lobbies and player tokens through one transport. Every setup request must succeed."""
+"""Sets up lobbies and player tokens over one transport. Every setup request must succeed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.faults.transports import Answer, Fields, Transport
+from tests.faults.service_clients import Answer, Fields, ServiceClient
 from tests.support.waiting import PATIENCE_S
 
 
@@ -21,12 +21,12 @@ class AttachedLobby:
 @dataclass
 class ApiSession:
     plane: Plane
-    transport: Transport
+    client: ServiceClient
     client_token: str
     attached: list[AttachedLobby] = field(default_factory=list)
 
     async def must(self, operation: str, fields: Fields | None = None, **words: Any) -> Answer:
-        answer = await self.transport.call(operation, fields, **words)
+        answer = await self.client.call(operation, fields, **words)
         assert answer.code == "OK", answer
         return answer
 

@@ -27,8 +27,8 @@ from uuid import uuid4
 import grpc
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2
+from tests.faults.service_clients import GrpcClient, HttpClient
 from tests.faults.shim import Shim
-from tests.faults.transports import GrpcTransport, HttpTransport
 from tests.support.loopback import FREE_PORT
 from tests.support.service_process import clean_environment, set_flags, wait_ready_file
 from tests.support.waiting import PATIENCE_S
@@ -199,11 +199,11 @@ class Plane:
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
-    def http_transport(self) -> HttpTransport:
-        return HttpTransport(self.addresses["http"])
+    def http_client(self) -> HttpClient:
+        return HttpClient(self.addresses["http"])
 
-    def grpc_transport(self, channels: int = 1) -> GrpcTransport:
-        return GrpcTransport(self.addresses["grpc"], channels)
+    def grpc_client(self, channels: int = 1) -> GrpcClient:
+        return GrpcClient(self.addresses["grpc"], channels)
 
     async def public_token(self) -> str:
         return (await self.new_public_token())[0]

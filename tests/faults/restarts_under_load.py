@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tests.faults.load import LoadRun, Operator, Player, Server, check_no_slot_is_leaked
 from tests.faults.plane import DEFAULT_MODES, GAME, NAMESPACE, Plane
-from tests.faults.transports import Transport
+from tests.faults.service_clients import ServiceClient
 
 EndProcess = Callable[[Plane], Awaitable[None]]
 
@@ -28,10 +28,10 @@ async def restart_under_load(
     plane running.
     """
     await plane.start()
-    transports: list[Transport] = [plane.http_transport(), plane.grpc_transport(channels=2)]
+    clients: list[ServiceClient] = [plane.http_client(), plane.grpc_client(channels=2)]
     mode = DEFAULT_MODES["duel"]
     load_run = LoadRun(
-        transports,
+        clients,
         await plane.public_token(),
         plane.environment_token,
         seed=seed,
@@ -54,8 +54,8 @@ async def restart_under_load(
             load_run.ledger.check_limits()
             await check_no_slot_is_leaked(load_run, sleep)
     finally:
-        for transport in transports:
-            await transport.close()
+        for client in clients:
+            await client.close()
     return load_run
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.faults.lobby_setup import ApiSession, AttachedLobby
 from tests.faults.plane import Plane
-from tests.faults.transports import Response, Transports
+from tests.faults.service_clients import Response, ServiceClients
 
 SLOW_CLIENT_MS = 2_000
 
@@ -19,7 +19,7 @@ SLOW_CLIENT_MS = 2_000
 @dataclass
 class SharedPlane:
     plane: Plane
-    transports: Transports
+    clients: ServiceClients
     lobby: AttachedLobby
     player_token: str
     tokens: dict[str, str] = field(default_factory=dict)
@@ -31,10 +31,10 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
     try:
         await plane.start()
         async with AsyncExitStack() as stack:
-            transports = Transports(plane.http_transport(), plane.grpc_transport())
-            for transport in transports:
-                stack.push_async_callback(transport.close)
-            session = ApiSession(plane, transports.http, await plane.public_token())
+            clients = ServiceClients(plane.http_client(), plane.grpc_client())
+            for client in clients:
+                stack.push_async_callback(client.close)
+            session = ApiSession(plane, clients.http, await plane.public_token())
             lobby = await session.attach("duel")
             other = await session.attach("duel")
             crowd = await session.attach("crowd")
@@ -47,7 +47,7 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
                 "player": player,
             }
             await session.must("set_state", {"state": b'{"kept": 1}'}, token=lobby.token)
-            yield SharedPlane(plane, transports, crowd, player, tokens)
+            yield SharedPlane(plane, clients, crowd, player, tokens)
         await plane.stop()
     finally:
         plane.end()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.faults.bad_rows import problems
+from tests.faults.service_clients import Response
 from tests.faults.shared_plane import SLOW_CLIENT_MS, SharedPlane, check_problem
-from tests.faults.transports import Response
 from tests.faults.unchanged_state import assert_unchanged
 from tests.support.waiting import PATIENCE_S
 
@@ -118,7 +118,7 @@ async def send(
 ) -> Response:
     header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
     authorization = {"authorization": f"Bearer {shared.tokens[token]}"}
-    return await shared.transports.http.request(method, path, authorization | header_fields, text)
+    return await shared.clients.http.request(method, path, authorization | header_fields, text)
 
 
 def paths_of(problem: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -128,7 +128,7 @@ def paths_of(problem: dict[str, Any]) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("row", BODIES, ids=lambda row: row.name)
 async def test_invalid_body_lists_every_problem(shared: SharedPlane, row: Body) -> None:
-    async with assert_unchanged(shared.plane, shared.transports.http):
+    async with assert_unchanged(shared.plane, shared.clients.http):
         problem = check_problem(await send(shared, "POST", JOIN, row.text), 400, "BODY_INVALID")
     paths = paths_of(problem)
     if row.errors is None:
@@ -144,7 +144,7 @@ async def test_unknown_fields_are_refused_in_operator_requests(shared: SharedPla
         "modes": [],
         "ports": {"game": {"address": "127.0.0.1", "port": 1, "tls": True}},
     }
-    async with assert_unchanged(shared.plane, shared.transports.http):
+    async with assert_unchanged(shared.plane, shared.clients.http):
         response = await send(shared, "POST", ATTACH, json.dumps(text).encode(), token="env")
     paths = paths_of(check_problem(response, 400, "BODY_INVALID"))
     assert set(paths) == problems("modes/unknown-field", "ports/game/tls/unknown-field")
@@ -173,7 +173,7 @@ async def test_invalid_query_lists_every_problem(
     shared: SharedPlane, method: str, path: str, errors: frozenset[tuple[str, ...]] | None
 ) -> None:
     text = json.dumps({"lobby_id": shared.lobby.id}).encode() if method == "POST" else b""
-    async with assert_unchanged(shared.plane, shared.transports.http):
+    async with assert_unchanged(shared.plane, shared.clients.http):
         problem = check_problem(await send(shared, method, path, text), 400, "QUERY_INVALID")
     assert problem["errors"]
     if errors is not None:
@@ -199,7 +199,7 @@ async def test_invalid_query_lists_every_problem(
 async def test_unknown_route_returns_its_code(
     shared: SharedPlane, method: str, path: str, status: int, code: str
 ) -> None:
-    async with assert_unchanged(shared.plane, shared.transports.http):
+    async with assert_unchanged(shared.plane, shared.clients.http):
         response = await send(shared, method, path, token="env")
         check_problem(response, status, code)
         if status == 405:
@@ -209,7 +209,7 @@ async def test_unknown_route_returns_its_code(
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "json"])
 async def test_unsupported_media_type_is_refused(shared: SharedPlane, media_type: str) -> None:
     text = json.dumps({"lobby_id": shared.lobby.id}).encode()
-    async with assert_unchanged(shared.plane, shared.transports.http):
+    async with assert_unchanged(shared.plane, shared.clients.http):
         response = await send(shared, "POST", JOIN, text, content_type=media_type)
         check_problem(response, 415, "MEDIA_TYPE_UNSUPPORTED")
 
@@ -218,7 +218,7 @@ async def test_media_type_with_parameters_or_none_is_accepted(shared: SharedPlan
     for media_type in ("application/json; charset=utf-8", "Application/JSON"):
         response = await send(shared, "POST", JOIN, b"{}", content_type=media_type)
         check_problem(response, 400, "BODY_INVALID")
-    response = await shared.transports.http.send(
+    response = await shared.clients.http.send(
         head(shared, "POST", JOIN, "content-length: 2") + b"{}"
     )
     check_problem(response, 400, "BODY_INVALID")
@@ -232,9 +232,9 @@ def head(shared: SharedPlane, method: str, path: str, *lines: str) -> bytes:
 
 
 async def test_exceeded_size_limits_return_their_codes(shared: SharedPlane) -> None:
-    transport, padding = shared.transports.http, b" " * MIB
+    client, padding = shared.clients.http, b" " * MIB
     chunk = b"100001\r\n" + padding + b" \r\n0\r\n\r\n"
-    async with assert_unchanged(shared.plane, transport):
+    async with assert_unchanged(shared.plane, client):
         for request, status, code in (
             (head(shared, "POST", JOIN, f"content-length: {MIB + 1}"), 413, "BODY_TOO_LARGE"),
             (head(shared, "POST", JOIN, CHUNKED) + chunk, 413, "BODY_TOO_LARGE"),
@@ -243,7 +243,7 @@ async def test_exceeded_size_limits_return_their_codes(shared: SharedPlane) -> N
             (head(shared, "GET", LIST, *(f"x-{n}: {n:0100}" for n in range(400))), 431,
              "HEADERS_TOO_LARGE"),
         ):  # fmt: skip
-            check_problem(await transport.send(request), status, code)
+            check_problem(await client.send(request), status, code)
         state = b'"%s"' % (b"x" * 65_535)
         response = await send(shared, "PUT", STATE, state, token="lobby")
         check_problem(response, 413, "BODY_TOO_LARGE")
@@ -269,10 +269,10 @@ async def test_malformed_http_is_refused_and_the_connection_closed(
     shared: SharedPlane, request_bytes: bytes
 ) -> None:
     reader, writer = await asyncio.open_connection(
-        shared.transports.http.host, shared.transports.http.port
+        shared.clients.http.host, shared.clients.http.port
     )
     try:
-        async with assert_unchanged(shared.plane, shared.transports.http):
+        async with assert_unchanged(shared.plane, shared.clients.http):
             writer.write(request_bytes)
             async with asyncio.timeout(PATIENCE_S):
                 answer = await reader.read()
@@ -289,11 +289,11 @@ async def test_slow_client_is_disconnected(shared: SharedPlane, content: str) ->
     request = head(shared, "POST", JOIN, "content-length: 100")
     begun = request[:40] if content == "head" else request + b"{"
     reader, writer = await asyncio.open_connection(
-        shared.transports.http.host, shared.transports.http.port
+        shared.clients.http.host, shared.clients.http.port
     )
     began = time.monotonic()
     try:
-        async with assert_unchanged(shared.plane, shared.transports.http):
+        async with assert_unchanged(shared.plane, shared.clients.http):
             writer.write(begun)
             async with asyncio.timeout(30):
                 answer = await reader.read()
@@ -307,9 +307,9 @@ async def test_slow_client_is_disconnected(shared: SharedPlane, content: str) ->
 async def test_truncated_request_changes_nothing(shared: SharedPlane) -> None:
     text = json.dumps({"lobby_id": shared.lobby.id}).encode()
     request = head(shared, "POST", JOIN, f"content-length: {len(text) + 1}") + text
-    async with assert_unchanged(shared.plane, shared.transports.http):
+    async with assert_unchanged(shared.plane, shared.clients.http):
         _, writer = await asyncio.open_connection(
-            shared.transports.http.host, shared.transports.http.port
+            shared.clients.http.host, shared.clients.http.port
         )
         writer.write(request)
         await writer.drain()

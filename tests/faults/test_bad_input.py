@@ -1,4 +1,4 @@
-"""Malformed requests over every transport: each gets its code with all problems, and changes
+"""Malformed requests over both transports: each gets its code with all problems, and changes
 nothing.
 """
 
@@ -12,8 +12,8 @@ import pytest
 from tests.faults.bad_rows import ATTACH, BOTH_TRANSPORTS, NO_LOBBY, PORTS, Row
 from tests.faults.lobby_setup import ApiSession
 from tests.faults.plane import GAME
+from tests.faults.service_clients import OPERATIONS, Answer
 from tests.faults.shared_plane import SharedPlane, check_problem
-from tests.faults.transports import OPERATIONS, Answer
 from tests.faults.unchanged_state import assert_unchanged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 async def test_invalid_request_returns_its_code_with_all_problems(
     shared: SharedPlane, row: Row
 ) -> None:
-    async with assert_unchanged(shared.plane, shared.transports.http):
-        for transport in shared.transports:
+    async with assert_unchanged(shared.plane, shared.clients.http):
+        for client in shared.clients:
             token = shared.tokens[row.token]
-            answer = await transport.call(row.operation, row.fields, token=token)
-            assert answer.code == row.code, (transport.name, answer)
-            assert set(answer.errors) == row.errors, transport.name
-            assert len(answer.errors) == len(row.errors), transport.name
+            answer = await client.call(row.operation, row.fields, token=token)
+            assert answer.code == row.code, (client.name, answer)
+            assert set(answer.errors) == row.errors, client.name
+            assert len(answer.errors) == len(row.errors), client.name
 
 
 WORDS = {"client": "pub", "env": "env", "lobby": "lobby", "player": "player"}
@@ -88,16 +88,14 @@ async def test_invalid_token_returns_its_code_and_changes_nothing(
     )
     wrong["link_" + "A" * 40] = "FORBIDDEN"
     wrong["other_" + "A" * 40] = "TOKEN_INVALID"
-    async with assert_unchanged(shared.plane, shared.transports.http):
-        for transport in shared.transports:
+    async with assert_unchanged(shared.plane, shared.clients.http):
+        for client in shared.clients:
             for token_text, code in wrong.items():
-                answer = await transport.call(
-                    operation, minimal(operation, shared), token=token_text
-                )
-                assert answer.code == code, (transport.name, token_text, answer)
+                answer = await client.call(operation, minimal(operation, shared), token=token_text)
+                assert answer.code == code, (client.name, token_text, answer)
                 status = {"FORBIDDEN": ("403", "PERMISSION_DENIED")}
                 assert answer.status in status.get(code, ("401", "UNAUTHENTICATED"))
-                if transport.name == "http" and code != "FORBIDDEN":
+                if client.name == "http" and code != "FORBIDDEN":
                     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
@@ -105,46 +103,46 @@ async def test_invalid_token_returns_its_code_and_changes_nothing(
 async def test_token_of_another_lobby_does_not_change_the_slot(shared: SharedPlane) -> None:
     body = {"player_token": shared.player_token}
     other = shared.tokens["other lobby"]
-    async with assert_unchanged(shared.plane, shared.transports.http):
-        for transport in shared.transports:
+    async with assert_unchanged(shared.plane, shared.clients.http):
+        for client in shared.clients:
             for operation in ("connected", "disconnected"):
                 for key in (None, f"wrong-{operation}"):
-                    answer = await transport.call(operation, body, token=other, key=key)
+                    answer = await client.call(operation, body, token=other, key=key)
                     assert answer.code == "PLAYER_TOKEN_WRONG_LOBBY"
                     assert answer.status in ("403", "PERMISSION_DENIED")
             fields = {"player_tokens": [shared.player_token]}
-            answer = await transport.call("heartbeat", fields, token=other)
+            answer = await client.call("heartbeat", fields, token=other)
             assert answer.code == "BODY_INVALID"
             assert answer.errors == (("player_tokens", "0", "invalid"),)
 
 
 @pytest.mark.parametrize("key", ["", "a b", "é", "x" * 256, "tab\there"])
 async def test_malformed_idempotency_key_is_a_header_error(shared: SharedPlane, key: str) -> None:
-    async with assert_unchanged(shared.plane, shared.transports.http):
+    async with assert_unchanged(shared.plane, shared.clients.http):
         body = json.dumps({"lobby_id": shared.lobby.id}).encode()
         headers = {"authorization": f"Bearer {shared.tokens['client']}", "idempotency-key": key}
-        response = await shared.transports.http.request(
+        response = await shared.clients.http.request(
             "POST", "/matchmaker/lobbies/join", headers, body
         )
         check_problem(response, 400, "HEADER_INVALID")
         if key.isascii() and "\t" not in key:
             fields = {"lobby_id": shared.lobby.id}
-            answer = await shared.transports.grpc.call(
+            answer = await shared.clients.grpc.call(
                 "join", fields, token=shared.tokens["client"], key=key
             )
             assert answer.code == "HEADER_INVALID", answer
 
 
 async def test_key_reuse_with_another_message_is_refused(shared: SharedPlane) -> None:
-    session = ApiSession(shared.plane, shared.transports.http, shared.tokens["client"])
+    session = ApiSession(shared.plane, shared.clients.http, shared.tokens["client"])
     token, fields = shared.tokens["client"], {"lobby_id": shared.lobby.id}
     first: Answer = await session.must("join", fields, token=token, key="reused")
-    async with assert_unchanged(shared.plane, shared.transports.http):
-        for transport in shared.transports:
-            again = await transport.call("join", fields, token=token, key="reused")
+    async with assert_unchanged(shared.plane, shared.clients.http):
+        for client in shared.clients:
+            again = await client.call("join", fields, token=token, key="reused")
             assert again.tokens == first.tokens
             for other in ({**fields, "party_size": 2}, {"lobby_id": NO_LOBBY}):
-                answer = await transport.call("join", other, token=token, key="reused")
-                assert answer.code == "IDEMPOTENCY_KEY_REUSED", (transport.name, answer)
+                answer = await client.call("join", other, token=token, key="reused")
+                assert answer.code == "IDEMPOTENCY_KEY_REUSED", (client.name, answer)
                 assert answer.status in ("422", "INVALID_ARGUMENT")
     await session.must("disconnected", {"player_token": first.tokens[0]}, token=shared.lobby.token)

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, until
 from tests.faults.plane import GAME, NAMESPACE, Plane
 from tests.faults.shared_plane import SharedPlane, check_problem
@@ -43,41 +43,41 @@ def environment_token(**fields: Any) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.timing
 async def test_ended_token_returns_its_reason_within_a_second(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane(shim=None)
     lasting, lasting_entry = environment_token()
     expired, expired_entry = environment_token(expires_ms=1)
     change_feed(plane, environment_tokens=[lasting_entry, expired_entry])
     await plane.start()
-    transports = open_transports(plane)
+    clients = open_clients(plane)
     plane.environment_token = lasting
-    await ApiSession(plane, transports.http, lasting).attach("duel")
+    await ApiSession(plane, clients.http, lasting).attach("duel")
     public, revoked_id = await plane.new_public_token()
     other = await plane.public_token()
-    async with assert_unchanged(plane, transports.http):
-        for transport in transports:
-            answer = await transport.call("attach", token=expired, fields=attach_duel())
+    async with assert_unchanged(plane, clients.http):
+        for client in clients:
+            answer = await client.call("attach", token=expired, fields=attach_duel())
             assert answer.code == "TOKEN_EXPIRED"
     change_feed(plane, revoked_token_ids=[revoked_id], environment_tokens=[lasting_entry])
     plane.process_signal(signal.SIGHUP)
 
     async def is_revoked() -> bool:
-        return (await transports.http.call("list", token=public)).code == "TOKEN_REVOKED"
+        return (await clients.http.call("list", token=public)).code == "TOKEN_REVOKED"
 
     with within(1.0):
         await eventually(is_revoked)
     ended = {expired: "TOKEN_INVALID", public: "TOKEN_REVOKED"}
-    for transport in transports:
+    for client in clients:
         for token, code in ended.items():
-            answer = await transport.call("find", {"game_modes": ["duel"]}, token=token)
-            assert answer.code == code, (transport.name, answer)
-        assert (await transport.call("find", {"game_modes": ["duel"]}, token=other)).code == "OK"
+            answer = await client.call("find", {"game_modes": ["duel"]}, token=token)
+            assert answer.code == code, (client.name, answer)
+        assert (await client.call("find", {"game_modes": ["duel"]}, token=other)).code == "OK"
     await plane.kill()
     await plane.start()
-    for transport in transports:
-        assert (await transport.call("list", token=public)).code == "TOKEN_REVOKED"
-        assert (await transport.call("list", token=other)).code == "OK"
+    for client in clients:
+        assert (await client.call("list", token=public)).code == "TOKEN_REVOKED"
+        assert (await client.call("list", token=other)).code == "OK"
     await plane.stop()
 
 
@@ -103,26 +103,26 @@ def attach_duel() -> dict[str, Any]:
 async def test_tokenless_access_needs_an_origin_of_the_namespace(
     shared: SharedPlane, origin: str, status: int
 ) -> None:
-    transport = shared.transports.http
+    client = shared.clients.http
     body = json.dumps({"lobby_id": "0001aaaa-0000-4000-8000-000000000000"}).encode()
     code = "TOKEN_MISSING" if status == 401 else "MATCHMAKER_LOBBY_NOT_FOUND"
-    async with assert_unchanged(shared.plane, transport):
-        response = await transport.request("POST", JOIN, {"origin": origin}, body)
+    async with assert_unchanged(shared.plane, client):
+        response = await client.request("POST", JOIN, {"origin": origin}, body)
         check_problem(response, status, code)
         for path in ("/matchmaker/players/connected", "/matchmaker/lobbies/ready"):
-            response = await transport.request("POST", path, {"origin": origin}, b"{}")
+            response = await client.request("POST", path, {"origin": origin}, b"{}")
             check_problem(response, 401, "TOKEN_MISSING")
 
 
 async def test_token_check_without_control_plane_returns_unavailable(shared: SharedPlane) -> None:
     token = "cloud_" + "A" * 43
-    async with assert_unchanged(shared.plane, shared.transports.http):
-        for transport in shared.transports:
-            answer = await transport.call("attach", attach_duel(), token=token)
+    async with assert_unchanged(shared.plane, shared.clients.http):
+        for client in shared.clients:
+            answer = await client.call("attach", attach_duel(), token=token)
             assert answer.code == "CONTROL_PLANE_UNAVAILABLE"
             assert answer.status in ("503", "UNAVAILABLE")
             assert answer.retry_after_s
-            answer = await transport.call("find", {"game_modes": ["duel"]}, token=token)
+            answer = await client.call("find", {"game_modes": ["duel"]}, token=token)
             assert answer.code == "FORBIDDEN"
 
 
@@ -142,10 +142,10 @@ async def test_token_check_without_control_plane_returns_unavailable(shared: Sha
 async def test_malformed_authorization_header_is_no_token(
     shared: SharedPlane, authorization: str
 ) -> None:
-    transport = shared.transports.http
-    async with assert_unchanged(shared.plane, transport):
+    client = shared.clients.http
+    async with assert_unchanged(shared.plane, client):
         headers = {"authorization": authorization}
-        response = await transport.request("POST", JOIN, headers, b"{}")
+        response = await client.request("POST", JOIN, headers, b"{}")
     assert response.status == 401
     assert json.loads(response.body)["code"] in ("TOKEN_INVALID", "TOKEN_MISSING")
 
@@ -159,7 +159,7 @@ def code_of(error: grpc.aio.AioRpcError) -> str:
 
 
 async def raw_call(shared: SharedPlane, rpc: str, request: bytes) -> grpc.aio.AioRpcError:
-    call: Any = shared.transports.grpc.channels[0].unary_unary(f"/hosting.v1.Matchmaker/{rpc}")
+    call: Any = shared.clients.grpc.channels[0].unary_unary(f"/hosting.v1.Matchmaker/{rpc}")
     metadata = [("authorization", f"Bearer {shared.tokens['client']}")]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(request, metadata=metadata, timeout=PATIENCE_S)
@@ -174,7 +174,7 @@ async def raw_call(shared: SharedPlane, rpc: str, request: bytes) -> grpc.aio.Ai
 async def test_undecodable_grpc_message_is_an_invalid_body(
     shared: SharedPlane, request_bytes: bytes
 ) -> None:
-    async with assert_unchanged(shared.plane, shared.transports.http):
+    async with assert_unchanged(shared.plane, shared.clients.http):
         error = await raw_call(shared, "JoinLobby", request_bytes)
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert code_of(error) == "BODY_INVALID"
@@ -183,7 +183,7 @@ async def test_undecodable_grpc_message_is_an_invalid_body(
 async def test_too_large_grpc_message_is_refused(shared: SharedPlane) -> None:
     size = (1 << 20) + 1
     request = b"\x2a\x81\x80\x40" + b"x" * size
-    async with assert_unchanged(shared.plane, shared.transports.http):
+    async with assert_unchanged(shared.plane, shared.clients.http):
         error = await raw_call(shared, "JoinLobby", request)
     assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
 
@@ -194,14 +194,14 @@ async def test_unknown_grpc_method_is_unimplemented(shared: SharedPlane) -> None
 
 
 async def test_grpc_deadline_ends_the_wait_and_frees_the_slot(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane(shim=None)
     await plane.start()
-    transports = open_transports(plane)
-    session = ApiSession(plane, transports.http, await plane.public_token())
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.http, await plane.public_token())
     lobby = await session.attach("single", is_ready=False)
-    call: Any = transports.grpc.channels[0].unary_unary("/hosting.v1.Matchmaker/JoinLobby")
+    call: Any = clients.grpc.channels[0].unary_unary("/hosting.v1.Matchmaker/JoinLobby")
     request = b"\x0a\x24" + lobby.id.encode()
     metadata = [("authorization", f"Bearer {session.client_token}")]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -213,7 +213,7 @@ async def test_grpc_deadline_ends_the_wait_and_frees_the_slot(
 
     await until(is_free, "the place to be free")
     staying = asyncio.create_task(
-        transports.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+        clients.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
     )
     await plane.wait_metric("hosting_slots", 1, state="held")
     await session.must("ready", token=lobby.token)

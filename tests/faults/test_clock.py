@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, AttachedLobby, until
 from tests.faults.plane import Plane
 from tests.support.waiting import PATIENCE_S
@@ -54,13 +54,13 @@ class FullLobby:
         return time.monotonic() - self.reserved_s
 
     async def connected(self, token: str) -> str:
-        answer = await self.session.transport.call(
+        answer = await self.session.client.call(
             "connected", {"player_token": token}, token=self.lobby.token
         )
         return answer.code
 
     async def is_full(self) -> bool:
-        answer = await self.session.transport.call(
+        answer = await self.session.client.call(
             "join", {"lobby_id": self.lobby.id}, token=self.session.client_token
         )
         assert answer.code in ("OK", "MATCHMAKER_LOBBY_FULL"), answer
@@ -85,13 +85,13 @@ class FullLobby:
         assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
 
 
-async def begin(plane: Plane, open_transports: OpenTransports) -> FullLobby:
+async def begin(plane: Plane, open_clients: OpenClients) -> FullLobby:
     starting_s = time.monotonic()
     await plane.start()
     least_s = STARTS_OF_TTL * (time.monotonic() - starting_s)
     ttl_s = next((one for one in TTLS_S if one > least_s), TTLS_S[-1])
-    transports = open_transports(plane)
-    session = ApiSession(plane, transports.http, await plane.public_token())
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.http, await plane.public_token())
     lobby = await session.attach(f"short-{ttl_s}")
     came = await session.player(lobby, is_connected=True)
     reserved_s = time.monotonic()
@@ -99,16 +99,16 @@ async def begin(plane: Plane, open_transports: OpenTransports) -> FullLobby:
     return FullLobby(session, lobby, came, comes, absent, ttl_s, reserved_s)
 
 
-async def step_while_it_runs(plane: Plane, open_transports: OpenTransports, step_s: int) -> None:
-    full_lobby = await begin(plane, open_transports)
+async def step_while_it_runs(plane: Plane, open_clients: OpenClients, step_s: int) -> None:
+    full_lobby = await begin(plane, open_clients)
     plane.commanded.shift_wall_clock(step_s)
     await full_lobby.check_no_token_expired()
     await full_lobby.check_absent_player_expires_in_time()
     await plane.stop()
 
 
-async def step_over_a_restart(plane: Plane, open_transports: OpenTransports, step_s: int) -> None:
-    full_lobby = await begin(plane, open_transports)
+async def step_over_a_restart(plane: Plane, open_clients: OpenClients, step_s: int) -> None:
+    full_lobby = await begin(plane, open_clients)
     await plane.kill()
     plane.commanded.shift_wall_clock(step_s)
     await plane.start()
@@ -120,30 +120,26 @@ async def step_over_a_restart(plane: Plane, open_transports: OpenTransports, ste
 @pytest.mark.parametrize("session", [step_while_it_runs, step_over_a_restart])
 async def test_wall_clock_step_changes_no_deadline(
     make_plane: MakePlane,
-    open_transports: OpenTransports,
-    session: Callable[[Plane, OpenTransports, int], Coroutine[None, None, None]],
+    open_clients: OpenClients,
+    session: Callable[[Plane, OpenClients, int], Coroutine[None, None, None]],
 ) -> None:
     async with asyncio.TaskGroup() as group:
         for step_s in (DAY_S, -DAY_S):
-            group.create_task(session(make_plane(modes=MODES), open_transports, step_s))
+            group.create_task(session(make_plane(modes=MODES), open_clients, step_s))
 
 
 async def test_wall_clock_step_changes_no_heartbeat_timeout(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     async with asyncio.TaskGroup() as group:
         for step_s in (DAY_S, -DAY_S):
-            group.create_task(
-                step_beside_heartbeats(make_plane(modes=MODES), open_transports, step_s)
-            )
+            group.create_task(step_beside_heartbeats(make_plane(modes=MODES), open_clients, step_s))
 
 
-async def step_beside_heartbeats(
-    plane: Plane, open_transports: OpenTransports, step_s: int
-) -> None:
+async def step_beside_heartbeats(plane: Plane, open_clients: OpenClients, step_s: int) -> None:
     await plane.start()
-    transports = open_transports(plane)
-    session = ApiSession(plane, transports.grpc, await plane.public_token())
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.grpc, await plane.public_token())
     lobby = await session.attach("beating")
     token = await session.player(lobby, is_connected=True)
 
@@ -173,7 +169,7 @@ async def step_beside_heartbeats(
 
     await until(is_ended, "the silent lobby to be ended")
     assert time.monotonic() - spoke_s > 2.9 * SILENCE_S
-    answer = await session.transport.call("connected", {"player_token": token}, token=lobby.token)
+    answer = await session.client.call("connected", {"player_token": token}, token=lobby.token)
     assert answer.code == "PLAYER_REMOVED"
     await plane.stop()
 
@@ -197,18 +193,18 @@ class TestReboot:
         await plane.start()
 
     async def test_short_outage_expires_no_token(
-        self, plane: Plane, boot_id: Path, open_transports: OpenTransports
+        self, plane: Plane, boot_id: Path, open_clients: OpenClients
     ) -> None:
-        full_lobby = await begin(plane, open_transports)
+        full_lobby = await begin(plane, open_clients)
         await plane.kill()
         await self.reboot(plane, boot_id)
         await full_lobby.check_no_token_expired()
         await full_lobby.check_absent_player_expires_in_time()
 
     async def test_outage_counts_toward_deadlines(
-        self, plane: Plane, boot_id: Path, open_transports: OpenTransports
+        self, plane: Plane, boot_id: Path, open_clients: OpenClients
     ) -> None:
-        full_lobby = await begin(plane, open_transports)
+        full_lobby = await begin(plane, open_clients)
         await plane.kill()
         await asyncio.sleep(max(0.0, full_lobby.ttl_s + 0.5 - full_lobby.age_s))
         await self.reboot(plane, boot_id)
@@ -219,9 +215,9 @@ class TestReboot:
         assert await full_lobby.is_full()
 
     async def test_day_long_outage_counts_toward_deadlines(
-        self, plane: Plane, boot_id: Path, open_transports: OpenTransports
+        self, plane: Plane, boot_id: Path, open_clients: OpenClients
     ) -> None:
-        full_lobby = await begin(plane, open_transports)
+        full_lobby = await begin(plane, open_clients)
         await plane.kill()
         plane.commanded.shift_wall_clock(DAY_S)
         await self.reboot(plane, boot_id)
@@ -231,9 +227,9 @@ class TestReboot:
 
     @pytest.mark.proof
     async def test_wall_clock_set_back_does_not_move_time_back(
-        self, plane: Plane, boot_id: Path, open_transports: OpenTransports
+        self, plane: Plane, boot_id: Path, open_clients: OpenClients
     ) -> None:
-        full_lobby = await begin(plane, open_transports)
+        full_lobby = await begin(plane, open_clients)
         await plane.kill()
         plane.commanded.shift_wall_clock(-DAY_S)
         await self.reboot(plane, boot_id)

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, AttachedLobby, until
 from tests.faults.plane import Plane
-from tests.faults.transports import (
+from tests.faults.service_clients import (
     Answer,
-    GrpcTransport,
-    HttpTransport,
-    Lost,
-    Transport,
-    Transports,
+    GrpcClient,
+    HttpClient,
+    ResponseLost,
+    ServiceClient,
+    ServiceClients,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -37,8 +37,8 @@ async def plane(make_plane: MakePlane) -> Plane:
 
 
 @pytest.fixture
-async def session(plane: Plane, open_transports: OpenTransports) -> ApiSession:
-    return ApiSession(plane, open_transports(plane).http, await plane.public_token())
+async def session(plane: Plane, open_clients: OpenClients) -> ApiSession:
+    return ApiSession(plane, open_clients(plane).http, await plane.public_token())
 
 
 def fields_of(operation: str, lobby: AttachedLobby) -> dict[str, Any]:
@@ -56,7 +56,7 @@ async def wait_held(plane: Plane, count: int) -> None:
     await until(is_so, f"{count} places to be held")
 
 
-async def give_up(transport: Transport, request: asyncio.Task[Answer]) -> None:
+async def give_up(client: ServiceClient, request: asyncio.Task[Answer]) -> None:
     """Cancels the request. HTTP drops its connection, gRPC resets the stream."""
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -64,20 +64,20 @@ async def give_up(transport: Transport, request: asyncio.Task[Answer]) -> None:
 
 
 @pytest.mark.parametrize("operation", ["find", "join"])
-@pytest.mark.parametrize("name", ["http", "grpc"])
+@pytest.mark.parametrize("transport", ["http", "grpc"])
 @pytest.mark.fast
 async def test_disconnected_client_frees_its_held_slot(
-    plane: Plane, session: ApiSession, open_transports: OpenTransports, operation: str, name: str
+    plane: Plane, session: ApiSession, open_clients: OpenClients, operation: str, transport: str
 ) -> None:
-    transports = {transport.name: transport for transport in open_transports(plane)}
-    transport, other = transports.pop(name), next(iter(transports.values()))
+    clients = {client.name: client for client in open_clients(plane)}
+    client, other = clients.pop(transport), next(iter(clients.values()))
     lobby = await session.attach("single", is_ready=False)
     fields, token = fields_of(operation, lobby), session.client_token
-    leaving = asyncio.create_task(transport.call(operation, fields, token=token))
+    leaving = asyncio.create_task(client.call(operation, fields, token=token))
     await wait_held(plane, 1)
     refused = await other.call(operation, fields, token=token)
     assert refused.code in ("MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES")
-    await give_up(transport, leaving)
+    await give_up(client, leaving)
     await wait_held(plane, 0)
     staying = asyncio.create_task(other.call(operation, fields, token=token))
     await wait_held(plane, 1)
@@ -87,35 +87,33 @@ async def test_disconnected_client_frees_its_held_slot(
     await session.must("connected", {"player_token": answer.tokens[0]}, token=lobby.token)
 
 
-@pytest.mark.parametrize("name", ["http", "grpc"])
+@pytest.mark.parametrize("transport", ["http", "grpc"])
 async def test_dropped_connection_frees_all_its_held_slots(
-    plane: Plane, session: ApiSession, name: str
+    plane: Plane, session: ApiSession, transport: str
 ) -> None:
-    transport = plane.http_transport() if name == "http" else plane.grpc_transport()
+    client = plane.http_client() if transport == "http" else plane.grpc_client()
     lobby = await session.attach("duel", is_ready=False)
     waiting = [
-        asyncio.create_task(
-            transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
-        )
+        asyncio.create_task(client.call("join", {"lobby_id": lobby.id}, token=session.client_token))
         for _ in range(8)
     ]
     await wait_held(plane, 8)
-    if isinstance(transport, GrpcTransport):
-        await transport.close()
+    if isinstance(client, GrpcClient):
+        await client.close()
     else:
         for request in waiting:
             request.cancel()
     results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert all(isinstance(one, Lost | asyncio.CancelledError) for one in results), results
+    assert all(isinstance(one, ResponseLost | asyncio.CancelledError) for one in results), results
     await wait_held(plane, 0)
-    await transport.close()
+    await client.close()
 
 
 async def test_half_closed_connection_frees_its_held_slot(
     plane: Plane, session: ApiSession
 ) -> None:
     lobby = await session.attach("single", is_ready=False)
-    http = plane.http_transport()
+    http = plane.http_client()
     text = json.dumps({"lobby_id": lobby.id}).encode()
     lines = (
         "POST /matchmaker/lobbies/join HTTP/1.1",
@@ -132,39 +130,39 @@ async def test_half_closed_connection_frees_its_held_slot(
 
 
 async def test_shared_hold_is_freed_when_its_last_request_leaves(
-    plane: Plane, session: ApiSession, open_transports: OpenTransports
+    plane: Plane, session: ApiSession, open_clients: OpenClients
 ) -> None:
-    transports: Transports = open_transports(plane)
+    clients: ServiceClients = open_clients(plane)
     lobby = await session.attach("single", is_ready=False)
     fields, token = {"lobby_id": lobby.id}, session.client_token
     first, second = (
-        asyncio.create_task(transport.call("join", fields, token=token, key="shared"))
-        for transport in transports
+        asyncio.create_task(client.call("join", fields, token=token, key="shared"))
+        for client in clients
     )
     await plane.wait_metric("hosting_requests_in_flight", 2)
     await wait_held(plane, 1)
-    await give_up(transports.http, first)
+    await give_up(clients.http, first)
 
     async def is_one_left() -> bool:
         return await plane.metric("hosting_requests_in_flight") == 1
 
     await until(is_one_left, "the first request to be gone")
     assert await held_places(plane) == 1
-    await give_up(transports.grpc, second)
+    await give_up(clients.grpc, second)
     await wait_held(plane, 0)
 
 
-@pytest.mark.parametrize("name", ["http", "grpc"])
+@pytest.mark.parametrize("transport", ["http", "grpc"])
 async def test_hold_timeout_returns_an_error_and_frees_the_slot(
-    make_plane: MakePlane, open_transports: OpenTransports, name: str
+    make_plane: MakePlane, open_clients: OpenClients, transport: str
 ) -> None:
     plane = make_plane(shim=None, settings={"find_wait_ms": 3_000, "start_limit_ms": 120_000})
     await plane.start()
-    transports = open_transports(plane)
-    session = ApiSession(plane, transports.http, await plane.public_token())
-    (transport,) = (transport for transport in transports if transport.name == name)
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.http, await plane.public_token())
+    (client,) = (client for client in clients if client.name == transport)
     await session.attach("single", is_ready=False)
-    answer = await transport.call("find", {"game_modes": ["single"]}, token=session.client_token)
+    answer = await client.call("find", {"game_modes": ["single"]}, token=session.client_token)
     assert answer.code == "DEADLINE_EXCEEDED"
     assert answer.status in ("504", "DEADLINE_EXCEEDED")
     assert await held_places(plane) == 0
@@ -172,19 +170,17 @@ async def test_hold_timeout_returns_an_error_and_frees_the_slot(
 
 @pytest.mark.parametrize(("end", "reason"), [("detach", "removed"), ("wait", "start_timeout")])
 async def test_start_timeout_answers_all_waiting_requests(
-    make_plane: MakePlane, open_transports: OpenTransports, end: str, reason: str
+    make_plane: MakePlane, open_clients: OpenClients, end: str, reason: str
 ) -> None:
     start_limit_ms = 1_500 if end == "wait" else START_LIMIT_MS
     plane = make_plane(shim=None, settings={"start_limit_ms": start_limit_ms})
     await plane.start()
-    transports = open_transports(plane)
-    session = ApiSession(plane, transports.http, await plane.public_token())
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.http, await plane.public_token())
     lobby = await session.attach("duel", is_ready=False)
     waiting = [
-        asyncio.create_task(
-            transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
-        )
-        for transport in transports
+        asyncio.create_task(client.call("join", {"lobby_id": lobby.id}, token=session.client_token))
+        for client in clients
     ]
     if end == "detach":
         await wait_held(plane, 2)
@@ -194,7 +190,7 @@ async def test_start_timeout_answers_all_waiting_requests(
         assert answer.code == "MATCHMAKER_LOBBY_START_FAILED", answer
         assert answer.metadata["reason"] == reason
         assert answer.metadata["lobby_id"] == lobby.id
-    late = await transports.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+    late = await clients.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
     assert late.code == "MATCHMAKER_LOBBY_STOPPED"
 
 
@@ -202,13 +198,13 @@ async def test_disconnect_after_reservation_keeps_the_reservation(
     plane: Plane, session: ApiSession
 ) -> None:
     lobby = await session.attach("single")
-    leaving: HttpTransport = plane.http_transport()
+    leaving: HttpClient = plane.http_client()
     text = json.dumps({"lobby_id": lobby.id}).encode()
     headers = {"authorization": f"Bearer {session.client_token}", "idempotency-key": "mine"}
     answered = await leaving.request("POST", "/matchmaker/lobbies/join", headers, text)
     await leaving.close()
     assert answered.status == 200
-    full = await session.transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+    full = await session.client.call("join", {"lobby_id": lobby.id}, token=session.client_token)
     assert full.code == "MATCHMAKER_LOBBY_FULL"
     again = await session.must(
         "join", {"lobby_id": lobby.id}, token=session.client_token, key="mine"

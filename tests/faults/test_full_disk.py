@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.disk import SmallDisk, small_disk
 from tests.faults.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
 from tests.faults.plane import GAME, Plane
+from tests.faults.service_clients import Answer, ServiceClient, ServiceClients
 from tests.faults.shim import Shim
-from tests.faults.transports import Answer, Transport, Transports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180), pytest.mark.full]
 
@@ -42,20 +42,20 @@ async def plane(make_plane: MakePlane, disk: SmallDisk) -> Plane:
 
 
 @pytest.fixture
-def transports(plane: Plane, open_transports: OpenTransports) -> Transports:
-    return open_transports(plane)
+def clients(plane: Plane, open_clients: OpenClients) -> ServiceClients:
+    return open_clients(plane)
 
 
 @pytest.fixture
-def session(plane: Plane, transports: Transports) -> ApiSession:
+def session(plane: Plane, clients: ServiceClients) -> ApiSession:
     # The env_ token is needed because the admin socket is not reachable in the mount namespace.
-    return ApiSession(plane, transports.http, plane.environment_token)
+    return ApiSession(plane, clients.http, plane.environment_token)
 
 
 async def use_up(session: ApiSession, lobby: AttachedLobby) -> None:
     for number in range(DISK_MIB * (1 << 20) // STATE_BYTES + 100):
         state = b'"%d %s"' % (number, b"." * STATE_BYTES)
-        answer = await session.transport.call("set_state", {"state": state}, token=lobby.token)
+        answer = await session.client.call("set_state", {"state": state}, token=lobby.token)
         if answer.code == "STORAGE_FULL":
             break
         assert answer.code == "OK", answer
@@ -73,38 +73,38 @@ def check_is_full(answer: Answer) -> None:
 
 
 async def check_reads_go_on(
-    session: ApiSession, transport: Transport, lobby: AttachedLobby
+    session: ApiSession, client: ServiceClient, lobby: AttachedLobby
 ) -> None:
     for operation in ("list", "regions", "statistics"):
-        answer = await transport.call(operation, token=session.client_token)
+        answer = await client.call(operation, token=session.client_token)
         assert answer.code == "OK", answer
-    answer = await transport.call("get_state", {"lobby_id": lobby.id}, token=lobby.token)
+    answer = await client.call("get_state", {"lobby_id": lobby.id}, token=lobby.token)
     assert answer.code == "OK", answer
     assert len(answer.body) > STATE_BYTES
 
 
 async def check_new_slots_are_refused(
-    session: ApiSession, transport: Transport, lobby: AttachedLobby, starting: AttachedLobby
+    session: ApiSession, client: ServiceClient, lobby: AttachedLobby, starting: AttachedLobby
 ) -> None:
     token = session.client_token
-    check_is_full(await transport.call("find", {"game_modes": ["crowd"]}, token=token))
-    check_is_full(await transport.call("join", {"lobby_id": lobby.id}, token=token))
-    check_is_full(await transport.call("attach", attach_fields("crowd"), token=token))
-    check_is_full(await transport.call("ready", token=starting.token))
+    check_is_full(await client.call("find", {"game_modes": ["crowd"]}, token=token))
+    check_is_full(await client.call("join", {"lobby_id": lobby.id}, token=token))
+    check_is_full(await client.call("attach", attach_fields("crowd"), token=token))
+    check_is_full(await client.call("ready", token=starting.token))
 
 
 async def check_players_continue(
-    session: ApiSession, transport: Transport, lobby: AttachedLobby, token: str
+    session: ApiSession, client: ServiceClient, lobby: AttachedLobby, token: str
 ) -> None:
     body = {"player_token": token}
     answers = [
-        await transport.call("connected", body, token=lobby.token),
-        await transport.call("connected", body, token=lobby.token),
-        await transport.call("closed", {"is_closed": True}, token=lobby.token),
-        await transport.call("disconnected", body, token=lobby.token),
-        await transport.call("disconnected", body, token=lobby.token),
-        await transport.call("closed", {"is_closed": False}, token=lobby.token),
-        await transport.call("connected", body, token=lobby.token),
+        await client.call("connected", body, token=lobby.token),
+        await client.call("connected", body, token=lobby.token),
+        await client.call("closed", {"is_closed": True}, token=lobby.token),
+        await client.call("disconnected", body, token=lobby.token),
+        await client.call("disconnected", body, token=lobby.token),
+        await client.call("closed", {"is_closed": False}, token=lobby.token),
+        await client.call("connected", body, token=lobby.token),
     ]
     assert [answer.code for answer in answers] == [
         "OK",
@@ -117,9 +117,9 @@ async def check_players_continue(
     ]
 
 
-async def check_recovers(session: ApiSession, transport: Transport, lobby: AttachedLobby) -> None:
+async def check_recovers(session: ApiSession, client: ServiceClient, lobby: AttachedLobby) -> None:
     async def is_well() -> bool:
-        answer = await transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+        answer = await client.call("join", {"lobby_id": lobby.id}, token=session.client_token)
         assert answer.code in ("OK", "STORAGE_FULL"), answer
         return answer.code == "OK"
 
@@ -128,7 +128,7 @@ async def check_recovers(session: ApiSession, transport: Transport, lobby: Attac
 
 @pytest.mark.fast
 async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
-    plane: Plane, disk: SmallDisk, session: ApiSession, transports: Transports
+    plane: Plane, disk: SmallDisk, session: ApiSession, clients: ServiceClients
 ) -> None:
     lobby, ending = await session.attach("crowd"), await session.attach("crowd")
     starting = await session.attach("rented", is_ready=False)
@@ -138,11 +138,11 @@ async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
     for round_number in range(2):
         filler = disk.fill(plane.pid)
         await use_up(session, lobby)
-        for transport in transports:
-            await check_new_slots_are_refused(session, transport, lobby, starting)
-            await check_reads_go_on(session, transport, lobby)
-            await check_players_continue(session, transport, lobby, tokens.pop())
-            again = await transport.call("join", keyed, token=session.client_token, key="before")
+        for client in clients:
+            await check_new_slots_are_refused(session, client, lobby, starting)
+            await check_reads_go_on(session, client, lobby)
+            await check_players_continue(session, client, lobby, tokens.pop())
+            again = await client.call("join", keyed, token=session.client_token, key="before")
             assert again.tokens == first.tokens, "a repeat needs no disk space"
         assert (await plane.look("/livez"))[0] == 200
         if round_number == 1:
@@ -150,13 +150,11 @@ async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
                 "detach", {"game_id": GAME, "lobby_id": ending.id}, token=session.client_token
             )
         filler.unlink()
-        for transport in transports:
-            await check_recovers(session, transport, lobby)
+        for client in clients:
+            await check_recovers(session, client, lobby)
     await session.must("ready", token=starting.token)
-    for transport in transports:
-        response = await transport.call(
-            "find", {"game_modes": ["rented"]}, token=session.client_token
-        )
+    for client in clients:
+        response = await client.call("find", {"game_modes": ["rented"]}, token=session.client_token)
         assert response.code == "OK", response
     assert plane.process is not None
     assert plane.process.poll() is None
@@ -165,7 +163,7 @@ async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
 
 
 async def test_start_on_full_disk_answers_reads_and_recovers(
-    plane: Plane, disk: SmallDisk, session: ApiSession, transports: Transports
+    plane: Plane, disk: SmallDisk, session: ApiSession, clients: ServiceClients
 ) -> None:
     if not disk.survives_its_service:
         pytest.skip("this small disk is a tmpfs: it ends with the service (needs root for ext4)")
@@ -176,17 +174,17 @@ async def test_start_on_full_disk_answers_reads_and_recovers(
     await use_up(session, lobby)
     await plane.kill()
     await plane.start()
-    await check_reads_go_on(session, transports.http, lobby)
-    await check_new_slots_are_refused(session, transports.http, lobby, starting)
-    await check_players_continue(session, transports.http, lobby, tokens.pop())
+    await check_reads_go_on(session, clients.http, lobby)
+    await check_new_slots_are_refused(session, clients.http, lobby, starting)
+    await check_players_continue(session, clients.http, lobby, tokens.pop())
     (disk.inside(plane.pid) / "filler").unlink()
-    await check_recovers(session, transports.http, lobby)
+    await check_recovers(session, clients.http, lobby)
     await plane.stop()
 
 
 @pytest.mark.proof
 async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
-    plane: Plane, disk: SmallDisk, session: ApiSession, transports: Transports
+    plane: Plane, disk: SmallDisk, session: ApiSession, clients: ServiceClients
 ) -> None:
     lobby = await session.attach("crowd")
     came, comes = await session.join(lobby, party_size=2)
@@ -195,49 +193,49 @@ async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
     await use_up(session, lobby)
     is_used_up = asyncio.Event()
 
-    async def toggle(transport: Transport) -> None:
+    async def toggle(client: ServiceClient) -> None:
         """`closed` may use the disk reserve, like all requests that let players leave."""
         is_closed = False
         while not is_used_up.is_set():
             is_closed = not is_closed
-            answer = await transport.call("closed", {"is_closed": is_closed}, token=lobby.token)
+            answer = await client.call("closed", {"is_closed": is_closed}, token=lobby.token)
             assert answer.code in ("OK", "STORAGE_FULL"), answer
             if answer.code == "STORAGE_FULL":
                 is_used_up.set()
 
-    await asyncio.gather(*(toggle(transport) for transport in transports))
+    await asyncio.gather(*(toggle(client) for client in clients))
     body = {"player_token": comes}
-    for transport in transports:
-        check_is_full(await transport.call("connected", body, token=lobby.token))
-        check_is_full(await transport.call("disconnected", body, token=lobby.token))
-        consumed = await transport.call("connected", {"player_token": came}, token=lobby.token)
+    for client in clients:
+        check_is_full(await client.call("connected", body, token=lobby.token))
+        check_is_full(await client.call("disconnected", body, token=lobby.token))
+        consumed = await client.call("connected", {"player_token": came}, token=lobby.token)
         assert consumed.code == "PLAYER_TOKEN_CONSUMED"
-        await check_reads_go_on(session, transport, lobby)
+        await check_reads_go_on(session, client, lobby)
     filler.unlink()
 
     async def is_well() -> bool:
-        answer = await session.transport.call("connected", body, token=lobby.token)
+        answer = await session.client.call("connected", body, token=lobby.token)
         assert answer.code in ("OK", "STORAGE_FULL"), answer
         return answer.code == "OK"
 
     await until(is_well, "the reserve to be there again", timeout_s=30)
     await session.must("closed", {"is_closed": False}, token=lobby.token)
-    await check_recovers(session, transports.grpc, lobby)
+    await check_recovers(session, clients.grpc, lobby)
     await plane.kill()
     await plane.start()
-    answer = await transports.http.call("connected", body, token=lobby.token)
+    answer = await clients.http.call("connected", body, token=lobby.token)
     assert answer.code == "PLAYER_TOKEN_CONSUMED"
     await plane.stop()
 
 
 async def test_failed_segment_allocation_is_storage_full(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     """The shim refuses every call that allocates disk space, like a disk quota."""
     plane = make_plane(settings={"journal": {"segment_bytes": 1 << 20}})
     await plane.start()
-    transports = open_transports(plane)
-    session = ApiSession(plane, transports.grpc, plane.environment_token)
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.grpc, plane.environment_token)
     lobby = await session.attach("crowd")
     shim: Shim = plane.commanded
     rules = [
@@ -246,21 +244,21 @@ async def test_failed_segment_allocation_is_storage_full(
     ]
     await use_up(session, lobby)
     check_is_full(
-        await transports.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+        await clients.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
     )
     for rule in rules:
         rule.release()
-    await check_recovers(session, transports.http, lobby)
+    await check_recovers(session, clients.http, lobby)
     await plane.stop()
 
 
 async def test_failed_compaction_refuses_new_slots_until_it_succeeds(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane()
     await plane.start()
-    transports = open_transports(plane)
-    session = ApiSession(plane, transports.http, plane.environment_token)
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.http, plane.environment_token)
     lobby = await session.attach("crowd")
     token = await session.player(lobby)
     full = plane.commanded.fail("pwrite", "image.tmp", error=errno.ENOSPC)
@@ -269,20 +267,18 @@ async def test_failed_compaction_refuses_new_slots_until_it_succeeds(
 
     async def is_refused() -> bool:
         state = b'"%d %s"' % (next(numbers), b"." * STATE_BYTES)
-        answer = await session.transport.call("set_state", {"state": state}, token=lobby.token)
+        answer = await session.client.call("set_state", {"state": state}, token=lobby.token)
         return answer.code == "STORAGE_FULL"
 
     await until(is_refused, "the full disk to be noticed", timeout_s=60)
-    for transport in transports:
-        check_is_full(
-            await transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
-        )
-        await check_reads_go_on(session, transport, lobby)
+    for client in clients:
+        check_is_full(await client.call("join", {"lobby_id": lobby.id}, token=session.client_token))
+        await check_reads_go_on(session, client, lobby)
     await session.must("connected", {"player_token": token}, token=lobby.token)
     tries = full.hits
     await until(lambda: full.hits >= tries + 2, "more tries", timeout_s=15)
     full.release()
-    await check_recovers(session, transports.grpc, lobby)
+    await check_recovers(session, clients.grpc, lobby)
     journal = plane.commanded.journal_folder
     await until(lambda: list(journal.glob("image-*.img")), "the image", timeout_s=30)
     await plane.stop()

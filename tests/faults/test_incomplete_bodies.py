@@ -33,9 +33,9 @@ def peak_bytes(plane: Plane) -> int:
 
 
 async def send_incomplete_body(plane: Plane, number: int) -> asyncio.StreamWriter:
-    transport = plane.http_transport()
+    client = plane.http_client()
     _, writer = await asyncio.open_connection(
-        transport.host, transport.port, local_addr=(f"127.0.1.{number % 100 + 1}", 0)
+        client.host, client.port, local_addr=(f"127.0.1.{number % 100 + 1}", 0)
     )
     writer.write(
         f"POST {VERSIONS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer cloud_anything\r\n"
@@ -61,10 +61,10 @@ async def test_incomplete_bodies_stay_within_the_memory_budget(make_plane: MakeP
         for number in range(INCOMPLETE_CLIENTS)
     ]
     max_body_bytes, served = 0.0, 0
-    transport = plane.http_transport()
+    client = plane.http_client()
     try:
         while not all(task.done() for task in sending):
-            answer = await transport.call("regions", {}, token=token)
+            answer = await client.call("regions", {}, token=token)
             assert answer.code == "OK"
             served += 1
             max_body_bytes = max(
@@ -83,5 +83,5 @@ async def test_incomplete_bodies_stay_within_the_memory_budget(make_plane: MakeP
     async with asyncio.timeout(PATIENCE_S):
         while await plane.metric("hosting_request_bodies_bytes", door="http"):
             await asyncio.sleep(0.05)
-    assert (await transport.call("regions", {}, token=token)).code == "OK"
-    await transport.close()
+    assert (await client.call("regions", {}, token=token)).code == "OK"
+    await client.close()

@@ -12,10 +12,10 @@ import pytest
 
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.rpc import InternalClient, Unreachable
-from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, attach_fields
 from tests.faults.plane import Plane
-from tests.faults.transports import Lost
+from tests.faults.service_clients import ResponseLost
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
@@ -62,17 +62,17 @@ class Reader:
 
 
 async def test_stalled_disk_delays_facts_that_are_not_durable(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane(modes=MODES)
     await plane.start()
-    session = ApiSession(plane, open_transports(plane).http, await plane.public_token())
+    session = ApiSession(plane, open_clients(plane).http, await plane.public_token())
     reader = Reader(plane)
     first = await session.attach("crowd")
     await reader.read_all()
     with plane.commanded.stalled("fdatasync", "seg-*"):
         attaching = asyncio.create_task(
-            session.transport.call("attach", attach_fields("crowd"), token=plane.environment_token)
+            session.client.call("attach", attach_fields("crowd"), token=plane.environment_token)
         )
         await plane.wait_metric(PENDING, 1)
         assert await reader.read(wait_ms=300) == 0
@@ -86,7 +86,7 @@ async def test_stalled_disk_delays_facts_that_are_not_durable(
 
 
 async def test_reader_has_every_fact_exactly_once_across_kills(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane(modes=MODES)
     await plane.start()
@@ -94,13 +94,13 @@ async def test_reader_has_every_fact_exactly_once_across_kills(
     returned: list[tuple[str, str]] = []
     reading = asyncio.create_task(reader.read_on())
     for _ in range(KILLS):
-        session = ApiSession(plane, open_transports(plane).http, await plane.public_token())
+        session = ApiSession(plane, open_clients(plane).http, await plane.public_token())
         desired = len(returned) + 4
         acting = asyncio.create_task(act(session, returned))
         while len(returned) < desired and not acting.done():
             await asyncio.sleep(0.01)
         await plane.kill()
-        assert isinstance((await asyncio.gather(acting, return_exceptions=True))[0], Lost)
+        assert isinstance((await asyncio.gather(acting, return_exceptions=True))[0], ResponseLost)
         await plane.start()
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, attach_fields
 from tests.faults.plane import Plane
-from tests.faults.transports import Answer, Transport, Transports
+from tests.faults.service_clients import Answer, ServiceClient, ServiceClients
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
@@ -22,9 +22,9 @@ CROWD = 1_000
 
 
 async def all_at_once(
-    transports: Transports, ask: Callable[[Transport], Awaitable[Answer]], count: int = CROWD
+    clients: ServiceClients, ask: Callable[[ServiceClient], Awaitable[Answer]], count: int = CROWD
 ) -> list[Answer]:
-    both = list(transports)
+    both = list(clients)
     return await asyncio.gather(*(ask(both[number % 2]) for number in range(count)))
 
 
@@ -36,24 +36,24 @@ async def plane(make_plane: MakePlane) -> Plane:
 
 
 @pytest.fixture
-async def transports(plane: Plane, open_transports: OpenTransports) -> Transports:
-    return open_transports(plane)
+async def clients(plane: Plane, open_clients: OpenClients) -> ServiceClients:
+    return open_clients(plane)
 
 
 @pytest.fixture
-async def session(plane: Plane, transports: Transports) -> ApiSession:
-    return ApiSession(plane, transports.http, await plane.public_token())
+async def session(plane: Plane, clients: ServiceClients) -> ApiSession:
+    return ApiSession(plane, clients.http, await plane.public_token())
 
 
 async def test_concurrent_joins_fill_exactly_the_free_slots(
-    session: ApiSession, transports: Transports
+    session: ApiSession, clients: ServiceClients
 ) -> None:
     lobby = await session.attach("crowd")
 
-    async def join(transport: Transport) -> Answer:
-        return await transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+    async def join(client: ServiceClient) -> Answer:
+        return await client.call("join", {"lobby_id": lobby.id}, token=session.client_token)
 
-    answers = await all_at_once(transports, join)
+    answers = await all_at_once(clients, join)
     codes = Counter(answer.code for answer in answers)
     assert codes == {"OK": 100, "MATCHMAKER_LOBBY_FULL": 900}
     winners = [answer for answer in answers if answer.code == "OK"]
@@ -62,15 +62,15 @@ async def test_concurrent_joins_fill_exactly_the_free_slots(
 
 
 async def test_concurrent_party_finds_never_exceed_the_limit(
-    session: ApiSession, transports: Transports
+    session: ApiSession, clients: ServiceClients
 ) -> None:
     lobbies = [await session.attach("crowd") for _ in range(3)]
     fields = {"game_modes": ["crowd"], "party_size": 3}
 
-    async def find(transport: Transport) -> Answer:
-        return await transport.call("find", fields, token=session.client_token)
+    async def find(client: ServiceClient) -> Answer:
+        return await client.call("find", fields, token=session.client_token)
 
-    answers = await all_at_once(transports, find, 300)
+    answers = await all_at_once(clients, find, 300)
     codes = Counter(answer.code for answer in answers)
     assert codes == {"OK": 99, "MATCHMAKER_NO_AVAILABLE_LOBBIES": 201}
     winners = [answer for answer in answers if answer.code == "OK"]
@@ -80,71 +80,69 @@ async def test_concurrent_party_finds_never_exceed_the_limit(
 
 @pytest.mark.fast
 async def test_concurrent_uses_of_one_token_succeed_once(
-    session: ApiSession, transports: Transports
+    session: ApiSession, clients: ServiceClients
 ) -> None:
     lobby = await session.attach("crowd")
     token = await session.player(lobby)
 
-    async def connect(transport: Transport) -> Answer:
-        return await transport.call("connected", {"player_token": token}, token=lobby.token)
+    async def connect(client: ServiceClient) -> Answer:
+        return await client.call("connected", {"player_token": token}, token=lobby.token)
 
-    answers = await all_at_once(transports, connect)
+    answers = await all_at_once(clients, connect)
     assert Counter(answer.code for answer in answers) == {"OK": 1, "PLAYER_TOKEN_CONSUMED": 999}
-    counted = await transports.http.call("statistics", token=session.client_token)
+    counted = await clients.http.call("statistics", token=session.client_token)
     assert counted.body["player_count"] == 1
 
 
 async def test_concurrent_repeats_of_one_connect_are_one_use(
-    session: ApiSession, transports: Transports
+    session: ApiSession, clients: ServiceClients
 ) -> None:
     lobby = await session.attach("crowd")
     token = await session.player(lobby)
     body = {"player_token": token}
 
-    async def connect(transport: Transport) -> Answer:
-        return await transport.call("connected", body, token=lobby.token, key="socket")
+    async def connect(client: ServiceClient) -> Answer:
+        return await client.call("connected", body, token=lobby.token, key="socket")
 
-    answers = await all_at_once(transports, connect)
+    answers = await all_at_once(clients, connect)
     assert {answer.code for answer in answers} == {"OK"}
-    for transport in transports:
+    for client in clients:
         for key in (None, "another"):
-            answer = await transport.call("connected", body, token=lobby.token, key=key)
+            answer = await client.call("connected", body, token=lobby.token, key=key)
             assert answer.code == "PLAYER_TOKEN_CONSUMED"
     await session.must("disconnected", body, token=lobby.token)
-    for transport in transports:
-        answer = await transport.call("connected", body, token=lobby.token, key="socket")
+    for client in clients:
+        answer = await client.call("connected", body, token=lobby.token, key="socket")
         assert answer.code == "PLAYER_TOKEN_CONSUMED"
 
 
 async def test_concurrent_repeats_of_one_join_share_one_slot(
-    session: ApiSession, transports: Transports
+    session: ApiSession, clients: ServiceClients
 ) -> None:
     lobby = await session.attach("crowd")
 
-    async def join(transport: Transport) -> Answer:
+    async def join(client: ServiceClient) -> Answer:
         fields = {"lobby_id": lobby.id}
-        return await transport.call("join", fields, token=session.client_token, key="the-same")
+        return await client.call("join", fields, token=session.client_token, key="the-same")
 
-    answers = await all_at_once(transports, join)
+    answers = await all_at_once(clients, join)
     assert {answer.code for answer in answers} == {"OK"}
     assert len({token for answer in answers for token in answer.tokens}) == 1
     assert await session.plane.metric("hosting_slots", state="reserved") == 1
 
 
 async def test_leaving_and_joining_players_never_exceed_the_limit(
-    session: ApiSession, transports: Transports
+    session: ApiSession, clients: ServiceClients
 ) -> None:
     lobby = await session.attach("single")
-    both = list(transports)
+    both = list(clients)
     inside = most = 0
 
     async def connect_and_leave(number: int) -> int:
         nonlocal inside, most
-        transport, entered = both[number % 2], 0
+        client, entered = both[number % 2], 0
         for _ in range(20):
-            answer = await transport.call(
-                "join", {"lobby_id": lobby.id}, token=session.client_token
-            )
+            answer = await client.call("join", {"lobby_id": lobby.id}, token=session.client_token)
             if answer.code == "MATCHMAKER_LOBBY_FULL":
                 continue
             assert answer.code == "OK", answer
@@ -153,7 +151,7 @@ async def test_leaving_and_joining_players_never_exceed_the_limit(
             await asyncio.sleep(0.001)
             inside -= 1
             fields = {"player_token": answer.tokens[0]}
-            assert (await transport.call("disconnected", fields, token=lobby.token)).code == "OK"
+            assert (await client.call("disconnected", fields, token=lobby.token)).code == "OK"
         return entered
 
     entered = await asyncio.gather(*(connect_and_leave(number) for number in range(40)))
@@ -172,14 +170,14 @@ class TestDefaultRates:
         return created
 
     async def test_rate_limited_client_gets_retry_after_over_both_transports(
-        self, session: ApiSession, transports: Transports
+        self, session: ApiSession, clients: ServiceClients
     ) -> None:
-        async def look(transport: Transport) -> Answer:
-            return await transport.call("list", token=session.client_token)
+        async def look(client: ServiceClient) -> Answer:
+            return await client.call("list", token=session.client_token)
 
         # Both transports share one bucket, so changing the transport gives no more requests.
         began_s = time.monotonic()
-        answers = await all_at_once(transports, look, 400)
+        answers = await all_at_once(clients, look, 400)
         codes = Counter(answer.code for answer in answers)
         assert set(codes) == {"OK", "RATE_LIMITED"}
         assert 100 <= codes["OK"] <= 101 + 20 * (time.monotonic() - began_s)
@@ -191,32 +189,32 @@ class TestDefaultRates:
             assert 0 < answer.retry_after_s <= 10
         wait_s = max(answer.retry_after_s or 0 for answer in limited)
         await asyncio.sleep(wait_s)
-        for transport in transports:
-            assert (await look(transport)).code == "OK"
+        for client in clients:
+            assert (await look(client)).code == "OK"
 
     async def test_lobby_operations_are_not_rate_limited(
-        self, session: ApiSession, transports: Transports
+        self, session: ApiSession, clients: ServiceClients
     ) -> None:
         lobby = await session.attach("crowd")
 
-        async def beat(transport: Transport) -> Answer:
-            return await transport.call("heartbeat", token=lobby.token)
+        async def beat(client: ServiceClient) -> Answer:
+            return await client.call("heartbeat", token=lobby.token)
 
-        answers = await all_at_once(transports, beat, 600)
+        answers = await all_at_once(clients, beat, 600)
         assert {answer.code for answer in answers} == {"OK"}
 
     async def test_operator_rate_limit_is_per_token_and_separate_for_attach(
-        self, session: ApiSession, transports: Transports
+        self, session: ApiSession, clients: ServiceClients
     ) -> None:
-        async def attach(transport: Transport) -> Answer:
+        async def attach(client: ServiceClient) -> Answer:
             token = session.plane.environment_token
-            return await transport.call("attach", attach_fields("crowd"), token=token)
+            return await client.call("attach", attach_fields("crowd"), token=token)
 
-        answers = await all_at_once(transports, attach, 600)
+        answers = await all_at_once(clients, attach, 600)
         codes = Counter(answer.code for answer in answers)
         assert set(codes) == {"OK", "RATE_LIMITED"}
         assert codes["OK"] >= 200
         # The token's client bucket is separate from the buckets of the operator and of the address.
         for token in (session.plane.environment_token, session.client_token):
-            answer = await transports.http.call("list", token=token)
+            answer = await clients.http.call("list", token=token)
             assert answer.code == "OK"

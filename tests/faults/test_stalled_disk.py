@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
 from tests.faults.plane import GAME, Plane
-from tests.faults.transports import Answer, GrpcTransport, Lost, Transport, Transports
+from tests.faults.service_clients import (
+    Answer,
+    GrpcClient,
+    ResponseLost,
+    ServiceClient,
+    ServiceClients,
+)
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -141,12 +147,12 @@ def derived_from_endings(session: ApiSession, cast: PreparedLobbies) -> list[Ask
 
 class Waiting:
     def __init__(self) -> None:
-        self.tasks: dict[asyncio.Task[Answer], tuple[Transport, Ask]] = {}
+        self.tasks: dict[asyncio.Task[Answer], tuple[ServiceClient, Ask]] = {}
 
-    def send(self, transport: Transport, asks: Iterable[Ask]) -> None:
+    def send(self, client: ServiceClient, asks: Iterable[Ask]) -> None:
         for ask in asks:
-            request = transport.call(ask.operation, ask.fields, token=ask.token, key=ask.key)
-            self.tasks[asyncio.create_task(request)] = (transport, ask)
+            request = client.call(ask.operation, ask.fields, token=ask.token, key=ask.key)
+            self.tasks[asyncio.create_task(request)] = (client, ask)
 
     async def wait_until(self, plane: Plane, metric: str, at_least: int) -> None:
         async def is_reached() -> bool:
@@ -160,13 +166,13 @@ class Waiting:
         assert not early, early
 
     async def check_all_are_answered(self) -> None:
-        for task, (transport, ask) in self.tasks.items():
+        for task, (client, ask) in self.tasks.items():
             answer = await task
-            assert answer.code == ask.code, (transport.name, ask, answer)
+            assert answer.code == ask.code, (client.name, ask, answer)
 
     async def count_answered(self) -> int:
         results = await asyncio.gather(*self.tasks, return_exceptions=True)
-        unexpected = [r for r in results if not isinstance(r, Lost | Answer)]
+        unexpected = [r for r in results if not isinstance(r, ResponseLost | Answer)]
         assert not unexpected, unexpected
         return sum(isinstance(result, Answer) for result in results)
 
@@ -181,36 +187,36 @@ async def waiting() -> AsyncIterator[Waiting]:
 
 
 async def open_sessions(
-    plane: Plane, transports: Transports
+    plane: Plane, clients: ServiceClients
 ) -> list[tuple[ApiSession, PreparedLobbies]]:
     client_token = await plane.public_token()
-    sessions = [ApiSession(plane, transport, client_token) for transport in transports]
+    sessions = [ApiSession(plane, client, client_token) for client in clients]
     return [(session, await prepare(session)) for session in sessions]
 
 
-async def read_everything(plane: Plane, transports: Transports, client_token: str) -> None:
-    for transport in transports:
+async def read_everything(plane: Plane, clients: ServiceClients, client_token: str) -> None:
+    for client in clients:
         for operation in ("list", "regions", "statistics"):
-            answer = await transport.call(operation, token=client_token, timeout_s=PATIENCE_S)
+            answer = await client.call(operation, token=client_token, timeout_s=PATIENCE_S)
             assert answer.code == "OK", answer
-        listed = await transport.call(
+        listed = await client.call(
             "list", {"include_state": True}, token=client_token, timeout_s=PATIENCE_S
         )
         assert listed.body["lobbies"]
-        missing = await transport.call("find", {"game_modes": ["crowd"]}, timeout_s=PATIENCE_S)
+        missing = await client.call("find", {"game_modes": ["crowd"]}, timeout_s=PATIENCE_S)
         assert missing.code == "TOKEN_MISSING"
-        invalid = await transport.call("ready", token="lobby_" + "A" * 40, timeout_s=PATIENCE_S)
+        invalid = await client.call("ready", token="lobby_" + "A" * 40, timeout_s=PATIENCE_S)
         assert invalid.code == "TOKEN_INVALID"
-        unknown = await transport.call(
+        unknown = await client.call(
             "find", {"game_modes": ["?"]}, token=client_token, timeout_s=PATIENCE_S
         )
         assert unknown.code == "BODY_INVALID"
-        nowhere = await transport.call(
+        nowhere = await client.call(
             "find", {"game_modes": ["nothing"]}, token=client_token, timeout_s=PATIENCE_S
         )
         assert nowhere.code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
-    assert isinstance(transports.grpc, GrpcTransport)
-    assert await transports.grpc.is_serving(timeout_s=PATIENCE_S)
+    assert isinstance(clients.grpc, GrpcClient)
+    assert await clients.grpc.is_serving(timeout_s=PATIENCE_S)
     for path in ("/livez", "/metrics"):
         status, text = await plane.look(path)
         assert status == 200, text
@@ -219,12 +225,12 @@ async def read_everything(plane: Plane, transports: Transports, client_token: st
 
 
 async def test_stalled_disk_delays_every_answer_that_needs_durability(
-    make_plane: MakePlane, open_transports: OpenTransports, waiting: Waiting
+    make_plane: MakePlane, open_clients: OpenClients, waiting: Waiting
 ) -> None:
     plane = make_plane(modes=MODES, limits={"lobby_count_max": 12, "max_players": SOURCE_LIMIT})
     await plane.start()
-    transports = open_transports(plane)
-    sessions = await open_sessions(plane, transports)
+    clients = open_clients(plane)
+    sessions = await open_sessions(plane, clients)
     with plane.commanded.stalled("fdatasync", "seg-*") as stall:
         decided = 0
         for wave, is_change in (
@@ -234,13 +240,13 @@ async def test_stalled_disk_delays_every_answer_that_needs_durability(
             (derived_from_endings, False),
         ):
             for session, prepared in sessions:
-                waiting.send(session.transport, wave(session, prepared))
+                waiting.send(session.client, wave(session, prepared))
             await waiting.wait_until(plane, IN_FLIGHT, len(waiting.tasks))
             decided = decided + len(sessions) * len(wave(*sessions[0])) if is_change else decided
             await waiting.wait_until(plane, PENDING, decided)
         assert stall.waiting == 1
         for _ in range(10):
-            await read_everything(plane, transports, sessions[0][0].client_token)
+            await read_everything(plane, clients, sessions[0][0].client_token)
             waiting.check_none_was_answered()
         assert stall.waiting == 1
     await waiting.check_all_are_answered()
@@ -249,16 +255,16 @@ async def test_stalled_disk_delays_every_answer_that_needs_durability(
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 async def test_failed_write_or_sync_ends_the_process_before_any_answer(
-    make_plane: MakePlane, open_transports: OpenTransports, waiting: Waiting, call: str
+    make_plane: MakePlane, open_clients: OpenClients, waiting: Waiting, call: str
 ) -> None:
     plane = make_plane(modes=MODES)
     shim = plane.commanded
     await plane.start()
-    transports = open_transports(plane)
-    sessions = await open_sessions(plane, transports)
+    clients = open_clients(plane)
+    sessions = await open_sessions(plane, clients)
     with shim.stalled(call, "seg-*"):
         for session, prepared in sessions:
-            waiting.send(session.transport, changes(session, prepared))
+            waiting.send(session.client, changes(session, prepared))
         await waiting.wait_until(plane, PENDING, len(waiting.tasks))
         waiting.check_none_was_answered()
         failing = shim.fail(call, "seg-*")
@@ -267,15 +273,15 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
     assert await waiting.count_answered() == 0
     failing.release()
     await plane.start()
-    again = open_transports(plane)
-    for (session, prepared), transport in zip(sessions, again, strict=True):
+    again = open_clients(plane)
+    for (session, prepared), client in zip(sessions, again, strict=True):
         for token, expected in (
             (prepared.connected, {"PLAYER_TOKEN_CONSUMED"}),
             # The service decided about the token before the kill, so both codes are correct.
             (prepared.reserved, {"OK", "PLAYER_TOKEN_CONSUMED"}),
         ):
-            answer = await transport.call(
+            answer = await client.call(
                 "connected", {"player_token": token}, token=prepared.crowd.token
             )
-            assert answer.code in expected, (session.transport.name, answer)
+            assert answer.code in expected, (session.client.name, answer)
     await plane.stop()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, until
 from tests.faults.plane import Plane
 from tests.support.service_process import clean_environment
@@ -40,7 +40,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 async def test_second_process_on_a_data_directory_is_refused_with_the_pid(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane(shim=None)
     await plane.start()
@@ -56,9 +56,9 @@ async def test_second_process_on_a_data_directory_is_refused_with_the_pid(
     assert "Traceback" not in second.stderr
     assert not (plane.folder / "second.json").exists()
     assert files_of(plane.data_dir) == before
-    transports = open_transports(plane)
-    for transport in transports:
-        answer = await transport.call("list", token=plane.environment_token)
+    clients = open_clients(plane)
+    for client in clients:
+        answer = await client.call("list", token=plane.environment_token)
         assert answer.code == "OK"
     await plane.kill()
     await plane.start()
@@ -133,7 +133,7 @@ def wrong_feed(plane: Plane) -> dict[str, Any]:
 
 
 async def test_feed_file_problems_are_all_logged_and_valid_parts_apply(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane(shim=None)
     plane.feed_file.write_text(json.dumps(wrong_feed(plane)))
@@ -150,18 +150,18 @@ async def test_feed_file_problems_are_all_logged_and_valid_parts_apply(
     assert status == 200
     assert "1 namespaces" in text
     assert "problems" in text
-    answer = await open_transports(plane).http.call("list", token=plane.environment_token)
+    answer = await open_clients(plane).http.call("list", token=plane.environment_token)
     assert answer.code == "OK"
     await plane.stop()
 
 
 async def test_invalid_feed_update_keeps_the_last_valid_configuration(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane(shim=None)
     await plane.start()
-    transports = open_transports(plane)
-    session = ApiSession(plane, transports.http, plane.environment_token)
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.http, plane.environment_token)
     lobby = await session.attach("duel")
     content = json.loads(plane.feed_file.read_text())
     content["namespaces"][0]["revision"] += 1
@@ -195,11 +195,11 @@ IN_THE_EVENTS = 140
 
 
 async def test_journal_damaged_in_the_middle_is_refused_with_its_position(
-    make_plane: MakePlane, open_transports: OpenTransports
+    make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane()
     await plane.start()
-    session = ApiSession(plane, open_transports(plane).http, plane.environment_token)
+    session = ApiSession(plane, open_clients(plane).http, plane.environment_token)
     lobby = await session.attach("crowd")
     for _ in range(5):
         await session.join(lobby)

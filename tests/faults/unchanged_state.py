@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.faults.plane import Plane
-from tests.faults.transports import Transport
+from tests.faults.service_clients import ServiceClient
 
 _FAMILIES = (
     "hosting_slots",
@@ -17,21 +17,21 @@ _FAMILIES = (
 )
 
 
-async def read_state(plane: Plane, transport: Transport) -> list[str]:
+async def read_state(plane: Plane, client: ServiceClient) -> list[str]:
     _, text = await plane.look("/metrics")
     lines = [line for line in text.splitlines() if line.startswith(_FAMILIES)]
     assert len(lines) > len(_FAMILIES)
     for operation in ("list", "statistics"):
         fields = {"include_state": True} if operation == "list" else {}
-        answer = await transport.call(operation, fields, token=plane.environment_token)
+        answer = await client.call(operation, fields, token=plane.environment_token)
         assert answer.code == "OK", answer
         lines.append(repr(answer.body))
     return lines
 
 
 @asynccontextmanager
-async def assert_unchanged(plane: Plane, transport: Transport) -> AsyncIterator[None]:
+async def assert_unchanged(plane: Plane, client: ServiceClient) -> AsyncIterator[None]:
     """Asserts that the block changes no state."""
-    before = await read_state(plane, transport)
+    before = await read_state(plane, client)
     yield
-    assert await read_state(plane, transport) == before
+    assert await read_state(plane, client) == before

@@ -1,6 +1,6 @@
 """Clients of both transports with one interface: operation, fields, token and key in, `Answer` out.
 
-The clients use only the generated messages of the service. They raise `Lost` if a response is
+The clients use only the generated messages of the service. They raise `ResponseLost` if a response is
 missing, and never retry.
 """
 
@@ -43,7 +43,7 @@ OPERATIONS: Final[dict[str, tuple[str, str, str]]] = {
 Fields = Mapping[str, Any]
 
 
-class Lost(Exception):
+class ResponseLost(Exception):
     pass
 
 
@@ -69,7 +69,7 @@ class Answer:
         return str(self.body["lobby"]["lobby_id"])
 
 
-class Transport(Protocol):
+class ServiceClient(Protocol):
     name: str
 
     async def call(
@@ -81,7 +81,7 @@ class Transport(Protocol):
         key: str | None = None,
         timeout_s: float = 60.0,
     ) -> Answer:
-        """Sends one request. Raises Lost without a response, and TimeoutError after `timeout_s`."""
+        """Sends one request. Raises ResponseLost without a response, and TimeoutError after `timeout_s`."""
         ...
 
     async def close(self) -> None: ...
@@ -100,7 +100,7 @@ class Response:
     body: bytes
 
 
-class HttpTransport:
+class HttpClient:
     name = "http"
 
     def __init__(self, address: str) -> None:
@@ -157,7 +157,7 @@ class HttpTransport:
             response = await _read_response(connection.reader)
             is_reusable = response.headers.get("connection", "").lower() != "close"
         except (OSError, EOFError, asyncio.LimitOverrunError) as error:
-            raise Lost(repr(error)) from None
+            raise ResponseLost(repr(error)) from None
         finally:
             # After a cancelled request a late response must not be read as the answer to the next
             # request.
@@ -182,7 +182,7 @@ class HttpTransport:
         try:
             return _Connection(*await asyncio.open_connection(self.host, self.port))
         except OSError as error:
-            raise Lost(repr(error)) from None
+            raise ResponseLost(repr(error)) from None
 
 
 async def _read_response(reader: asyncio.StreamReader) -> Response:
@@ -214,7 +214,7 @@ def _http_answer(operation: str, response: Response) -> Answer:
     )
 
 
-class GrpcTransport:
+class GrpcClient:
     name = "grpc"
 
     def __init__(self, address: str, channels: int = 1) -> None:
@@ -304,7 +304,7 @@ def _grpc_refusal(error: grpc.aio.AioRpcError) -> Answer:
     if packed is None:
         # A status without details is created by the gRPC library of the client, not by the service.
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            raise Lost(error.details())
+            raise ResponseLost(error.details())
         raise AssertionError(f"an error without details: {error.code()} {error.details()}")
     code, output = "", dict[str, str]()
     retry: float | None = None
@@ -329,10 +329,10 @@ def _violation_path(violation: error_details_pb2.BadRequest.FieldViolation) -> t
 
 
 @dataclass
-class Transports:
-    http: HttpTransport
-    grpc: GrpcTransport
+class ServiceClients:
+    http: HttpClient
+    grpc: GrpcClient
 
-    def __iter__(self) -> Iterator[Transport]:
+    def __iter__(self) -> Iterator[ServiceClient]:
         yield self.http
         yield self.grpc
