@@ -91,7 +91,7 @@ class Topics:
         self._floor = 0
         # Topics in the order of their last change, oldest first.
         self._changed: dict[str, int] = {}
-        self._news: list[asyncio.Future[None]] = []
+        self._change_waiters: list[asyncio.Future[None]] = []
         self._listeners: list[Callable[[Changes], None]] = []
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
@@ -109,8 +109,8 @@ class Topics:
             self._changed[topic] = self.sequence
         if len(self._changed) > self._capacity:
             self._forget()
-        news, self._news = self._news, []
-        for future in news:
+        waiters, self._change_waiters = self._change_waiters, []
+        for future in waiters:
             if not future.done():
                 future.set_result(None)
         if self._listeners:
@@ -169,16 +169,16 @@ class Topics:
         if run != self.run or not self._floor <= sequence <= self.sequence:
             return Changes(self.run, self.sequence, (), is_complete=False)
         if sequence == self.sequence and wait_s > 0:
-            news = asyncio.get_running_loop().create_future()
-            self._news.append(news)
+            waiter = asyncio.get_running_loop().create_future()
+            self._change_waiters.append(waiter)
             try:
                 async with asyncio.timeout(wait_s):
-                    await news
+                    await waiter
             except TimeoutError:
                 pass
             finally:
-                if news in self._news:
-                    self._news.remove(news)
+                if waiter in self._change_waiters:
+                    self._change_waiters.remove(waiter)
         return self._after(sequence)
 
     def _after(self, sequence: int) -> Changes:

@@ -232,7 +232,7 @@ class ControlPlane:
             ),
             groups=GroupOperations(records, links, self._gate.clear_cache),
             namespaces=NamespaceOperations(records, self._feeder, one),
-            admittance=NamespaceAccessOperations(database, one, service_domains(settings)),
+            namespace_access=NamespaceAccessOperations(database, one, service_domains(settings)),
             tokens=TokenOperations(
                 records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish
             ),

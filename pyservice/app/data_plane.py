@@ -56,7 +56,7 @@ from pyservice.durable_files import is_disk_full
 from pyservice.edge.http_server import listen_unix
 from pyservice.edge.metrics_listener import create_probes
 from pyservice.errors import ServiceError
-from pyservice.network.hosts import AllowedDestinations, anywhere
+from pyservice.network.hosts import AllowedDestinations, allow_any
 from pyservice.observability.health import DescriptorMonitor
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
@@ -158,7 +158,7 @@ class DataPlane:
         self._to_games = OutboundHttpClient(
             AllowedDestinations(settings.verification_allowed_networks)
         )
-        self._to_providers = OutboundHttpClient(anywhere, label="captcha")
+        self._to_providers = OutboundHttpClient(allow_any, label="captcha")
         self._processes = LobbyProcesses(settings, self._engine, self._namespaces)
         self._processes.set_tiers(self._tiers)
         self._feed.on_namespace_changed = self._processes.lobby_scaler.namespace_changed

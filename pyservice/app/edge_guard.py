@@ -161,17 +161,21 @@ class EdgeGuard:
         write_file(path, _text_of(self._config))
         before = self._lock.holder()
         self._process = self._start(path)
-        if not await self._started(stop):
+        if not await self._wait_until_serving(stop):
             return
         write_file(started, start_state.encode())
         self._pid = self._lock.holder()
         _log.info("edge-guard started", pid=self._pid, replaced=before or None)
 
     def _start_state(self) -> str:
-        state = {"config": self._config, "binary": self._binary, "given": self._inherited()}
+        state = {
+            "config": self._config,
+            "binary": self._binary,
+            "given": self._inherited_listeners(),
+        }
         return json.dumps(state, sort_keys=True)
 
-    def _inherited(self) -> dict[int, tuple[int, int]]:
+    def _inherited_listeners(self) -> dict[int, tuple[int, int]]:
         return {
             listener.number: _listener_identity(name, listener.number)
             for name, listener in self._listeners.items()
@@ -183,7 +187,7 @@ class EdgeGuard:
             return
         self._reload_due.clear()
         try:
-            config = await self._checked(self._reread())
+            config = await self._reloaded_config(self._reread())
             write_file(self._folder / "config.json", _text_of(config))
             self._config = config
             # If this edge-guard was not found yet or is about to be replaced, its start settings
@@ -199,9 +203,9 @@ class EdgeGuard:
             self._lock.signal(signal.SIGHUP)
             _log.info("settings of edge-guard reloaded")
 
-    async def _checked(self, settings: Settings) -> dict[str, Any]:
-        fresh = edge_guard_config(settings, self._folder)
-        config = {**self._config, **{name: fresh[name] for name in RELOADED_KEYS}}
+    async def _reloaded_config(self, settings: Settings) -> dict[str, Any]:
+        new_config = edge_guard_config(settings, self._folder)
+        config = {**self._config, **{name: new_config[name] for name in RELOADED_KEYS}}
         if bool(config["certificates"]) != bool(self._config["certificates"]):
             # The data plane reports TLS to lobbies by its own start settings.
             raise EdgeGuardFailed("edge.certificates: the first ones, and none, need a restart")
@@ -217,10 +221,14 @@ class EdgeGuard:
     def _start(self, path: Path) -> subprocess.Popen[bytes]:
         with self._open_log() as log:
             return _spawn(
-                path, "--replace", log, in_new_session=True, inherited=list(self._inherited())
+                path,
+                "--replace",
+                log,
+                in_new_session=True,
+                inherited=list(self._inherited_listeners()),
             )
 
-    async def _started(self, stop: asyncio.Event) -> bool:
+    async def _wait_until_serving(self, stop: asyncio.Event) -> bool:
         """Waits until the new edge-guard process reports ready. Returns False if `stop` is set
         first.
 
@@ -296,11 +304,11 @@ class EdgeGuardFailed(Exception):
 
 
 async def _either(*events: asyncio.Event) -> None:
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in waiting:
+        for task in waits:
             task.cancel()
 
 
@@ -448,18 +456,18 @@ class _EdgeGuardRole:
         """
         signals = self._signals
         signals.install(asyncio.get_running_loop(), self._guard.reload)
-        keeping = asyncio.create_task(
+        keep_task = asyncio.create_task(
             self._guard.keep(signals.stop, asyncio.Event(), self._give_up)
         )
-        reporting = asyncio.create_task(self._report_ready())
-        await asyncio.wait({reporting})
-        if reporting.exception() is None:
+        report_task = asyncio.create_task(self._report_ready())
+        await asyncio.wait({report_task})
+        if report_task.exception() is None:
             await signals.stop.wait()
         signals.stop.set()
-        await keeping
+        await keep_task
         if not await self._guard.leave(signals.forced):
             self._status = 1
-        await reporting
+        await report_task
         return self._status
 
     async def _report_ready(self) -> None:

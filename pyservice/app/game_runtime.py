@@ -136,7 +136,7 @@ class GameRuntime:
             node,
             self._capacity,
             {"lobby": self.lobbies, "server": self.servers},
-            on_notice=self.logs.grew,
+            on_notice=self.logs.notify_growth,
         )
         await self._supervisor.recover()
         self._supervisor.capacity.on_change = self.lobbies.capacity_changed

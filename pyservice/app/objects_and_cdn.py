@@ -99,11 +99,11 @@ class ObjectsAndCdn:
 
 def _url_key(keys: SigningKeys) -> tuple[bytes, list[RetiredKey]]:
     retired = [
-        RetiredKey(key.derived(_PURPOSE), (key.ended_ms + KEY_RETENTION_MS) / 1000)
+        RetiredKey(key.derive(_PURPOSE), (key.ended_ms + KEY_RETENTION_MS) / 1000)
         for key in keys.signing
         if key.ended_ms is not None
     ]
-    return keys.current.derived(_PURPOSE), retired
+    return keys.current.derive(_PURPOSE), retired
 
 
 def _is_picture(key: str) -> bool:

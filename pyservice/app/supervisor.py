@@ -83,19 +83,21 @@ class _Supervisor:
 
         self._edge_guard = EdgeGuard(settings, self._launch.reread)
         self._serves_data = asyncio.Event()
-        guarding = asyncio.create_task(
+        guard_task = asyncio.create_task(
             self._edge_guard.keep(self._signals.stop, self._serves_data, self._give_up)
         )
-        watching = [asyncio.create_task(self._watch(child)) for child in self._children]
-        reporting = asyncio.create_task(self._report_ready())
-        stopping = asyncio.create_task(self._signals.stop.wait())
-        await asyncio.wait({reporting, stopping, *watching}, return_when=asyncio.FIRST_COMPLETED)
+        watch_tasks = [asyncio.create_task(self._watch(child)) for child in self._children]
+        report_task = asyncio.create_task(self._report_ready())
+        stop_wait = asyncio.create_task(self._signals.stop.wait())
+        await asyncio.wait(
+            {report_task, stop_wait, *watch_tasks}, return_when=asyncio.FIRST_COMPLETED
+        )
         self._signals.stop.set()
-        await self._end(watching)
-        await guarding
+        await self._end(watch_tasks)
+        await guard_task
         if not await self._edge_guard.leave(self._signals.forced):
             self._status = 1
-        await reporting
+        await report_task
         return self._status
 
     def _give_up(self) -> None:
@@ -162,23 +164,23 @@ class _Supervisor:
             self._log.error("plane stopped with an error", role=child.role, status=status)
             self._status = 1
 
-    async def _end(self, watching: Sequence[asyncio.Task[None]]) -> None:
+    async def _end(self, watch_tasks: Sequence[asyncio.Task[None]]) -> None:
         """Stops both planes. The data plane stops first, because its last responses need the
         control plane.
 
         If `end_with_service` also stops the game servers, the control plane stops first. Players
         are then never sent to a game server that has ended.
         """
-        ends = list(zip(self._children, watching, strict=True))
+        ends = list(zip(self._children, watch_tasks, strict=True))
         if self._launch.settings.runtime.end_with_service:
             ends.reverse()
         for child, watch in ends:
             child.signal(signal.SIGTERM)
-            forcing = asyncio.create_task(self._force(child))
+            force_task = asyncio.create_task(self._force(child))
             # A child that hangs in a disk operation must not delay the other child.
-            await asyncio.wait((watch, forcing), return_when=asyncio.FIRST_COMPLETED)
-            forcing.cancel()
-        await asyncio.gather(*watching)
+            await asyncio.wait((watch, force_task), return_when=asyncio.FIRST_COMPLETED)
+            force_task.cancel()
+        await asyncio.gather(*watch_tasks)
 
     async def _force(self, child: ChildProcess) -> None:
         await self._signals.forced.wait()

@@ -145,7 +145,7 @@ class CdnConnection(HttpToolsProtocol):
         self._reception: Reception | None = None
         self._is_kept_alive = True
         self._is_overrun = False
-        self._is_deaf = False
+        self._is_done_reading = False
         self._is_in_head = True
         self._head_bytes = 0
         self._heard_s = loop.time()
@@ -186,7 +186,7 @@ class CdnConnection(HttpToolsProtocol):
                 self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
+        if self._is_done_reading:
             return
         self._heard_s = self.loop.time()
         if self._is_in_head:
@@ -232,7 +232,7 @@ class CdnConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
-        if self._is_deaf or self._reception is not None:
+        if self._is_done_reading or self._reception is not None:
             return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > HEAD_MAX_BYTES:
@@ -252,18 +252,18 @@ class CdnConnection(HttpToolsProtocol):
         if self._reception is not None:
             if not self._is_overrun:
                 self._reception.feed(body)
-        elif not self._is_deaf:
+        elif not self._is_done_reading:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._reception is None and not self._is_deaf:
+        if self._reception is None and not self._is_done_reading:
             super().on_message_complete()
 
     def _is_upload(self) -> bool:
         if not self.url.startswith(_PREFIX) or self.parser.get_method() != b"PUT":
             return False
         host = next((value for name, value in self.headers if name == b"host"), b"")
-        return self._uploads is None or self._uploads.takes(host.decode("latin-1"))
+        return self._uploads is None or self._uploads.accepts(host.decode("latin-1"))
 
     def _begin_or_refuse(self, trace: Trace) -> None:
         try:
@@ -277,8 +277,8 @@ class CdnConnection(HttpToolsProtocol):
             error = ServiceError("INTERNAL")
         self._refuse(error, trace)
         if self._uploads is not None:
-            self._uploads.counts.failed(error.code)
-            self._uploads.over(trace, error.code)
+            self._uploads.counts.count_failure(error.code)
+            self._uploads.end_trace(trace, error.code)
 
     def _begin(self, uploads: UploadReceiver | None, trace: Trace) -> Reception:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -301,11 +301,11 @@ class CdnConnection(HttpToolsProtocol):
 
     def _hand_over(self, reception: Reception) -> None:
         self.connections.discard(self)
-        self._is_deaf = True
+        self._is_done_reading = True
         transport = self.transport
-        reception.take_over(transport, self._answered, lambda: self._clients.leave(transport))
+        reception.take_over(transport, self._after_response, lambda: self._clients.leave(transport))
 
-    def _answered(self, answer: Response) -> None:
+    def _after_response(self, answer: Response) -> None:
         if self.transport.is_closing():
             return
         is_kept = self._is_kept_alive and not self._clients.are_leaving
@@ -314,9 +314,9 @@ class CdnConnection(HttpToolsProtocol):
         if is_last:
             self._linger()
             return
-        following = self._renew()
-        self.transport.set_protocol(following)
-        following.connection_made(self.transport)
+        next_connection = self._renew()
+        self.transport.set_protocol(next_connection)
+        next_connection.connection_made(self.transport)
         self.transport.resume_reading()
 
     def _refuse(self, error: ServiceError, trace: Trace | None = None) -> None:
@@ -340,7 +340,7 @@ class CdnConnection(HttpToolsProtocol):
         """
         if self._reception is not None:
             self._is_overrun = True
-        elif not self._is_deaf:
+        elif not self._is_done_reading:
             self._end_with(
                 error_page(
                     400, {RAY_ID: self._trace().ray_id}, says="the request is not valid HTTP/1.1"
@@ -351,7 +351,7 @@ class CdnConnection(HttpToolsProtocol):
         return trace_of(dict(reversed(self.headers or [])))
 
     def _end_with(self, answer: Response) -> None:
-        self._is_deaf = True
+        self._is_done_reading = True
         if self.cycle is not None and not self.cycle.response_complete:
             # This is a pipelined request. Earlier requests get responses, later ones do not.
             self.cycle.keep_alive = False

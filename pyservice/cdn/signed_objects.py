@@ -48,7 +48,7 @@ class SignedObjects:
                 raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": "GET, HEAD, PUT"})
             answer = await self._object(method, path, query, headers, trace)
         except ServiceError as error:
-            self._objects.counts.failed(error.code)
+            self._objects.counts.count_failure(error.code)
             answer = error_response(error, trace.ray_id)
         answer.headers |= CORS
         return answer

@@ -188,7 +188,7 @@ class Routes:
 
     def __init__(self, routes: Sequence[Route] = ()) -> None:
         ordered = sorted(routes, key=lambda route: -route.priority)
-        self._routes = [(Glob(route.glob), _allowed(route.headers)) for route in ordered]
+        self._routes = [(Glob(route.glob), _settable_headers(route.headers)) for route in ordered]
         self._merged: dict[str, dict[str, str]] = {}
 
     def headers(self, path: str) -> dict[str, str]:
@@ -210,7 +210,7 @@ class Routes:
         return merged
 
 
-def _allowed(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+def _settable_headers(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
     return {
         name.lower(): value
         for name, value in headers

@@ -173,10 +173,10 @@ class UploadReceiver:
         self.counts = counts
 
     @property
-    def now(self) -> int:
+    def open_count(self) -> int:
         return len(self._open)
 
-    def takes(self, host: str) -> bool:
+    def accepts(self, host: str) -> bool:
         """Returns whether a PUT request to this host may be an upload. Hosts of sites accept no
         uploads.
         """
@@ -203,19 +203,19 @@ class UploadReceiver:
                 f"Send exactly {grant.length} bytes, with Content-Length and not chunked.",
             )
         incoming = self._folder.receive(grant)
-        target, whose = _Target(grant.key, grant.offset), UploadOwner(trace.upload_id, client)
+        target, owner = _Target(grant.key, grant.offset), UploadOwner(trace.upload_id, client)
         former = self._open.get(target)
         now_s = asyncio.get_running_loop().time()
         pace = UploadPace(length, now_s, (grant.expires_at_s or 0) - time.time())
-        reception = Reception(self, target, whose, incoming, pace, trace)
+        reception = Reception(self, target, owner, incoming, pace, trace)
         # The permit is taken last, so that earlier failures need not return it.
-        self._slots.take(whose, None if former is None else former.whose)
+        self._slots.take(owner, None if former is None else former.owner)
         self._open[target] = reception
         if former is not None:
             former.refuse(ServiceError("IN_USE", _REPLACED))
         return reception
 
-    def over(self, trace: Trace, code: str) -> None:
+    def end_trace(self, trace: Trace, code: str) -> None:
         """Records the result of an upload. `code` is OK, CANCELLED or an error code."""
         self._rays.end(trace, CDN_METRIC_LABEL, "upload", code, perf_counter())
 
@@ -237,7 +237,7 @@ class UploadReceiver:
             self._tasks.discard(task)
             self.spare_blocks += reception.spare_blocks
             if has_place:
-                self._slots.give_back(reception.whose)
+                self._slots.give_back(reception.owner)
 
         task.add_done_callback(on_done)
 
@@ -266,13 +266,13 @@ class Reception(asyncio.BufferedProtocol):
         self,
         uploads: UploadReceiver,
         target: _Target,
-        whose: UploadOwner,
+        owner: UploadOwner,
         incoming: UploadWriter,
         pace: UploadPace,
         trace: Trace,
     ) -> None:
         self.target = target
-        self.whose = whose
+        self.owner = owner
         self._uploads = uploads
         self._incoming = incoming
         self._pace = pace
@@ -420,12 +420,12 @@ class Reception(asyncio.BufferedProtocol):
         error, code = self._refusal, CANCELLED
         if error is not None:
             code = error.code
-            self._uploads.counts.failed(code)
-            self._tell(error_response(error, self.trace.ray_id))
-        self._uploads.over(self.trace, code)
+            self._uploads.counts.count_failure(code)
+            self._respond(error_response(error, self.trace.ray_id))
+        self._uploads.end_trace(self.trace, code)
         await self._incoming.abort()
 
-    def _tell(self, answer: Response) -> None:
+    def _respond(self, answer: Response) -> None:
         answer.headers |= CORS
         if self._transport is not None:
             self._answer(answer)
@@ -436,16 +436,16 @@ class Reception(asyncio.BufferedProtocol):
         try:
             await self._incoming.commit()
         except ServiceError as error:
-            counts.failed(error.code)
+            counts.count_failure(error.code)
             answer = error_response(error, trace.ray_id)
         except Exception:
             log.exception("upload not stored", ray_id=trace.ray_id)
-            counts.failed("INTERNAL")
+            counts.count_failure("INTERNAL")
             answer = error_response(ServiceError("INTERNAL"), trace.ray_id)
         else:
             counts.puts += 1
             counts.put_bytes += self._incoming.length
             answer = Response(200, {RAY_ID: trace.ray_id})
         trace.note("disk", began)
-        self._tell(answer)
-        self._uploads.over(trace, answer.code)
+        self._respond(answer)
+        self._uploads.end_trace(trace, answer.code)

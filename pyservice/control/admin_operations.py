@@ -74,7 +74,7 @@ class AdminOperations:
             "ControlAdmin.RemoveOrphans": self.remove_orphans,
             "Control.CheckToken": self.check_token,
         }
-        return {f"{_PACKAGE}.{name}": _validated(handle) for name, handle in handlers.items()}
+        return {f"{_PACKAGE}.{name}": _with_validation(handle) for name, handle in handlers.items()}
 
     async def create_identity(self, request: pb.CreateIdentityRequest) -> pb.CreateIdentityResponse:
         require_valid(display_name_problems(request.display_name, "display_name"))
@@ -262,7 +262,9 @@ def _expires_in_ms(
     return request.expires_in_ms if request.HasField("expires_in_ms") else None
 
 
-def _validated(handle: Callable[[Any], Awaitable[Message]]) -> Callable[[Any], Awaitable[Message]]:
+def _with_validation(
+    handle: Callable[[Any], Awaitable[Message]],
+) -> Callable[[Any], Awaitable[Message]]:
     async def validate_and_handle(request: Any) -> Message:
         if problems := validate(request):
             raise ServiceError("BODY_INVALID", errors=problems)

@@ -13,7 +13,7 @@ _AT_ONCE: Final = 64
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 
 
-class _Waiting(NamedTuple, Generic[Item, Result]):
+class _WaitingItem(NamedTuple, Generic[Item, Result]):
     item: Item
     size: int
     future: asyncio.Future[Result]
@@ -40,12 +40,12 @@ class Batcher(Generic[Item, Result]):
         self._work = work
         self._size_of = size_of
         self._is_of_one = is_of_one
-        self._waiting: list[_Waiting[Item, Result]] = []
+        self._waiting: list[_WaitingItem[Item, Result]] = []
         self._working: asyncio.Task[None] | None = None
 
     async def add(self, item: Item) -> Result:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(item, self._size_of(item), future))
+        self._waiting.append(_WaitingItem(item, self._size_of(item), future))
         if self._working is None:
             self._working = asyncio.create_task(self._run())
         return await future
@@ -64,7 +64,7 @@ class Batcher(Generic[Item, Result]):
                 _fail(batch, error)
         self._working = None
 
-    def _next(self) -> list[_Waiting[Item, Result]]:
+    def _next(self) -> list[_WaitingItem[Item, Result]]:
         self._waiting = [waiting for waiting in self._waiting if not waiting.future.done()]
         count, size = 0, 0
         for waiting in self._waiting[:_AT_ONCE]:
@@ -75,7 +75,7 @@ class Batcher(Generic[Item, Result]):
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 
-    async def _do(self, batch: Sequence[_Waiting[Item, Result]]) -> Exception | None:
+    async def _do(self, batch: Sequence[_WaitingItem[Item, Result]]) -> Exception | None:
         try:
             results = await self._work([waiting.item for waiting in batch])
         except Exception as error:  # noqa: BLE001 — passed to the callers
@@ -86,7 +86,7 @@ class Batcher(Generic[Item, Result]):
         return None
 
 
-def _fail(batch: Sequence[_Waiting[Item, Result]], error: Exception) -> None:
+def _fail(batch: Sequence[_WaitingItem[Item, Result]], error: Exception) -> None:
     for waiting in batch:
         if not waiting.future.done():
             waiting.future.set_exception(error)

@@ -18,10 +18,10 @@ from pyservice.errors import FieldProblem
 from pyservice.ids import PORT_NAME_MAX, is_name_id, is_uuid
 from pyservice.network.hosts import (
     AllowedDestinations,
+    ip_literal,
     is_absolute_name,
     is_number,
     known_address,
-    literal,
 )
 from pyservice.network.port_ranges import HOST_PORTS
 from pyservice.network.reserved_names import (
@@ -384,7 +384,7 @@ def _host_of(url: str) -> str | None:
         return None
     if not host or port == 0 or "@" in parts.netloc or parts.fragment:
         return None
-    if literal(host) is not None:
+    if ip_literal(host) is not None:
         return host
     return host if is_absolute_name(host) and not is_number(host) else None
 

@@ -61,7 +61,7 @@ class DeviceLinkKeys:
         """
         body = _BODY.pack(UUID(device_link_id).bytes, expires_ms, number)
         # The key was only dropped if the link expired long ago.
-        key = self.keys.now.numbered(number) or self.keys.now.current
+        key = self.keys.now.find_key(number) or self.keys.now.current
         return _KIND + _text(body + _mac(key, b"link", body))
 
     def read(self, link_token: str) -> tuple[str, int]:
@@ -72,7 +72,7 @@ class DeviceLinkKeys:
         body, mac = raw[: _BODY.size], raw[_BODY.size :]
         if len(body) == _BODY.size:
             link, expires_ms, number = _BODY.unpack(body)
-            key = self.keys.now.numbered(number)
+            key = self.keys.now.find_key(number)
             is_ours = key is not None and hmac.compare_digest(mac, _mac(key, b"link", body))
             if key is not None and is_ours and expires_ms <= _last_end_ms(key):
                 return format_uuid(link), expires_ms
@@ -80,7 +80,7 @@ class DeviceLinkKeys:
 
     def device_token(self, device_link_id: str, secret: bytes, number: int) -> str | None:
         """Returns the device's `cloud_` token, or None if the signing key `number` was deleted."""
-        key = self.keys.now.numbered(number)
+        key = self.keys.now.find_key(number)
         if key is None:
             return None
         return f"cloud_{_text(_mac(key, b'cloud', UUID(device_link_id).bytes + secret))}"
@@ -94,7 +94,7 @@ def _last_end_ms(key: SigningKey) -> float:
 
 
 def _mac(key: SigningKey, purpose: bytes, body: bytes) -> bytes:
-    return hmac.digest(key.derived(purpose), body, "sha256")
+    return hmac.digest(key.derive(purpose), body, "sha256")
 
 
 def _text(raw: bytes) -> str:
@@ -189,7 +189,7 @@ class DeviceLinkOperations:
     async def get(
         self, request: pb.GetDeviceLinkRequest, caller: Caller
     ) -> pb.GetDeviceLinkResponse | WaitForChange:
-        device_link_id = self._good(request.device_link_token)
+        device_link_id = self._verified_id(request.device_link_token)
         topic = _topic(device_link_id)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None
@@ -203,13 +203,13 @@ class DeviceLinkOperations:
             secret = row.token_secret
             token = secret and self._keys.device_token(device_link_id, secret, row.key_number)
             if token is None:
-                raise _expired()
+                raise _expired_error()
         return pb.GetDeviceLinkResponse(cloud_token=token, watch=envelope_pb2.Watch(index=index))
 
     async def complete(
         self, request: pb.CompleteDeviceLinkRequest, caller: Caller
     ) -> pb.CompleteDeviceLinkResponse:
-        device_link_id = self._good(request.device_link_token)
+        device_link_id = self._verified_id(request.device_link_token)
 
         async def change(tx: Transaction) -> None:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -217,7 +217,7 @@ class DeviceLinkOperations:
             now, token_id, secret = self._now_ms(), self._ids.new(), token_bytes(_SECRET_BYTES)
             token = self._keys.device_token(device_link_id, secret, link.key_number)
             if token is None:
-                raise _expired()
+                raise _expired_error()
             if not await tokens.complete_device_link(
                 tx, device_link_id, game.game_id, token_id, secret, now
             ):
@@ -232,10 +232,10 @@ class DeviceLinkOperations:
 
         return await self._changes.apply(caller, request, pb.CompleteDeviceLinkResponse, change)
 
-    def _good(self, link_token: str) -> str:
+    def _verified_id(self, link_token: str) -> str:
         device_link_id, expires_ms = self._keys.read(link_token)
         if expires_ms <= self._now_ms():
-            raise _expired()
+            raise _expired_error()
         return device_link_id
 
     async def run_cleanup(self) -> None:
@@ -249,7 +249,7 @@ class DeviceLinkOperations:
         )
 
 
-def _expired() -> ServiceError:
+def _expired_error() -> ServiceError:
     return ServiceError("TOKEN_EXPIRED", "Create a new device link.")
 
 

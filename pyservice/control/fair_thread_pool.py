@@ -31,12 +31,12 @@ class FairThreadPool:
         """
         await self.queue.acquire(None, tenant)
         try:
-            working = asyncio.get_running_loop().run_in_executor(self._threads, step)
+            future = asyncio.get_running_loop().run_in_executor(self._threads, step)
         except BaseException:
             self.queue.release(None, tenant)
             raise
-        working.add_done_callback(lambda done: self._on_end(tenant, done))
-        return await asyncio.shield(working)
+        future.add_done_callback(lambda done: self._on_end(tenant, done))
+        return await asyncio.shield(future)
 
     def _on_end(self, tenant: str, future: asyncio.Future[_Result]) -> None:
         if not future.cancelled():

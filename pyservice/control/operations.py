@@ -34,7 +34,7 @@ class Handlers:
     games: GameOperations
     groups: GroupOperations
     namespaces: NamespaceOperations
-    admittance: NamespaceAccessOperations
+    namespace_access: NamespaceAccessOperations
     tokens: TokenOperations
     versions: VersionOperations
     platform: ServiceInfoOperations
@@ -78,12 +78,12 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Namespaces.GetVersionHistory", cloud, handlers.namespaces.history),
         ("Namespaces.UpdateMatchmakerConfig", cloud, handlers.namespaces.set_limits),
         ("Namespaces.ValidateMatchmakerConfig", cloud, handlers.namespaces.validate_limits),
-        ("Namespaces.SetDomainPublicAuth", cloud, handlers.admittance.set_domain_public_auth),
-        ("Namespaces.AddDomain", cloud, handlers.admittance.add_domain),
-        ("Namespaces.RemoveDomain", cloud, handlers.admittance.remove_domain),
-        ("Namespaces.SetCdnAuth", cloud, handlers.admittance.set_cdn_auth),
-        ("Namespaces.SetAuthUser", cloud, handlers.admittance.set_user),
-        ("Namespaces.RemoveAuthUser", cloud, handlers.admittance.remove_user),
+        ("Namespaces.SetDomainPublicAuth", cloud, handlers.namespace_access.set_domain_public_auth),
+        ("Namespaces.AddDomain", cloud, handlers.namespace_access.add_domain),
+        ("Namespaces.RemoveDomain", cloud, handlers.namespace_access.remove_domain),
+        ("Namespaces.SetCdnAuth", cloud, handlers.namespace_access.set_cdn_auth),
+        ("Namespaces.SetAuthUser", cloud, handlers.namespace_access.set_user),
+        ("Namespaces.RemoveAuthUser", cloud, handlers.namespace_access.remove_user),
         ("Tokens.CreateServiceToken", cloud, handlers.tokens.create_service),
         ("Tokens.CreatePublicToken", cloud, handlers.tokens.create_public),
         ("Tokens.CreateDevelopmentToken", cloud, handlers.tokens.create_development),

@@ -44,7 +44,7 @@ class ProcessLogOperations:
     def close(self) -> None:
         self._logs.close()
 
-    def grew(self, run_id: str) -> None:
+    def notify_growth(self, run_id: str) -> None:
         """Wakes the requests that wait for log lines of the run."""
         self._topics.bump(_topic(run_id))
 

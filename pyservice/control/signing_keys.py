@@ -39,7 +39,7 @@ class SigningKey(NamedTuple):
     def __repr__(self) -> str:
         return f"Key({self.number})"
 
-    def derived(self, purpose: bytes) -> bytes:
+    def derive(self, purpose: bytes) -> bytes:
         return hmac.digest(self.secret, purpose + b"\0", "sha256")
 
 
@@ -56,7 +56,7 @@ class SigningKeys:
     def current(self) -> SigningKey:
         return self.signing[-1]
 
-    def numbered(self, number: int) -> SigningKey | None:
+    def find_key(self, number: int) -> SigningKey | None:
         return next((key for key in self.signing if key.number == number), None)
 
 

@@ -263,7 +263,7 @@ class UploadLifecycle:
         before_ms, count, last_id = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:
-                upload_ids = await uploads.abandoned(tx, before_ms, last_id, _BATCH_ROWS)
+                upload_ids = await uploads.find_abandoned(tx, before_ms, last_id, _BATCH_ROWS)
             for upload_id in upload_ids:
                 if upload_id in self._checks:
                     continue

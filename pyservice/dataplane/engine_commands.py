@@ -293,7 +293,7 @@ class ProcessCommands:
             lambda: self._native.stop(lobby, only_if_idle), deadline
         )
 
-    async def exited(
+    async def record_exit(
         self, lobby: bytes, exit_code: int | None, deadline: float | None = None
     ) -> bool:
         return await self._commands.run_durable_result(

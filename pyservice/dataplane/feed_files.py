@@ -88,7 +88,7 @@ def _checksum(version: int, kind: int, payload: bytes) -> bytes:
 def _read(path: Path) -> StoredNamespace:
     content = path.read_bytes()
     if len(content) < _HEAD.size or not content.startswith(_MAGIC):
-        raise _damaged(path, "is not a feed file")
+        raise _damage_error(path, "is not a feed file")
     _, version, kind, length, checksum = _HEAD.unpack_from(content)
     payload = content[_HEAD.size :]
     if version != FORMAT:
@@ -97,13 +97,13 @@ def _read(path: Path) -> StoredNamespace:
             "run the version that wrote it"
         )
     if len(payload) != length or checksum != _checksum(version, kind, payload):
-        raise _damaged(path, "does not match its checksum")
+        raise _damage_error(path, "does not match its checksum")
     try:
         stored = _decode(kind, payload)
     except DecodeError:
-        raise _damaged(path, "cannot be decoded") from None
+        raise _damage_error(path, "cannot be decoded") from None
     if stored is None or stored.namespace_id != path.name.removesuffix(_SUFFIX):
-        raise _damaged(path, "does not match its file name")
+        raise _damage_error(path, "does not match its file name")
     return stored
 
 
@@ -122,7 +122,7 @@ def _decode(kind: int, payload: bytes) -> StoredNamespace | None:
     )
 
 
-def _damaged(path: Path, reason: str) -> FeedFileError:
+def _damage_error(path: Path, reason: str) -> FeedFileError:
     return FeedFileError(
         f"{path} {reason}: restore it from a backup, or delete it and feed the namespace again"
     )

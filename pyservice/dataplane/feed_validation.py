@@ -27,11 +27,11 @@ from pyservice.network.hosts import (
     Address,
     AllowedDestinations,
     Network,
+    ip_literal,
     is_absolute_name,
     is_host,
     is_number,
     known_address,
-    literal,
 )
 from pyservice.network.port_ranges import HOST_PORTS
 from pyservice.network.reserved_names import (
@@ -92,7 +92,7 @@ def _url_problem(url: str, is_allowed: Callable[[Address], bool]) -> str | None:
         return "must not have a user or password; send them in headers"
     if parts.fragment:
         return "must not have a fragment"
-    address = literal(host)
+    address = ip_literal(host)
     if address is None:
         host = host.lower()
         if not is_absolute_name(host):

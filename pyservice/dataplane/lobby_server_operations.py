@@ -154,7 +154,7 @@ class LobbyServerOperations:
             before = await self._engine.replayed_attach(idempotency, deadline)
             if before is None:
                 raise
-            return _attached(*before)
+            return _attach_response(*before)
         lobby, token = await self._engine.attach(
             namespace.namespace_id,
             namespace.version_id,
@@ -179,7 +179,7 @@ class LobbyServerOperations:
             idempotency=idempotency,
             deadline=deadline,
         )
-        return _attached(lobby, token)
+        return _attach_response(lobby, token)
 
     async def detach(
         self, request: pb.DetachLobbyRequest, caller: Caller
@@ -242,7 +242,7 @@ class LobbyServerOperations:
         return self._engine.idempotency(caller.identity, key, operation, message)
 
 
-def _attached(lobby: bytes, token: str) -> pb.AttachLobbyResponse:
+def _attach_response(lobby: bytes, token: str) -> pb.AttachLobbyResponse:
     return pb.AttachLobbyResponse(lobby_id=format_uuid(lobby), lobby_token=token)
 
 

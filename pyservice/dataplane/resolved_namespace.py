@@ -307,16 +307,16 @@ def _retired(version: pb.Version) -> RetiredVersion:
     return RetiredVersion(version.retired_ts_ms, MappingProxyType(drains))
 
 
-def _resolve_mode(name: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> ResolvedMode:
-    max_players = _limit("max_players", mode, above, MAX_PLAYERS)
+def _resolve_mode(name: str, mode: pb.GameMode, matchmaker: pb.MatchmakerConfig) -> ResolvedMode:
+    max_players = _limit("max_players", mode, matchmaker, MAX_PLAYERS)
     actions = mode.actions
-    regions = frozenset(mode.regions or above.regions) or None
-    docker = mode.docker if mode.HasField("docker") else above.docker
+    regions = frozenset(mode.regions or matchmaker.regions) or None
+    docker = mode.docker if mode.HasField("docker") else matchmaker.docker
     return ResolvedMode(
         name=name,
         max_players=max_players,
-        max_players_direct=_limit("max_players_direct", mode, above, max_players),
-        max_players_party=_limit("max_players_party", mode, above, max_players),
+        max_players_direct=_limit("max_players_direct", mode, matchmaker, max_players),
+        max_players_party=_limit("max_players_party", mode, matchmaker, max_players),
         regions=regions,
         is_find_enabled=not actions.HasField("find") or actions.find.enabled,
         is_join_enabled=not actions.HasField("join") or actions.join.enabled,
@@ -330,10 +330,13 @@ def _resolve_mode(name: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> R
         max_drain_ms=_own_field(mode, "max_drain_ms", MAX_DRAIN_MS),
         ports=MappingProxyType({name: _port(port) for name, port in docker.ports.items()}),
         dev_ports=MappingProxyType({name: _dev_port(port) for name, port in docker.ports.items()}),
-        runtime=_runtime(docker, above.docker),
-        default_settings=_region_settings([mode, above]),
+        runtime=_runtime(docker, matchmaker.docker),
+        default_settings=_region_settings([mode, matchmaker]),
         region_settings=MappingProxyType(
-            {region: _region_settings_in(region, mode, above) for region in sorted(regions or ())}
+            {
+                region: _region_settings_in(region, mode, matchmaker)
+                for region in sorted(regions or ())
+            }
         ),
     )
 
@@ -352,8 +355,8 @@ def _own_field(message: Any, name: str, default: Any) -> Any:
     return getattr(message, name) if message.HasField(name) else default
 
 
-def _limit(field: str, mode: pb.GameMode, above: pb.MatchmakerConfig, default: int) -> int:
-    for level in (mode, above):
+def _limit(field: str, mode: pb.GameMode, matchmaker: pb.MatchmakerConfig, default: int) -> int:
+    for level in (mode, matchmaker):
         if level.HasField(field):
             value: int = getattr(level, field)
             return value
@@ -382,25 +385,25 @@ def _port_range(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
     return (ends.min, ends.max) if port.HasField(name) else None
 
 
-def _runtime(docker: pb.DockerConfig, above: pb.DockerConfig) -> LobbyRuntime:
+def _runtime(docker: pb.DockerConfig, matchmaker: pb.DockerConfig) -> LobbyRuntime:
     """Returns the program of a mode from its docker section `docker`.
 
-    Adds the environment variables of `above`, the matchmaker's docker section. Variables of the
+    Adds the environment variables of `matchmaker`, the matchmaker's docker section. Variables of the
     mode take precedence.
     """
     return LobbyRuntime(
         image_id=_own_field(docker, "image_id", None),
         args=tuple(docker.args),
-        env=MappingProxyType({**above.env, **docker.env}),
+        env=MappingProxyType({**matchmaker.env, **docker.env}),
         network_mode=_own_field(docker, "network_mode", _NETWORK_MODE),
     )
 
 
 def _region_settings_in(
-    region: str, mode: pb.GameMode, above: pb.MatchmakerConfig
+    region: str, mode: pb.GameMode, matchmaker: pb.MatchmakerConfig
 ) -> RegionSettings:
     levels: list[Any] = []
-    for level in (mode, above):
+    for level in (mode, matchmaker):
         if region in level.regions:
             levels.append(level.regions[region])
         levels.append(level)

@@ -304,7 +304,7 @@ class RuntimeConnection:
             case "over":
                 code = report.over.exit_code if report.over.HasField("exit_code") else None
                 self._detect_crash(lobby, code)
-                await self._processes.exited(lobby, code)
+                await self._processes.record_exit(lobby, code)
                 self._crashes.discard(lobby)
             case _:
                 raise ServiceError("BODY_INVALID", "Set `placed` or `over`.")

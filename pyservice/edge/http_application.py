@@ -105,7 +105,7 @@ class ClientAddresses:
         return client, client_address.coordinates(fields.get(b"x-coords", b"").decode("latin-1"))
 
 
-Tables = list[tuple[dict[str, Method], dict[str, str]]]
+MethodTables = list[tuple[dict[str, Method], dict[str, str]]]
 """Methods of a path by HTTP method, with the parameters of the path."""
 
 _NO_PARAMETERS: Final[dict[str, str]] = {}
@@ -182,8 +182,8 @@ class Routes:
     def allowed_methods(self, path: str) -> tuple[str, ...]:
         return tuple(sorted({verb for table, _ in self._tables(path) for verb in table}))
 
-    def _tables(self, path: str) -> Tables:
-        tables: Tables = []
+    def _tables(self, path: str) -> MethodTables:
+        tables: MethodTables = []
         if path in self._by_path:
             tables.append((self._by_path[path], _NO_PARAMETERS))
         _collect(self._root, path.split("/"), 0, (), tables)
@@ -196,7 +196,7 @@ def decode_path(path: bytes) -> str:
 
 
 def _collect(
-    node: _Node, segments: list[str], at: int, values: tuple[str, ...], tables: Tables
+    node: _Node, segments: list[str], at: int, values: tuple[str, ...], tables: MethodTables
 ) -> None:
     for number in range(at, len(segments)):
         segment = segments[number]

@@ -31,12 +31,12 @@ class AllowedDestinations:
         return is_allowed or _is_public(embedded)
 
 
-def anywhere(_: Address) -> bool:
+def allow_any(_: Address) -> bool:
     """Returns True for every address. This is the rule for hosts in the operator's own settings."""
     return True
 
 
-def literal(host: str) -> Address | None:
+def ip_literal(host: str) -> Address | None:
     try:
         return ip_address(host)
     except ValueError:
@@ -52,7 +52,7 @@ def is_host_name(text: str) -> bool:
 
 def is_host(text: str) -> bool:
     """Returns whether the text is a host name in any case, or an IP address without brackets."""
-    return literal(text) is not None or (text.isascii() and is_host_name(text.lower()))
+    return ip_literal(text) is not None or (text.isascii() and is_host_name(text.lower()))
 
 
 def is_absolute_name(host: str) -> bool:
@@ -66,7 +66,7 @@ def is_number(host: str) -> bool:
 
 def known_address(host: str) -> Address | None:
     """Returns the address of an IP literal or of localhost, or None for a name that needs DNS."""
-    return _LOOPBACK if _last_label(host) == "localhost" else literal(host)
+    return _LOOPBACK if _last_label(host) == "localhost" else ip_literal(host)
 
 
 def _last_label(host: str) -> str:

@@ -52,8 +52,8 @@ async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) 
         measure.measure()
         if measure.is_low != was_low:
             was_low = measure.is_low
-            say = _log.error if was_low else _log.info
-            say(low if was_low else enough, **measure.figures())
+            log_event = _log.error if was_low else _log.info
+            log_event(low if was_low else enough, **measure.figures())
         await asyncio.sleep(every_s)
 
 

@@ -33,13 +33,13 @@ def fingerprint(token: str) -> str:
     return f"{kind}#{blake2b(token.encode(), digest_size=6).hexdigest()}"
 
 
-def scrubbed(text: str) -> str:
+def scrub(text: str) -> str:
     return _TOKEN.sub(lambda match: fingerprint(match[0]), text)
 
 
 def _scrub(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
-        return scrubbed(value)
+        return scrub(value)
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth < _MAX_DEPTH:
@@ -47,7 +47,7 @@ def _scrub(value: Any, depth: int = 0) -> Any:
             return {_scrub(k, depth + 1): _scrub(v, depth + 1) for k, v in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
             return [_scrub(item, depth + 1) for item in value]
-    return scrubbed(str(value))
+    return scrub(str(value))
 
 
 def scrub_tokens(_logger: Any, _method: str, event: EventDict) -> EventDict:

@@ -49,12 +49,12 @@ def keywords(rules: Any, where: str) -> Schema:
     for rule, limit in own.ListFields() if own is not None else ():
         if rule.name in _PARTS:
             continue
-        say = _KEYWORDS.get(rule.name)
-        if say is None:
+        keyword_of = _KEYWORDS.get(rule.name)
+        if keyword_of is None:
             raise UnsupportedConstraint(
                 f"{where}: {rule.full_name} has no form in the document yet"
             )
-        _add(schema, say(limit))
+        _add(schema, keyword_of(limit))
     return schema
 
 
@@ -118,7 +118,7 @@ def _pattern(pattern: str) -> Schema:
     return {"pattern": pattern}
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(f"\\{mark}" if mark in r"\^$.|?*+()[]{}/" else mark for mark in text)
 
 
@@ -149,10 +149,10 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], Schema]]] = {
     "max_bytes": lambda limit: {"maxLength": limit},
     "len_bytes": lambda limit: {"minLength": math.ceil(limit / 4), "maxLength": limit},
     "pattern": _pattern,
-    "prefix": lambda text: {"pattern": f"^{_escaped(text)}"},
-    "suffix": lambda text: {"pattern": f"{_escaped(text)}$"},
-    "contains": lambda text: {"pattern": _escaped(text)},
-    "not_contains": lambda text: {"not": {"pattern": _escaped(text)}},
+    "prefix": lambda text: {"pattern": f"^{_escape(text)}"},
+    "suffix": lambda text: {"pattern": f"{_escape(text)}$"},
+    "contains": lambda text: {"pattern": _escape(text)},
+    "not_contains": lambda text: {"not": {"pattern": _escape(text)}},
     "email": _any_format("email"),
     "hostname": _any_format("hostname"),
     "ip": _any_format("ipv4", "ipv6"),

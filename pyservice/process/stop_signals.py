@@ -87,15 +87,15 @@ class StopSignals:
         If the work does not end within 2 s after a forced shutdown, the process exits with status
         1. Threads that hang in a disk operation cannot be stopped in another way.
         """
-        working = asyncio.create_task(work)
-        forcing = asyncio.create_task(self.forced.wait())
-        await asyncio.wait({working, forcing}, return_when=asyncio.FIRST_COMPLETED)
-        forcing.cancel()
-        await asyncio.wait({working}, timeout=_FORCED_STOP_TIMEOUT_MS / 1000)
-        if not working.done():
+        task = asyncio.create_task(work)
+        forced_wait = asyncio.create_task(self.forced.wait())
+        await asyncio.wait({task, forced_wait}, return_when=asyncio.FIRST_COMPLETED)
+        forced_wait.cancel()
+        await asyncio.wait({task}, timeout=_FORCED_STOP_TIMEOUT_MS / 1000)
+        if not task.done():
             print("pyservice: ended at once: the disk does not answer", file=sys.stderr, flush=True)
             os._exit(1)
-        return await working
+        return await task
 
 
 async def wait_for_exit(pid: int, signals: StopSignals, duration_ms: int) -> None:
@@ -105,16 +105,18 @@ async def wait_for_exit(pid: int, signals: StopSignals, duration_ms: int) -> Non
     except OSError:
         return
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(descriptor, ended.set)
-    forcing = asyncio.create_task(signals.forced.wait())
-    ending = asyncio.create_task(ended.wait())
+    exited = asyncio.Event()
+    loop.add_reader(descriptor, exited.set)
+    forced_wait = asyncio.create_task(signals.forced.wait())
+    exit_wait = asyncio.create_task(exited.wait())
     try:
         await asyncio.wait(
-            {forcing, ending}, timeout=duration_ms / 1000, return_when=asyncio.FIRST_COMPLETED
+            {forced_wait, exit_wait},
+            timeout=duration_ms / 1000,
+            return_when=asyncio.FIRST_COMPLETED,
         )
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
-        forcing.cancel()
-        ending.cancel()
+        forced_wait.cancel()
+        exit_wait.cancel()

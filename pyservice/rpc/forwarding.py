@@ -176,7 +176,7 @@ class RpcForwarder:
             forwarded_call.check_parked()
             forwarded_call.trace.is_held = True
             is_over = await self._long_polls.wait(task, answer)
-            again = (
+            repeat_metadata = (
                 *metadata,
                 (
                     request_headers.INTERNAL_HELD,
@@ -188,7 +188,7 @@ class RpcForwarder:
             async with self._woken_calls.permit(
                 forwarded_call.fields.get("authorization"), forwarded_call.client
             ):
-                answer = await self._ask(forwarded_call, again, deadline)
+                answer = await self._ask(forwarded_call, repeat_metadata, deadline)
         return answer
 
     async def _wait_until_connected(self) -> None:

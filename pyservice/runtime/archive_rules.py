@@ -235,9 +235,9 @@ class ImplicitFolders:
         self._folders: set[int] = set()
 
     def add_parents(self, kind: int, name: bytes) -> int:
-        *above, last = path_parts(name) or [b""]
+        *parents, last = path_parts(name) or [b""]
         folders, at, count = self._folders, 0, len(self._folders)
-        for word in above:
+        for word in parents:
             at = hash((at, word))
             folders.add(at)
         new_count = len(folders) - count

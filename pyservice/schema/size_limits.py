@@ -78,7 +78,7 @@ def _sizes_of_field(field: FieldDescriptor) -> SizeLimits | None:
     kind = map_value(field) if is_map(field) else field
     below = compile_size_limits(kind.message_type) if kind.message_type else None
     if below is not None and form_of(field).unwrap:
-        below = below._replace(measure=_unwrapped(below.measure))
+        below = below._replace(measure=_unwrap(below.measure))
     if not field.is_repeated:
         return below
     limit = entry_limit(field)
@@ -109,7 +109,7 @@ def _measure_entries(
     return measure
 
 
-def _unwrapped(measure_inner: Measure) -> Measure:
+def _unwrap(measure_inner: Measure) -> Measure:
     return lambda message: [
         Finding(location[1:], word, reason) for location, word, reason in measure_inner(message)
     ]

@@ -87,7 +87,7 @@ def compile_rules(descriptor: Descriptor) -> MessageCheck:
     """Returns a function that checks a message by all its rules. Raises UnsupportedRule."""
     fields = {field: _compile_field(field) for field in descriptor.fields}
     required = [rules.name for rules in fields.values() if rules.is_required]
-    twins = _compile_cel(descriptor)
+    cel_checks = _compile_cel(descriptor)
 
     def check(message: Message) -> Findings:
         findings: list[Finding] = []
@@ -102,7 +102,7 @@ def compile_rules(descriptor: Descriptor) -> MessageCheck:
         if required_count != len(required):
             missing = set(required).difference(field.name for field, _ in present)
             findings[:0] = [Finding((name,), "required", "is required") for name in sorted(missing)]
-        for twin in twins:
+        for twin in cel_checks:
             findings += twin(message)
         return findings
 
@@ -203,14 +203,14 @@ def _judge_value(field: FieldDescriptor, kind: str | None, rules: Any) -> ValueC
         if rules is not None:
             raise UnsupportedRule(f"{field.full_name}: {kind}")
         judge = compile_rules(field.message_type)
-        return _unwrapped(judge) if form_of(field).unwrap else judge
+        return _unwrap(judge) if form_of(field).unwrap else judge
     raw = form_of(field).raw_json
     if raw:
         return raw_json_check(raw)
     return _judge_all(_value_rules(field, rules)) if rules is not None else None
 
 
-def _unwrapped(judge_inner: ValueCheck) -> ValueCheck:
+def _unwrap(judge_inner: ValueCheck) -> ValueCheck:
     def judge(message: Any) -> Findings:
         findings = judge_inner(message)
         return [finding._replace(location=finding.location[1:]) for finding in findings]

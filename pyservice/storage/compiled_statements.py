@@ -30,18 +30,18 @@ class ListParameterCompiler:
     """
 
     def visit_in_op_binary(self, binary: BinaryExpression[Any], operator: Any, **kw: Any) -> str:
-        several = self._list_of(binary)
-        if several is None:
+        parameter = self._list_of(binary)
+        if parameter is None:
             return str(self._plain(binary, " IN ", **kw))
-        return self.in_list(binary, several, **kw)
+        return self.in_list(binary, parameter, **kw)
 
     def visit_not_in_op_binary(
         self, binary: BinaryExpression[Any], operator: Any, **kw: Any
     ) -> str:
-        several = self._list_of(binary)
-        if several is None:
+        parameter = self._list_of(binary)
+        if parameter is None:
             return f"({self._plain(binary, ' NOT IN ', **kw)})"
-        return self.not_in_list(binary, several, **kw)
+        return self.not_in_list(binary, parameter, **kw)
 
     @property
     def _plain(self) -> Any:
@@ -49,18 +49,20 @@ class ListParameterCompiler:
         return own._generate_generic_binary
 
     def _list_of(self, binary: BinaryExpression[Any]) -> BindParameter[Any] | None:
-        several = binary.right
-        if not isinstance(several, BindParameter) or not several.expanding:
+        parameter = binary.right
+        if not isinstance(parameter, BindParameter) or not parameter.expanding:
             return None
-        one: BindParameter[Any] = several._clone(maintain_key=True)
+        one: BindParameter[Any] = parameter._clone(maintain_key=True)
         one.expanding = False
         return one
 
-    def in_list(self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any) -> str:
+    def in_list(
+        self, binary: BinaryExpression[Any], parameter: BindParameter[Any], **kw: Any
+    ) -> str:
         raise NotImplementedError
 
     def not_in_list(
-        self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
+        self, binary: BinaryExpression[Any], parameter: BindParameter[Any], **kw: Any
     ) -> str:
         raise NotImplementedError
 
@@ -104,8 +106,8 @@ class CompiledStatement:
             raise TypeError("a statement with several sets of values returns no rows")
         return [argument.of(values) for argument in self.arguments]
 
-    def argument_value_lists(self, several: Sequence[Mapping[str, Any]]) -> list[ArgumentValues]:
-        return [[argument.of(values) for argument in self.arguments] for values in several]
+    def argument_value_lists(self, value_rows: Sequence[Mapping[str, Any]]) -> list[ArgumentValues]:
+        return [[argument.of(values) for argument in self.arguments] for values in value_rows]
 
 
 class StatementCache:

@@ -65,7 +65,7 @@ class ObjectCounts:
     get_bytes: int = 0
     failures: dict[str, int] = field(default_factory=dict)
 
-    def failed(self, code: str) -> None:
+    def count_failure(self, code: str) -> None:
         self.failures[code] = self.failures.get(code, 0) + 1
 
 

@@ -38,13 +38,15 @@ from pyservice.storage.database_errors import (
 
 
 class _Compiler(ListParameterCompiler, PGCompiler_asyncpg):
-    def in_list(self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any) -> str:
-        return self._any(binary, several, "= ANY", **kw)
+    def in_list(
+        self, binary: BinaryExpression[Any], parameter: BindParameter[Any], **kw: Any
+    ) -> str:
+        return self._any(binary, parameter, "= ANY", **kw)
 
     def not_in_list(
-        self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
+        self, binary: BinaryExpression[Any], parameter: BindParameter[Any], **kw: Any
     ) -> str:
-        return self._any(binary, several, "<> ALL", **kw)
+        return self._any(binary, parameter, "<> ALL", **kw)
 
     def _any(
         self, binary: BinaryExpression[Any], parameter: BindParameter[Any], operator: str, **kw: Any
@@ -158,7 +160,7 @@ class PostgresConnections:
             else:
                 return connection
 
-    async def another(self, lost: Any) -> Any:
+    async def replace_lost(self, lost: Any) -> Any:
         """Returns a new connection in place of a lost one."""
         await self._discard(lost)
         return await self._pool.acquire(timeout=ANSWER_TIMEOUT_S)
@@ -404,5 +406,5 @@ class _AutocommitReads(_PostgresTransaction):
         except Exception as error:
             if isinstance(error, TimeoutError) or not is_closed(self.connection):
                 raise
-        self.connection = await self._connections.another(self.connection)
+        self.connection = await self._connections.replace_lost(self.connection)
         return await super()._fetch(text, values)

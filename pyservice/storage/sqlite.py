@@ -79,13 +79,15 @@ class _BytesList(UserDefinedType[Any]):
 
 
 class _Compiler(ListParameterCompiler, SQLiteCompiler):
-    def in_list(self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any) -> str:
-        return self._in_json(binary, several, "IN", **kw)
+    def in_list(
+        self, binary: BinaryExpression[Any], parameter: BindParameter[Any], **kw: Any
+    ) -> str:
+        return self._in_json(binary, parameter, "IN", **kw)
 
     def not_in_list(
-        self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
+        self, binary: BinaryExpression[Any], parameter: BindParameter[Any], **kw: Any
     ) -> str:
-        return self._in_json(binary, several, "NOT IN", **kw)
+        return self._in_json(binary, parameter, "NOT IN", **kw)
 
     def _in_json(
         self, binary: BinaryExpression[Any], parameter: BindParameter[Any], operator: str, **kw: Any

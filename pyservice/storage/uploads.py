@@ -207,7 +207,7 @@ async def abandon_incomplete(tx: Transaction, upload_id: str) -> bool:
     return await tx.run(update(uploads).where(condition).values(kind=ABANDONED)) > 0
 
 
-async def abandoned(tx: Transaction, before_ms: int, after: str, limit: int) -> list[str]:
+async def find_abandoned(tx: Transaction, before_ms: int, after: str, limit: int) -> list[str]:
     """Returns the IDs of abandoned uploads, and of incomplete uploads created before `before_ms`.
 
     The IDs are sorted, and start after the ID `after`.

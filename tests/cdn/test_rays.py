@@ -207,11 +207,11 @@ async def test_upload_cancelled_by_the_client_is_no_failure(
         url = listener.url + await upload_url(listener, "up/left", 1_000_000)
         await wire.put_head(url, "Content-Length: 1000000", header)
         async with asyncio.timeout(PATIENCE_S):
-            while not listener.uploads.now:
+            while not listener.uploads.open_count:
                 await asyncio.sleep(0.005)
         wire.abort()
         async with asyncio.timeout(PATIENCE_S):
-            while listener.uploads.now:
+            while listener.uploads.open_count:
                 await asyncio.sleep(0.005)
     span_set = await stored_span_set(listener, TRACE)
     assert span_set.code == "CANCELLED"

@@ -39,7 +39,7 @@ async def begin_upload(listener: Listener, connect: Connect, key: str = "up/a") 
 
 
 def is_nothing_left(listener: Listener) -> bool:
-    counts = listener.server.clients, listener.server.connections, listener.uploads.now
+    counts = listener.server.clients, listener.server.connections, listener.uploads.open_count
     return counts == (0, 0, 0) and listener.left_behind() == []
 
 

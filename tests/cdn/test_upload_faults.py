@@ -85,7 +85,7 @@ async def test_failed_start_of_an_upload_is_a_500_without_a_leak(
     assert listener.objects.counts.failures == {"INTERNAL": count}
     rays = listener.rays.take_all()
     assert [one.trace.ray_id for one in rays if one.code == "INTERNAL"] == ray_ids
-    assert (listener.uploads.now, listener.left_behind()) == (0, [])
+    assert (listener.uploads.open_count, listener.left_behind()) == (0, [])
     async with asyncio.timeout(PATIENCE_S):
         while listener.server.clients:
             await asyncio.sleep(0.01)
@@ -133,7 +133,7 @@ async def test_lost_first_bytes_of_an_upload_are_a_500_without_a_leak(
     assert "MemoryError" in line["exception"]
     assert line["ray_id"] == headers["x-ray-id"]
     assert listener.objects.counts.failures == {"INTERNAL": 1}
-    assert (listener.uploads.now, listener.left_behind()) == (0, [])
+    assert (listener.uploads.open_count, listener.left_behind()) == (0, [])
     assert await listener.blobs.names("pending") == []
 
 

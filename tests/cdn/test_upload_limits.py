@@ -78,7 +78,7 @@ async def test_newest_upload_of_a_url_replaces_the_older(
         assert code == "CONTINUE"
         status, headers, body = await former.answer()
         assert (status, code_of(body), headers["connection"]) == (409, "IN_USE", "close")
-        assert listener.uploads.now == 1
+        assert listener.uploads.open_count == 1
         former = newer
     other, code = await sender.begin("up/b", HERE)
     assert code == "CONTINUE"
@@ -169,7 +169,7 @@ async def test_permit_is_released_when_the_file_is_on_disk(
     for wire in wires:
         await wire.send(b"ab")
     async with asyncio.timeout(PATIENCE_S):
-        while listener.uploads.now:
+        while listener.uploads.open_count:
             await asyncio.sleep(0.005)
     assert (await sender.begin("late/a", ELSEWHERE))[1] == "OVERLOADED"
     disk.set()
@@ -192,7 +192,7 @@ async def test_upload_that_cannot_finish_before_its_url_expires_is_rejected(
         assert (await wire.answer())[0] == 100
     seconds_left = 20
     async with asyncio.timeout(30):
-        while listener.uploads.now:
+        while listener.uploads.open_count:
             await slow.send(piece)
             if seconds_left:
                 await quick.send(piece)

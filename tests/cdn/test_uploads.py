@@ -159,10 +159,10 @@ async def test_disconnected_client_leaves_no_file(
     await wire.put_head(url, "Content-Length: 4000000")
     await wire.send(b"x" * sent_bytes)
     async with asyncio.timeout(PATIENCE_S):
-        while not listener.uploads.now:
+        while not listener.uploads.open_count:
             await asyncio.sleep(0.01)
         wire.abort()
-        while listener.uploads.now or listener.left_behind():
+        while listener.uploads.open_count or listener.left_behind():
             await asyncio.sleep(0.01)
     assert await pending(listener) == []
 

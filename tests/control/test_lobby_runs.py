@@ -131,7 +131,7 @@ async def test_unstorable_lobby_blocks_no_other_and_is_retried_while_it_lives(
     async with scenario.following() as runs:
         await until(lambda: runs.job.unexpected_errors > 0)
         if is_ended:
-            await scenario.data.engine.processes.exited(raw_id(bad), None)
+            await scenario.data.engine.processes.record_exit(raw_id(bad), None)
         await scenario.wait_until_running(await scenario.lobby())
         assert not scenario.node.supervisor.is_known(bad)
         shutil.rmtree(in_the_way)
@@ -185,7 +185,7 @@ async def test_too_large_command_is_requested_separately(
     assert complete.is_complete
     assert [one.is_later for one in complete.lobbies] == [False, True, True, True, True]
     assert [one.HasField("spec") for one in complete.lobbies] == [True, *[False] * 4]
-    await scenario.data.engine.processes.exited(raw_id(ended), None)
+    await scenario.data.engine.processes.record_exit(raw_id(ended), None)
     async with scenario.following() as runs:
         for lobby in [*lobbies, later := await scenario.lobby()]:
             await scenario.wait_until_running(lobby)

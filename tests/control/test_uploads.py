@@ -314,7 +314,7 @@ async def add_broken_upload(builds: BuildUploads) -> None:
 
 async def left_behind(builds: BuildUploads) -> list[str]:
     async with builds.database.read() as tx:
-        return await uploads.abandoned(tx, builds.now_ms, "", 1_000)
+        return await uploads.find_abandoned(tx, builds.now_ms, "", 1_000)
 
 
 def pending_without_record(folder: Path) -> Path:

@@ -12,7 +12,7 @@ from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.outbound_http import OutboundHttpClient
-from pyservice.network.hosts import AllowedDestinations, anywhere
+from pyservice.network.hosts import AllowedDestinations, allow_any
 from tests.dataplane.configurations import version
 from tests.dataplane.matchmaker_scene import MODES, MatchmakerScene
 
@@ -42,7 +42,7 @@ class AdmissionScene(MatchmakerScene):
         self.passes = MemoryCaptchaPasses()
         loopback = AllowedDestinations((ip_network("127.0.0.0/8"),))
         self.to_games = OutboundHttpClient(loopback, timeout_ms=timeout_ms)
-        self.to_providers = OutboundHttpClient(anywhere, timeout_ms=timeout_ms)
+        self.to_providers = OutboundHttpClient(allow_any, timeout_ms=timeout_ms)
         self.entrance = Admission(
             engine,
             self.namespaces,

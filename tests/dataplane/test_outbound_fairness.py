@@ -15,7 +15,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.outbound_http import OutboundHttpClient, OutboundResponse
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
-from pyservice.network.hosts import anywhere
+from pyservice.network.hosts import allow_any
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
 from tests.dataplane.configurations import OTHER_NAMESPACE_ID, configuration, version
@@ -225,7 +225,7 @@ async def test_slow_tenant_leaves_connections_to_others(
     here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
     free = hold_responses(server)
-    outbound = OutboundHttpClient(anywhere, timeout_ms=60_000)
+    outbound = OutboundHttpClient(allow_any, timeout_ms=60_000)
 
     def post(url: str, tenant: bytes) -> Coroutine[Any, Any, OutboundResponse]:
         return outbound.post(url, b"{}", {}, "0" * 32, tenant=tenant)

@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from pyservice.dataplane.outbound_http import DnsResolver, NoUsableResponse, OutboundHttpClient
-from pyservice.network.hosts import AllowedDestinations, anywhere
+from pyservice.network.hosts import AllowedDestinations, allow_any
 from tests.dataplane.third_party_server import ThirdPartyServer, raw_server, third_party_server
 from tests.support.waiting import PATIENCE_S
 
@@ -454,7 +454,7 @@ async def test_lookups_do_not_use_the_loop_executor(hanging_lookups: HangingLook
     loop = asyncio.get_running_loop()
     executor = _Recording()
     loop.set_default_executor(executor)
-    outbound = OutboundHttpClient(anywhere)
+    outbound = OutboundHttpClient(allow_any)
     async with third_party_server() as server:
         hanging = asyncio.create_task(
             outbound.post(server.url(host="hole.example"), b"", {}, "0" * 32, tenant=b"slow")

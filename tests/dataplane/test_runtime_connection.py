@@ -204,14 +204,14 @@ async def test_regular_exits_are_replaced_at_once(
     if was_used:
         placement = await scene.find()
         await scene.disconnected(first.lobby_id, placement.player.token)
-    exited = engine.processes.exited
+    exited = engine.processes.record_exit
 
     async def exited_and_looked(lobby: bytes, exit_code: int | None) -> bool:
         has_ended = await exited(lobby, exit_code)
         await scene.lobby_scaler.step()
         return has_ended
 
-    monkeypatch.setattr(engine.processes, "exited", exited_and_looked)
+    monkeypatch.setattr(engine.processes, "record_exit", exited_and_looked)
     await scene.report(first.lobby_id, over=runtime_pb2.Over(exit_code=code, reason="exited"))
     answer = await scene.desired_lobbies()
     assert list(answer.gone) == [first.lobby_id]
@@ -284,7 +284,7 @@ async def test_repeated_exit_report_is_one_crash(
     async with asking(scene.find()) as finding:
         [started_lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         over = runtime_pb2.Over(exit_code=1, reason="exited")
-        monkeypatch.setattr(type(servers), "exited", AsyncMock(side_effect=full))
+        monkeypatch.setattr(type(servers), "record_exit", AsyncMock(side_effect=full))
         for _ in range(3):
             assert (
                 await expect_error(scene.report(started_lobby.lobby_id, over=over))
@@ -398,7 +398,7 @@ async def test_ended_lobby_frees_its_capacity(engine: Engine) -> None:
     async with asking(scene.create()):
         [lobby] = await wanted_lobbies(engine, 1)
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
-        await engine.processes.exited(lobby, None)
+        await engine.processes.record_exit(lobby, None)
     async with asking(scene.create()):
         assert lobby not in await wanted_lobbies(engine, 1)
 

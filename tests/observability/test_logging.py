@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.observability.logging import fingerprint, get_logger, scrubbed
+from pyservice.observability.logging import fingerprint, get_logger, scrub
 from tests.support.captured_logs import logged
 
 KINDS = ("cloud", "env", "pub", "dev", "lobby", "player", "link")
@@ -96,4 +96,4 @@ def test_fingerprint_distinguishes_tokens_and_kinds() -> None:
     "text", ["player_token", "max_players_direct", "lobby_id", "players_connected", "env_x"]
 )
 def test_names_similar_to_tokens_are_unchanged(text: str) -> None:
-    assert scrubbed(text) == text
+    assert scrub(text) == text

@@ -47,7 +47,7 @@ class Plane:
             self._server = None
 
     async def is_asked(self) -> None:
-        await until(lambda: bool(self.topics._news))
+        await until(lambda: bool(self.topics._change_waiters))
 
     def waits(self, long_polls: LongPolls, topic: str) -> asyncio.Task[bool]:
         parked = wait_for_change(topic, sequence=self.topics.sequence, run=self.topics.run)

@@ -98,10 +98,10 @@ async def test_poll_returns_changes_or_times_out() -> None:
     await asyncio.sleep(0)
     polls[0].cancel()
     await asyncio.gather(polls[0], return_exceptions=True)
-    assert len(topics._news) == 1
+    assert len(topics._change_waiters) == 1
     topics.bump("a")
     assert (await polls[1]).topics == (Change("a", 1),)
-    assert topics._news == []
+    assert topics._change_waiters == []
     topics.bump("b", "a")
     changes = await topics.changes_after(topics.run, 1, 60.0)
     assert changes == Changes(topics.run, 3, (Change("a", 3), Change("b", 2)), is_complete=True)
