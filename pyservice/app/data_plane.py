@@ -18,7 +18,7 @@ from pyservice.app.public_servers import (
     listen,
 )
 from pyservice.app.ray_export import DATA_SERVICE, RayExport, store_over_socket
-from pyservice.app.readiness import Phase, Readiness
+from pyservice.app.readiness import HealthMonitors, Phase, Readiness
 from pyservice.auth import keyring
 from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Operation
@@ -250,34 +250,30 @@ class DataPlane:
 
     def _wire_monitors(self, engine_limits: engine.EngineLimits) -> None:
         settings = self._settings
-        self._compactor = JournalCompactor(
-            self._engine, journal_compaction.compaction_command(settings.data_dir, engine_limits)
-        )
-        static_feed = self._static_feed
-        self._readiness = Readiness(
-            phase=self._phase,
-            status=self._engine.status,
-            namespaces=lambda: len(self._namespaces),
-            feed_problems=lambda: static_feed.problems if static_feed else (),
+        monitors = HealthMonitors(
             journal=JournalStallMonitor(self._engine.status),
             storage=DiskReserveMonitor(settings.data_dir, settings.storage_reserve_bytes),
             loop=EventLoopMonitor(),
             descriptors=DescriptorMonitor(),
-            compactor=self._compactor,
+            compactor=JournalCompactor(
+                self._engine,
+                journal_compaction.compaction_command(settings.data_dir, engine_limits),
+            ),
             control=self._control,
+        )
+        static_feed = self._static_feed
+        self._readiness = Readiness(
+            phase=self._phase,
+            monitors=monitors,
+            status=self._engine.status,
+            namespaces=lambda: len(self._namespaces),
+            feed_problems=lambda: static_feed.problems if static_feed else (),
             waiting_long_polls=lambda: self._servers.waiting_long_polls,
             runtime=self._processes.runtime.describe,
             edge_guard=self._processes.routes.describe,
         )
-        for watch in (
-            self._readiness.journal,
-            self._readiness.storage,
-            self._readiness.loop,
-            self._readiness.descriptors,
-            self._compactor,
-            self._control,
-        ):
-            self._tasks.own(type(watch).__name__, watch.run())
+        for monitor in monitors:
+            self._tasks.own(type(monitor).__name__, monitor.run())
 
     async def _scrape(self) -> bytes:
         control, edge = await asyncio.gather(self._control.scrape(), self._edge.scrape())

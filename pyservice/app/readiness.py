@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyservice.dataplane.engine import Status
 from pyservice.dataplane.health_monitors import (
@@ -33,18 +33,24 @@ class Phase:
         return self.name == "serving"
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    phase: Phase
-    status: Callable[[], Status]
-    namespaces: Callable[[], int]
-    feed_problems: Callable[[], tuple[str, ...]]
+class HealthMonitors(NamedTuple):
+    """Monitors of the data plane. Run each of them as a task."""
+
     journal: JournalStallMonitor
     storage: DiskReserveMonitor
     loop: EventLoopMonitor
     descriptors: DescriptorMonitor
     compactor: JournalCompactor
     control: ControlPlaneMonitor
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    phase: Phase
+    monitors: HealthMonitors
+    status: Callable[[], Status]
+    namespaces: Callable[[], int]
+    feed_problems: Callable[[], tuple[str, ...]]
     waiting_long_polls: Callable[[], int]
     runtime: Callable[[], str]
     edge_guard: Callable[[], str]
@@ -55,8 +61,8 @@ class Readiness:
         A condition is None if it is healthy, a Note if it is only information, and otherwise a
         problem.
         """
-        stalled_ms = self.journal.stalled_ms
-        lag_ms = self.loop.worst_ms
+        stalled_ms = self.monitors.journal.stalled_ms
+        lag_ms = self.monitors.loop.worst_ms
         is_stalled = stalled_ms > _STALL_MS
         status = self.status()
         return {
@@ -76,16 +82,16 @@ class Readiness:
         }
 
     def _control(self) -> str | None:
-        if self.control.is_up:
+        if self.monitors.control.is_up:
             return None
-        if self.control.is_starting and not self.namespaces():
+        if self.monitors.control.is_starting and not self.namespaces():
             return "starting, and no namespace is known yet"
         return Note("down: its operations are refused, players are served")
 
     def _database(self) -> str | None:
-        if not self.control.is_up:
+        if not self.monitors.control.is_up:
             return Note("not known, the control plane is down")
-        problem = self.control.database_problem
+        problem = self.monitors.control.database_problem
         return Note(f"{problem}; players are served") if problem else None
 
     @staticmethod
@@ -94,14 +100,14 @@ class Readiness:
         return f"{status.credit_bytes} bytes" + (", no new slots" if is_low else "")
 
     def _storage(self) -> str:
-        watch = self.storage
-        low = f", below the reserve of {watch.reserve_bytes}" if watch.is_low else ""
-        return f"{watch.free_bytes} bytes free{low}"
+        monitor = self.monitors.storage
+        low = f", below the reserve of {monitor.reserve_bytes}" if monitor.is_low else ""
+        return f"{monitor.free_bytes} bytes free{low}"
 
     def _files(self) -> str:
-        watch = self.descriptors
-        low = ", nearly used up: raise the limit (ulimit -n, LimitNOFILE)" if watch.is_low else ""
-        return f"{watch.used} of {watch.most} open{low}"
+        monitor = self.monitors.descriptors
+        low = ", nearly used up: raise the limit (ulimit -n, LimitNOFILE)" if monitor.is_low else ""
+        return f"{monitor.used} of {monitor.most} open{low}"
 
     def _feed(self) -> str:
         problems = self.feed_problems()
@@ -113,14 +119,14 @@ class Readiness:
     def render(self) -> bytes:
         """Returns the health metrics in the Prometheus text format."""
         values = {
-            "hosting_storage_free_bytes": self.storage.free_bytes,
-            "hosting_storage_reserve_bytes": self.storage.reserve_bytes,
-            "hosting_open_files": self.descriptors.used,
-            "hosting_open_files_max": self.descriptors.most,
-            "hosting_event_loop_lag_seconds": self.loop.worst_ms / 1000,
-            "hosting_journal_stalled_seconds": self.journal.stalled_ms / 1000,
-            "hosting_compactions_total": self.compactor.completed_count,
-            "hosting_compaction_failures_total": self.compactor.failed_count,
+            "hosting_storage_free_bytes": self.monitors.storage.free_bytes,
+            "hosting_storage_reserve_bytes": self.monitors.storage.reserve_bytes,
+            "hosting_open_files": self.monitors.descriptors.used,
+            "hosting_open_files_max": self.monitors.descriptors.most,
+            "hosting_event_loop_lag_seconds": self.monitors.loop.worst_ms / 1000,
+            "hosting_journal_stalled_seconds": self.monitors.journal.stalled_ms / 1000,
+            "hosting_compactions_total": self.monitors.compactor.completed_count,
+            "hosting_compaction_failures_total": self.monitors.compactor.failed_count,
             "hosting_watches_held": self.waiting_long_polls(),
         }
         return "".join(map(_metric_text, values, values.values())).encode()
