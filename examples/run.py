@@ -133,7 +133,7 @@ class Child:
             await asyncio.sleep(LOOK_S)
         self.started.set()
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """Forces the shutdown after the user's second signal."""
         if self._stopping.is_set() and self._is_alive:
             self._terminate()
@@ -295,7 +295,7 @@ async def play(stage: Stage) -> None:
     def signalled() -> None:
         stop.set()
         for child in children:
-            child.hurry()
+            child.force_stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -36,7 +36,7 @@ def _same_switching() -> Iterator[None]:
 async def test_server_opens_after_the_player_counts_are_known(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(player_counts, "_BEGIN_S", PATIENCE_S)
+    monkeypatch.setattr(player_counts, "_FIRST_READ_TIMEOUT_S", PATIENCE_S)
     service = await asyncio.to_thread(make_service().start)
 
     def connect() -> Path:

@@ -144,20 +144,20 @@ async def test_log_follower_is_notified_of_growth(host: RuntimeHost) -> None:
 async def test_hints_are_parsed_in_any_chunks(tmp_path: Path) -> None:
     path = tmp_path / "notices"
     path.write_text("a file of another program")
-    heard: list[str] = []
-    notices = KeeperNotices(path, heard.append)
-    notices.open()
+    run_ids: list[str] = []
+    keeper_notices = KeeperNotices(path, run_ids.append)
+    keeper_notices.open()
     try:
         writer = os.open(path, os.O_WRONLY)
         os.write(writer, b"one state\ntw")
-        await until(lambda: heard)
+        await until(lambda: run_ids)
         os.write(writer, b"o state\nthree log\n")
         os.close(writer)
-        await until(lambda: len(heard) == 3)
-        assert heard == ["one", "two", "three"]
+        await until(lambda: len(run_ids) == 3)
+        assert run_ids == ["one", "two", "three"]
     finally:
-        notices.close()
-        notices.close()
+        keeper_notices.close()
+        keeper_notices.close()
 
 
 LOOKS_AROUND: Final = """

@@ -55,7 +55,7 @@ async def end_all_runs(host: RuntimeHost) -> AsyncIterator[None]:
 
 
 @pytest.fixture(params=["none", "landlock"])
-async def apart(host: RuntimeHost, request: pytest.FixtureRequest) -> RuntimeHost:
+async def isolated_host(host: RuntimeHost, request: pytest.FixtureRequest) -> RuntimeHost:
     isolation = await choose_isolation(request.param, KEEPER_BINARY, host.folder, SYSTEM_PATHS)
     if isolation is None:
         pytest.skip("no Landlock here")
@@ -91,50 +91,52 @@ async def reported_lost(host: RuntimeHost, order: RunRequest) -> RunEnd:
 
 @pytest.mark.parametrize(("script", "count"), [(WAITS, 1), (DAEMON, 1), (CLEARED, 2), (FORKS, 1)])
 async def test_no_process_of_a_run_is_left_when_its_end_is_reported(
-    apart: RuntimeHost, script: str, count: int
+    isolated_host: RuntimeHost, script: str, count: int
 ) -> None:
-    order, below = await started_run(apart, script, count)
-    other, others = await started_run(apart, script, count)
+    order, below = await started_run(isolated_host, script, count)
+    other, others = await started_run(isolated_host, script, count)
     assert all(map(is_alive, [*below, *others]))
-    os.kill(apart.keeper_of(order), signal.SIGKILL)
-    await reported_lost(apart, order)
+    os.kill(isolated_host.keeper_of(order), signal.SIGKILL)
+    await reported_lost(isolated_host, order)
     assert not any(map(is_alive, below))
-    assert all(map(is_alive, [apart.pid_of(other), *others])), "the process of another run"
+    assert all(map(is_alive, [isolated_host.pid_of(other), *others])), "the process of another run"
 
 
-async def test_new_service_ends_processes_of_runs_that_ended_meanwhile(apart: RuntimeHost) -> None:
-    order, below = await started_run(apart, WAITS)
-    await apart.drop()
-    pid = apart.pid_of(order)
-    os.kill(apart.keeper_of(order), signal.SIGKILL)
+async def test_new_service_ends_processes_of_runs_that_ended_meanwhile(
+    isolated_host: RuntimeHost,
+) -> None:
+    order, below = await started_run(isolated_host, WAITS)
+    await isolated_host.drop()
+    pid = isolated_host.pid_of(order)
+    os.kill(isolated_host.keeper_of(order), signal.SIGKILL)
     await until(lambda: not is_alive(pid))
     assert all(map(is_alive, below)), "the kernel ends no more than the first"
-    await apart.start()
-    await reported_lost(apart, order)
+    await isolated_host.start()
+    await reported_lost(isolated_host, order)
     assert not any(map(is_alive, below))
 
 
 async def test_killed_keeper_leaves_no_processes(
-    apart: RuntimeHost, monkeypatch: pytest.MonkeyPatch
+    isolated_host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyservice.runtime.run_lifecycle.KEEPER_GRACE_S", 0.1)
-    order, below = await started_run(apart, WAITS)
-    os.kill(apart.keeper_of(order), signal.SIGSTOP)
-    apart.supervisor.end(order.id, 50)
-    await reported_lost(apart, order)
+    order, below = await started_run(isolated_host, WAITS)
+    os.kill(isolated_host.keeper_of(order), signal.SIGSTOP)
+    isolated_host.supervisor.end(order.id, 50)
+    await reported_lost(isolated_host, order)
     assert not any(map(is_alive, below))
 
 
 async def test_process_with_only_a_control_group_mark_is_found(
-    apart: RuntimeHost, groups: ControlGroups
+    isolated_host: RuntimeHost, groups: ControlGroups
 ) -> None:
-    apart.node = replace(apart.node, groups=groups)
-    await apart.anew()
-    order, below = await started_run(apart, UNMARKED)
-    os.kill(apart.keeper_of(order), signal.SIGKILL)
-    await reported_lost(apart, order)
+    isolated_host.node = replace(isolated_host.node, groups=groups)
+    await isolated_host.anew()
+    order, below = await started_run(isolated_host, UNMARKED)
+    os.kill(isolated_host.keeper_of(order), signal.SIGKILL)
+    await reported_lost(isolated_host, order)
     assert not any(map(is_alive, below))
-    await until(lambda: not apart.supervisor.runs)
+    await until(lambda: not isolated_host.supervisor.runs)
     parents = [parent for parent in (groups.memory, groups.cpu) if parent is not None]
     assert not [parent for parent in parents if (parent / order.id).exists()]
 
