@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DISK_FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_disk_full(error: OSError) -> bool:
     """Returns whether the error means that the disk or a quota is full."""
-    return error.errno in _NO_ROOM
+    return error.errno in _DISK_FULL_ERRORS
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:

@@ -49,7 +49,7 @@ SYSTEM_PATHS: Final = tuple(
 )
 """Paths visible to every game server. The paths contain no secrets."""
 
-_KNOWN_S: Final = 2.0
+_KNOWN_TIMEOUT_S: Final = 2.0
 _END_S: Final = 40.0
 """Timeout for the end of all game servers. Each of them has 30 s to end."""
 
@@ -168,7 +168,7 @@ class GameRuntime:
     async def wait_until_known(self) -> None:
         """Waits up to 2 s until the data plane knows that this node runs lobbies."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.lobbies.has_synced.wait(), _KNOWN_S)
+            await asyncio.wait_for(self.lobbies.has_synced.wait(), _KNOWN_TIMEOUT_S)
 
     async def stop(self, *, is_ordered: bool, forced: asyncio.Event) -> None:
         """Stops the runtime, and the game servers if `end_with_service` is set.

@@ -176,11 +176,11 @@ class BackgroundTasks:
         self._permanent: list[asyncio.Task[None]] = []
         self._finite: set[asyncio.Task[None]] = set()
         self._is_stopping = False
-        self.dead: list[str] = []
+        self.dead_tasks: list[str] = []
 
     @property
     def problem(self) -> str | None:
-        return f"{', '.join(self.dead)} died: see the log" if self.dead else None
+        return f"{', '.join(self.dead_tasks)} died: see the log" if self.dead_tasks else None
 
     def own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Starts a permanent task. `stop` cancels the task."""
@@ -216,7 +216,7 @@ class BackgroundTasks:
         error = None if task.cancelled() else task.exception()
         _log.error("background task died", task=task.get_name(), exc_info=error)
         if not self._is_stopping:
-            self.dead.append(task.get_name())
+            self.dead_tasks.append(task.get_name())
             self._on_death()
 
     def _on_finite_end(self, task: asyncio.Task[None]) -> None:

@@ -204,7 +204,7 @@ class Cdn:
             name = f"{where.game}/{where.namespace}".encode()
             source = Source(site.group_id, name, self._client(scope))
             try:
-                is_let_in = await self._credentials.are_good(
+                is_authorized = await self._credentials.are_valid(
                     request.headers.get(b"authorization"), site.users, source
                 )
             except PasswordChecksBusy:
@@ -213,7 +213,7 @@ class Cdn:
                 return error_page(429, {"retry-after": str(ceil(error.wait_s))})
             finally:
                 trace.note("password", began)
-            if not is_let_in:
+            if not is_authorized:
                 return error_page(401, _CHALLENGE)
         return await self._show(site, where.prefix, where.path, request)
 

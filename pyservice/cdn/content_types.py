@@ -21,7 +21,7 @@ _TEXTS: Final = {
     "vtt": "text/vtt",
     "xml": "text/xml",
 }
-_OTHERS: Final = {
+_MORE_TYPES: Final = {
     "avif": "image/avif",
     "bin": DEFAULT,
     "gif": "image/gif",
@@ -53,7 +53,7 @@ _OTHERS: Final = {
 }
 _BY_EXTENSION: Final = {
     **{extension: f"{kind}; charset=utf-8" for extension, kind in _TEXTS.items()},
-    **_OTHERS,
+    **_MORE_TYPES,
 }
 _SMALLER: Final = frozenset(
     {

@@ -139,8 +139,8 @@ class GzipCache:
             self._cache.move_to_end(tag)
         return content
 
-    def take(self) -> bool:
-        """Reserves a compression thread until `give` is called. Returns False if all threads are
+    def try_acquire_thread(self) -> bool:
+        """Reserves a compression thread until `release_thread` is called. Returns False if all threads are
         busy.
         """
         if not self._free:
@@ -148,7 +148,7 @@ class GzipCache:
         self._free -= 1
         return True
 
-    def give(self) -> None:
+    def release_thread(self) -> None:
         self._free += 1
 
     async def compress(self, tag: str, content: bytes) -> bytes:
@@ -259,13 +259,13 @@ class FileResponses:
         content = self._compressor.get(file.tag)
         if content is not None:
             return Response(200, gzip_headers, content)
-        if not self._compressor.take():
+        if not self._compressor.try_acquire_thread():
             return None
         if file.length > WHOLE_MAX_BYTES:
             pieces = self._compressor.compress_pieces(self._pieces(file, 0, file.length))
-            return Response(200, gzip_headers, pieces, when_over=self._compressor.give)
+            return Response(200, gzip_headers, pieces, on_end=self._compressor.release_thread)
         try:
             whole = b"".join([piece async for piece in self._pieces(file, 0, file.length)])
             return Response(200, gzip_headers, await self._compressor.compress(file.tag, whole))
         finally:
-            self._compressor.give()
+            self._compressor.release_thread()

@@ -73,7 +73,7 @@ class CdnClients:
         if not self._transports:
             self._no_transports.set()
 
-    def cut(self) -> None:
+    def abort_all(self) -> None:
         for transport in list(self._transports):
             transport.abort()
 
@@ -148,9 +148,9 @@ class CdnConnection(HttpToolsProtocol):
         self._is_done_reading = False
         self._is_in_head = True
         self._head_bytes = 0
-        self._heard_s = loop.time()
-        self._reading: ReadProgress | None = None
-        self._look_s = 0.0
+        self._last_received_s = loop.time()
+        self._read_progress: ReadProgress | None = None
+        self._next_check_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -165,30 +165,30 @@ class CdnConnection(HttpToolsProtocol):
         now_s = self.loop.time()
         if unread_bytes(self.transport):
             # A response may be complete long before the client has read it.
-            self._heard_s = now_s
+            self._last_received_s = now_s
             self._check_reading(now_s)
             return
-        self._reading = None
+        self._read_progress = None
         if self.cycle is not None and not self.cycle.response_complete:
-            self._heard_s = now_s
-        elif now_s - self._heard_s >= HEAD_TIMEOUT_S:
+            self._last_received_s = now_s
+        elif now_s - self._last_received_s >= HEAD_TIMEOUT_S:
             self.transport.abort()
 
     def _check_reading(self, now_s: float) -> None:
-        if self._reading is None:
-            self._reading, self._look_s = (
+        if self._read_progress is None:
+            self._read_progress, self._next_check_s = (
                 ReadProgress(self.transport, now_s),
                 now_s + READ_TIMEOUT_S,
             )
-        elif now_s >= self._look_s:
-            self._look_s = now_s + READ_TIMEOUT_S
-            if not self._reading.has_advanced(now_s):
+        elif now_s >= self._next_check_s:
+            self._next_check_s = now_s + READ_TIMEOUT_S
+            if not self._read_progress.has_advanced(now_s):
                 self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._is_done_reading:
             return
-        self._heard_s = self.loop.time()
+        self._last_received_s = self.loop.time()
         if self._is_in_head:
             self._head_bytes += len(data)
         self._parse(data)
@@ -343,7 +343,7 @@ class CdnConnection(HttpToolsProtocol):
         elif not self._is_done_reading:
             self._end_with(
                 error_page(
-                    400, {RAY_ID: self._trace().ray_id}, says="the request is not valid HTTP/1.1"
+                    400, {RAY_ID: self._trace().ray_id}, detail="the request is not valid HTTP/1.1"
                 )
             )
 

@@ -31,7 +31,7 @@ CDN_METRIC_LABEL: Final = "cdn"
 
 _PIECE_BYTES: Final = 256 << 10
 _WITHOUT_BODY: Final = (204, 304)
-_SAYS: Final = {
+_DETAILS: Final = {
     400: "the path is not valid",
     401: "send a user name and a password",
     404: "no file has this address",
@@ -49,7 +49,7 @@ class Response:
     status: int
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | AsyncIterator[bytes] = b""
-    when_over: Callable[[], None] | None = None
+    on_end: Callable[[], None] | None = None
     first_piece: bytes = b""
     code: str = OK
 
@@ -89,8 +89,8 @@ class Response:
         finally:
             if isinstance(self.body, AsyncGenerator):
                 await self.body.aclose()
-            if self.when_over is not None:
-                self.when_over()
+            if self.on_end is not None:
+                self.on_end()
 
 
 async def _send_pieces(
@@ -123,9 +123,9 @@ def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
 
 
 def error_page(
-    status: int, headers: Mapping[str, str] | None = None, *, says: str | None = None
+    status: int, headers: Mapping[str, str] | None = None, *, detail: str | None = None
 ) -> Response:
-    text = f"{status} {HTTPStatus(status).phrase}: {says or _SAYS[status]}\n"
+    text = f"{status} {HTTPStatus(status).phrase}: {detail or _DETAILS[status]}\n"
     return Response(
         status,
         {

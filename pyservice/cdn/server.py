@@ -15,7 +15,7 @@ from pyservice.cdn.uploads import UploadReceiver
 from pyservice.transport.client_address import Network, TrustedProxies
 
 _CHECK_S: Final = 5.0
-_CUT_S: Final = 1.0
+_ABORT_TIMEOUT_S: Final = 1.0
 
 
 class CdnServer:
@@ -82,10 +82,10 @@ class CdnServer:
         if self._uploads is not None:
             await self._uploads.stop(grace_s)
         await self._clients.wait_until_closed(max(ends_s - loop.time(), 0.0))
-        self._clients.cut()
-        await self._clients.wait_until_closed(_CUT_S)
+        self._clients.abort_all()
+        await self._clients.wait_until_closed(_ABORT_TIMEOUT_S)
         if self._state.tasks:
-            await asyncio.wait(list(self._state.tasks), timeout=_CUT_S)
+            await asyncio.wait(list(self._state.tasks), timeout=_ABORT_TIMEOUT_S)
 
     def check(self) -> None:
         for connection in list(self._state.connections):

@@ -67,18 +67,18 @@ class SitePasswords:
     def __init__(self, threads: int = 2, clock_s: Callable[[], float] = monotonic) -> None:
         self._threads = PasswordThreadPool(threads)
         self._key = secrets.token_bytes(32)
-        self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._valid: OrderedDict[bytes, None] = OrderedDict()
         self._clock_s = clock_s
-        self._wrong = Buckets(WRONG_RATE)
+        self._wrong_passwords = Buckets(WRONG_RATE)
         self._lines: dict[bytes, _Line] = {}
         # Kept, so that a disconnected client does not avoid the count of wrong passwords.
         self._checks: SingleFlight[bytes, bool] = SingleFlight(is_kept=True)
-        self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(4))
+        self._dummy_hash = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(4))
 
     def close(self) -> None:
         self._threads.close()
 
-    async def are_good(
+    async def are_valid(
         self, authorization: bytes | None, users: Mapping[str, bytes], source: Source
     ) -> bool:
         """Returns whether the header authenticates one of these users.
@@ -92,17 +92,17 @@ class SitePasswords:
         expected = users.get(user)
         # The fingerprint contains the bcrypt hash, so that a changed password takes effect at once.
         fingerprint = self._fingerprint(expected or b"", user.encode(), password)
-        if expected is not None and fingerprint in self._good:
-            self._good.move_to_end(fingerprint)
+        if expected is not None and fingerprint in self._valid:
+            self._valid.move_to_end(fingerprint)
             return True
         key = self._fingerprint(source.key, fingerprint)
         is_good = await self._checks.run(
             key, lambda: self._decide(password, expected, users, source)
         )
         if is_good:
-            self._good[fingerprint] = None
-            if len(self._good) > _REMEMBERED_MAX:
-                self._good.popitem(last=False)
+            self._valid[fingerprint] = None
+            if len(self._valid) > _REMEMBERED_MAX:
+                self._valid.popitem(last=False)
         return is_good
 
     async def _decide(
@@ -115,7 +115,7 @@ class SitePasswords:
                 is_wrong = not await self._check(password, hashes, source)
             finally:
                 if not is_wrong:
-                    self._wrong.put_back(source.key)
+                    self._wrong_passwords.put_back(source.key)
         return not is_wrong and expected is not None
 
     @asynccontextmanager
@@ -131,7 +131,7 @@ class SitePasswords:
         line.present += 1
         try:
             async with line.first:
-                while wait_s := self._wrong.take(source, self._clock_s()):
+                while wait_s := self._wrong_passwords.take(source, self._clock_s()):
                     if not line.under_way:
                         raise TooManyWrongPasswords(wait_s)
                     line.check_ended.clear()
@@ -160,7 +160,7 @@ class SitePasswords:
         return [expected, *map(self._dummy, range(_cost(expected), dearest))]
 
     def _dummy(self, cost: int) -> bytes:
-        return b"$2b$%02d$%b" % (cost, self._nobody[7:])
+        return b"$2b$%02d$%b" % (cost, self._dummy_hash[7:])
 
     async def _check(self, password: bytes, hashes: list[bytes], source: Source) -> bool:
         try:

@@ -38,30 +38,30 @@ class UploadPace:
     has at least 10 minutes.
     """
 
-    def __init__(self, length: int, now_s: float, good_s: float) -> None:
+    def __init__(self, length: int, now_s: float, valid_s: float) -> None:
         self._length = length
-        lasts_s = max(good_s, LEAST_S)
-        self._looked_s = now_s
+        lasts_s = max(valid_s, LEAST_S)
+        self._checked_s = now_s
         self._starts_s = now_s + lasts_s / _FREE_PART
         self._ends_s = now_s + lasts_s
         self._window_ends_s = now_s + WINDOW_S
         self._window_missing = length
 
-    def wait(self, now_s: float) -> None:
+    def restart_window(self, now_s: float) -> None:
         """Ignores the time since the last check, in which the upload waited for the disk.
 
         Starts a new measurement window.
         """
-        late_s, self._looked_s = now_s - self._looked_s, now_s
+        late_s, self._checked_s = now_s - self._checked_s, now_s
         self._starts_s += late_s
         self._ends_s += late_s
         self._window_ends_s = now_s + WINDOW_S
 
-    def is_kept(self, now_s: float, missing: int) -> bool:
+    def is_fast_enough(self, now_s: float, missing: int) -> bool:
         """Returns whether the upload is fast enough to continue. `missing` is the number of bytes
         not yet received.
         """
-        self._looked_s = now_s
+        self._checked_s = now_s
         is_moving = True
         if now_s >= self._window_ends_s:
             is_moving = self._window_missing - missing >= min(WINDOW_BYTES, missing)
@@ -168,7 +168,7 @@ class UploadReceiver:
         self._open: dict[_Target, Reception] = {}
         self._slots = UploadSlots()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._are_over = asyncio.Event()
+        self._no_uploads = asyncio.Event()
         self.spare_blocks = SPARE_BLOCKS
         self.counts = counts
 
@@ -204,15 +204,15 @@ class UploadReceiver:
             )
         incoming = self._folder.receive(grant)
         target, owner = _Target(grant.key, grant.offset), UploadOwner(trace.upload_id, client)
-        former = self._open.get(target)
+        previous = self._open.get(target)
         now_s = asyncio.get_running_loop().time()
         pace = UploadPace(length, now_s, (grant.expires_at_s or 0) - time.time())
         reception = Reception(self, target, owner, incoming, pace, trace)
         # The permit is taken last, so that earlier failures need not return it.
-        self._slots.take(owner, None if former is None else former.owner)
+        self._slots.take(owner, None if previous is None else previous.owner)
         self._open[target] = reception
-        if former is not None:
-            former.refuse(ServiceError("IN_USE", _REPLACED))
+        if previous is not None:
+            previous.refuse(ServiceError("IN_USE", _REPLACED))
         return reception
 
     def end_trace(self, trace: Trace, code: str) -> None:
@@ -224,11 +224,11 @@ class UploadReceiver:
 
         `finish` is True to complete the upload, and False to give it up.
         """
-        has_place = self._open.get(reception.target) is reception
-        if has_place:
+        has_slot = self._open.get(reception.target) is reception
+        if has_slot:
             del self._open[reception.target]
         if not self._open:
-            self._are_over.set()
+            self._no_uploads.set()
         task = asyncio.ensure_future(reception.finish() if finish else reception.give_up())
         self._tasks.add(task)
 
@@ -236,7 +236,7 @@ class UploadReceiver:
             # The blocks are in memory until the disk has their content, so they are returned here.
             self._tasks.discard(task)
             self.spare_blocks += reception.spare_blocks
-            if has_place:
+            if has_slot:
                 self._slots.give_back(reception.owner)
 
         task.add_done_callback(on_done)
@@ -250,11 +250,11 @@ class UploadReceiver:
         writes.
         """
         if self._open:
-            self._are_over.clear()
+            self._no_uploads.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._are_over.wait(), grace_s)
+                await asyncio.wait_for(self._no_uploads.wait(), grace_s)
         for reception in list(self._open.values()):
-            reception.cut()
+            reception.abort()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -284,11 +284,11 @@ class Reception(asyncio.BufferedProtocol):
         self._blocks = 0
         self._block = self._next_block()
         self._filled = 0
-        self._early: list[bytes] = []
+        self._unplaced: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._answer: Callable[[Response], None] = lambda _: None
         self._when_lost: Callable[[], None] = lambda: None
-        self._is_over = False
+        self._has_ended = False
         self._loop = asyncio.get_running_loop()
 
     def _next_block(self) -> memoryview | None:
@@ -316,7 +316,7 @@ class Reception(asyncio.BufferedProtocol):
         return self._incoming.length
 
     def feed(self, body: bytes) -> None:
-        self._early.append(body)
+        self._unplaced.append(body)
 
     def take_over(
         self,
@@ -333,19 +333,19 @@ class Reception(asyncio.BufferedProtocol):
         self._when_lost = when_lost
         transport.pause_reading()
         transport.set_protocol(self)
-        self._fill_early()
-        if not self._missing and not self._is_over:
+        self._place_rest()
+        if not self._missing and not self._has_ended:
             self._advance(0)
 
-    def _fill_early(self) -> None:
-        while self._early and self._block is not None:
-            piece = self._early[0][: len(self._block) - self._filled]
+    def _place_rest(self) -> None:
+        while self._unplaced and self._block is not None:
+            piece = self._unplaced[0][: len(self._block) - self._filled]
             self._block[self._filled : self._filled + len(piece)] = piece
-            self._early[0] = self._early[0][len(piece) :]
-            if not self._early[0]:
-                del self._early[0]
+            self._unplaced[0] = self._unplaced[0][len(piece) :]
+            if not self._unplaced[0]:
+                del self._unplaced[0]
             self._advance(len(piece))
-        if self._missing and not self._early and self._block is not None and self._transport:
+        if self._missing and not self._unplaced and self._block is not None and self._transport:
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -370,14 +370,14 @@ class Reception(asyncio.BufferedProtocol):
             self._end(finish=True)
 
     def _on_block_written(self, block: memoryview) -> None:
-        if self._is_over:
+        if self._has_ended:
             return
         if self._incoming.failure is not None:
             # An early response saves the client the rest of the body.
             self._end(finish=True)
         elif self._block is None:
             self._block = block
-            self._fill_early()
+            self._place_rest()
         else:
             self._free.append(block)
 
@@ -393,24 +393,24 @@ class Reception(asyncio.BufferedProtocol):
     def drop_if_slow(self) -> None:
         now_s = self._loop.time()
         if self._block is None:
-            self._pace.wait(now_s)
-        elif not self._pace.is_kept(now_s, self._missing):
+            self._pace.restart_window(now_s)
+        elif not self._pace.is_fast_enough(now_s, self._missing):
             self.refuse(ServiceError("REQUEST_TIMEOUT", _SLOW))
 
     def refuse(self, error: ServiceError) -> None:
-        if not self._is_over:
+        if not self._has_ended:
             self._refusal = error
             self._end(finish=False)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         transport = self._transport
         self._end(finish=False)
         if transport is not None:
             transport.abort()
 
     def _end(self, *, finish: bool) -> None:
-        if not self._is_over:
-            self._is_over = True
+        if not self._has_ended:
+            self._has_ended = True
             self.trace.note("receiving", self.trace.started)
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.pause_reading()

@@ -202,8 +202,8 @@ def _unix_ms(event: str, time: str) -> int:
     try:
         if _RFC3339.fullmatch(time) is None:
             raise ValueError
-        moment = datetime.fromisoformat(time.upper())
-        unix_ms = round(moment.timestamp() * 1000)
+        instant = datetime.fromisoformat(time.upper())
+        unix_ms = round(instant.timestamp() * 1000)
         if unix_ms < 0:
             raise ValueError
     except (ValueError, OverflowError):

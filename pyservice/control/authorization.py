@@ -95,7 +95,7 @@ class CallAuthenticator:
             found = await tokens.environment_by_hash(tx, _hash(token))
         if found is None:
             raise ServiceError("TOKEN_INVALID")
-        self._require_good(found.revoke_ms, found.expires_ms)
+        self._require_valid_token(found.revoke_ms, found.expires_ms)
         namespace_id = UUID(found.namespace_id).bytes
         token_id = UUID(found.token_id).bytes
         return Caller(TokenKind.ENVIRONMENT, namespace_id, b"", namespace_id + token_id, call)
@@ -112,7 +112,7 @@ class CallAuthenticator:
             raise ServiceError("TOKEN_INVALID")
         if cloud_token.is_orphaned:
             raise ServiceError("TOKEN_REVOKED", "The token's identity left the token's group.")
-        self._require_good(cloud_token.revoke_ms, cloud_token.expires_ms)
+        self._require_valid_token(cloud_token.revoke_ms, cloud_token.expires_ms)
         return cloud_token
 
     def clear_cache(self) -> None:
@@ -142,7 +142,7 @@ class CallAuthenticator:
         scope = (await self.check(token)).scope
         return Caller(TokenKind.CLOUD, b"", b"", UUID(scope.token_id).bytes, call, scope)
 
-    def _require_good(self, revoke_ms: int | None, expires_ms: int | None) -> None:
+    def _require_valid_token(self, revoke_ms: int | None, expires_ms: int | None) -> None:
         if revoke_ms is not None:
             raise ServiceError("TOKEN_REVOKED")
         if expires_ms is not None and expires_ms <= self._now_ms():

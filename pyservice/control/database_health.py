@@ -80,7 +80,7 @@ class DatabaseHealthCheck:
     async def _problem(
         self, step: Callable[[], Awaitable[None]], finished: Callable[[], int], otherwise: str
     ) -> str:
-        error = await self.job.attempt(lambda: _in_turn(step, finished))
+        error = await self.job.attempt(lambda: _with_progress(step, finished))
         if error is None:
             return ""
         if isinstance(error, DatabaseUnusable):
@@ -102,17 +102,17 @@ class DatabaseHealthCheck:
                 await service_state.put_int(tx, service_state.WRITTEN_MS, now_ms())
 
 
-async def _in_turn(step: Callable[[], Awaitable[None]], finished: Callable[[], int]) -> None:
+async def _with_progress(step: Callable[[], Awaitable[None]], finished: Callable[[], int]) -> None:
     """Awaits `step`. Raises TimeoutError if the number of `finished` database operations does not
     rise for 2 s.
     """
     working = asyncio.ensure_future(step())
     try:
-        seen = None
+        last_count = None
         while not working.done():
-            if seen == (now := finished()):
+            if last_count == (now := finished()):
                 raise TimeoutError
-            seen = now
+            last_count = now
             await asyncio.wait({working}, timeout=_TURN_TIMEOUT_S)
         await working
     finally:

@@ -157,7 +157,7 @@ class ContentComparison:
         loop = asyncio.get_running_loop()
         pauses = self._job.new_backoff()
         while True:
-            await self._until_any()
+            await self._wait_for_any()
             began_s = loop.time()
             if await self._job.attempt(self._compare_some) is not None:
                 await pauses.wait()
@@ -165,7 +165,7 @@ class ContentComparison:
             pauses.reset()
             await asyncio.sleep((loop.time() - began_s) * _REST)
 
-    async def _until_any(self) -> None:
+    async def _wait_for_any(self) -> None:
         try:
             async with asyncio.timeout(_AGAIN_S if self._retry_later else None):
                 await self._has_remaining.wait()

@@ -165,7 +165,7 @@ STORED: Final = (
     "The change is stored, but the data plane refuses the namespace and runs its previous configuration. The change "
     "takes effect after you fix the listed errors."
 )
-_LEFT_OVER: Final = (
+_ORPHAN_HINT: Final = (
     "; that namespace belongs to another database, and the operator of this service can remove it"
 )
 
@@ -187,7 +187,7 @@ def refusal_error(
     problems: list[FieldProblem] = []
     for problem in refusal.problems:
         where, subject = _request_path(message, problem.path)
-        rest = _LEFT_OVER if problem.held_by in orphans else ""
+        rest = _ORPHAN_HINT if problem.held_by in orphans else ""
         word = _TAKEN if problem.held_by else _WORD
         problems.append(FieldProblem((*where, word), f"{subject} {problem.reason}{rest}"))
     return ServiceError("VALIDATION_FAILED", detail, errors=problems)

@@ -350,7 +350,7 @@ class Feeder:
                     await self._is_resync_needed.wait()
                     break
             began_s = loop.time()
-            if await self.job.attempt(self._poll_held) is not None:
+            if await self.job.attempt(self._poll_configurations) is not None:
                 self.mark_disconnected()
             if loop.time() >= records_s:
                 await self.job.attempt(self._compare_records)
@@ -361,7 +361,7 @@ class Feeder:
             )
         self._is_resync_needed.clear()
 
-    async def _poll_held(self) -> None:
+    async def _poll_configurations(self) -> None:
         self._configurations.begin_read()
         if self._configurations.has_lost_state(
             await self._client.held_configurations(feed_pb2.HeldRequest())

@@ -85,7 +85,7 @@ class LobbyExportOperations:
 
         async def write(writer: ObjectWriter, run: RunStep) -> None:
             end = await run(folder.end)
-            turn = partial(_log_turn, folder.lines(), end, stream)
+            turn = partial(_write_log_page, folder.lines(), end, stream)
             await writer.write(csv_rows([_LOG_COLUMNS]))
             is_more = True
             while is_more:
@@ -113,7 +113,7 @@ class LobbyExportOperations:
                 async with self._database.read() as tx:
                     page = await lobbies.alive_between(tx, game.game_id, *span, after, _PAGE_ROWS)
                 runs = await self._runs([row.lobby_id for row in page])
-                turn = partial(_history_turn, page, runs, span, self._now_ms())
+                turn = partial(_write_history_page, page, runs, span, self._now_ms())
                 await writer.write(await run(turn))
                 is_more = len(page) == _PAGE_ROWS
                 after = page[-1].lobby_id if page else after
@@ -177,7 +177,7 @@ def _folder(export_id: str) -> str:
 _LOG_COLUMNS: Final = ("timestamp", "stream", "line")
 
 
-def _log_turn(lines: Iterator[LogLine], end: int, stream: LogStream) -> tuple[bytes, bool]:
+def _write_log_page(lines: Iterator[LogLine], end: int, stream: LogStream) -> tuple[bytes, bool]:
     until = time.perf_counter() + _STEP_S
     is_more = False
 
@@ -194,7 +194,7 @@ def _log_turn(lines: Iterator[LogLine], end: int, stream: LogStream) -> tuple[by
     return csv_rows(rows()), is_more
 
 
-def _history_turn(
+def _write_history_page(
     page: Iterable[Record],
     runs: Mapping[str, LobbyProcess | Record],
     span: tuple[int, int],

@@ -42,8 +42,8 @@ class DiskReserveMonitor:
         return {"free_bytes": self.free_bytes, "reserve_bytes": self.reserve_bytes}
 
     async def run(self) -> None:
-        low, enough = "storage reserve reached", "storage reserve is free again"
-        await log_shortage(self, _STORAGE_CHECK_S, low, enough)
+        reached, recovered = "storage reserve reached", "storage reserve is free again"
+        await log_shortage(self, _STORAGE_CHECK_S, reached, recovered)
 
 
 class JournalStallMonitor:
@@ -51,8 +51,8 @@ class JournalStallMonitor:
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
-        self._seen_durable = -1
-        self._stuck_since_s: float | None = None
+        self._last_durable = -1
+        self._stalled_since_s: float | None = None
         self.stalled_ms = 0.0
 
     async def run(self) -> None:
@@ -60,11 +60,11 @@ class JournalStallMonitor:
         while True:
             status = self._status()
             now_s = loop.time()
-            if status.durable != self._seen_durable or status.durable >= status.last:
-                self._seen_durable, self._stuck_since_s = status.durable, None
-            elif self._stuck_since_s is None:
-                self._stuck_since_s = now_s
-            since_s = self._stuck_since_s
+            if status.durable != self._last_durable or status.durable >= status.last:
+                self._last_durable, self._stalled_since_s = status.durable, None
+            elif self._stalled_since_s is None:
+                self._stalled_since_s = now_s
+            since_s = self._stalled_since_s
             self.stalled_ms = 0.0 if since_s is None else (now_s - since_s) * 1000
             await asyncio.sleep(_JOURNAL_CHECK_S)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     # `admission` imports an HTTP client, which `check-config` does not need.
     from pyservice.dataplane.admission import Admission
 
-_KEPT_LOBBIES: Final = 10_000
+_CACHED_LOBBIES: Final = 10_000
 
 PlacementResponse = TypeVar(
     "PlacementResponse",
@@ -49,11 +49,11 @@ class LobbyResponses:
         self,
         regions: RegionCatalog,
         player_addresses: PlayerAddresses,
-        kept_lobbies: int = _KEPT_LOBBIES,
+        cached_lobbies: int = _CACHED_LOBBIES,
     ) -> None:
         self._regions = regions
         self._player_addresses = player_addresses
-        self._kept_lobbies = kept_lobbies
+        self._cached_lobbies = cached_lobbies
         self._cached: OrderedDict[bytes, matchmaker_pb2.JoinLobbyResponse] = OrderedDict()
 
     def is_cached(self, lobby_id: bytes) -> bool:
@@ -74,7 +74,7 @@ class LobbyResponses:
             self._player_addresses.write_port(port_message, lease, lobby.id, lobby.region)
             template.lobby.ports[lease.name].CopyFrom(port_message)
         self._cached[lobby.id] = template
-        if len(self._cached) > self._kept_lobbies:
+        if len(self._cached) > self._cached_lobbies:
             self._cached.popitem(last=False)
 
     def fill(

@@ -252,7 +252,7 @@ class ClientConnection(HttpToolsProtocol):
     def _receive(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def _body_to_come_bytes(self) -> int:
+    def _missing_body_bytes(self) -> int:
         raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
@@ -291,7 +291,7 @@ class ClientConnection(HttpToolsProtocol):
         size = _SLICE_BYTES
         if self._stage == ConnectionStage.BODY:
             # Only body bytes follow, so parse them in one piece. Unparsed bytes would be in no budget.
-            size = max(size, self._body_to_come_bytes())
+            size = max(size, self._missing_body_bytes())
         begin = self._rest_begin
         end = self._rest_begin = begin + size
         piece = self._rest[begin:end]

@@ -67,11 +67,11 @@ class HttpForwarder:
     ) -> None:
         self._upstream = UnixHttpClient(socket_path, answer_timeout_ms)
         self._shares = RequestPermits(at_once, wait_ms)
-        self._is_away = False
+        self._is_unreachable = False
         self.rays = rays or Rays("edge", queued_max=0)
         self.parked = ParkedRequests(self._ask, long_polls, self.rays)
 
-    async def ask_first(
+    async def send_with_permit(
         self, head: bytes, body: bytes, request_key: RequestKey, client: Address, *, is_safe: bool
     ) -> Reply:
         header = request_key.authorization
@@ -86,14 +86,14 @@ class HttpForwarder:
         except TimeoutError:
             raise ServiceError("DEADLINE_EXCEEDED") from None
         except NoResponse as failure:
-            if not self._is_away:
+            if not self._is_unreachable:
                 log.warning("control plane does not answer", reason=str(failure))
-            self._is_away = True
+            self._is_unreachable = True
             detail = _REPEAT if failure.was_sent and not is_safe else None
             raise ServiceError("CONTROL_PLANE_UNAVAILABLE", detail) from None
-        if self._is_away:
+        if self._is_unreachable:
             log.info("control plane answers again")
-        self._is_away = False
+        self._is_unreachable = False
         return reply
 
     async def close(self) -> None:
@@ -138,7 +138,7 @@ class ForwardedExchange:
         began = perf_counter()
         try:
             try:
-                reply = await self._forwarder.ask_first(
+                reply = await self._forwarder.send_with_permit(
                     head, body, request_key, sender.client, is_safe=endpoint.is_safe
                 )
             finally:

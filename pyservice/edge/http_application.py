@@ -262,7 +262,7 @@ class HttpApplication:
         self._forwarder = forwarder
         self._documents = {document.path: document for document in documents}
         self._count = self.count
-        self._believes_headers = settings.is_internal or bool(self.proxies)
+        self._trusts_headers = settings.is_internal or bool(self.proxies)
         self._routes = Routes(METHODS[name] for name in (*operations, *names))
         self._endpoints: dict[str, Endpoint | ForwardedEndpoint] = {
             name: ForwardedEndpoint(METHODS[name], self._meter_of(name), settings.body_limit_bytes)
@@ -417,7 +417,7 @@ class HttpApplication:
     ) -> Call:
         fields = request.headers
         client, address, coords, long_poll_expired = request.peer, request.source, None, False
-        if self._believes_headers or request.is_fronted:
+        if self._trusts_headers or request.is_fronted:
             client, coords = self._clients.of(request)
             address = client_address.packed_client(client)
             long_poll_expired = (

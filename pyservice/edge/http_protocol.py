@@ -98,7 +98,7 @@ class HttpProtocol(ClientConnection):
         if is_unfinished or self._is_write_paused:
             self._expect_within(self._receive_timeout_s)
 
-    def _body_to_come_bytes(self) -> int:
+    def _missing_body_bytes(self) -> int:
         return int(self._fields.get(b"content-length", 0)) - len(self._body)
 
     def _feed(self, data: bytes) -> None:

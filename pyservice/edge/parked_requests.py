@@ -42,7 +42,7 @@ _RESPONSES_PER_TURN: Final = 16
 _UNWRITTEN_MAX: Final = 384
 """Unwritten responses at which no more batches are sent: the responses of three batches."""
 
-Ask = Callable[[bytes, bytes, Take], Awaitable[Reply]]
+SendRequest = Callable[[bytes, bytes, Take], Awaitable[Reply]]
 """Sends a head and a body, and passes the body of the response on as it arrives. Repeats the message only before the
 first response. Raises ServiceError."""
 Count = Callable[[Meter, str, Trace], None]
@@ -187,7 +187,7 @@ class ParkedRequests:
     plane again.
     """
 
-    def __init__(self, ask: Ask, long_polls: LongPolls, rays: Rays) -> None:
+    def __init__(self, ask: SendRequest, long_polls: LongPolls, rays: Rays) -> None:
         self._ask = ask
         self._rays = rays
         self.long_polls = long_polls
@@ -205,12 +205,12 @@ class ParkedRequests:
 
     def _start_sending(self) -> None:
         self._is_scheduled = False
-        while self._woken and (room := self._room()) > 0:
-            groups = self._next_groups(min(room, _BATCH_MAX))
+        while self._woken and (free_count := self._free_count()) > 0:
+            groups = self._next_groups(min(free_count, _BATCH_MAX))
             if groups:
                 self._begin(_Batch(groups))
 
-    def _room(self) -> int:
+    def _free_count(self) -> int:
         sending = self._sending.values()
         if sum(not batch.is_slow for batch in sending) >= _BATCHES_MAX:
             return 0
@@ -237,7 +237,7 @@ class ParkedRequests:
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._send(batch))
         self._sending[task] = batch
-        timer = loop.call_later(_SLOW_S, self._make_room, batch)
+        timer = loop.call_later(_SLOW_S, self._start_beside, batch)
 
         def end(task: asyncio.Task[None]) -> None:
             timer.cancel()
@@ -246,7 +246,7 @@ class ParkedRequests:
 
         task.add_done_callback(end)
 
-    def _make_room(self, batch: _Batch) -> None:
+    def _start_beside(self, batch: _Batch) -> None:
         batch.is_slow = True
         self._start_sending()
 

@@ -190,8 +190,8 @@ class WokenBatchExchange:
             long_poll_expired=request.is_over,
         )
 
-    def _shared_endpoint(self, asked: WokenRequest) -> _SharedEndpoint:
-        key = asked.request_key.method, asked.request_key.target
+    def _shared_endpoint(self, request: WokenRequest) -> _SharedEndpoint:
+        key = request.request_key.method, request.request_key.target
         shared = self._shared.get(key)
         if shared is None:
             fields = {forwarding_headers.HELD: forwarding_headers.WOKEN}

@@ -42,10 +42,10 @@ class Measure(Protocol):
     def figures(self) -> Mapping[str, int]: ...
 
 
-async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) -> None:
+async def log_shortage(measure: Measure, every_s: float, low: str, recovered: str) -> None:
     """Checks a measure, such as free disk space, until cancelled.
 
-    Logs the event `low` when a shortage begins, and the event `enough` when it ends.
+    Logs the event `low` when a shortage begins, and the event `recovered` when it ends.
     """
     was_low = False
     while True:
@@ -53,7 +53,7 @@ async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) 
         if measure.is_low != was_low:
             was_low = measure.is_low
             log_event = _log.error if was_low else _log.info
-            log_event(low if was_low else enough, **measure.figures())
+            log_event(low if was_low else recovered, **measure.figures())
         await asyncio.sleep(every_s)
 
 

@@ -71,7 +71,7 @@ class Trace:
     is_held = False
     """True for a held long poll, which does not count as slow."""
     is_passed = False
-    is_drawn = False
+    is_sampled = False
     _span_id: str | None = None
 
     def __init__(self, ray_id: str, started: float, parent_span: str | None = None) -> None:
@@ -159,11 +159,11 @@ class Rays:
         self.service = service
         self.count = count or RayMetrics()
         self._is_internal = is_internal
-        self._troubles = _Allowance(per_second)
+        self._errors = _Allowance(per_second)
         self._samples = _Allowance(per_second)
         self._queue: deque[EndedTrace] = deque()
         self._queued_max = queued_max
-        self._until_drawn = _gap()
+        self._until_sample = _sampling_gap()
         self._has_rays = asyncio.Event()
 
     def pass_on(self, trace: Trace) -> str:
@@ -173,17 +173,17 @@ class Rays:
         """
         if not trace.is_passed:
             trace.is_passed = True
-            trace.is_drawn = trace.parent_span is not None or self._draws()
-        return trace.traceparent(is_sampled=trace.is_drawn)
+            trace.is_sampled = trace.parent_span is not None or self._samples_next()
+        return trace.traceparent(is_sampled=trace.is_sampled)
 
     def end(self, trace: Trace, transport: str, operation: str, code: str, ended_at: float) -> None:
         """Ends the record of a request. `code` is OK, CANCELLED or an error code."""
-        self._until_drawn -= 1
+        self._until_sample -= 1
         if (
             code != OK
             or trace.parent_span is not None
-            or self._until_drawn <= 0
-            or trace.is_drawn
+            or self._until_sample <= 0
+            or trace.is_sampled
             or ended_at - trace.started > SLOW_S
         ):
             self._store_if_sampled(trace, transport, operation, code, ended_at)
@@ -193,8 +193,12 @@ class Rays:
     ) -> None:
         is_slow = ended_at - trace.started > SLOW_S and not trace.is_held
         if code not in (OK, CANCELLED) or is_slow:
-            allowance = self._troubles
-        elif trace.is_drawn or self._is_asked_for(trace) or (not trace.is_passed and self._draws()):
+            allowance = self._errors
+        elif (
+            trace.is_sampled
+            or self._is_sampled_by_caller(trace)
+            or (not trace.is_passed and self._samples_next())
+        ):
             allowance = self._samples
         else:
             return
@@ -219,15 +223,15 @@ class Rays:
         namespace_id: bytes = caller.namespace_id
         return namespace_id
 
-    def _is_asked_for(self, trace: Trace) -> bool:
+    def _is_sampled_by_caller(self, trace: Trace) -> bool:
         if trace.parent_span is None:
             return False
         return not self._is_internal or trace.parent_span[_FLAGS] == "01"
 
-    def _draws(self) -> bool:
-        if self._until_drawn > 0:
+    def _samples_next(self) -> bool:
+        if self._until_sample > 0:
             return False
-        self._until_drawn = _gap()
+        self._until_sample = _sampling_gap()
         return True
 
     async def take(self, at_most: int) -> list[EndedTrace]:
@@ -251,7 +255,7 @@ def _game_of(trace: Trace) -> str:
     return game_id or ""
 
 
-def _gap() -> int:
+def _sampling_gap() -> int:
     return 1 + int(math.log(1.0 - random.random()) / math.log(1.0 - 1.0 / ONE_IN))
 
 

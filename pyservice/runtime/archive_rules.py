@@ -199,8 +199,8 @@ class SizeAllowance:
             raise too_many()
         self.take(folders * DISK_BLOCK_BYTES + max(0, DISK_BLOCK_BYTES - content_bytes))
 
-    def refuse_beyond(self, coming_bytes: int) -> None:
-        bytes_so_far = self._taken_bytes + coming_bytes
+    def refuse_beyond(self, announced_bytes: int) -> None:
+        bytes_so_far = self._taken_bytes + announced_bytes
         if bytes_so_far > self.max_bytes:
             raise BadArchive("", "too-high", self._reason(bytes_so_far))
 

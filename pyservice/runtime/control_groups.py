@@ -85,13 +85,13 @@ class ControlGroups:
             if self.is_unified:
                 steps += [
                     _put(f"{group}/memory.max", limit),
-                    _put_if_there(f"{group}/memory.swap.max", "0"),
-                    _put_if_there(f"{group}/memory.oom.group", "1"),
+                    _put_if_present(f"{group}/memory.swap.max", "0"),
+                    _put_if_present(f"{group}/memory.oom.group", "1"),
                 ]
             else:
                 steps += [
                     _put(f"{group}/memory.limit_in_bytes", limit),
-                    _put_if_there(f"{group}/memory.memsw.limit_in_bytes", limit),
+                    _put_if_present(f"{group}/memory.memsw.limit_in_bytes", limit),
                 ]
         if self.cpu is not None:
             group = f"{self.cpu}/{run_id}"
@@ -185,5 +185,5 @@ def _put(path: str, text: str) -> FileChange:
     return FileChange("put", path, content=text.encode())
 
 
-def _put_if_there(path: str, text: str) -> FileChange:
+def _put_if_present(path: str, text: str) -> FileChange:
     return FileChange("try", path, content=text.encode())

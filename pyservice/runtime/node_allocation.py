@@ -100,7 +100,7 @@ class NodeCapacity:
             self.on_change()
 
 
-_GUESSES: Final = 32
+_DRAWS: Final = 32
 
 
 class NoFreePort(Exception):
@@ -111,7 +111,7 @@ def draw_free_port(numbers: range, is_taken: Callable[[int], bool], *, is_datagr
     """Returns a random port that no run has and that can be bound at all addresses. Raises
     NoFreePort.
     """
-    for _ in range(_GUESSES):
+    for _ in range(_DRAWS):
         number = random.choice(numbers)
         if not is_taken(number) and _can_bind(number, is_datagram=is_datagram):
             return number

@@ -81,18 +81,18 @@ def expand_references(words: Iterable[str], variables: Mapping[str, str]) -> lis
 
     Raises EnvironmentTooLong if the arguments or variables are too long.
     """
-    together = 0
+    total_bytes = 0
     for name, value in variables.items():
         count = _bytes(name) + 1 + _bytes(value)
         if count > WORD_BYTES_MAX:
             raise _too_long(
                 f"The variable {_shorten(name)}", "put its value into a file of the build"
             )
-        together = _plus(together, count)
+        total_bytes = _add_word(total_bytes, count)
     arguments = []
     for index, word in enumerate(words):
         expanded = _expand(word, variables, index)
-        together = _plus(together, _bytes(expanded))
+        total_bytes = _add_word(total_bytes, _bytes(expanded))
         arguments.append(expanded)
     return arguments
 
@@ -121,14 +121,14 @@ def _expand(word: str, variables: Mapping[str, str], index: int) -> str:
     return "".join(parts)
 
 
-def _plus(together: int, count: int) -> int:
-    together += count + _EACH_BYTES
-    if together > ALL_BYTES_MAX:
+def _add_word(total_bytes: int, count: int) -> int:
+    total_bytes += count + _EACH_BYTES
+    if total_bytes > ALL_BYTES_MAX:
         raise EnvironmentTooLong(
             f"All arguments and variables together are longer than {ALL_BYTES_MAX} bytes, the maximum of Linux: "
             "put long values into a file of the build."
         )
-    return together
+    return total_bytes
 
 
 def _too_long(what: str, remedy: str) -> EnvironmentTooLong:

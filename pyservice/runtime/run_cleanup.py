@@ -98,7 +98,7 @@ class _LeftoverProcesses:
             elif self._session and _session_of(pid) == self._session:
                 session_pids.append(pid)
         self._own_pids = own_pids
-        return [*(pid for pid in session_pids if self._is_beside(pid)), *own_pids]
+        return [*(pid for pid in session_pids if self._is_leftover_sibling(pid)), *own_pids]
 
     def kill(self, pids: Sequence[int], until_s: float) -> None:
         """Kills processes with SIGKILL, and waits until they have ended or `until_s` is reached."""
@@ -127,7 +127,7 @@ class _LeftoverProcesses:
             return None
         try:
             # The descriptor refers to this process even if its PID is reused.
-            if self._is_known(pid) or self._is_beside(pid):
+            if self._is_known(pid) or self._is_leftover_sibling(pid):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 return descriptor
         except ProcessLookupError:
@@ -147,7 +147,7 @@ class _LeftoverProcesses:
             line.endswith(self._groups) for line in _read_process_file(pid, "cgroup").splitlines()
         )
 
-    def _is_beside(self, pid: int) -> bool:
+    def _is_leftover_sibling(self, pid: int) -> bool:
         return _session_of(pid) == self._session and any(
             _session_of(known) == self._session and self._is_known(known)
             for known in self._own_pids

@@ -103,7 +103,7 @@ class UnpackedBuilds:
                 if folder.suffix == _UNFINISHED or (
                     folder.suffix != _REMOVED and not _is_whole(folder)
                 ):
-                    _set_aside(folder)
+                    _mark_removed(folder)
             except OSError as error:
                 # A run may use this build. The next request checks it again.
                 _log.warning("build could not be read", build_id=folder.name, error=str(error))
@@ -218,7 +218,7 @@ class UnpackedBuilds:
             # The next request unpacks the build again. A partly removed build is never used.
             self._builds.pop(build_id, None)
             try:
-                folder = _set_aside(self._folder / build_id)
+                folder = _mark_removed(self._folder / build_id)
             except OSError as error:
                 _log.warning("build could not be removed", build_id=build_id, error=str(error))
             else:
@@ -247,11 +247,11 @@ def _publish(fresh: Path, folder: Path) -> None:
     (fresh / "boot_id").write_text(_boot_id())
     if folder.exists():
         # This build is of an earlier boot and could not be removed at the start.
-        _set_aside(folder)
+        _mark_removed(folder)
     fresh.rename(folder)
 
 
-def _set_aside(folder: Path) -> Path:
+def _mark_removed(folder: Path) -> Path:
     renamed = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{_REMOVED}")
     folder.rename(renamed)
     return renamed

@@ -79,7 +79,7 @@ CEL_EQUIVALENTS: Final[Mapping[tuple[str, str], Callable[[Any], bool]]] = {
 
 class _FieldRules(NamedTuple):
     name: str
-    judge: ValueCheck | None
+    check: ValueCheck | None
     is_required: bool
 
 
@@ -94,16 +94,16 @@ def compile_rules(descriptor: Descriptor) -> MessageCheck:
         required_count = 0
         present = message.ListFields()
         for field, value in present:
-            name, judge, is_required = fields[field]
+            name, check_value, is_required = fields[field]
             required_count += is_required
-            below = judge(value) if judge else ()
-            if below:
-                findings += nested_under(name, below)
+            nested = check_value(value) if check_value else ()
+            if nested:
+                findings += nested_under(name, nested)
         if required_count != len(required):
             missing = set(required).difference(field.name for field, _ in present)
             findings[:0] = [Finding((name,), "required", "is required") for name in sorted(missing)]
-        for twin in cel_checks:
-            findings += twin(message)
+        for cel_check in cel_checks:
+            findings += cel_check(message)
         return findings
 
     return check
@@ -112,10 +112,10 @@ def compile_rules(descriptor: Descriptor) -> MessageCheck:
 def _compile_cel(descriptor: Descriptor) -> list[MessageCheck]:
     rules = option(descriptor, validate_pb2.message)
     _require_supported(descriptor.full_name, rules, {"cel"})
-    return [_compile_twin(descriptor, rule) for rule in rules.cel]
+    return [_compile_cel_rule(descriptor, rule) for rule in rules.cel]
 
 
-def _compile_twin(descriptor: Descriptor, rule: Any) -> MessageCheck:
+def _compile_cel_rule(descriptor: Descriptor, rule: Any) -> MessageCheck:
     holds = CEL_EQUIVALENTS.get((descriptor.full_name, rule.id))
     if holds is None:
         raise UnsupportedRule(f"{descriptor.full_name}: {rule.id} has no implementation in Python")
@@ -130,28 +130,28 @@ def _compile_field(field: FieldDescriptor) -> _FieldRules:
     _require_supported(field.full_name, rules, {"required", kind})
     own = getattr(rules, kind) if kind else None
     if is_map(field):
-        judge = _judge_map(field, own)
+        check = _compile_map(field, own)
     elif field.is_repeated:
-        judge = _judge_repeated(field, own)
+        check = _compile_repeated(field, own)
     else:
-        judge = _judge_value(field, kind, own)
+        check = _compile_value(field, kind, own)
         if own is not None and not field.has_presence and not rules.required:
             # ListFields omits an unset zero, although the rule applies to it.
             raise UnsupportedRule(f"{field.full_name}: rules on a field without presence")
-    return _FieldRules(field.name, judge, rules.required)
+    return _FieldRules(field.name, check, rules.required)
 
 
-def _judge_repeated(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
+def _compile_repeated(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
     _require_supported(field.full_name, rules, {"max_items", "unique", "items"})
     items = rules.items if rules and rules.HasField("items") else None
-    each = _judge_element(field, items)
+    each = _compile_element(field, items)
     limit = entry_limit(field)
     is_unique = bool(rules and rules.unique)
     repeats = _finding("not-unique", "must not repeat an entry")
     if not (each or limit is not None or is_unique):
         return None
 
-    def judge(values: Any) -> Findings:
+    def check(values: Any) -> Findings:
         findings: list[Finding] = []
         if limit is not None and len(values) > limit:
             findings.append(too_many_entries(limit))
@@ -160,68 +160,68 @@ def _judge_repeated(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
             findings.append(repeats)
         if each:
             for index, value in enumerate(values):
-                below = each(value)
-                if below:
-                    findings += nested_under(str(index), below)
+                nested = each(value)
+                if nested:
+                    findings += nested_under(str(index), nested)
         return findings
 
-    return judge
+    return check
 
 
-def _judge_map(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
+def _compile_map(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
     _require_supported(field.full_name, rules, {"max_pairs", "keys", "values"})
     keys = rules.keys if rules and rules.HasField("keys") else None
     values = rules.values if rules and rules.HasField("values") else None
-    judge_key = _judge_element(map_key(field), keys)
-    judge_value = _judge_element(map_value(field), values)
+    check_key = _compile_element(map_key(field), keys)
+    check_value = _compile_element(map_value(field), values)
     limit = entry_limit(field)
-    if not (judge_key or judge_value or limit is not None):
+    if not (check_key or check_value or limit is not None):
         return None
 
-    def judge(pairs: Any) -> Findings:
+    def check(pairs: Any) -> Findings:
         findings: list[Finding] = []
         if limit is not None and len(pairs) > limit:
             findings.append(too_many_entries(limit))
         for key in islice(pairs, limit):
-            of_key = judge_key(key) if judge_key else ()
-            of_value = judge_value(pairs[key]) if judge_value else ()
+            of_key = check_key(key) if check_key else ()
+            of_value = check_value(pairs[key]) if check_value else ()
             if of_key or of_value:
                 findings += nested_under(str(key), [*of_key, *of_value])
         return findings
 
-    return judge
+    return check
 
 
-def _judge_element(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
+def _compile_element(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
     kind = rules.WhichOneof("type") if rules is not None else None
     _require_supported(field.full_name, rules, {kind})
-    return _judge_value(field, kind, getattr(rules, kind) if kind else None)
+    return _compile_value(field, kind, getattr(rules, kind) if kind else None)
 
 
-def _judge_value(field: FieldDescriptor, kind: str | None, rules: Any) -> ValueCheck | None:
+def _compile_value(field: FieldDescriptor, kind: str | None, rules: Any) -> ValueCheck | None:
     if field.message_type is not None:
         if rules is not None:
             raise UnsupportedRule(f"{field.full_name}: {kind}")
-        judge = compile_rules(field.message_type)
-        return _unwrap(judge) if form_of(field).unwrap else judge
+        check = compile_rules(field.message_type)
+        return _unwrap(check) if form_of(field).unwrap else check
     raw = form_of(field).raw_json
     if raw:
         return raw_json_check(raw)
-    return _judge_all(_value_rules(field, rules)) if rules is not None else None
+    return _compile_all(_value_rules(field, rules)) if rules is not None else None
 
 
-def _unwrap(judge_inner: ValueCheck) -> ValueCheck:
-    def judge(message: Any) -> Findings:
-        findings = judge_inner(message)
+def _unwrap(check_inner: ValueCheck) -> ValueCheck:
+    def check(message: Any) -> Findings:
+        findings = check_inner(message)
         return [finding._replace(location=finding.location[1:]) for finding in findings]
 
-    return judge
+    return check
 
 
 def raw_json_check(kind: int) -> ValueCheck:
     not_object = [_finding("wrong-type", "must be a JSON object")]
 
-    def judge(text: bytes) -> Findings:
+    def check(text: bytes) -> Findings:
         if not text:
             return ()
         try:
@@ -231,7 +231,7 @@ def raw_json_check(kind: int) -> ValueCheck:
         is_wrong = kind == options_pb2.RAW_JSON_OBJECT and not isinstance(value, dict)
         return not_object if is_wrong else ()
 
-    return judge
+    return check
 
 
 class CompiledRule(NamedTuple):
@@ -239,16 +239,16 @@ class CompiledRule(NamedTuple):
     finding: Finding
 
 
-def _judge_all(rules: list[CompiledRule]) -> ValueCheck | None:
+def _compile_all(rules: list[CompiledRule]) -> ValueCheck | None:
     predicates = [rule.holds for rule in rules]
 
-    def judge(value: Any) -> Findings:
+    def check(value: Any) -> Findings:
         for holds in predicates:
             if not holds(value):
                 return _broken_rules(rules, value)
         return ()
 
-    return judge if rules else None
+    return check if rules else None
 
 
 def _broken_rules(rules: list[CompiledRule], value: Any) -> list[Finding]:
@@ -347,7 +347,7 @@ COMPILED_MESSAGES: Final[tuple[type[Message], ...]] = (
 
 
 def validate(message: Message) -> list[FieldProblem]:
-    findings = _judge(message)
+    findings = _check(message)
     return report_findings(findings) if findings else []
 
 
@@ -358,7 +358,7 @@ def require_valid(message: Message) -> None:
         raise ServiceError("BODY_INVALID", errors=problems)
 
 
-def _judge(message: Message) -> Findings:
+def _check(message: Message) -> Findings:
     check = _checks.get(type(message)) or _add_check(type(message))
     return check(message)
 
@@ -372,7 +372,7 @@ class UndecodedFields(NamedTuple):
 
 NO_UNDECODED_FIELDS: Final = UndecodedFields()
 
-_JUDGES_ENTRIES: Final = ("required", "not-unique", "too-few")
+_ENTRY_WORDS: Final = ("required", "not-unique", "too-few")
 
 
 def refuse_invalid(
@@ -389,13 +389,13 @@ def refuse_invalid(
         size = len(getattr(message, method.body_field))
         if size > limit:
             raise ServiceError("BODY_TOO_LARGE", f"Send at most {limit} bytes, not {size}.")
-    findings = _judge(message)
+    findings = _check(message)
     in_query, in_body = unread
     if not (findings or in_body or in_query):
         return
-    path_places = {(name,) for name in method.path_fields}
-    in_path = [finding for finding in findings if finding.location[:1] in path_places]
-    outside_path = [finding for finding in findings if finding.location[:1] not in path_places]
+    path_locations = {(name,) for name in method.path_fields}
+    in_path = [finding for finding in findings if finding.location[:1] in path_locations]
+    outside_path = [finding for finding in findings if finding.location[:1] not in path_locations]
     others = _without_unread(outside_path, (*in_query, *in_body))
     is_in_query = bool(in_query) or bool(others and not method.body_field)
     code = "ID_INVALID" if in_path else "QUERY_INVALID" if is_in_query else "BODY_INVALID"
@@ -408,7 +408,7 @@ def _without_unread(findings: list[Finding], unread: Findings) -> list[Finding]:
         for finding in unread
         if not (is_size_finding(finding) or is_omitted(finding))
     }
-    fields = {finding.location for finding in findings if finding.word in _JUDGES_ENTRIES}
+    fields = {finding.location for finding in findings if finding.word in _ENTRY_WORDS}
     lengths = {len(location) for location in fields}
     incomplete = fields & {
         unread_location[:length] for unread_location in unread_locations for length in lengths
@@ -416,7 +416,7 @@ def _without_unread(findings: list[Finding], unread: Findings) -> list[Finding]:
     return [
         finding
         for finding in findings
-        if not (finding.word in _JUDGES_ENTRIES and finding.location in incomplete)
+        if not (finding.word in _ENTRY_WORDS and finding.location in incomplete)
         and not any(
             finding.location[:length] in unread_locations
             for length in range(len(finding.location) + 1)
@@ -514,9 +514,9 @@ def _with_library(message_class: type[Message]) -> MessageCheck:
             excerpt = message_class()
             sizes.excerpt(message, excerpt)
         findings += library_findings(excerpt)
-        for name, judge in raw:
-            for below in judge(getattr(message, name)):
-                findings.append(below._replace(location=(name, *below.location)))
+        for name, check_raw in raw:
+            for nested in check_raw(getattr(message, name)):
+                findings.append(nested._replace(location=(name, *nested.location)))
         return findings
 
     return check

@@ -286,14 +286,14 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
     except OSError as error:
         yield ["journal", "boot_id_path"], f"{boot_id_path} cannot be read: {error.strerror}"
     yield from origin_conflicts(settings, wrong)
-    yield from _addresses_of_nobody(settings, wrong)
+    yield from _unreachable_urls(settings, wrong)
     if wrong.isdisjoint(("edge", "domains")):
         yield from edge_conflicts(settings)
     if "runtime" not in wrong:
         yield from port_conflicts(settings)
 
 
-def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
+def _unreachable_urls(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
     for name in ("public_url", "cdn_url", "hub_url"):
         if "?" in (getattr(settings, name) or ""):
             yield [name], "must not have a query: paths are appended to it"

@@ -16,7 +16,7 @@ from pyservice.observability.logging import get_logger
 _FULL: Final = "53100"
 _COLLISIONS: Final = ("40001", "40P01")
 """SQLSTATEs serialization_failure and deadlock_detected."""
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 _PAUSES_S: Final = (0.0, *(min(0.005 * 2**number, 0.2) for number in range(11)))
 """Upper bounds of the random pauses before each retry, in seconds."""
@@ -106,7 +106,7 @@ def _is_ours(error: BaseException) -> bool:
     return _is_of_asyncpg(error) and isinstance(error, ValueError)
 
 
-async def retry_on_conflict(attempt: Callable[[], Awaitable[Made]]) -> Made:
+async def retry_on_conflict(attempt: Callable[[], Awaitable[Result]]) -> Result:
     """Runs the transaction `attempt`, and repeats it after a Conflict.
 
     Raises OVERLOADED after the last retry.

@@ -24,7 +24,7 @@ _OF_RAY = (
     .order_by(rays.c.create_ms, rays.c.span_id)
     .limit(bindparam("at_most"))
 )
-_THERE = select(rays.c.ray_id, rays.c.span_id).where(
+_STORED = select(rays.c.ray_id, rays.c.span_id).where(
     rays.c.ray_id.in_(bindparam("ray_ids", expanding=True))
 )
 _ADD = insert(rays)
@@ -52,7 +52,7 @@ async def of_ray(tx: Transaction, ray_id: str, since_ms: int, at_most: int) -> S
 
 
 async def add(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    rows_of_rays = await tx.all(_THERE, {"ray_ids": list({row["ray_id"] for row in rows})})
+    rows_of_rays = await tx.all(_STORED, {"ray_ids": list({row["ray_id"] for row in rows})})
     stored = {(row.ray_id, row.span_id) for row in rows_of_rays}
     new = {(row["ray_id"], row["span_id"]): row for row in rows}
     missing = [row for key, row in new.items() if key not in stored]

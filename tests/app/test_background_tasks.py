@@ -127,7 +127,7 @@ async def test_owner_of_tasks_lists_the_failed_tasks() -> None:
         await asyncio.Event().wait()
 
     tasks.own("goes on", goes_on())
-    assert tasks.dead == []
+    assert tasks.dead_tasks == []
     tasks.own("fails", fails())
     tasks.own("returns", returns())
     await asyncio.sleep(0)
@@ -150,7 +150,7 @@ async def test_task_cancelled_by_another_counts_as_failed() -> None:
     nobodys.cancel()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert tasks.dead == ["waits"]
+    assert tasks.dead_tasks == ["waits"]
     await tasks.stop()
 
 

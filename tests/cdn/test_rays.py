@@ -31,7 +31,7 @@ LARGE_BYTES = 32 << 20
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept_by_chance(listener: Listener) -> Iterator[None]:
-    listener.rays._until_drawn = 1_000_000
+    listener.rays._until_sample = 1_000_000
     listener.rays.take_all()
     yield
     listener.rays.take_all()

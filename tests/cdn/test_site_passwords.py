@@ -179,7 +179,7 @@ async def outcomes(checker: SitePasswords, users: int, wrong: int) -> Counter[bo
         password = "wrong" if number < wrong else str(number)
         header = httpx.BasicAuth(f"user-{number}", password)._auth_header.encode()
         try:
-            return await checker.are_good(header, hashes, Source("", b"site", b"here"))
+            return await checker.are_valid(header, hashes, Source("", b"site", b"here"))
         except (PasswordChecksBusy, TooManyWrongPasswords) as error:
             return type(error).__name__
 
@@ -230,7 +230,7 @@ async def test_unknown_user_takes_as_long_as_a_wrong_password(
     async def cost_of(users: dict[str, bytes], user: str, password: str) -> int:
         work.clear()
         header = httpx.BasicAuth(user, password)._auth_header.encode()
-        assert await checker.are_good(
+        assert await checker.are_valid(
             header, users, Source("", user.encode(), password.encode())
         ) is (password == "right")
         return sum(work)

@@ -74,7 +74,7 @@ class Guessers:
 
     async def guess(self, source: Source, number: int) -> None:
         try:
-            assert not await self._checker.are_good(basic("ann", f"no {number}"), USERS, source)
+            assert not await self._checker.are_valid(basic("ann", f"no {number}"), USERS, source)
             self.outcomes["wrong"] += 1
         except PasswordChecksBusy:
             self.outcomes["busy"] += 1
@@ -104,7 +104,7 @@ def sites_of(group: str, address: bytes) -> list[Source]:
 
 
 async def is_let_in(checker: SitePasswords, source: Source) -> bool:
-    return await checker.are_good(basic("ann", "right"), USERS, source)
+    return await checker.are_valid(basic("ann", "right"), USERS, source)
 
 
 async def test_guesses_do_not_block_other_groups(
