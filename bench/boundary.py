@@ -36,7 +36,7 @@ def run(bench: Bench) -> Result:
         *("--import-mode=importlib", "--benchmark-disable-gc", "--benchmark-warmup=off"),
         *(f"--benchmark-json={report}", "bench/test_boundary.py"),
     )
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         cwd=ROOT,
         preexec_fn=on_core(SERVER_CORE),
@@ -44,8 +44,8 @@ def run(bench: Bench) -> Result:
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        raise WrongAnswer(done.stdout[-4_000:] + done.stderr[-2_000:])
+    if result.returncode != 0:
+        raise WrongAnswer(result.stdout[-4_000:] + result.stderr[-2_000:])
     runs = {one["name"]: [_per_call(one)] for one in json.loads(report.read_text())["benchmarks"]}
     report.unlink()
     (connected,) = runs["test_connected_with_fresh_tokens"]

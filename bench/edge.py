@@ -117,17 +117,17 @@ def requests(bench: Bench) -> tuple[Runs, list[Figure]]:
 
 def stream(bench: Bench) -> tuple[Runs, list[Figure]]:
     port = proxies.free_port()
-    here = f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{port}"
     with (
         proxies.haproxy(bench, "tcp", port) as haproxy,
-        proxies.edge_guard(bench, {"game": ("tcp", here)}) as guard,
+        proxies.edge_guard(bench, {"game": ("tcp", address)}) as guard,
     ):
         ours = guard.proxy("game")
         runs = interleaved(
             {
                 "tcp haproxy": lambda: _load(bench, "stream", haproxy, listen=port),
                 "tcp edge-guard": lambda: _load(bench, "stream", ours, listen=port),
-                "tcp straight": lambda: _load(bench, "stream", here, listen=port),
+                "tcp straight": lambda: _load(bench, "stream", address, listen=port),
             },
             ROUNDS,
         )
@@ -164,12 +164,12 @@ def stream(bench: Bench) -> tuple[Runs, list[Figure]]:
 def messages(bench: Bench) -> tuple[Runs, list[Figure]]:
     shape = {"connections": TALKERS, "rate": MESSAGES_PER_S}
     with contextlib.ExitStack() as stack:
-        there = stack.enter_context(proxies.server(bench))
-        routes = {"game": ("http", there)}
+        backend = stack.enter_context(proxies.server(bench))
+        routes = {"game": ("http", backend)}
         guard = stack.enter_context(proxies.edge_guard(bench, routes, limits=_LIMITS))
-        ways: dict[str, Proxy | str] = {"straight": there, "edge-guard": guard.proxy("game")}
+        ways: dict[str, Proxy | str] = {"straight": backend, "edge-guard": guard.proxy("game")}
         if proxies.has_haproxy():
-            port = int(there.rpartition(":")[2])
+            port = int(backend.rpartition(":")[2])
             ways["haproxy"] = stack.enter_context(proxies.haproxy(bench, "http", port))
         runs = interleaved(
             {
@@ -190,9 +190,9 @@ def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
     # Each round has new sessions, and the sessions of the round before stay for a minute.
     limits = {"datagram_sessions_per_address": 20_000}
     with (
-        proxies.server(bench) as there,
-        proxies.edge_guard(bench, {"game": ("udp", there)}, limits=limits) as guard,
-        proxies.forwarder(bench, there) as bare,
+        proxies.server(bench) as backend,
+        proxies.edge_guard(bench, {"game": ("udp", backend)}, limits=limits) as guard,
+        proxies.forwarder(bench, backend) as bare,
     ):
         ours = guard.proxy("game")
 
@@ -204,7 +204,7 @@ def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
         runs = interleaved(
             {
                 "udp edge-guard": lambda: load(ours, DATAGRAMS_PER_S, 200),
-                "udp half straight": lambda: load(there, half, 100),
+                "udp half straight": lambda: load(backend, half, 100),
                 "udp half edge-guard": lambda: load(ours, half, 100),
                 "udp half forwarder": lambda: load(bare, half, 100),
             },
@@ -273,8 +273,8 @@ def idle(bench: Bench) -> tuple[Runs, list[Figure]]:
 def _idle(bench: Bench, kind: str, tls: ssl.SSLContext | None, **settings: Any) -> Run:
     limits = {**_LIMITS, "connections": IDLE + 100, "datagram_sessions": 1}
     with (
-        proxies.server(bench) as there,
-        proxies.edge_guard(bench, {"game": (kind, there)}, limits=limits, **settings) as guard,
+        proxies.server(bench) as backend,
+        proxies.edge_guard(bench, {"game": (kind, backend)}, limits=limits, **settings) as guard,
         staying_on(LOAD_CORE),
     ):
         return _held(guard, _as_many_as_fit(guard), tls)
@@ -304,9 +304,9 @@ def _held(guard: Guard, count: int, tls: ssl.SSLContext | None) -> Run:
     try:
         for _ in range(count):
             connections.append(_upgraded(guard.ports["game"], tls))
-        there = guard.figure('connections{kind="websocket"}')
-        if there != count:
-            raise WrongAnswer(f"{count} WebSockets were opened, {there:.0f} exist")
+        connection_count = guard.figure('connections{kind="websocket"}')
+        if connection_count != count:
+            raise WrongAnswer(f"{count} WebSockets were opened, {connection_count:.0f} exist")
         after = guard.memory_kib() * 1024
         for one in random.Random(count).sample(connections, ASKED_OF_IDLE):
             one.sendall(b"\x82\x82\0\0\0\0ok")

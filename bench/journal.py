@@ -45,12 +45,14 @@ def _transitions(bench: Bench) -> dict[str, list[Run]]:
 def _recovery(bench: Bench) -> dict[str, list[Run]]:
     folder = bench.scratch("recovery")
     shutil.rmtree(folder, ignore_errors=True)
-    where = ("--folder", str(folder))
-    built = bench.native("bench-journal", "build", *where)
+    folder_flags = ("--folder", str(folder))
+    built = bench.native("bench-journal", "build", *folder_flags)
     runs = interleaved(
         {
-            "recovery warm": lambda: bench.native("bench-journal", "recover", *where),
-            "recovery cold": lambda: bench.native("bench-journal", "recover", *where, "--cold"),
+            "recovery warm": lambda: bench.native("bench-journal", "recover", *folder_flags),
+            "recovery cold": lambda: bench.native(
+                "bench-journal", "recover", *folder_flags, "--cold"
+            ),
         }
     )
     shutil.rmtree(folder, ignore_errors=True)

@@ -108,16 +108,16 @@ class Bench:
 
     def native(self, program: str, *words: str, core: int = SERVER_CORE) -> Run:
         """Runs a native program once on a core. Raises WrongAnswer if the program fails."""
-        done = subprocess.run(
+        result = subprocess.run(
             [self.binaries / program, *words, "--seed", str(self.seed)],
             preexec_fn=on_core(core),
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode != 0:
-            raise WrongAnswer(f"{program} {' '.join(words)}: {done.stderr.strip()}")
-        run: Run = json.loads(done.stdout)
+        if result.returncode != 0:
+            raise WrongAnswer(f"{program} {' '.join(words)}: {result.stderr.strip()}")
+        run: Run = json.loads(result.stdout)
         return run
 
     def scratch(self, name: str) -> Path:

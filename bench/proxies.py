@@ -135,14 +135,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(bench: Bench) -> Iterator[str]:
-    with _native(bench, LOAD_CORE, "serve") as there:
-        yield there.address
+    with _native(bench, LOAD_CORE, "serve") as proxy:
+        yield proxy.address
 
 
 @contextlib.contextmanager
-def forwarder(bench: Bench, there: str) -> Iterator[Proxy]:
+def forwarder(bench: Bench, target: str) -> Iterator[Proxy]:
     """Runs a minimal UDP forwarder, to measure the cost of the machine itself."""
-    with _native(bench, SERVER_CORE, "forward", "--to", there) as bare:
+    with _native(bench, SERVER_CORE, "forward", "--to", target) as bare:
         yield bare
 
 

@@ -265,13 +265,13 @@ def echoed_datagram(port: Any) -> bytes:
 
 def web_socket(domain: Domain, port: Any) -> connect:
     scheme, is_tls = ("wss", True) if port["is_tls"] else ("ws", False)
-    where: dict[str, Any] = {
+    options: dict[str, Any] = {
         "host": "127.0.0.1",
         "port": domain.listeners()["https" if is_tls else "http"],
     }
     if is_tls:
-        where |= {"ssl": domain.trust, "server_hostname": port["hostname"]}
-    return connect(f"{scheme}://{port['hostname']}/room", proxy=None, **where)
+        options |= {"ssl": domain.trust, "server_hostname": port["hostname"]}
+    return connect(f"{scheme}://{port['hostname']}/room", proxy=None, **options)
 
 
 async def talks(connection: ClientConnection, text: str) -> bool:

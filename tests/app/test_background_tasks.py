@@ -173,27 +173,27 @@ async def test_task_cancelled_by_its_owner_does_not_count_as_failed() -> None:
 
 
 async def test_stop_awaits_finishing_tasks_while_others_run() -> None:
-    tasks, finished, done = BackgroundTasks(), asyncio.Event(), list[str]()
+    tasks, finished, steps = BackgroundTasks(), asyncio.Event(), list[str]()
 
     async def serves() -> None:
         await finished.wait()
-        done.append("served")
+        steps.append("served")
         await asyncio.Event().wait()
 
     async def needs_it() -> None:
         finished.set()
-        while not done:
+        while not steps:
             await asyncio.sleep(0)
         tasks.finish("what it leaves", leaves())
 
     async def leaves() -> None:
         await asyncio.sleep(0)
-        done.append("finished")
+        steps.append("finished")
 
     tasks.own("serves", serves())
     tasks.finish("needs it", needs_it())
     await tasks.stop()
-    assert done == ["served", "finished"]
+    assert steps == ["served", "finished"]
     assert tasks.problem is None
 
 

@@ -145,9 +145,9 @@ def test_lame_duck_serves_but_is_not_ready_and_second_signal_ends_it(service: Se
 def test_sighup_reads_the_feed_again(service: Service) -> None:
     public = service.public_token()
     assert service.find(public, "brawl").json()["code"] == "MATCHMAKER_GAME_MODE_NOT_FOUND"
-    fed = json.loads(service.feed_file.read_text())["namespaces"][0]
-    fed |= {"revision": fed["revision"] + 1, "versions": [version(brawl={})]}
-    service.feed_file.write_text(json.dumps({"namespaces": [fed]}))
+    namespace = json.loads(service.feed_file.read_text())["namespaces"][0]
+    namespace |= {"revision": namespace["revision"] + 1, "versions": [version(brawl={})]}
+    service.feed_file.write_text(json.dumps({"namespaces": [namespace]}))
     assert service.process is not None
     service.process.send_signal(signal.SIGHUP)
     until(lambda: service.find(public, "brawl").json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES")
@@ -170,11 +170,11 @@ def test_admin_socket_creates_tokens(service: Service) -> None:
     lobby_id, _ = service.attach()
     tokens = {}
     for kind in ("public", "environment"):
-        done = service.command(
+        result = service.command(
             *("token", "create", "--kind", kind, "--namespace", f"{GAME}/prod", "--json")
         )
-        assert done.returncode == 0, done.stderr
-        tokens[kind] = json.loads(done.stdout)
+        assert result.returncode == 0, result.stderr
+        tokens[kind] = json.loads(result.stdout)
         assert set(tokens[kind]) == {"token", "token_id"}
         assert service.good("POST", JOIN, {"lobby_id": lobby_id}, tokens[kind]["token"])
     feed = service.feed_file.read_text()
@@ -191,20 +191,20 @@ def test_admin_socket_creates_tokens(service: Service) -> None:
 
 def test_token_for_an_unknown_namespace_is_rejected(shared_service: Service) -> None:
     for kind in ("public", "environment"):
-        done = shared_service.command(
+        result = shared_service.command(
             "token", "create", "--kind", kind, "--namespace", "arena/other"
         )
-        assert done.returncode == 1
-        assert "NAMESPACE_NOT_FOUND" in done.stderr
-        assert done.stdout == ""
+        assert result.returncode == 1
+        assert "NAMESPACE_NOT_FOUND" in result.stderr
+        assert result.stdout == ""
 
 
 def test_token_create_without_a_service_reports_it(make_service: MakeService) -> None:
-    done = make_service().command(
+    result = make_service().command(
         *("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
     )
-    assert done.returncode == 1
-    assert "is a service running" in done.stderr
+    assert result.returncode == 1
+    assert "is a service running" in result.stderr
 
 
 @pytest.mark.fast

@@ -57,9 +57,9 @@ async def test_start_without_the_database_prints_how_to_create_it(
         f'pyservice: the PostgreSQL server says: database "{name}" does not exist: create it (createdb {name}), '
         "or correct database_url"
     }
-    done = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=full_service.database_url)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f'pyservice migrate: the PostgreSQL server says: database "{name}"' in done.stderr
+    result = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=full_service.database_url)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f'pyservice migrate: the PostgreSQL server says: database "{name}"' in result.stderr
     databases.server.psql(f"CREATE DATABASE {name}")
     await asyncio.to_thread(full_service.start)
     assert full_service.stop() == 0

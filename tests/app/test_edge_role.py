@@ -61,9 +61,9 @@ def test_second_edge_role_is_rejected(role_of: RoleOf) -> None:
     role.start()
     assert role.process is not None
     for words in (("--role", "edge-guard"), ()):
-        done = role.command("serve", *words)
-        assert done.returncode == 1
-        assert f"in use by process {role.process.pid}" in done.stderr
+        result = role.command("serve", *words)
+        assert result.returncode == 1
+        assert f"in use by process {role.process.pid}" in result.stderr
     assert role.edge()["is_ready"]
 
 
@@ -113,14 +113,14 @@ def of_sockets(pid: int) -> set[tuple[int, int]]:
     identities = set[tuple[int, int]]()
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            about = path.stat()
-            identities.add((about.st_dev, about.st_ino))
+            status = path.stat()
+            identities.add((status.st_dev, status.st_ino))
     return identities
 
 
 def identity(one: socket.socket) -> tuple[int, int]:
-    about = os.fstat(one.fileno())
-    return about.st_dev, about.st_ino
+    status = os.fstat(one.fileno())
+    return status.st_dev, status.st_ino
 
 
 def status_at(listener: socket.socket) -> int:

@@ -39,6 +39,6 @@ async def test_second_signal_kills_a_lobby_that_ignores_sigterm(tmp_path: Path) 
             assert all(map(is_gone, pids))
             lines = (full_service.folder / "log").read_text().splitlines()
             events = [json.loads(line) for line in lines if line.startswith("{")]
-            [over] = [event for event in events if event["event"] == "lobby ended"]
-            assert (over["reason"], over["exit_code"]) == ("stopped", 128 + 9)
+            [ended_event] = [event for event in events if event["event"] == "lobby ended"]
+            assert (ended_event["reason"], ended_event["exit_code"]) == ("stopped", 128 + 9)
             assert not [event for event in events if event["level"] != "info"]

@@ -70,11 +70,11 @@ def _without_control(supervised: SupervisedService) -> Path:
 @pytest.mark.fast
 def test_supervisor_imports_no_transport_and_no_database() -> None:
     listing = "import pyservice.cli.commands, pyservice.app.supervisor, sys; print(*sys.modules)"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, text=True, check=True
     )
     heavy = {"grpc", "sqlalchemy", "alembic", "aiohttp", "uvicorn", "uvloop", "structlog"}
-    assert not heavy & set(done.stdout.split())
+    assert not heavy & set(result.stdout.split())
 
 
 @pytest.mark.fast
@@ -107,10 +107,10 @@ def test_one_scrape_shows_both_planes(shared_service: SupervisedService) -> None
     text = until(scraped)
     assert "hosting_control_process_resident_memory_bytes " in text
     assert "\nprocess_resident_memory_bytes " in text
-    done = subprocess.run(
+    result = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     assert len(series) == len(set(series))
 
@@ -298,19 +298,19 @@ def test_second_supervisor_fails_with_the_pid_of_the_first(
     shared_service: SupervisedService,
 ) -> None:
     assert shared_service.process is not None
-    done = shared_service.command("serve", "--http", "127.0.0.1:0")
-    assert done.returncode == 1
-    assert f"in use by process {shared_service.process.pid}:" in done.stderr
+    result = shared_service.command("serve", "--http", "127.0.0.1:0")
+    assert result.returncode == 1
+    assert f"in use by process {shared_service.process.pid}:" in result.stderr
     shared_service.wait_ready()
 
 
 def test_single_role_is_rejected_beside_a_supervisor(shared_service: SupervisedService) -> None:
     for role in ("data", "control"):
-        done = shared_service.command(
+        result = shared_service.command(
             "serve", "--role", role, "--http", "127.0.0.1:0", "--cdn", "127.0.0.1:0"
         )
-        assert done.returncode == 1
-        assert f"in use by process {shared_service.pid(role)}:" in done.stderr
+        assert result.returncode == 1
+        assert f"in use by process {shared_service.pid(role)}:" in result.stderr
 
 
 def test_invalid_settings_fail_the_start_and_are_printed_once(

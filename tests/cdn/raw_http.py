@@ -17,17 +17,17 @@ class Wire:
 
     @classmethod
     async def open(cls, url: str, client: str = "127.0.0.1") -> Wire:
-        where = urlsplit(url)
+        parts = urlsplit(url)
         local = (client, 0)
-        return cls(*await asyncio.open_connection(where.hostname, where.port, local_addr=local))
+        return cls(*await asyncio.open_connection(parts.hostname, parts.port, local_addr=local))
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
 
     async def put_head(self, url: str, *lines: str) -> None:
-        where = urlsplit(url)
-        head = [f"PUT {where.path}?{where.query} HTTP/1.1", "Host: x", *lines, "", ""]
+        parts = urlsplit(url)
+        head = [f"PUT {parts.path}?{parts.query} HTTP/1.1", "Host: x", *lines, "", ""]
         await self.send("\r\n".join(head).encode())
 
     async def answer(self, timeout_s: float = PATIENCE_S) -> tuple[int, dict[str, str], bytes]:

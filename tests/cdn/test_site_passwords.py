@@ -137,19 +137,19 @@ async def test_guess_limit_applies_to_one_address_at_one_site(
 ) -> None:
     guessed_site(listener)
     guessed_site(listener, "other")
-    here, there = "127.0.3.1", "127.0.3.2"
-    assert await ask(listener, here, "ann", "right") == 200
+    address, other_address = "127.0.3.1", "127.0.3.2"
+    assert await ask(listener, address, "ann", "right") == 200
     requests = [
-        ask(listener, here, "ann" if number % 2 else "eve", f"guess {number}")
+        ask(listener, address, "ann" if number % 2 else "eve", f"guess {number}")
         for number in range(30)
     ]
     began_s = time.monotonic()
     statuses = await asyncio.gather(*requests)
     assert 10 <= statuses.count(401) <= 11 + (time.monotonic() - began_s) / 6
     assert statuses.count(429) == 30 - statuses.count(401)
-    assert await ask(listener, here, "ann", "right") == 200
+    assert await ask(listener, address, "ann", "right") == 200
     assert [
-        await ask(listener, there, *credentials)
+        await ask(listener, other_address, *credentials)
         for credentials in (("ann", "no"), ("ann", "right"))
     ] == [
         401,
@@ -165,10 +165,10 @@ async def test_correct_passwords_do_not_count_as_guesses(
 ) -> None:
     users = {f"user-{n}": bcrypt.hashpw(b"%d" % n, bcrypt.gensalt(4)) for n in range(30)}
     listener.sites.by_name["arena", "guessed"] = make_site(FILES, users=users)
-    here = "127.0.3.3"
-    page = [ask(listener, here, "user-0", "0") for _ in range(40)]
+    address = "127.0.3.3"
+    page = [ask(listener, address, "user-0", "0") for _ in range(40)]
     assert await asyncio.gather(*page) == [200] * 40
-    people = [ask(listener, here, f"user-{number}", str(number)) for number in range(30)]
+    people = [ask(listener, address, f"user-{number}", str(number)) for number in range(30)]
     assert await asyncio.gather(*people) == [200] * 30
 
 

@@ -45,8 +45,8 @@ class SmallListener:
         return self.url + UrlSigner(KEY).target(UrlGrant("PUT", key, FAR_FUTURE_S, length))
 
     def free_bytes(self) -> int:
-        about = os.statvfs(self.disk.inside(self.pid))
-        return about.f_bavail * about.f_frsize
+        file_system = os.statvfs(self.disk.inside(self.pid))
+        return file_system.f_bavail * file_system.f_frsize
 
     def files(self) -> list[str]:
         folder = self.disk.inside(self.pid) / "objects"

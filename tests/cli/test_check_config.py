@@ -23,9 +23,9 @@ def _no_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _problems(*words: str, environ: dict[str, str] | None = None) -> list[str]:
-    done = CliRunner().invoke(app, ["check-config", *words], env=environ)
-    assert (done.exit_code, done.stdout) == (1, ""), done.output
-    return done.stderr.splitlines()
+    result = CliRunner().invoke(app, ["check-config", *words], env=environ)
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    return result.stderr.splitlines()
 
 
 def _feed(folder: Path, *namespaces: object) -> str:
@@ -35,8 +35,8 @@ def _feed(folder: Path, *namespaces: object) -> str:
 
 
 def test_valid_settings_are_ok(tmp_path: Path) -> None:
-    done = run(tmp_path / "data", "check-config", "--feed", _feed(tmp_path, document()))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    result = run(tmp_path / "data", "check-config", "--feed", _feed(tmp_path, document()))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
     assert not (tmp_path / "data").exists()
 
 

@@ -27,8 +27,8 @@ def url(request: pytest.FixtureRequest, databases: Databases) -> str | None:
 def test_migrate_creates_the_tables_once(url: str | None, tmp_path: Path) -> None:
     environment = {} if url is None else {"PYSERVICE_DATABASE_URL": url}
     for _ in range(2):
-        done = run(tmp_path, "migrate", **environment)
-        assert (done.returncode, done.stdout) == (0, f"{HEAD}\n"), done.stderr
+        result = run(tmp_path, "migrate", **environment)
+        assert (result.returncode, result.stdout) == (0, f"{HEAD}\n"), result.stderr
 
 
 @pytest.mark.full
@@ -36,9 +36,9 @@ def test_migrate_is_rejected_beside_a_running_service(tmp_path: Path) -> None:
     full_service = FullService(tmp_path)
     try:
         full_service.start()
-        done = run(full_service.data_dir, "migrate")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "in use by process" in done.stderr
+        result = run(full_service.data_dir, "migrate")
+        assert (result.returncode, result.stdout) == (1, "")
+        assert "in use by process" in result.stderr
     finally:
         full_service.close()
     assert run(full_service.data_dir, "migrate").stdout == f"{HEAD}\n"
@@ -75,10 +75,10 @@ def test_start_without_migration_permission_rejects_an_older_database(
         assert "pyservice migrate" in log
         assert revision(url, folder) == oldest
 
-        done = run(
+        result = run(
             full_service.data_dir, "migrate", **({"PYSERVICE_DATABASE_URL": url} if url else {})
         )
-        assert (done.returncode, done.stdout) == (0, f"{HEAD}\n"), done.stderr
+        assert (result.returncode, result.stdout) == (0, f"{HEAD}\n"), result.stderr
         full_service.start()
 
         async def create_game() -> None:
@@ -93,9 +93,9 @@ def test_start_without_migration_permission_rejects_an_older_database(
 
 def test_unusable_database_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSERVICE_DATABASE_URL", "mysql://127.0.0.1/x")
-    done = CliRunner().invoke(app, ["migrate", "--data-dir", str(tmp_path)])
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "postgresql" in done.stderr
+    result = CliRunner().invoke(app, ["migrate", "--data-dir", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "postgresql" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_unusable_database_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     ids=" ".join,
 )
 def test_command_without_a_service_reports_a_remedy(words: tuple[str, ...], tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, [*words, "--data-dir", str(tmp_path)])
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert f"is a service running with --data-dir {tmp_path}?" in done.stderr
+    result = CliRunner().invoke(app, [*words, "--data-dir", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"is a service running with --data-dir {tmp_path}?" in result.stderr

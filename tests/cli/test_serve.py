@@ -105,11 +105,11 @@ def test_start_on_a_full_disk_stops_on_a_signal(small: tuple[Service, Path]) -> 
 def test_start_stops_on_a_signal(make_service: MakeService) -> None:
     service = make_service(settings={"lame_duck_ms": 60_000})
     many = 3_000
-    fed = [
+    namespaces = [
         document(namespace_id=str(UUID(int=number)), name_id=f"n{number}")
         for number in range(1, many + 1)
     ]
-    service.feed_file.write_text(json.dumps({"namespaces": fed}))
+    service.feed_file.write_text(json.dumps({"namespaces": namespaces}))
     process = service.spawn()
     feed_folder = service.data_dir / "feed"
     until(lambda: feed_folder.is_dir() and any(feed_folder.glob("*.cfg")))

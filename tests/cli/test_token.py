@@ -25,16 +25,16 @@ def _feed(service: Service, **namespaces: dict[str, object]) -> None:
     """
     staging = document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging")
     prod = service.feed | namespaces.get("prod", {})
-    fed = {"namespaces": [prod, staging | namespaces.get("staging", {})]}
-    service.feed_file.write_text(json.dumps(fed))
+    feed = {"namespaces": [prod, staging | namespaces.get("staging", {})]}
+    service.feed_file.write_text(json.dumps(feed))
     assert service.process is not None
     os.kill(service.process.pid, signal.SIGHUP)
     until(lambda: "verification_allowed_networks" in service.probe("/readyz?verbose").text)
 
 
 def _create(service: Service, namespace: str) -> tuple[int, str, str]:
-    done = service.command("token", "create", "--kind", "environment", "--namespace", namespace)
-    return done.returncode, done.stdout.strip(), done.stderr
+    result = service.command("token", "create", "--kind", "environment", "--namespace", namespace)
+    return result.returncode, result.stdout.strip(), result.stderr
 
 
 def test_rejected_namespace_does_not_block_another(make_service: MakeService) -> None:
@@ -73,9 +73,9 @@ def test_feed_token_expires_at_its_time(make_service: MakeService) -> None:
     refused = service.ask("GET", REGIONS, None, tokens[1]["token"])
     assert refused.json()["code"] == "TOKEN_EXPIRED"
     public = ("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
-    done = service.command(*public, "--expires-in", "12h")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "until it is revoked" in done.stderr
+    result = service.command(*public, "--expires-in", "12h")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "until it is revoked" in result.stderr
 
 
 @pytest.mark.parametrize(

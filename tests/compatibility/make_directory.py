@@ -115,8 +115,8 @@ class DirectoryMaker:
 
     async def _connect(self, lobby_token: str, player: str, key: str) -> None:
         fields = {"player_token": player}
-        done = await self._client.call("connected", fields, token=lobby_token, key=key)
-        assert done.code == "OK", done
+        response = await self._client.call("connected", fields, token=lobby_token, key=key)
+        assert response.code == "OK", response
 
     async def _lobby_id(self, game: str) -> str | None:
         path = f"/cloud/games/{game}/namespaces/prod/logs/lobbies"

@@ -43,7 +43,8 @@ class HeldRequests:
 
     def count(self, tenant: bytes, host: str | None = None) -> int:
         return sum(
-            name == tenant and host in (None, where) for name, where in self.running.values()
+            name == tenant and host in (None, permit_host)
+            for name, permit_host in self.running.values()
         )
 
 
@@ -129,7 +130,7 @@ async def test_limits_and_fairness_hold_in_any_order_of_events(seed: int) -> Non
             await asyncio.sleep(0)
         permits = list(requests.running.values())
         for host in "xyz":
-            assert sum(where == host for _, where in permits) <= 4
+            assert sum(permit_host == host for _, permit_host in permits) <= 4
             assert all(requests.count(tenant, host) <= 3 for tenant in (b"a", b"b", b"c"))
         assert all(requests.count(tenant) <= 5 for tenant in (b"a", b"b", b"c"))
     async with asyncio.timeout(PATIENCE_S):

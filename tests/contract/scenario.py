@@ -162,15 +162,17 @@ def _furnish(served_game: ServedGame) -> None:
     )
     base = f"/cloud/games/{GAME}"
     for name, lobbies in (("prod", 10_000), ("small", 1), ("lab", 10_000), ("guarded", 10_000)):
-        where = f"{base}/namespaces/{name}"
+        namespace_path = f"{base}/namespaces/{name}"
         if name == "prod":
-            served_game.cloud("PUT", f"{where}/version", {"version_id": served_game.version_id})
+            served_game.cloud(
+                "PUT", f"{namespace_path}/version", {"version_id": served_game.version_id}
+            )
         else:
             version_id = guarded_id if name == "guarded" else served_game.version_id
             desired = {"display_name": name, "name_id": name, "version_id": version_id}
             served_game.cloud("POST", f"{base}/namespaces", desired)
         sizes = {"lobby_count_max": lobbies, "max_players": SOURCE_LIMIT}
-        served_game.cloud("POST", f"{where}/mm-config", sizes)
+        served_game.cloud("POST", f"{namespace_path}/mm-config", sizes)
         tokens = f"/games/{GAME}/environments/{name}/tokens/service"
         served_game.environment_tokens[name] = served_game.cloud("POST", tokens, {})["token"]
     served_game.cloud("POST", f"{base}/namespaces/prod/domains", {"domain": "play.example.com"})

@@ -140,7 +140,7 @@ def test_shell_command_of_an_example_succeeds(slug: str, served_game: ServedGame
     scenario = served_game.scenario()
     example = scenario.example(slug)
     command = f"{curl(BY_SLUG[slug], example)} --silent --show-error --fail-with-body"
-    done = subprocess.run(
+    result = subprocess.run(
         ["/bin/bash", "-c", command],
         env={
             "PATH": os.environ["PATH"],
@@ -152,7 +152,7 @@ def test_shell_command_of_an_example_succeeds(slug: str, served_game: ServedGame
         check=False,
         timeout=60,
     )
-    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    assert result.returncode == 0, (command, result.stdout, result.stderr)
 
 
 @ON_ONE
@@ -294,7 +294,11 @@ def _bare(scenario: Scenario, slug: str, example: FilledExample) -> Any:
 def _require_all(slug: str, reached: Counter[str]) -> None:
     method = BY_SLUG[slug]
     desired = {*declared_codes(method), *implied_codes(method)}
-    desired -= {*CONDITIONS, LIMIT, *(code for of, code in error_cases.ELSEWHERE if of == slug)}
+    desired -= {
+        *CONDITIONS,
+        LIMIT,
+        *(code for row_slug, code in error_cases.ELSEWHERE if row_slug == slug),
+    }
     missing = sorted(desired - set(reached))
     others = (f"  {code} {how}" for code, how in left_to_others(method, reached))
     print("\n".join([f"\n{slug}: {_counts(reached)}", *others]))

@@ -63,7 +63,7 @@ async def add_users(records: Records, namespace_id: str, count: int) -> None:
 
 
 async def add_versions(records: Records, game_id: str, names: Sequence[str]) -> None:
-    about = {"game_id": game_id, "create_ms": now_ms(), "config": b"", "config_json": b"{}"}
-    rows = [{**about, "version_id": IDS.new(), "display_name": name} for name in names]
+    columns = {"game_id": game_id, "create_ms": now_ms(), "config": b"", "config_json": b"{}"}
+    rows = [{**columns, "version_id": IDS.new(), "display_name": name} for name in names]
     async with records.database.write() as tx:
         await tx.run(insert(versions), rows)

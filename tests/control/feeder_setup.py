@@ -189,7 +189,7 @@ class Source:
             await tx.run(update(namespaces_table).where(is_it).values(revision=revision))
 
 
-class Fed:
+class FeedScenario:
     """Records, a running feeder, and the data plane that receives its messages."""
 
     def __init__(self, source: Source, plane: FedPlane) -> None:
@@ -293,8 +293,8 @@ async def plane() -> AsyncIterator[FedPlane]:
 
 
 @pytest.fixture
-async def fed(source: Source, plane: FedPlane) -> AsyncIterator[Fed]:
-    created = Fed(source, plane)
+async def feed(source: Source, plane: FedPlane) -> AsyncIterator[FeedScenario]:
+    created = FeedScenario(source, plane)
     created.run()
     yield created
     await created.close()

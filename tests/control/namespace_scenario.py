@@ -321,7 +321,7 @@ class NamespaceScenario:
         lobby_elsewhere = await self.other_identity.lobby(
             self.other_identity_game_id, elsewhere, "theirs"
         )
-        here: dict[str, Any] = {"is_of_game": True, "is_of_namespace": True}
+        scope: dict[str, Any] = {"is_of_game": True, "is_of_namespace": True}
         env_of_sibling = await owner.service_token(game_id, "staging")
         pub_of_sibling = await owner.public_token(game_id, "staging")
         lobby_token = self.lobby["lobby_token"]
@@ -330,24 +330,24 @@ class NamespaceScenario:
             return Bearer(name, kind, token, fault=fault)
 
         return [
-            Bearer("env", "env", self.environment_token, **here),
+            Bearer("env", "env", self.environment_token, **scope),
             Bearer("env of a sibling", "env", env_of_sibling, is_of_game=True),
             Bearer("env of another identity", "env", elsewhere),
             faulty("env expired", "env", expired, "TOKEN_EXPIRED"),
             faulty("env forged", "env", new_secret("env").token, "TOKEN_INVALID"),
-            Bearer("pub", "pub", self.public_token, **here),
+            Bearer("pub", "pub", self.public_token, **scope),
             Bearer("pub of a sibling", "pub", pub_of_sibling, is_of_game=True),
             faulty("pub revoked", "pub", revoked["token"], "TOKEN_REVOKED"),
             faulty("pub tampered", "pub", _tampered(self.public_token), "TOKEN_INVALID"),
-            Bearer("dev", "dev", dev, **here),
+            Bearer("dev", "dev", dev, **scope),
             faulty("dev revoked", "dev", ended["token"], "TOKEN_REVOKED"),
-            Bearer("lobby", "lobby", lobby_token, **here),
+            Bearer("lobby", "lobby", lobby_token, **scope),
             Bearer("lobby of another identity", "lobby", lobby_elsewhere["lobby_token"]),
             faulty("lobby tampered", "lobby", _tampered(lobby_token), "TOKEN_INVALID"),
             Bearer("player", "player", await self.player_token()),
             Bearer("link", "link", "link_AAAAAAAAAAAAAAAAAAAAAA"),
             Bearer("channel", "channel", await self._channel()),
-            Bearer("a page of the namespace", "", origin=f"https://{self.domain}", **here),
+            Bearer("a page of the namespace", "", origin=f"https://{self.domain}", **scope),
             Bearer("an unknown page", "", origin="https://nobody.example"),
         ]
 

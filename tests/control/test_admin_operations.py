@@ -39,11 +39,11 @@ async def test_command_runs_as_a_process(owner: Developer, words: str) -> None:
         "token create": needs_group,
         "billing record": (*needs_group, "--payment-failed", "2030-01-31T12:00:00Z"),
     }
-    done = await asyncio.to_thread(
+    result = await asyncio.to_thread(
         run, owner.full_service.data_dir, *words.split(), *more.get(words, ()), "--json"
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("{")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("{")
 
 
 async def test_identity_is_created_and_listed_with_its_groups(owner: Developer) -> None:
@@ -100,13 +100,13 @@ async def test_group_profile_changes_are_returned(owner: Developer) -> None:
 
 
 async def test_game_list_watch_wakes_on_a_group_change(owner: Developer, records: Records) -> None:
-    me, group_id = await new_developer(owner, records)
+    member, group_id = await new_developer(owner, records)
     other, other_id = await new_developer(owner, records)
     data_dir = owner.full_service.data_dir
-    games = await me.good("get_games")
+    games = await member.good("get_games")
     for field, value in (("bio", "We ride"), ("publicity", "open"), ("display_name", "Riders")):
         words = (f"--{field.replace('_', '-')}", value)
-        waiting = asyncio.create_task(me.good("get_games", watch_index=games["watch"]["index"]))
+        waiting = asyncio.create_task(member.good("get_games", watch_index=games["watch"]["index"]))
         unchanged = str(games["groups"][0]["publicity"])
         for unseen in ((other_id, *words), (group_id, "--publicity", unchanged)):
             await output(data_dir, "group", "update", *unseen)
@@ -134,16 +134,16 @@ BAD_CHANGES = {
 
 
 async def test_invalid_group_change_changes_nothing(owner: Developer, records: Records) -> None:
-    me, group_id = await new_developer(owner, records)
+    member, group_id = await new_developer(owner, records)
     update = (owner.full_service.data_dir, "group", "update", group_id)
-    before = (await me.good("get_group", group_id=group_id))["group"]
+    before = (await member.good("get_group", group_id=group_id))["group"]
     rest = {"--bio": "good", "--publicity": "open", "--display-name": "Good"}
     for words, problem in BAD_CHANGES.values():
         more = [word for pair in rest.items() if pair[0] != words[0] for word in pair]
         message = await error_output(*update, *words, *more)
         assert "VALIDATION_FAILED: " in message
         assert f"; {problem}\n" in message
-        assert (await me.good("get_group", group_id=group_id))["group"] == before
+        assert (await member.good("get_group", group_id=group_id))["group"] == before
     every = ("--bio", "a\r" * 600, "--publicity", "", "--display-name", "")
     message = await error_output(*update, *every)
     expected = "display_name.too-short bio.too-long bio.invalid publicity.not-allowed"
@@ -156,8 +156,10 @@ async def test_membership_is_seen_at_once(owner: Developer) -> None:
         await _person(owner),
         await _group(owner),
     )
-    me = _with_token(owner, await output(data_dir, "token", "create", "--identity", person))
-    await me.good("create_group", display_name=unique("Group"))
+    token_holder = _with_token(
+        owner, await output(data_dir, "token", "create", "--identity", person)
+    )
+    await token_holder.good("create_group", display_name=unique("Group"))
 
     async def seen_by(developer: Developer) -> list[tuple[bool, int]]:
         listed = (await developer.good("get_games"))["groups"]
@@ -168,19 +170,19 @@ async def test_membership_is_seen_at_once(owner: Developer) -> None:
             matching.append(answer.body["group"])
         return [(one["is_current_identity_member"], one["member_count"]) for one in matching]
 
-    assert (await seen_by(owner), await seen_by(me)) == ([(True, 1)] * 2, [])
+    assert (await seen_by(owner), await seen_by(token_holder)) == ([(True, 1)] * 2, [])
     member = ("--group", group_id, "--identity", person)
     for command, others, mine in (
         ("add-member", [(True, 2)] * 2, [(True, 2)] * 2),
         ("remove-member", [(True, 1)] * 2, []),
     ):
-        index = (await me.good("get_games"))["watch"]["index"]
-        waiting = asyncio.create_task(me.good("get_games", watch_index=index))
+        index = (await token_holder.good("get_games"))["watch"]["index"]
+        waiting = asyncio.create_task(token_holder.good("get_games", watch_index=index))
         # The second command changes nothing.
         for _ in range(2):
             assert await output(data_dir, "group", command, *member) == ""
         await asyncio.wait_for(waiting, PATIENCE_S)
-        assert (await seen_by(owner), await seen_by(me)) == (others, mine)
+        assert (await seen_by(owner), await seen_by(token_holder)) == (others, mine)
 
 
 async def test_group_tokens_end_with_the_membership(developer: Developer) -> None:
@@ -191,18 +193,20 @@ async def test_group_tokens_end_with_the_membership(developer: Developer) -> Non
     await output(data_dir, "group", "add-member", *member)
     created = await json_output(data_dir, "token", "create", *member)
     assert shape(created) == {"token": TEXT, "token_id": ID}
-    me = _with_token(developer, created["token"])
-    game_id = await me.game(developer_group_id=group_id)
-    version_id = await me.version(game_id)
-    await me.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
-    lobby = await me.lobby(game_id, created["token"])
+    token_holder = _with_token(developer, created["token"])
+    game_id = await token_holder.game(developer_group_id=group_id)
+    version_id = await token_holder.version(game_id)
+    await token_holder.good(
+        "set_version", game_id=game_id, namespace_id="prod", version_id=version_id
+    )
+    lobby = await token_holder.lobby(game_id, created["token"])
     await output(data_dir, "group", "remove-member", *member)
-    assert await me.code("get_group", group_id=group_id) == "TOKEN_REVOKED"
+    assert await token_holder.code("get_group", group_id=group_id) == "TOKEN_REVOKED"
 
     # The data plane caches a valid token for less than a second.
     async def is_over() -> bool:
         fields = {"game_id": game_id, "lobby_id": lobby["lobby_id"]}
-        return (await me.call("detach", **fields)).code == "TOKEN_REVOKED"
+        return (await token_holder.call("detach", **fields)).code == "TOKEN_REVOKED"
 
     await eventually(is_over)
 

@@ -26,12 +26,12 @@ async def _record(developer: Developer, group_id: str, *words: str) -> None:
 
 
 async def test_recorded_times_are_returned_in_utc(owner: Developer, records: Records) -> None:
-    me, group_id = await new_developer(owner, records)
+    member, group_id = await new_developer(owner, records)
     expected = {}
     for event in EVENTS:
         await _record(owner, group_id, f"--{event.replace('_', '-')}", TIME)
         expected[f"{event}_ts"] = REPORTED
-        assert (await me.good("get_billing", group_id=group_id))["group"] == expected
+        assert (await member.good("get_billing", group_id=group_id))["group"] == expected
     for time, stored in (
         ("2030-01-31T12:00:00Z", "2030-01-31T12:00:00.000Z"),
         ("2030-01-31t12:00:00.5z", "2030-01-31T12:00:00.500Z"),
@@ -40,16 +40,16 @@ async def test_recorded_times_are_returned_in_utc(owner: Developer, records: Rec
     ):
         await _record(owner, group_id, "--payment-failed", time)
         expected["payment_failed_ts"] = stored
-        assert (await me.good("get_billing", group_id=group_id))["group"] == expected
+        assert (await member.good("get_billing", group_id=group_id))["group"] == expected
     words = ("billing", "record", "--group", group_id, "--payment-failed", TIME)
     assert await json_output(owner.full_service.data_dir, *words) == {}
 
 
 async def test_watch_wakes_on_a_record(developer: Developer, records: Records) -> None:
-    me, group_id = await new_developer(developer, records)
+    member, group_id = await new_developer(developer, records)
     other, other_id = await new_developer(developer, records)
-    index = (await me.good("get_billing", group_id=group_id))["watch"]["index"]
-    waiting = asyncio.create_task(me.good("get_billing", group_id=group_id, watch_index=index))
+    index = (await member.good("get_billing", group_id=group_id))["watch"]["index"]
+    waiting = asyncio.create_task(member.good("get_billing", group_id=group_id, watch_index=index))
     await _record(developer, other_id, "--payment-failed", TIME)
     done, _ = await asyncio.wait({waiting}, timeout=0.25)
     assert not done
@@ -61,7 +61,7 @@ async def test_watch_wakes_on_a_record(developer: Developer, records: Records) -
 
 
 async def test_invalid_record_is_refused_with_a_reason(owner: Developer, records: Records) -> None:
-    me, group_id = await new_developer(owner, records)
+    member, group_id = await new_developer(owner, records)
     failed = ("--payment-failed", TIME)
     for group, words, reason in (
         (str(uuid4()), failed, "GROUP_NOT_FOUND"),
@@ -75,4 +75,4 @@ async def test_invalid_record_is_refused_with_a_reason(owner: Developer, records
     ):
         record = ("billing", "record", "--group", group, *words)
         assert reason in await error_output(owner.full_service.data_dir, *record), words
-    assert (await me.good("get_billing", group_id=group_id))["group"] == {}
+    assert (await member.good("get_billing", group_id=group_id))["group"] == {}

@@ -62,12 +62,12 @@ async def test_build_upload_from_preparation_to_list(back_end: BackEnd) -> None:
     content = tar({**MANIFEST, "bin/run": b"\x7fELF" * 500})
     created = await back_end.prepare(content)
     build, request = created["build"], created["image_presigned_request"]
-    about = {"content_length": len(content), "tags": {}, "complete": False}
+    fields = {"content_length": len(content), "tags": {}, "complete": False}
     assert build == {
         "id": build["id"],
         "name": "server",
         "created_at": build["created_at"],
-        **about,
+        **fields,
     }
     part = (request["byte_offset"], request["content_length"], request["path"])
     assert part == (0, len(content), "server.tar")
@@ -77,13 +77,13 @@ async def test_build_upload_from_preparation_to_list(back_end: BackEnd) -> None:
     assert incomplete.code == "UPLOAD_INCOMPLETE"
     assert (await put(request, content)).status_code == 200
     assert await back_end.good("complete_build", build_id=build["id"]) == {}
-    done = {**build, "complete": True}
-    assert (await back_end.good("get_build", build_id=build["id"]))["build"] == done
-    assert (await back_end.good("list_builds"))["builds"] == [done]
+    completed = {**build, "complete": True}
+    assert (await back_end.good("get_build", build_id=build["id"]))["build"] == completed
+    assert (await back_end.good("list_builds"))["builds"] == [completed]
     (summary,) = (await back_end.developer.good("list_game_builds", game_id=back_end.game_id))[
         "builds"
     ]
-    expected = {"build_id": build["id"], "upload_id": summary["upload_id"], **about}
+    expected = {"build_id": build["id"], "upload_id": summary["upload_id"], **fields}
     expected |= {"display_name": "server", "create_ts": build["created_at"], "complete": True}
     assert summary == expected
 

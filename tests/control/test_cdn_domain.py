@@ -46,8 +46,8 @@ async def show(developer: Developer, game_id: str, namespace: str) -> None:
     created = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
     (request,) = created["presigned_requests"]
     assert request["url"].startswith(f"{FILES_URL}/")
-    here = f"http://{developer.full_service.ready['cdn']}"
-    request["url"] = here + request["url"].removeprefix(FILES_URL)
+    base_url = f"http://{developer.full_service.ready['cdn']}"
+    request["url"] = base_url + request["url"].removeprefix(FILES_URL)
     await put_all([request], content)
     await developer.good("complete_upload", upload_id=created["upload_id"])
     config = {"cdn": {"site_id": created["site_id"]}, "matchmaker": {"game_modes": ARENA_MODES}}

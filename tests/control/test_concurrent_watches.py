@@ -68,10 +68,10 @@ async def test_change_is_returned_by_each_token(
             await groups.add_member(tx, group_id, identity_id, now_ms())
         members.append(identity_id)
     *staying, leaving = members
-    me = Developer(full_service, owner.client, (await records.cloud_token(owner_id))[0])
-    game_id = await me.game(developer_group_id=group_id)
+    member = Developer(full_service, owner.client, (await records.cloud_token(owner_id))[0])
+    game_id = await member.game(developer_group_id=group_id)
     fields = {"game_id": game_id} if slug == "get_game" else {}
-    index = (await me.good(slug, **fields))["watch"]["index"]
+    index = (await member.good(slug, **fields))["watch"]["index"]
 
     good = [(await records.cloud_token(one))[0] for one in staying for _ in range(EACH)]
     revoked, revoked_id = await records.cloud_token(owner_id, group_id)
@@ -87,11 +87,11 @@ async def test_change_is_returned_by_each_token(
     watching = await watch_all(full_service, f"{path}?watch_index={index}", bearers)
 
     await records.leave(leaving, group_id)
-    await me.good("revoke_group_token", group_id=group_id, token_id=revoked_id)
+    await member.good("revoke_group_token", group_id=group_id, token_id=revoked_id)
     if slug == "get_game":
-        await me.version(game_id, {}, "2.0.0")
+        await member.version(game_id, {}, "2.0.0")
     else:
-        await me.game(developer_group_id=group_id)
+        await member.game(developer_group_id=group_id)
 
     responses = await answers(watching)
     refused = responses.pop(EACH)
@@ -100,6 +100,6 @@ async def test_change_is_returned_by_each_token(
         removed = responses.pop()
         assert (removed.status, code_of(removed)) == (404, "GAME_NOT_FOUND")
     assert {response.status for response in responses} == {200}
-    reply = await me.good(slug, **fields)
+    reply = await member.good(slug, **fields)
     assert all(response.json == reply for response in responses)
     assert reply["watch"]["index"] != index

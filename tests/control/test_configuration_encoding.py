@@ -44,9 +44,9 @@ _encode_answer = http_json_codec.encoder(METHODS["hosting.v1.Versions.GetVersion
 def test_storage_round_trip_is_exact() -> None:
     config = decode(encode(read(EVERYTHING)))
     assert orjson.loads(json_of(config)) == EVERYTHING
-    about = {"create_ts": "2024-02-29T12:30:00.000Z", "display_name": "1", "version_id": "v"}
-    answer = pb.GetVersionResponse(version=pb.GameVersion(config=config, **about))
-    assert orjson.loads(_encode_answer(answer)) == {"version": {"config": EVERYTHING, **about}}
+    fields = {"create_ts": "2024-02-29T12:30:00.000Z", "display_name": "1", "version_id": "v"}
+    answer = pb.GetVersionResponse(version=pb.GameVersion(config=config, **fields))
+    assert orjson.loads(_encode_answer(answer)) == {"version": {"config": EVERYTHING, **fields}}
 
 
 @pytest.mark.parametrize("document", [EVERYTHING, {}])

@@ -71,9 +71,12 @@ class ContainerServers(Servers):
 
     async def output(self, build_id: str, play: str, **more: Any) -> list[str]:
         created = await self.of(build_id, f"{play} exit:0", **more)
-        over = await self.until(created["id"], "destroyed", "failed")
+        ended_server = await self.until(created["id"], "destroyed", "failed")
         errors = (await self.lines(created["id"], "std_err"))["lines"]
-        assert (over["status"], over.get("exit_code")) == ("destroyed", 0), (over, errors)
+        assert (ended_server["status"], ended_server.get("exit_code")) == ("destroyed", 0), (
+            ended_server,
+            errors,
+        )
         return list((await self.lines(created["id"]))["lines"])
 
 
@@ -94,9 +97,11 @@ async def test_server_of_every_compression_runs_and_stops(
     build_id = await back_end.build(content, kind=kind, compression=compression)
     server_id = (await back_end.reached(build_id))["id"]
     await back_end.good("destroy_server", server_id=server_id)
-    over = await back_end.until(server_id, "destroyed")
-    assert over["exit_code"] == 128 + 15, "SIGTERM reached the process, though it has no handler"
-    assert "failure" not in over
+    ended_server = await back_end.until(server_id, "destroyed")
+    assert ended_server["exit_code"] == 128 + 15, (
+        "SIGTERM reached the process, though it has no handler"
+    )
+    assert "failure" not in ended_server
     first = (await back_end.lines(server_id))["lines"][0]
     assert first == ("begins --usual" if kind == "docker_image" else "begins ")
 
@@ -153,8 +158,8 @@ async def test_container_exit_code_and_signal_are_recorded(back_end: ContainerSe
     build_id = await back_end.bundle()
     for play, exit_code in (("exit:7", 7), ("crash", 128 + signal.SIGABRT)):
         created = await back_end.of(build_id, play)
-        over = await back_end.until(created["id"], "destroyed", "failed")
-        assert (over["status"], over["exit_code"]) == ("destroyed", exit_code)
+        ended_server = await back_end.until(created["id"], "destroyed", "failed")
+        assert (ended_server["status"], ended_server["exit_code"]) == ("destroyed", exit_code)
 
 
 async def test_container_that_ignores_sigterm_is_killed(
@@ -166,8 +171,8 @@ async def test_container_that_ignores_sigterm_is_killed(
     assert (await back_end.get(created["id"]))["status"] == "stopping"
     assert is_there(inside)
     await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
-    over = await back_end.until(created["id"], "destroyed")
-    assert over["exit_code"] == 128 + signal.SIGKILL
+    ended_server = await back_end.until(created["id"], "destroyed")
+    assert ended_server["exit_code"] == 128 + signal.SIGKILL
     assert not is_there(inside)
     run_folder = full_service.data_dir / "servers" / created["id"]
 
@@ -183,8 +188,10 @@ async def test_stop_right_after_start_is_delivered(back_end: ContainerServers) -
         created = await back_end.of(build_id)
         await back_end.until(created["id"], "running")
         await back_end.good("destroy_server", server_id=created["id"])
-        over = await back_end.until(created["id"], "destroyed")
-        assert over["destroyed_at"] - over["created_at"] < 10_000, "long before it would be killed"
+        ended_server = await back_end.until(created["id"], "destroyed")
+        assert ended_server["destroyed_at"] - ended_server["created_at"] < 10_000, (
+            "long before it would be killed"
+        )
 
 
 async def test_container_does_not_see_the_host(
@@ -280,8 +287,11 @@ async def test_bundle_gets_no_requested_privilege(
 async def test_container_over_its_memory_limit_is_stopped(back_end: ContainerServers) -> None:
     build_id = await back_end.bundle()
     created = await back_end.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
-    over = await back_end.until(created["id"], "destroyed", "failed")
-    assert (over["status"], over["failure"]["reason"]) == ("failed", "OUT_OF_MEMORY")
+    ended_server = await back_end.until(created["id"], "destroyed", "failed")
+    assert (ended_server["status"], ended_server["failure"]["reason"]) == (
+        "failed",
+        "OUT_OF_MEMORY",
+    )
 
 
 async def test_container_that_cannot_run_has_a_reason(back_end: ContainerServers) -> None:
@@ -291,10 +301,10 @@ async def test_container_that_cannot_run_has_a_reason(back_end: ContainerServers
     nothing = await back_end.image(config={})
     for build_id, words in ((absent, "nothing-here"), (broken, "exec"), (nothing, "ENTRYPOINT")):
         created = await back_end.of(build_id)
-        over = await back_end.until(created["id"], "failed")
-        assert over["failure"]["reason"] == "EXEC_FAILED"
-        assert words in over["failure"]["message"].replace("Exec", "exec")
-        assert "exit_code" not in over
+        ended_server = await back_end.until(created["id"], "failed")
+        assert ended_server["failure"]["reason"] == "EXEC_FAILED"
+        assert words in ended_server["failure"]["message"].replace("Exec", "exec")
+        assert "exit_code" not in ended_server
 
 
 async def test_container_survives_a_kill_of_both_planes(
@@ -316,8 +326,8 @@ async def test_container_survives_a_kill_of_both_planes(
     assert await back_end.get(record["id"]) == record
     assert container_of(full_service, record["id"]) == inside
     await back_end.good("destroy_server", server_id=record["id"])
-    over = await back_end.until(record["id"], "destroyed")
-    assert over["exit_code"] == 128 + signal.SIGTERM
+    ended_server = await back_end.until(record["id"], "destroyed")
+    assert ended_server["exit_code"] == 128 + signal.SIGTERM
     assert not is_there(inside)
 
 
@@ -331,9 +341,9 @@ async def test_killed_keeper_or_runtime_ends_the_container(
     assert state is not None
     pid = state.keeper_pid if victim == "keeper" else parent_of(inside)
     os.kill(pid, signal.SIGKILL)
-    over = await back_end.until(created["id"], "destroyed", "failed")
+    ended_server = await back_end.until(created["id"], "destroyed", "failed")
     expected = "LOST" if victim == "keeper" else None
-    assert over.get("failure", {}).get("reason") == expected
+    assert ended_server.get("failure", {}).get("reason") == expected
 
     async def is_gone() -> bool:
         return not is_there(inside)

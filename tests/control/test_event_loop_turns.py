@@ -230,9 +230,9 @@ async def test_version_names_use_an_index(database: Database) -> None:
 @each_database
 async def test_shared_game_name_costs_as_much_as_any(plane: Plane) -> None:
     await plane.game("Same")
-    about = {"display_name": "Same", "group_id": plane.group_id, "create_ms": 1}
+    columns = {"display_name": "Same", "group_id": plane.group_id, "create_ms": 1}
     rows = [
-        {**about, "game_id": str(uuid4()), "name_id": f"same-{number}"}
+        {**columns, "game_id": str(uuid4()), "name_id": f"same-{number}"}
         for number in range(2, TAKEN_NAME_COUNT + 2)
     ]
     async with plane.database.write() as tx:

@@ -15,8 +15,8 @@ from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.tables import versions
-from tests.control.feeder_setup import EPOCH, Fed, wait_for
-from tests.control.feeder_setup import fed as fed
+from tests.control.feeder_setup import EPOCH, FeedScenario, wait_for
+from tests.control.feeder_setup import feed as feed
 from tests.control.feeder_setup import plane as plane
 from tests.control.feeder_setup import source as source
 from tests.support.waiting import PATIENCE_S
@@ -26,16 +26,18 @@ pytestmark = pytest.mark.anyio
 NEW_LIMIT = 77
 
 
-async def all_fed(fed: Fed, count: int) -> list[str]:
-    names = await fed.namespaces(count)
-    await fed.wait_until_idle()
+async def all_fed(feed: FeedScenario, count: int) -> list[str]:
+    names = await feed.namespaces(count)
+    await feed.wait_until_idle()
     return names
 
 
-async def configuration(fed: Fed, namespace_id: str, config: bytes | None = None) -> bytes:
+async def configuration(
+    feed: FeedScenario, namespace_id: str, config: bytes | None = None
+) -> bytes:
     """Returns the stored configuration of a namespace, and replaces it with `config`."""
-    is_it = versions.c.version_id == (await fed.source.row(namespace_id)).version_id
-    async with fed.source.database.write() as tx:
+    is_it = versions.c.version_id == (await feed.source.row(namespace_id)).version_id
+    async with feed.source.database.write() as tx:
         row = await tx.first(versions.select().where(is_it))
         assert row is not None
         if config is not None:
@@ -43,65 +45,67 @@ async def configuration(fed: Fed, namespace_id: str, config: bytes | None = None
     return bytes(row.config)
 
 
-async def fork(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
+async def fork(feed: FeedScenario, namespace_id: str, limit: int = NEW_LIMIT) -> None:
     """Gives the records a different change under the revision that the data plane holds."""
-    revision = (await fed.source.row(namespace_id)).revision
-    await fed.source.set_revision(namespace_id, revision - 1)
-    await fed.source.touch(namespace_id, limit)
+    revision = (await feed.source.row(namespace_id)).revision
+    await feed.source.set_revision(namespace_id, revision - 1)
+    await feed.source.touch(namespace_id, limit)
 
 
-async def wait_until_fed(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
-    await wait_for(lambda: fed.configuration(namespace_id).matchmaker.lobby_count_max == limit)
+async def wait_until_fed(feed: FeedScenario, namespace_id: str, limit: int = NEW_LIMIT) -> None:
+    await wait_for(lambda: feed.configuration(namespace_id).matchmaker.lobby_count_max == limit)
 
 
 @pytest.mark.parametrize("count", [1, 40], ids=["one", "more than are compared at once"])
-async def test_unreadable_namespaces_do_not_block_comparison(fed: Fed, count: int) -> None:
-    names = await all_fed(fed, count + 20)
+async def test_unreadable_namespaces_do_not_block_comparison(
+    feed: FeedScenario, count: int
+) -> None:
+    names = await all_fed(feed, count + 20)
     broken, others = names[:count], names[count:]
-    await fed.end()
+    await feed.end()
     for one in broken:
-        await configuration(fed, one, b"\xff\xff\xff")
+        await configuration(feed, one, b"\xff\xff\xff")
     for one in (others[0], others[-1]):
-        await fork(fed, one)
-    await fed.run_anew()
+        await fork(feed, one)
+    await feed.run_anew()
     for one in (others[0], others[-1]):
-        await wait_until_fed(fed, one)
+        await wait_until_fed(feed, one)
 
 
 async def test_unreadable_namespace_is_logged_once(
-    fed: Fed, capsys: pytest.CaptureFixture[str]
+    feed: FeedScenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken, other, last = await all_fed(fed, 3)
-    await fed.end()
-    await configuration(fed, broken, b"\xff\xff\xff")
-    await fork(fed, last)
+    broken, other, last = await all_fed(feed, 3)
+    await feed.end()
+    await configuration(feed, broken, b"\xff\xff\xff")
+    await fork(feed, last)
     capsys.readouterr()
-    await fed.run_anew()
-    await wait_until_fed(fed, last)
+    await feed.run_anew()
+    await wait_until_fed(feed, last)
     assert "".join(capsys.readouterr()).count(f"namespace_ids=['{broken}']") == 1
-    assert fed.feeder.job.unexpected_errors == 1
+    assert feed.feeder.job.unexpected_errors == 1
     for limit in (5, 6):
-        await fork(fed, other, limit)
-        fed.feeder.compare_again()
-        await wait_until_fed(fed, other, limit)
+        await fork(feed, other, limit)
+        feed.feeder.compare_again()
+        await wait_until_fed(feed, other, limit)
     assert broken not in "".join(capsys.readouterr())
-    assert fed.feeder.job.unexpected_errors == 1
+    assert feed.feeder.job.unexpected_errors == 1
 
 
 async def test_repaired_namespace_is_compared_again_without_a_request(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
+    feed: FeedScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_comparison, "_AGAIN_S", 0.05)
-    broken, other = await all_fed(fed, 2)
-    await fed.end()
-    stored = await configuration(fed, broken, b"\xff\xff\xff")
+    broken, other = await all_fed(feed, 2)
+    await feed.end()
+    stored = await configuration(feed, broken, b"\xff\xff\xff")
     for one in (broken, other):
-        await fork(fed, one)
-    await fed.run_anew()
-    await wait_until_fed(fed, other)
-    await wait_for(lambda: fed.feeder.job.unexpected_errors)
-    await configuration(fed, broken, stored)
-    await wait_until_fed(fed, broken)
+        await fork(feed, one)
+    await feed.run_anew()
+    await wait_until_fed(feed, other)
+    await wait_for(lambda: feed.feeder.job.unexpected_errors)
+    await configuration(feed, broken, stored)
+    await wait_until_fed(feed, broken)
 
 
 async def test_database_wait_does_not_lengthen_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,72 +135,79 @@ async def test_database_wait_does_not_lengthen_the_pause(monkeypatch: pytest.Mon
     assert tried > 2
 
 
-async def test_restored_backup_catches_up_with_the_data_plane(fed: Fed) -> None:
-    namespace_id = await fed.source.namespace()
+async def test_restored_backup_catches_up_with_the_data_plane(feed: FeedScenario) -> None:
+    namespace_id = await feed.source.namespace()
     for number in range(1, 6):
-        await fed.source.touch(namespace_id, number)
-        await fed.enqueue_and_confirm(namespace_id)
-    await fed.end()
-    await fed.source.set_revision(namespace_id, 2)
-    await fed.source.touch(namespace_id, 77)
-    await fed.run_anew()
-    await fed.wait_until_equal(namespace_id)
-    configuration = fed.configuration(namespace_id)
+        await feed.source.touch(namespace_id, number)
+        await feed.enqueue_and_confirm(namespace_id)
+    await feed.end()
+    await feed.source.set_revision(namespace_id, 2)
+    await feed.source.touch(namespace_id, 77)
+    await feed.run_anew()
+    await feed.wait_until_equal(namespace_id)
+    configuration = feed.configuration(namespace_id)
     assert configuration.revision > 6
     assert configuration.matchmaker.lobby_count_max == 77
 
 
-async def forked(fed: Fed) -> str:
+async def forked(feed: FeedScenario) -> str:
     """Creates a namespace with a record that differs from the held one under the same revision."""
-    namespace_id = await fed.source.namespace()
-    await fed.source.touch(namespace_id, 5)
-    await fed.enqueue_and_confirm(namespace_id)
-    await fed.wait_until_idle()
-    await fed.end()
-    await fed.source.set_revision(namespace_id, 1)
-    await fed.source.touch(namespace_id, 77)
-    row, configuration = await fed.source.row(namespace_id), fed.configuration(namespace_id)
+    namespace_id = await feed.source.namespace()
+    await feed.source.touch(namespace_id, 5)
+    await feed.enqueue_and_confirm(namespace_id)
+    await feed.wait_until_idle()
+    await feed.end()
+    await feed.source.set_revision(namespace_id, 1)
+    await feed.source.touch(namespace_id, 77)
+    row, configuration = (
+        await feed.source.row(namespace_id),
+        feed.configuration(namespace_id),
+    )
     assert (row.revision, row.lobby_count_max) == (configuration.revision, 77)
     assert configuration.matchmaker.lobby_count_max == 5
     return namespace_id
 
 
-async def test_change_after_a_restore_wins_at_an_equal_revision(fed: Fed) -> None:
-    namespace_id = await forked(fed)
-    await fed.run_anew()
-    await fed.enqueue_and_confirm(namespace_id)
-    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == 77
-    await fed.wait_until_equal(namespace_id)
+async def test_change_after_a_restore_wins_at_an_equal_revision(
+    feed: FeedScenario,
+) -> None:
+    namespace_id = await forked(feed)
+    await feed.run_anew()
+    await feed.enqueue_and_confirm(namespace_id)
+    assert feed.configuration(namespace_id).matchmaker.lobby_count_max == 77
+    await feed.wait_until_equal(namespace_id)
 
 
-async def test_restored_records_are_compared_by_content(fed: Fed) -> None:
-    await fed.namespaces(40)
-    namespace_id = await forked(fed)
-    fed.plane.acknowledged.clear()
-    await fed.run_anew()
-    await wait_for(lambda: fed.configuration(namespace_id).matchmaker.lobby_count_max == 77)
-    await fed.wait_until_equal(namespace_id)
-    await fed.wait_until_idle()
-    assert {name for name, _ in fed.plane.acknowledged} == {namespace_id}
+async def test_restored_records_are_compared_by_content(feed: FeedScenario) -> None:
+    await feed.namespaces(40)
+    namespace_id = await forked(feed)
+    feed.plane.acknowledged.clear()
+    await feed.run_anew()
+    await wait_for(lambda: feed.configuration(namespace_id).matchmaker.lobby_count_max == 77)
+    await feed.wait_until_equal(namespace_id)
+    await feed.wait_until_idle()
+    assert {name for name, _ in feed.plane.acknowledged} == {namespace_id}
 
 
 @pytest.mark.parametrize("is_forked", [False, True])
-async def test_older_database_is_not_fed_and_is_reported(fed: Fed, is_forked: bool) -> None:
-    namespace_id = await (forked(fed) if is_forked else fed.namespace())
-    before = fed.configuration(namespace_id)
-    await fed.run_anew(epoch=EPOCH - 1)
+async def test_older_database_is_not_fed_and_is_reported(
+    feed: FeedScenario, is_forked: bool
+) -> None:
+    namespace_id = await (forked(feed) if is_forked else feed.namespace())
+    before = feed.configuration(namespace_id)
+    await feed.run_anew(epoch=EPOCH - 1)
     with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
-        await fed.feeder.enqueue_and_confirm(namespace_id, wait_s=0.05)
-    assert fed.configuration(namespace_id) == before
-    await wait_for(lambda: namespace_id in fed.feeder.refused_reasons())
-    assert "newer database" in fed.feeder.refused_reasons()[namespace_id]
+        await feed.feeder.enqueue_and_confirm(namespace_id, wait_s=0.05)
+    assert feed.configuration(namespace_id) == before
+    await wait_for(lambda: namespace_id in feed.feeder.refused_reasons())
+    assert "newer database" in feed.feeder.refused_reasons()[namespace_id]
 
 
-async def test_new_database_replaces_the_old_one(fed: Fed) -> None:
-    namespace_id = await fed.source.namespace()
+async def test_new_database_replaces_the_old_one(feed: FeedScenario) -> None:
+    namespace_id = await feed.source.namespace()
     for number in range(1, 4):
-        await fed.source.touch(namespace_id, number)
-    await fed.enqueue_and_confirm(namespace_id)
-    await fed.source.set_revision(namespace_id, 1)
-    await fed.run_anew(epoch=EPOCH + 1)
-    await fed.wait_until_equal(namespace_id)
+        await feed.source.touch(namespace_id, number)
+    await feed.enqueue_and_confirm(namespace_id)
+    await feed.source.set_revision(namespace_id, 1)
+    await feed.run_anew(epoch=EPOCH + 1)
+    await feed.wait_until_equal(namespace_id)

@@ -66,8 +66,8 @@ async def test_game_of_the_namespace_is_fed(source: Source) -> None:
 
 async def fed_token_ids(source: Source, namespace_id: str) -> tuple[set[str], set[str], set[str]]:
     message = await composed(source, namespace_id)
-    fed = (message.environment_tokens, message.development_tokens)
-    environment, development = ({one.token_id for one in several} for several in fed)
+    messages = (message.environment_tokens, message.development_tokens)
+    environment, development = ({one.token_id for one in several} for several in messages)
     return environment, development, set(message.revoked_token_ids)
 
 

@@ -23,8 +23,8 @@ from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import games, namespaces
 from pyservice.storage.tables import versions
 from pyservice.watch import Topics
-from tests.control.feeder_setup import EPOCH, TOO_MANY, Fed, wait_for
-from tests.control.feeder_setup import fed as fed
+from tests.control.feeder_setup import EPOCH, TOO_MANY, FeedScenario, wait_for
+from tests.control.feeder_setup import feed as feed
 from tests.control.feeder_setup import plane as plane
 from tests.control.feeder_setup import source as source
 from tests.control.service_fixtures import each_database
@@ -35,296 +35,313 @@ pytestmark = pytest.mark.anyio
 REFUSED = ["config", "matchmaker", "max_players", "not-allowed"]
 
 
-async def code_of(fed: Fed, namespace_id: str, version_id: str | None = None) -> str:
+async def code_of(feed: FeedScenario, namespace_id: str, version_id: str | None = None) -> str:
     try:
-        await fed.enqueue_and_confirm(namespace_id, version_id)
+        await feed.enqueue_and_confirm(namespace_id, version_id)
     except ServiceError as error:
         return error.code
     return "OK"
 
 
-async def unconfirmed(fed: Fed, namespace_id: str, wait_s: float = 0.05) -> ServiceError:
+async def unconfirmed(feed: FeedScenario, namespace_id: str, wait_s: float = 0.05) -> ServiceError:
     with pytest.raises(ServiceError) as caught:
-        await fed.feeder.enqueue_and_confirm(namespace_id, wait_s=wait_s)
+        await feed.feeder.enqueue_and_confirm(namespace_id, wait_s=wait_s)
     assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
     return caught.value
 
 
-async def running_version(fed: Fed, namespace_id: str) -> str:
-    return str((await fed.source.row(namespace_id)).version_id)
+async def running_version(feed: FeedScenario, namespace_id: str) -> str:
+    return str((await feed.source.row(namespace_id)).version_id)
 
 
-async def wait_until_running(fed: Fed, namespace_id: str, version_id: str) -> None:
-    await fed.wait_until_equal(namespace_id)
-    assert await running_version(fed, namespace_id) == version_id
-    await fed.wait_until_idle()
+async def wait_until_running(feed: FeedScenario, namespace_id: str, version_id: str) -> None:
+    await feed.wait_until_equal(namespace_id)
+    assert await running_version(feed, namespace_id) == version_id
+    await feed.wait_until_idle()
 
 
 # Confirmation -------------------------------------------------------------------------------------
 
 
-async def test_confirmation_means_stored_on_disk(fed: Fed) -> None:
-    namespace_id = await fed.namespace()
-    await fed.plane.stop()
-    await fed.plane.start()
-    configuration = fed.configuration(namespace_id)
+async def test_confirmation_means_stored_on_disk(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
+    await feed.plane.stop()
+    await feed.plane.start()
+    configuration = feed.configuration(namespace_id)
     assert (configuration.source_epoch, configuration.revision) == (EPOCH, 1)
-    await fed.wait_until_idle()
+    await feed.wait_until_idle()
 
 
 @each_database
-async def test_changes_are_ordered_and_the_last_wins(fed: Fed) -> None:
-    namespace_id = await fed.source.namespace()
+async def test_changes_are_ordered_and_the_last_wins(feed: FeedScenario) -> None:
+    namespace_id = await feed.source.namespace()
 
     async def change(number: int) -> None:
-        await fed.source.touch(namespace_id, number)
-        await fed.enqueue_and_confirm(namespace_id)
+        await feed.source.touch(namespace_id, number)
+        await feed.enqueue_and_confirm(namespace_id)
 
     await asyncio.gather(*(change(number) for number in range(1, 40)))
-    revisions = [revision for _, revision in fed.plane.acknowledged]
+    revisions = [revision for _, revision in feed.plane.acknowledged]
     assert revisions == sorted(revisions)
     assert revisions[-1] == 40
-    row = await fed.source.row(namespace_id)
-    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == row.lobby_count_max
+    row = await feed.source.row(namespace_id)
+    assert feed.configuration(namespace_id).matchmaker.lobby_count_max == row.lobby_count_max
 
 
 @pytest.mark.timing
-async def test_slow_data_plane_blocks_a_caller_for_one_second(fed: Fed) -> None:
-    namespace_id = await fed.source.namespace()
-    fed.plane.go_on.clear()
+async def test_slow_data_plane_blocks_a_caller_for_one_second(feed: FeedScenario) -> None:
+    namespace_id = await feed.source.namespace()
+    feed.plane.go_on.clear()
     began_s = monotonic()
     with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
-        await fed.feeder.enqueue_and_confirm(namespace_id)
+        await feed.feeder.enqueue_and_confirm(namespace_id)
     assert 0.9 < monotonic() - began_s < 1.5
 
 
-async def test_unconfirmed_change_is_stored_and_its_caller_forgotten(fed: Fed) -> None:
-    namespace_id = await fed.source.namespace()
-    fed.plane.go_on.clear()
-    errors = await asyncio.gather(*(unconfirmed(fed, namespace_id) for _ in range(50)))
+async def test_unconfirmed_change_is_stored_and_its_caller_forgotten(
+    feed: FeedScenario,
+) -> None:
+    namespace_id = await feed.source.namespace()
+    feed.plane.go_on.clear()
+    errors = await asyncio.gather(*(unconfirmed(feed, namespace_id) for _ in range(50)))
     assert all("is stored and will take effect" in error.detail for error in errors)
-    assert fed.feeder._pending[namespace_id].waiting == []
-    fed.plane.go_on.set()
-    await fed.enqueue_and_confirm(namespace_id)
-    assert fed.configuration(namespace_id).revision == 1
+    assert feed.feeder._pending[namespace_id].waiting == []
+    feed.plane.go_on.set()
+    await feed.enqueue_and_confirm(namespace_id)
+    assert feed.configuration(namespace_id).revision == 1
 
 
-async def test_slow_data_plane_does_not_delay_a_check(fed: Fed) -> None:
-    namespace_id = await fed.namespace()
-    fed.plane.go_on.clear()
+async def test_slow_data_plane_does_not_delay_a_check(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
+    feed.plane.go_on.clear()
     async with asyncio.timeout(PATIENCE_S):
-        await fed.feeder.check_version(namespace_id, await fed.source.version(TOO_MANY))
+        await feed.feeder.check_version(namespace_id, await feed.source.version(TOO_MANY))
 
 
 # Unavailable data plane ---------------------------------------------------------------------------
 
 
 @pytest.mark.timing
-async def test_changes_during_downtime_are_fed_within_two_seconds(fed: Fed) -> None:
-    first, _ = await fed.namespaces(2)
+async def test_changes_during_downtime_are_fed_within_two_seconds(
+    feed: FeedScenario,
+) -> None:
+    first, _ = await feed.namespaces(2)
     pauses: list[float] = []
 
     async def noted(pause_s: float) -> None:
         pauses.append(pause_s)
         await asyncio.sleep(pause_s)
 
-    fed.feeder.job._sleep = noted
-    await fed.plane.stop()
-    await fed.source.touch(first, 7)
-    await unconfirmed(fed, first)
+    feed.feeder.job._sleep = noted
+    await feed.plane.stop()
+    await feed.source.touch(first, 7)
+    await unconfirmed(feed, first)
     # The pause between two retries is at its maximum.
     await wait_for(lambda: max(pauses, default=0.0) == 0.5)
-    await fed.plane.start()
+    await feed.plane.start()
     with within(2.0):
-        await fed.wait_until_equal(first)
-    await fed.enqueue_and_confirm(first)
+        await feed.wait_until_equal(first)
+    await feed.enqueue_and_confirm(first)
 
 
-async def test_data_plane_without_its_disk_is_fed_again(fed: Fed) -> None:
-    names = await fed.namespaces(5)
+async def test_data_plane_without_its_disk_is_fed_again(feed: FeedScenario) -> None:
+    names = await feed.namespaces(5)
     for _ in range(2):
-        await fed.plane.stop()
-        fed.plane.lose_its_disk()
-        await fed.plane.start()
+        await feed.plane.stop()
+        feed.plane.lose_its_disk()
+        await feed.plane.start()
         for name in names:
-            await fed.wait_until_equal(name)
+            await feed.wait_until_equal(name)
 
 
-async def test_idle_data_plane_is_polled_with_pauses(fed: Fed) -> None:
-    await fed.namespace()
+async def test_idle_data_plane_is_polled_with_pauses(feed: FeedScenario) -> None:
+    await feed.namespace()
     times: list[float] = []
     for _ in range(3):
-        await fed.plane.wait_for_poll()
+        await feed.plane.wait_for_poll()
         times.append(monotonic())
     assert times[2] - times[1] > 0.9 * feeder._POLL_INTERVAL_S
 
 
-async def test_change_acknowledged_during_comparison_is_not_resent(fed: Fed) -> None:
-    await fed.wait_until_connected()
-    fed.plane.may_return_held.clear()
-    await fed.run_anew()
-    await fed.plane.wait_for_poll()
-    names = await fed.namespaces(3)
-    fed.plane.may_return_held.set()
-    await fed.wait_until_connected()
-    await fed.wait_until_idle()
-    assert sorted(fed.plane.acknowledged) == sorted((name, 1) for name in names)
+async def test_change_acknowledged_during_comparison_is_not_resent(
+    feed: FeedScenario,
+) -> None:
+    await feed.wait_until_connected()
+    feed.plane.may_return_held.clear()
+    await feed.run_anew()
+    await feed.plane.wait_for_poll()
+    names = await feed.namespaces(3)
+    feed.plane.may_return_held.set()
+    await feed.wait_until_connected()
+    await feed.wait_until_idle()
+    assert sorted(feed.plane.acknowledged) == sorted((name, 1) for name in names)
 
 
 @each_database
-async def test_new_control_plane_sends_only_differences(fed: Fed) -> None:
-    names = await fed.namespaces(3)
-    await fed.wait_until_connected()
-    await fed.wait_until_idle()
-    await fed.end()
-    await fed.source.touch(names[1], 9)
-    fed.plane.acknowledged.clear()
-    await fed.run_anew()
-    await fed.wait_until_equal(names[1])
-    await fed.wait_until_idle()
-    assert fed.plane.acknowledged == [(names[1], 2)]
+async def test_new_control_plane_sends_only_differences(feed: FeedScenario) -> None:
+    names = await feed.namespaces(3)
+    await feed.wait_until_connected()
+    await feed.wait_until_idle()
+    await feed.end()
+    await feed.source.touch(names[1], 9)
+    feed.plane.acknowledged.clear()
+    await feed.run_anew()
+    await feed.wait_until_equal(names[1])
+    await feed.wait_until_idle()
+    assert feed.plane.acknowledged == [(names[1], 2)]
 
 
 # Refused versions ---------------------------------------------------------------------------------
 
 
 @each_database
-async def test_refused_version_is_reverted_with_its_history(fed: Fed) -> None:
-    namespace_id = await fed.namespace()
-    before = await running_version(fed, namespace_id)
-    refused = await fed.source.version(TOO_MANY)
-    await fed.source.set_version(namespace_id, refused)
-    error = await fed.refusal(namespace_id, refused)
+async def test_refused_version_is_reverted_with_its_history(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
+    before = await running_version(feed, namespace_id)
+    refused = await feed.source.version(TOO_MANY)
+    await feed.source.set_version(namespace_id, refused)
+    error = await feed.refusal(namespace_id, refused)
     assert [list(problem.path) for problem in error.errors] == [REFUSED]
-    await wait_until_running(fed, namespace_id, before)
-    assert await fed.source.history(namespace_id) == [before]
-    good = await fed.source.version(16)
-    await fed.source.set_version(namespace_id, good)
-    await fed.enqueue_and_confirm(namespace_id)
-    assert await fed.source.history(namespace_id) == [good, before]
+    await wait_until_running(feed, namespace_id, before)
+    assert await feed.source.history(namespace_id) == [before]
+    good = await feed.source.version(16)
+    await feed.source.set_version(namespace_id, good)
+    await feed.enqueue_and_confirm(namespace_id)
+    assert await feed.source.history(namespace_id) == [good, before]
 
 
-async def test_check_reports_the_refusal_before_a_change(fed: Fed) -> None:
-    namespace_id = await fed.namespace()
+async def test_check_reports_the_refusal_before_a_change(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
     with pytest.raises(ServiceError) as caught:
-        await fed.check_version(namespace_id, await fed.source.version(TOO_MANY))
+        await feed.check_version(namespace_id, await feed.source.version(TOO_MANY))
     assert caught.value.code == "VALIDATION_FAILED"
     assert [list(problem.path) for problem in caught.value.errors] == [REFUSED]
-    await fed.check_version(namespace_id, await fed.source.version(16))
+    await feed.check_version(namespace_id, await feed.source.version(16))
 
 
-async def test_refused_version_fails_only_its_caller(fed: Fed) -> None:
-    namespace_id = await fed.namespace()
-    runs, refused = await running_version(fed, namespace_id), await fed.source.version(TOO_MANY)
-    fed.plane.go_on.clear()
-    await fed.source.set_version(namespace_id, refused)
-    setting = asyncio.create_task(code_of(fed, namespace_id, refused))
-    await fed.source.touch(namespace_id, 7)
-    others = [asyncio.create_task(code_of(fed, namespace_id, one)) for one in (None, runs)]
+async def test_refused_version_fails_only_its_caller(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
+    runs, refused = (
+        await running_version(feed, namespace_id),
+        await feed.source.version(TOO_MANY),
+    )
+    feed.plane.go_on.clear()
+    await feed.source.set_version(namespace_id, refused)
+    setting = asyncio.create_task(code_of(feed, namespace_id, refused))
+    await feed.source.touch(namespace_id, 7)
+    others = [asyncio.create_task(code_of(feed, namespace_id, one)) for one in (None, runs)]
     await asyncio.sleep(0)
-    fed.plane.go_on.set()
+    feed.plane.go_on.set()
     assert await setting == "VALIDATION_FAILED"
     assert await asyncio.gather(*others) == ["OK", "OK"]
-    await wait_until_running(fed, namespace_id, runs)
-    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == 7
+    await wait_until_running(feed, namespace_id, runs)
+    assert feed.configuration(namespace_id).matchmaker.lobby_count_max == 7
 
 
-async def test_refused_version_is_reported_to_a_late_caller(fed: Fed) -> None:
-    namespace_id = await fed.namespace()
-    runs, refused = await running_version(fed, namespace_id), await fed.source.version(TOO_MANY)
-    await fed.source.set_version(namespace_id, refused)
-    fed.feeder.enqueue(namespace_id)
-    await fed.wait_until_idle()
-    await wait_until_running(fed, namespace_id, runs)
+async def test_refused_version_is_reported_to_a_late_caller(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
+    runs, refused = (
+        await running_version(feed, namespace_id),
+        await feed.source.version(TOO_MANY),
+    )
+    await feed.source.set_version(namespace_id, refused)
+    feed.feeder.enqueue(namespace_id)
+    await feed.wait_until_idle()
+    await wait_until_running(feed, namespace_id, runs)
     for _ in range(2):
-        assert await code_of(fed, namespace_id, refused) == "VALIDATION_FAILED"
-    assert await code_of(fed, namespace_id, runs) == "OK"
-    await fed.plane.stop()
-    fed.plane.limit = TOO_MANY
-    await fed.plane.start()
-    await fed.source.set_version(namespace_id, refused)
+        assert await code_of(feed, namespace_id, refused) == "VALIDATION_FAILED"
+    assert await code_of(feed, namespace_id, runs) == "OK"
+    await feed.plane.stop()
+    feed.plane.limit = TOO_MANY
+    await feed.plane.start()
+    await feed.source.set_version(namespace_id, refused)
     await asyncio.sleep(0)
-    assert await code_of(fed, namespace_id, refused) == "OK"
-    await fed.source.set_version(namespace_id, runs)
-    assert await code_of(fed, namespace_id, runs) == "OK"
-    assert await code_of(fed, namespace_id, refused) == "OK"
+    assert await code_of(feed, namespace_id, refused) == "OK"
+    await feed.source.set_version(namespace_id, runs)
+    assert await code_of(feed, namespace_id, runs) == "OK"
+    assert await code_of(feed, namespace_id, refused) == "OK"
 
 
 @each_database
 @pytest.mark.parametrize("is_first_good", [True, False])
-async def test_queued_refused_versions_are_reverted(fed: Fed, is_first_good: bool) -> None:
-    namespace_id = await fed.namespace()
-    runs = await running_version(fed, namespace_id)
-    first = await fed.source.version(16 if is_first_good else TOO_MANY + 1)
-    fed.plane.go_on.clear()
+async def test_queued_refused_versions_are_reverted(
+    feed: FeedScenario, is_first_good: bool
+) -> None:
+    namespace_id = await feed.namespace()
+    runs = await running_version(feed, namespace_id)
+    first = await feed.source.version(16 if is_first_good else TOO_MANY + 1)
+    feed.plane.go_on.clear()
     setting = []
-    for version_id in (first, await fed.source.version(TOO_MANY)):
-        await fed.source.set_version(namespace_id, version_id)
-        setting.append(asyncio.create_task(code_of(fed, namespace_id, version_id)))
+    for version_id in (first, await feed.source.version(TOO_MANY)):
+        await feed.source.set_version(namespace_id, version_id)
+        setting.append(asyncio.create_task(code_of(feed, namespace_id, version_id)))
     await asyncio.sleep(0)
-    fed.plane.go_on.set()
+    feed.plane.go_on.set()
     codes = ["OK" if is_first_good else "VALIDATION_FAILED", "VALIDATION_FAILED"]
     assert await asyncio.gather(*setting) == codes
-    await wait_until_running(fed, namespace_id, first if is_first_good else runs)
+    await wait_until_running(feed, namespace_id, first if is_first_good else runs)
     expected = [first, runs] if is_first_good else [runs]
-    assert await fed.source.history(namespace_id) == expected
+    assert await feed.source.history(namespace_id) == expected
 
 
 async def test_change_after_a_refusal_is_sent_at_once(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
+    feed: FeedScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The namespace has no previous version, so the feeder cannot revert the refused one."""
     # Turns off the automatic retry of refused namespaces.
     monkeypatch.setattr(feeder, "_REFUSED_RETRY_S", 3_600.0)
-    namespace_id = await fed.source.namespace(players=TOO_MANY)
+    namespace_id = await feed.source.namespace(players=TOO_MANY)
     for _ in range(2):
-        await fed.refusal(namespace_id)
-    assert namespace_id in fed.feeder.refused_reasons()
-    await fed.source.set_version(namespace_id, await fed.source.version(16))
-    await fed.enqueue_and_confirm(namespace_id)
-    assert fed.feeder.refused_reasons() == {}
-    await fed.wait_until_idle()
+        await feed.refusal(namespace_id)
+    assert namespace_id in feed.feeder.refused_reasons()
+    await feed.source.set_version(namespace_id, await feed.source.version(16))
+    await feed.enqueue_and_confirm(namespace_id)
+    assert feed.feeder.refused_reasons() == {}
+    await feed.wait_until_idle()
 
 
-async def test_lowered_limit_does_not_block_other_changes(fed: Fed) -> None:
-    namespace_id = await fed.namespace(players=200)
-    await fed.plane.stop()
-    fed.plane.limit = 16
-    await fed.plane.start()
-    await fed.source.touch(namespace_id, 9)
-    await fed.enqueue_and_confirm(namespace_id)
-    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == 9
-    assert fed.feeder.refused_reasons() == {}
-    refused = await fed.source.version(17)
-    await fed.source.set_version(namespace_id, refused)
-    assert "runs its previous version" in (await fed.refusal(namespace_id, refused)).detail
-    await fed.wait_until_equal(namespace_id)
-    await fed.wait_until_idle()
+async def test_lowered_limit_does_not_block_other_changes(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace(players=200)
+    await feed.plane.stop()
+    feed.plane.limit = 16
+    await feed.plane.start()
+    await feed.source.touch(namespace_id, 9)
+    await feed.enqueue_and_confirm(namespace_id)
+    assert feed.configuration(namespace_id).matchmaker.lobby_count_max == 9
+    assert feed.feeder.refused_reasons() == {}
+    refused = await feed.source.version(17)
+    await feed.source.set_version(namespace_id, refused)
+    assert "runs its previous version" in (await feed.refusal(namespace_id, refused)).detail
+    await feed.wait_until_equal(namespace_id)
+    await feed.wait_until_idle()
 
 
-async def test_refused_change_is_reported_as_stored(fed: Fed) -> None:
-    namespace_id = await fed.namespace()
-    await fed.source.touch(namespace_id, 0)
-    error = await fed.refusal(namespace_id)
+async def test_refused_change_is_reported_as_stored(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
+    await feed.source.touch(namespace_id, 0)
+    error = await feed.refusal(namespace_id)
     assert "is stored" in error.detail
     assert "runs its previous configuration" in error.detail
     assert "was not changed" not in error.detail
     [problem] = error.errors
     assert problem.path == ("lobby_count_max", "not-allowed")
     assert problem.message == "lobby_count_max must be greater than or equal to 1"
-    assert "matchmaker.lobby_count_max must be" in fed.feeder.refused_reasons()[namespace_id]
-    assert fed.configuration(namespace_id).matchmaker.lobby_count_max == 512
-    await fed.source.touch(namespace_id, 5)
-    await fed.enqueue_and_confirm(namespace_id)
+    assert "matchmaker.lobby_count_max must be" in feed.feeder.refused_reasons()[namespace_id]
+    assert feed.configuration(namespace_id).matchmaker.lobby_count_max == 512
+    await feed.source.touch(namespace_id, 5)
+    await feed.enqueue_and_confirm(namespace_id)
 
 
-async def test_refused_version_is_set_again_under_its_key(fed: Fed) -> None:
-    source, plane = fed.source, fed.plane
-    namespace_id = await fed.namespace()
-    ran, version_id = await running_version(fed, namespace_id), await source.version(TOO_MANY)
+async def test_refused_version_is_set_again_under_its_key(feed: FeedScenario) -> None:
+    source, plane = feed.source, feed.plane
+    namespace_id = await feed.namespace()
+    ran, version_id = (
+        await running_version(feed, namespace_id),
+        await source.version(TOO_MANY),
+    )
     changes = IdempotentChanges(source.database)
     context = RecordContext(source.database, changes, RecordIds(), Topics())
-    operations = NamespaceOperations(context, fed.feeder, NamespaceChange(context, fed.feeder))
+    operations = NamespaceOperations(context, feed.feeder, NamespaceChange(context, feed.feeder))
     async with source.database.read() as tx:
         game = await games.find(tx, source.game_id)
     assert game is not None
@@ -345,26 +362,26 @@ async def test_refused_version_is_set_again_under_its_key(fed: Fed) -> None:
     plane.go_on.clear()
     assert await code() == "CONTROL_PLANE_UNAVAILABLE"
     plane.go_on.set()
-    await fed.wait_until_idle()
-    assert await running_version(fed, namespace_id) == ran
+    await feed.wait_until_idle()
+    assert await running_version(feed, namespace_id) == ran
     assert await code() == "VALIDATION_FAILED"
     await plane.stop()
     plane.limit = TOO_MANY
     await plane.start()
-    fed.feeder.compare_again()
-    await fed.wait_until_connected()
+    feed.feeder.compare_again()
+    await feed.wait_until_connected()
     async with asyncio.timeout(PATIENCE_S):
         while (output := await code()) == "CONTROL_PLANE_UNAVAILABLE":
             pass
     assert output == "OK"
-    assert await running_version(fed, namespace_id) == version_id
+    assert await running_version(feed, namespace_id) == version_id
 
 
 async def test_version_is_kept_while_its_domain_is_moving(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
+    feed: FeedScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeder, "_REFUSED_RETRY_S", 3_600.0)
-    source = fed.source
+    source = feed.source
     # The feeder sends the older namespace first.
     taking, giving = await source.namespace("taking"), await source.namespace("giving")
 
@@ -375,18 +392,18 @@ async def test_version_is_kept_while_its_domain_is_moving(
 
     await change(giving, namespaces.add_domain, 1)
     for namespace_id in (giving, taking):
-        await fed.enqueue_and_confirm(namespace_id)
-    await fed.end()
-    await fed.plane.stop()
+        await feed.enqueue_and_confirm(namespace_id)
+    await feed.end()
+    await feed.plane.stop()
     await change(giving, namespaces.remove_domain)
     await change(taking, namespaces.add_domain, 1)
     version_id = await source.version(9)
     await source.set_version(taking, version_id)
-    await fed.plane.start()
-    await fed.run_anew()
-    await fed.wait_until_connected()
-    await fed.enqueue_and_confirm(taking)
-    assert await running_version(fed, taking) == version_id
+    await feed.plane.start()
+    await feed.run_anew()
+    await feed.wait_until_connected()
+    await feed.enqueue_and_confirm(taking)
+    assert await running_version(feed, taking) == version_id
     assert version_id in await source.history(taking)
 
 
@@ -394,97 +411,106 @@ async def test_version_is_kept_while_its_domain_is_moving(
 
 
 async def test_too_large_namespace_is_refused_alone(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
+    feed: FeedScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 20_000)
-    large, small = await fed.namespace("large"), await fed.source.namespace("small")
-    before, too_large = await running_version(fed, large), await fed.source.version(bulk=24_000)
-    await fed.source.set_version(large, too_large)
-    setting = code_of(fed, large, too_large), code_of(fed, small)
+    large, small = (
+        await feed.namespace("large"),
+        await feed.source.namespace("small"),
+    )
+    before, too_large = (
+        await running_version(feed, large),
+        await feed.source.version(bulk=24_000),
+    )
+    await feed.source.set_version(large, too_large)
+    setting = code_of(feed, large, too_large), code_of(feed, small)
     assert list(await asyncio.gather(*setting)) == ["VALIDATION_FAILED", "OK"]
-    assert fed.feeder.is_connected
-    await wait_until_running(fed, large, before)
+    assert feed.feeder.is_connected
+    await wait_until_running(feed, large, before)
     # A running version does not change the refusal: the namespace stays refused, and the feeder
     # retries it.
     monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 50)
-    assert await code_of(fed, large) == "VALIDATION_FAILED"
-    assert "the data plane accepts at most 50" in fed.feeder.refused_reasons()[large]
+    assert await code_of(feed, large) == "VALIDATION_FAILED"
+    assert "the data plane accepts at most 50" in feed.feeder.refused_reasons()[large]
     monkeypatch.undo()
-    assert await code_of(fed, large) == "OK"
-    assert fed.feeder.refused_reasons() == {}
+    assert await code_of(feed, large) == "OK"
+    assert feed.feeder.refused_reasons() == {}
 
 
 @each_database
 @pytest.mark.full
 async def test_slow_namespace_does_not_block_others(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
+    feed: FeedScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another transaction holds the record of the namespace that must be reverted."""
-    record_failure, acknowledged = fed.feeder.job.record_failure, fed.plane.acknowledged
+    record_failure, acknowledged = (
+        feed.feeder.job.record_failure,
+        feed.plane.acknowledged,
+    )
     acknowledged_before_failures: list[int] = []
 
-    def noted(error: Exception, **about: object) -> None:
+    def noted(error: Exception, **fields: object) -> None:
         acknowledged_before_failures.append(len(acknowledged))
-        record_failure(error, **about)
+        record_failure(error, **fields)
 
-    monkeypatch.setattr(fed.feeder.job, "record_failure", noted)
-    slow, *names = await fed.namespaces(21)
-    await fed.wait_until_idle()
-    refused = await fed.source.version(TOO_MANY)
-    await fed.source.set_version(slow, refused)
+    monkeypatch.setattr(feed.feeder.job, "record_failure", noted)
+    slow, *names = await feed.namespaces(21)
+    await feed.wait_until_idle()
+    refused = await feed.source.version(TOO_MANY)
+    await feed.source.set_version(slow, refused)
     for name in names:
-        await fed.source.touch(name, 7)
+        await feed.source.touch(name, 7)
     acknowledged.clear()
-    async with fed.source.database.write() as tx:
+    async with feed.source.database.write() as tx:
         await namespaces.lock(tx, slow)
-        waiting = asyncio.create_task(code_of(fed, slow, refused))
-        await wait_for(lambda: slow in fed.feeder.refused_reasons())
-        await asyncio.gather(*map(fed.enqueue_and_confirm, names))
+        waiting = asyncio.create_task(code_of(feed, slow, refused))
+        await wait_for(lambda: slow in feed.feeder.refused_reasons())
+        await asyncio.gather(*map(feed.enqueue_and_confirm, names))
         assert {name for name, _ in acknowledged} == set(names)
-        assert (waiting.done(), fed.feeder.waiting) == (False, 1)
+        assert (waiting.done(), feed.feeder.waiting) == (False, 1)
         # PostgreSQL ends a lock wait after 10 s. The other callers must get their results before.
         assert 0 not in acknowledged_before_failures
     assert await waiting == "VALIDATION_FAILED"
-    await fed.wait_until_equal(slow)
+    await feed.wait_until_equal(slow)
 
 
 @pytest.mark.parametrize("flaw", ["refused", "failing", "unreadable"])
-async def test_bad_namespace_does_not_block_others(fed: Fed, flaw: str) -> None:
-    names = [await fed.source.namespace(f"n{number}") for number in range(3)]
-    bad = await fed.source.namespace("bad", TOO_MANY if flaw == "refused" else 8)
+async def test_bad_namespace_does_not_block_others(feed: FeedScenario, flaw: str) -> None:
+    names = [await feed.source.namespace(f"n{number}") for number in range(3)]
+    bad = await feed.source.namespace("bad", TOO_MANY if flaw == "refused" else 8)
     if flaw == "failing":
-        fed.plane.breaks_on = bad
+        feed.plane.breaks_on = bad
     elif flaw == "unreadable":
-        is_it = versions.c.version_id == await running_version(fed, bad)
-        async with fed.source.database.write() as tx:
+        is_it = versions.c.version_id == await running_version(feed, bad)
+        async with feed.source.database.write() as tx:
             await tx.run(update(versions).where(is_it).values(config=b"\xff\xff\xff"))
-    fed.feeder.enqueue(bad, *names)
+    feed.feeder.enqueue(bad, *names)
     for name in names:
-        await fed.wait_until_equal(name)
-    assert fed.plane.holds(bad) is None
-    await wait_for(lambda: fed.feeder.waiting == 1)
+        await feed.wait_until_equal(name)
+    assert feed.plane.holds(bad) is None
+    await wait_for(lambda: feed.feeder.waiting == 1)
     if flaw == "failing":
-        fed.plane.breaks_on = ""
-        await fed.wait_until_equal(bad)
+        feed.plane.breaks_on = ""
+        await feed.wait_until_equal(bad)
 
 
 async def test_large_namespaces_are_sent_in_bounded_calls(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
+    feed: FeedScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyservice.control.batching.BYTES_AT_ONCE", 100_000)
     sizes: list[int] = []
-    apply_many = fed.plane.feed.apply_many
+    apply_many = feed.plane.feed.apply_many
 
     async def noted(request: Any) -> Any:
         sizes.append(request.ByteSize())
         return await apply_many(request)
 
-    await fed.wait_until_connected()
-    monkeypatch.setattr(fed.plane.feed, "apply_many", noted)
-    names = [await fed.source.namespace(f"n{number}") for number in range(12)]
+    await feed.wait_until_connected()
+    monkeypatch.setattr(feed.plane.feed, "apply_many", noted)
+    names = [await feed.source.namespace(f"n{number}") for number in range(12)]
     for name in names:
-        await fed.source.set_version(name, await fed.source.version(bulk=40_000))
-    assert await asyncio.gather(*(code_of(fed, name) for name in names)) == ["OK"] * 12
+        await feed.source.set_version(name, await feed.source.version(bulk=40_000))
+    assert await asyncio.gather(*(code_of(feed, name) for name in names)) == ["OK"] * 12
     assert sum(sizes) > 12 * 40_000
     assert max(sizes) < 101_000
 
@@ -492,72 +518,74 @@ async def test_large_namespaces_are_sent_in_bounded_calls(
 # Lost databases -----------------------------------------------------------------------------------
 
 
-async def test_unannounced_change_is_fed(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unannounced_change_is_fed(
+    feed: FeedScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feeder, "_RECORDS_INTERVAL_S", 0.2)
-    namespace_id = await fed.source.namespace()
-    await fed.run_anew()
-    await fed.wait_until_equal(namespace_id)
-    await fed.source.touch(namespace_id, 3)
-    await fed.wait_until_equal(namespace_id)
-    await fed.wait_until_equal(await fed.source.namespace("new"))
+    namespace_id = await feed.source.namespace()
+    await feed.run_anew()
+    await feed.wait_until_equal(namespace_id)
+    await feed.source.touch(namespace_id, 3)
+    await feed.wait_until_equal(namespace_id)
+    await feed.wait_until_equal(await feed.source.namespace("new"))
 
 
-async def test_feeder_survives_a_missing_database(fed: Fed, tmp_path: Path) -> None:
+async def test_feeder_survives_a_missing_database(feed: FeedScenario, tmp_path: Path) -> None:
     """`tests/faults/control` tests an unavailable PostgreSQL server."""
-    namespace_id = await fed.namespace()
+    namespace_id = await feed.namespace()
     (tmp_path / "records.db").rename(tmp_path / "moved")
-    fed.feeder.enqueue(namespace_id)
-    await fed.plane.stop()
-    fed.plane.lose_its_disk()
-    await fed.plane.start()
-    held_requests = fed.plane.held_requests
-    await wait_for(lambda: fed.plane.held_requests >= held_requests + 2)
-    assert fed.plane.holds(namespace_id) is None
+    feed.feeder.enqueue(namespace_id)
+    await feed.plane.stop()
+    feed.plane.lose_its_disk()
+    await feed.plane.start()
+    held_requests = feed.plane.held_requests
+    await wait_for(lambda: feed.plane.held_requests >= held_requests + 2)
+    assert feed.plane.holds(namespace_id) is None
     (tmp_path / "moved").rename(tmp_path / "records.db")
-    await fed.wait_until_equal(namespace_id)
+    await feed.wait_until_equal(namespace_id)
 
 
 @each_database
-async def test_missing_tables_do_not_stop_the_feeder(fed: Fed) -> None:
-    namespace_id = await fed.namespace()
+async def test_missing_tables_do_not_stop_the_feeder(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
 
     async def run(statement: str) -> None:
-        database = fed.source.database
+        database = feed.source.database
         await database.run_sync(lambda connection: connection.exec_driver_sql(statement))
 
     await run("ALTER TABLE namespaces RENAME TO namespaces_hidden")
-    fed.feeder.compare_again()
-    await wait_for(lambda: fed.feeder.job.unexpected_errors)
+    feed.feeder.compare_again()
+    await wait_for(lambda: feed.feeder.job.unexpected_errors)
     await run("ALTER TABLE namespaces_hidden RENAME TO namespaces")
-    await fed.source.set_version(namespace_id, await fed.source.version(9))
-    await fed.enqueue_and_confirm(namespace_id)
+    await feed.source.set_version(namespace_id, await feed.source.version(9))
+    await feed.enqueue_and_confirm(namespace_id)
 
 
 # Rays ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-async def test_ray_has_the_whole_wait(fed: Fed, is_confirmed: bool) -> None:
-    namespace_id = await fed.namespace()
-    await fed.source.touch(namespace_id, 7)
+async def test_ray_has_the_whole_wait(feed: FeedScenario, is_confirmed: bool) -> None:
+    namespace_id = await feed.namespace()
+    await feed.source.touch(namespace_id, 7)
     trace, released_s = Trace("1" * 32, perf_counter()), 0.0
 
     async def change() -> str:
         current.set(trace)
         if is_confirmed:
-            return await code_of(fed, namespace_id)
-        return (await unconfirmed(fed, namespace_id)).code
+            return await code_of(feed, namespace_id)
+        return (await unconfirmed(feed, namespace_id)).code
 
-    fed.plane.go_on.clear()
+    feed.plane.go_on.clear()
     changing = asyncio.create_task(change())
     if is_confirmed:
         await asyncio.wait({changing}, timeout=0.05)
         released_s = perf_counter()
-        fed.plane.go_on.set()
+        feed.plane.go_on.set()
     assert await changing == ("OK" if is_confirmed else "CONTROL_PLANE_UNAVAILABLE")
-    fed.plane.go_on.set()
+    feed.plane.go_on.set()
     ((label, _, begin, end),) = trace.spans
     assert label == "feed wait"
     assert trace.started <= begin < end <= perf_counter()
     assert begin < released_s < end if is_confirmed else end - begin >= 0.045
-    await fed.wait_until_idle()
+    await feed.wait_until_idle()

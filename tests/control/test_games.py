@@ -90,12 +90,12 @@ async def test_new_game_is_playable_from_the_first_token(developer: Developer) -
 async def test_list_has_the_games_and_groups_of_the_token(
     developer: Developer, records: Records
 ) -> None:
-    me, group_id = await new_developer(developer, records)
-    empty = await me.good("get_games")
+    member, group_id = await new_developer(developer, records)
+    empty = await member.good("get_games")
     assert shape(empty) == {"games": [], "groups": [GROUP_SUMMARY], "watch": WATCH}
-    first = await me.game(developer_group_id=group_id, display_name="First")
-    second = await me.game(developer_group_id=group_id, display_name="Second")
-    answer = await me.good("get_games")
+    first = await member.game(developer_group_id=group_id, display_name="First")
+    second = await member.game(developer_group_id=group_id, display_name="Second")
+    answer = await member.good("get_games")
     assert shape(answer) == {"games": [GAME_SUMMARY], "groups": [GROUP_SUMMARY], "watch": WATCH}
     assert [one["game_id"] for one in answer["games"]] == [first, second]
     (group,) = answer["groups"]
@@ -104,8 +104,8 @@ async def test_list_has_the_games_and_groups_of_the_token(
     game = answer["games"][0]
     assert game["url"].endswith(f"/{game['name_id']}/prod/")
     assert game["developer"]["external"]["profile"].endswith(f"/groups/{group_id}")
-    token = (await me.good("create_game_token", game_id=second))["token"]
-    of_one = await Developer(me.full_service, me.client, token).good("get_games")
+    token = (await member.good("create_game_token", game_id=second))["token"]
+    of_one = await Developer(member.full_service, member.client, token).good("get_games")
     assert [one["game_id"] for one in of_one["games"]] == [second]
     assert [one["group_id"] for one in of_one["groups"]] == [group_id]
 
@@ -130,19 +130,19 @@ async def test_display_name_is_stored_exactly(developer: Developer) -> None:
 async def test_taken_name_is_refused_across_groups(developer: Developer, records: Records) -> None:
     name_id = f"taken-{uuid4().hex[:12]}"
     await developer.game(name_id=name_id)
-    me, group_id = await new_developer(developer, records)
+    member, group_id = await new_developer(developer, records)
     fields = {"display_name": "x", "name_id": name_id}
-    response = await me.good("validate_game", **fields)
+    response = await member.good("validate_game", **fields)
     assert [one["path"] for one in response["errors"]] == [["name_id", "not-unique"]]
-    answer = await me.call("create_game", developer_group_id=group_id, **fields)
+    answer = await member.call("create_game", developer_group_id=group_id, **fields)
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("name_id", "not-unique"),))
 
 
-async def name_of(me: Developer, display_name: str) -> str:
-    created = await me.good(
-        "create_game", developer_group_id=me.full_service.group_id, display_name=display_name
+async def name_of(developer: Developer, display_name: str) -> str:
+    created = await developer.good(
+        "create_game", developer_group_id=developer.full_service.group_id, display_name=display_name
     )
-    game: Any = (await me.good("get_game", game_id=created["game_id"]))["game"]
+    game: Any = (await developer.good("get_game", game_id=created["game_id"]))["game"]
     return str(game["name_id"])
 
 
@@ -210,14 +210,14 @@ async def test_watch_with_an_old_or_foreign_index_returns_at_once(developer: Dev
 async def test_list_watch_returns_on_new_games_and_groups(
     developer: Developer, records: Records
 ) -> None:
-    me, group_id = await new_developer(developer, records)
+    member, group_id = await new_developer(developer, records)
     for change in ("game", "group"):
-        index = (await me.good("get_games"))["watch"]["index"]
-        blocked = asyncio.create_task(me.good("get_games", watch_index=index))
+        index = (await member.good("get_games"))["watch"]["index"]
+        blocked = asyncio.create_task(member.good("get_games", watch_index=index))
         await developer.game()
         assert await is_held(blocked)
         if change == "game":
-            created = await me.game(developer_group_id=group_id)
+            created = await member.game(developer_group_id=group_id)
         else:
-            created = (await me.good("create_group", display_name="Another"))["group_id"]
+            created = (await member.good("create_group", display_name="Another"))["group_id"]
         assert created in str(await asyncio.wait_for(blocked, PATIENCE_S))

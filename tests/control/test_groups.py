@@ -78,11 +78,11 @@ async def test_game_of_an_unknown_group_is_not_created(developer: Developer) -> 
 
 
 async def test_billing_returns_recorded_times_only(developer: Developer, records: Records) -> None:
-    me, group_id = await new_developer(developer, records)
-    answer = await me.good("get_billing", group_id=group_id)
+    member, group_id = await new_developer(developer, records)
+    answer = await member.good("get_billing", group_id=group_id)
     assert shape(answer) == {"group": {}, "watch": WATCH}
     await records.pay(group_id)
-    answer = await me.good("get_billing", group_id=group_id)
+    answer = await member.good("get_billing", group_id=group_id)
     assert answer["group"] == {"payment_failed_ts": PAID_TS}
 
 

@@ -109,19 +109,19 @@ async def test_name_that_became_free_is_accepted_under_the_same_key(developer: D
     """The refusal of a taken name is not stored, because the name can become free."""
     game_id, other_id = await developer.arena(), await developer.arena()
     domain, key = f"{uuid4().hex[:16]}.example", new_key()
-    here = {"game_id": game_id, "namespace_id": "prod", "domain": domain}
-    there = {**here, "game_id": other_id}
-    await developer.good("add_domain", **there)
-    assert await developer.code("add_domain", key, **here) == "VALIDATION_FAILED"
-    await developer.good("remove_domain", **there)
-    assert await developer.good("add_domain", key, **here) == {}
+    first_game = {"game_id": game_id, "namespace_id": "prod", "domain": domain}
+    other_game = {**first_game, "game_id": other_id}
+    await developer.good("add_domain", **other_game)
+    assert await developer.code("add_domain", key, **first_game) == "VALIDATION_FAILED"
+    await developer.good("remove_domain", **other_game)
+    assert await developer.good("add_domain", key, **first_game) == {}
 
 
 async def test_callers_have_separate_keys(developer: Developer, records: Records) -> None:
     key, name = new_key(), unique("Group")
-    me, _ = await new_developer(developer, records)
+    member, _ = await new_developer(developer, records)
     first = await developer.good("create_group", key, display_name=name)
-    assert await me.good("create_group", key, display_name=name) != first
+    assert await member.good("create_group", key, display_name=name) != first
 
 
 async def test_reverted_change_is_not_repeated(developer: Developer) -> None:

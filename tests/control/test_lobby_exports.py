@@ -73,7 +73,7 @@ class ExportScenario:
     async def ended(self, game_id: str, count: int = 1) -> list[str]:
         namespace_id, version_id = self._versions[game_id]
         ids = [IDS.new() for _ in range(count)]
-        about = {
+        columns = {
             "namespace_id": namespace_id,
             "version_id": version_id,
             "game_mode": "duel",
@@ -85,7 +85,7 @@ class ExportScenario:
             "stop_ms": NOW_MS + 1,
         }
         async with self.builds.database.write() as tx:
-            await lobbies.add_many(tx, [{**about, "lobby_id": lobby_id} for lobby_id in ids])
+            await lobbies.add_many(tx, [{**columns, "lobby_id": lobby_id} for lobby_id in ids])
         return ids
 
     async def lobby(self, game_id: str, lines: int = 1) -> str:

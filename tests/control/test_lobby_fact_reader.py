@@ -64,9 +64,9 @@ class ScriptedFacts:
         self.add_fact(lobby_id, made=pb.LobbyMade(about=about()))
         return lobby_id
 
-    def add_fact(self, lobby_id: str, **what: Any) -> None:
+    def add_fact(self, lobby_id: str, **fields: Any) -> None:
         lsn = 10 * (len(self.facts) + 1)
-        fact = pb.Fact(lsn=lsn, ts_ms=now_ms(), lobby_id=lobby_id, namespace_id=NAMESPACE, **what)
+        fact = pb.Fact(lsn=lsn, ts_ms=now_ms(), lobby_id=lobby_id, namespace_id=NAMESPACE, **fields)
         self.facts.append(fact)
 
 

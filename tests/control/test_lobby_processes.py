@@ -61,9 +61,9 @@ class Game:
         archive = programs.server_archive(*command, **{"report.py": REPORT_SCRIPT})
         build_id = await back_end_client.build(archive)
         docker = {"image_id": build_id, "ports": {"game": {"protocol": "tcp"}}}
-        about = {"tier": TIER, "max_players": 4}
+        settings = {"tier": TIER, "max_players": 4}
         entries = {
-            mode: {**about, **values, "docker": {**docker, **values.get("docker", {})}}
+            mode: {**settings, **values, "docker": {**docker, **values.get("docker", {})}}
             for mode, values in modes.items()
         }
         config = {"matchmaker": {"game_modes": entries}}
@@ -204,11 +204,14 @@ async def test_export_of_a_running_lobby_matches_its_end(game: Game) -> None:
     assert (live["tier"], live["start_ts"], live["stop_ts"]) == (TIER, record["start_ts"], "")
     await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
     record = await game.over(lobby_id)
-    over = await game.history(lobby_id)
+    ended_lobby = await game.history(lobby_id)
     stopped = record["status"]["stopped"]
-    assert (over["tier"], over["start_ts"]) == (TIER, live["start_ts"])
-    assert (over["start_ts"], over["stop_ts"]) == (record["start_ts"], stopped["stop_ts"])
-    assert int(over["total_uptime_ms"]) >= int(live["total_uptime_ms"])
+    assert (ended_lobby["tier"], ended_lobby["start_ts"]) == (TIER, live["start_ts"])
+    assert (ended_lobby["start_ts"], ended_lobby["stop_ts"]) == (
+        record["start_ts"],
+        stopped["stop_ts"],
+    )
+    assert int(ended_lobby["total_uptime_ms"]) >= int(live["total_uptime_ms"])
 
 
 @pytest.mark.full

@@ -112,10 +112,13 @@ async def test_lobby_is_recorded_from_start_to_end(arena: Arena) -> None:
     await arena.send("closed", lobby, is_closed=False)
     await arena.until(lobby, is_closed=False)
     assert await arena.detach(lobby)
-    over = await arena.ended(lobby)
+    ended_lobby = await arena.ended(lobby)
     stopped = {"stop_ts": TIME, "failed": FLAG, "exit_code": NUMBER}
-    assert shape(over) == {**RECORD, "status": {"running": {}, "stopped": stopped}}
-    assert (over["status"]["stopped"]["failed"], over["is_draining"]) == (False, False)
+    assert shape(ended_lobby) == {**RECORD, "status": {"running": {}, "stopped": stopped}}
+    assert (ended_lobby["status"]["stopped"]["failed"], ended_lobby["is_draining"]) == (
+        False,
+        False,
+    )
     assert not await arena.detach(lobby)
 
 
@@ -191,20 +194,20 @@ async def test_lobby_of_another_namespace_is_not_found(arena: Arena) -> None:
 async def test_player_count_is_right_and_wakes_watches(
     developer: Developer, records: Records
 ) -> None:
-    me, group_id = await new_developer(developer, records)
-    game_id = await me.game(developer_group_id=group_id)
-    version_id = await me.version(game_id)
-    await me.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
-    arena = Arena(me, game_id)
+    member, group_id = await new_developer(developer, records)
+    game_id = await member.game(developer_group_id=group_id)
+    version_id = await member.version(game_id)
+    await member.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
+    arena = Arena(member, game_id)
     lobby = await arena.lobby()
-    games, game = await me.good("get_games"), await me.good("get_game", game_id=game_id)
+    games, game = await member.good("get_games"), await member.good("get_game", game_id=game_id)
     assert games["games"][0]["total_player_count"] == 0
     for slug, count in (("connected", 1), ("disconnected", 0)):
         if slug == "connected":
             token = await arena.player(lobby)
         waiting = asyncio.gather(
-            me.good("get_games", watch_index=games["watch"]["index"]),
-            me.good("get_game", game_id=game_id, watch_index=game["watch"]["index"]),
+            member.good("get_games", watch_index=games["watch"]["index"]),
+            member.good("get_game", game_id=game_id, watch_index=game["watch"]["index"]),
         )
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
@@ -248,8 +251,8 @@ async def test_records_and_counts_are_right_after_a_kill(tmp_path: Path, folder:
                 assert await arena.detach(leaves)
                 os.kill(pid, signal.SIGKILL)
                 await asyncio.to_thread(until, partial(is_replaced, lock, pid))
-                over, record = await eventually(partial(ended_records, arena, leaves, stays))
-                assert "stopped" in over["status"]
+                ended_lobby, record = await eventually(partial(ended_records, arena, leaves, stays))
+                assert "stopped" in ended_lobby["status"]
                 assert (record["connected_count"], record["status"]) == (1, {"running": {}})
             listed = (await developer.good("list_lobby_records", **arena.target))["lobbies"]
             assert len(listed) == len({one["lobby_id"] for one in listed}) == 4
@@ -265,9 +268,9 @@ def is_replaced(lock: Path, pid: int) -> bool:
     return lock_holder_pid(lock) not in (None, pid)
 
 
-async def ended_records(arena: Arena, over: Any, alive: Any) -> list[Any] | None:
+async def ended_records(arena: Arena, ended_lobby: Any, alive: Any) -> list[Any] | None:
     try:
-        answers = [await arena.record(one) for one in (over, alive)]
+        answers = [await arena.record(one) for one in (ended_lobby, alive)]
     except httpx.TransportError:
         return None
     if any(answer.code != "OK" for answer in answers):

@@ -13,7 +13,7 @@ from pyservice.control.admin_operations import OrphanedNamespaces
 from pyservice.control.feed_comparison import DataPlaneConfigurations
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
-from tests.control.feeder_setup import EPOCH, Fed, FedPlane, Source, wait_for
+from tests.control.feeder_setup import EPOCH, FedPlane, FeedScenario, Source, wait_for
 from tests.control.feeder_setup import plane as plane
 from tests.control.service_fixtures import each_database
 from tests.dataplane.configurations import configuration
@@ -33,13 +33,13 @@ class ReplacedDatabase:
         self._folder = folder
         self._databases = databases
         self._kind = kind
-        self._fed: list[Fed] = []
+        self._fed: list[FeedScenario] = []
 
-    async def fed(self, epoch: int) -> Fed:
+    async def feed(self, epoch: int) -> FeedScenario:
         folder = self._folder / f"{len(self._fed)}"
         source = Source(await self._databases.migrated(self._kind, folder))
         await source.prepare()
-        created = Fed(source, self.plane)
+        created = FeedScenario(source, self.plane)
         self._fed.append(created)
         await created.run_anew(epoch)
         return created
@@ -59,25 +59,25 @@ async def replaced(
     await created.close()
 
 
-def orphans_beside(fed: Fed, epoch: int) -> OrphanedNamespaces:
-    client = fed.feeder._client
-    return OrphanedNamespaces(fed.source.database, epoch, client, fed.feeder.compare_again)  # type: ignore[arg-type]
+def orphans_beside(feed: FeedScenario, epoch: int) -> OrphanedNamespaces:
+    database, feeder = feed.source.database, feed.feeder
+    return OrphanedNamespaces(database, epoch, feeder._client, feeder.compare_again)  # type: ignore[arg-type]
 
 
-async def counts(fed: Fed, number: int) -> None:
+async def counts(feed: FeedScenario, number: int) -> None:
     """The feeder's comparison updates the number of orphans in the background."""
-    await wait_for(lambda: fed.feeder.orphans == number)
+    await wait_for(lambda: feed.feeder.orphans == number)
 
 
 # A new database with an earlier clock is not taken for an older one: its namespaces differ.
 @each_database
 @pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH, EPOCH - 1_000_000])
 async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, epoch: int) -> None:
-    old = await replaced.fed(EPOCH)
+    old = await replaced.feed(EPOCH)
     orphan_ids = [await old.namespace(name) for name in ("prod", "staging")]
     await old.end()
 
-    new = await replaced.fed(epoch)
+    new = await replaced.feed(epoch)
     await new.namespace("fresh")
     await counts(new, 2)
     assert all(replaced.plane.holds(one) is not None for one in orphan_ids)
@@ -110,12 +110,12 @@ async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, ep
 
 
 async def test_namespace_with_a_record_or_file_is_not_removed(replaced: ReplacedDatabase) -> None:
-    fed = await replaced.fed(EPOCH)
-    own_id = await fed.namespace()
+    feed = await replaced.feed(EPOCH)
+    own_id = await feed.namespace()
     of_file = configuration(game={"game_id": own_id, "name_id": "other", "display_name": "O"})
     answer = await replaced.plane.feed.apply(feed_pb2.ApplyRequest(configuration=of_file))
     assert answer.HasField("applied")
-    orphans = orphans_beside(fed, EPOCH)
+    orphans = orphans_beside(feed, EPOCH)
     assert await orphans.all() == []
     for one in (own_id, of_file.namespace_id):
         with pytest.raises(ServiceError) as caught:
@@ -127,21 +127,24 @@ async def test_namespace_with_a_record_or_file_is_not_removed(replaced: Replaced
 
 
 async def test_orphan_is_fed_after_its_record_is_restored(replaced: ReplacedDatabase) -> None:
-    fed = await replaced.fed(EPOCH)
-    namespace_id = await fed.source.namespace("prod")
-    await fed.source.touch(namespace_id, 5)
-    await fed.enqueue_and_confirm(namespace_id)
-    other = await replaced.fed(EPOCH + 1)
+    feed = await replaced.feed(EPOCH)
+    namespace_id = await feed.source.namespace("prod")
+    await feed.source.touch(namespace_id, 5)
+    await feed.enqueue_and_confirm(namespace_id)
+    other = await replaced.feed(EPOCH + 1)
     await other.wait_until_connected()
     assert len(await orphans_beside(other, EPOCH + 1).remove()) == 1
-    await fed.run_anew(EPOCH + 1)
-    await fed.wait_until_equal(namespace_id)
+    await feed.run_anew(EPOCH + 1)
+    await feed.wait_until_equal(namespace_id)
 
 
 async def test_orphans_are_unknown_without_a_data_plane(replaced: ReplacedDatabase) -> None:
-    fed = await replaced.fed(EPOCH)
+    feed = await replaced.feed(EPOCH)
     await replaced.plane.stop()
-    for request in (orphans_beside(fed, EPOCH).all(), orphans_beside(fed, EPOCH).remove()):
+    for request in (
+        orphans_beside(feed, EPOCH).all(),
+        orphans_beside(feed, EPOCH).remove(),
+    ):
         with pytest.raises(ServiceError) as caught:
             await request
         assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"

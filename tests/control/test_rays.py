@@ -58,15 +58,19 @@ def full_service(
 
 
 @pytest.fixture
-def me(owner: Developer) -> Developer:
+def ray_reader(owner: Developer) -> Developer:
     return owner
 
 
-async def get(me: Developer, path: str, token: str | None = None) -> tuple[str, httpx.Response]:
+async def get(
+    ray_reader: Developer, path: str, token: str | None = None
+) -> tuple[str, httpx.Response]:
     """Requests a path over HTTP, and returns the ray id and the response."""
-    assert isinstance(me.client, HttpClient)
+    assert isinstance(ray_reader.client, HttpClient)
     ray_id, headers = fresh_trace()
-    answer = await me.client.request("GET", path, token=token or me.token, headers=headers)
+    answer = await ray_reader.client.request(
+        "GET", path, token=token or ray_reader.token, headers=headers
+    )
     return ray_id, answer
 
 
@@ -81,27 +85,31 @@ async def verifier() -> AsyncIterator[ThirdPartyServer]:
         yield server
 
 
-async def gated_lobby(me: Developer, verifier: ThirdPartyServer) -> tuple[str, str, str]:
-    game_id = await me.game()
+async def gated_lobby(ray_reader: Developer, verifier: ThirdPartyServer) -> tuple[str, str, str]:
+    game_id = await ray_reader.game()
     verification = {"url": verifier.url(), "headers": {"x-game-key": "s3cret"}}
     actions = {"join": {"enabled": True, "verification": verification}}
     modes = {"arena": {**ARENA_MODES["arena"], "actions": actions}}
-    version_id = await me.version(game_id, {"matchmaker": {"game_modes": modes}})
-    await me.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
-    lobby = await me.lobby(game_id, await me.service_token(game_id))
-    return game_id, lobby["lobby_id"], await me.public_token(game_id)
+    version_id = await ray_reader.version(game_id, {"matchmaker": {"game_modes": modes}})
+    await ray_reader.good(
+        "set_version", game_id=game_id, namespace_id="prod", version_id=version_id
+    )
+    lobby = await ray_reader.lobby(game_id, await ray_reader.service_token(game_id))
+    return game_id, lobby["lobby_id"], await ray_reader.public_token(game_id)
 
 
-async def perf(me: Developer, ray_id: str, token: str | None = None) -> list[Any]:
-    answer = await me.client.call("get_ray_perf", {"ray_id": ray_id}, token=token or me.token)
+async def perf(ray_reader: Developer, ray_id: str, token: str | None = None) -> list[Any]:
+    answer = await ray_reader.client.call(
+        "get_ray_perf", {"ray_id": ray_id}, token=token or ray_reader.token
+    )
     assert answer.code == "OK", answer
     lists: list[Any] = answer.body["perf_lists"]
     return lists
 
 
-async def whole(me: Developer, ray_id: str, count: int) -> list[Any]:
+async def whole(ray_reader: Developer, ray_id: str, count: int) -> list[Any]:
     async def check() -> list[Any] | None:
-        lists = await perf(me, ray_id)
+        lists = await perf(ray_reader, ray_id)
         return lists if len(lists) == count else None
 
     span_sets: list[Any] = await eventually(check)
@@ -124,16 +132,16 @@ def fresh_trace() -> tuple[str, dict[str, str]]:
 
 
 async def test_slow_join_ray_has_every_span(
-    me: Developer, verifier: ThirdPartyServer, collector: Collector
+    ray_reader: Developer, verifier: ThirdPartyServer, collector: Collector
 ) -> None:
-    _, lobby_id, player = await gated_lobby(me, verifier)
+    _, lobby_id, player = await gated_lobby(ray_reader, verifier)
     before_ms = time.time() * 1000
-    answer = await me.client.call("join", {"lobby_id": lobby_id}, token=player)
+    answer = await ray_reader.client.call("join", {"lobby_id": lobby_id}, token=player)
     after_ms = time.time() * 1000
     assert answer.code == "OK", answer
     ray_id = answer.headers["x-ray-id"]
 
-    (one,) = await whole(me, ray_id, 1)
+    (one,) = await whole(ray_reader, ray_id, 1)
     assert one["svc_name"] == "data-plane"
     assert WEBHOOK_MS * 1e6 <= one["duration"] <= (after_ms - before_ms) * 1e6
     assert before_ms - 1 <= milliseconds(one["ts"]) <= after_ms
@@ -171,11 +179,13 @@ async def test_slow_join_ray_has_every_span(
     assert exported_spans["journal wait"].start_ns >= exported_spans["engine"].start_ns
 
 
-async def test_control_plane_ray_has_both_planes(me: Developer, collector: Collector) -> None:
-    game_id = await me.game()
-    ray_id, answer = await get(me, f"/cloud/games/{game_id}")
+async def test_control_plane_ray_has_both_planes(
+    ray_reader: Developer, collector: Collector
+) -> None:
+    game_id = await ray_reader.game()
+    ray_id, answer = await get(ray_reader, f"/cloud/games/{game_id}")
     assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
-    outer, inner = await whole(me, ray_id, 2)
+    outer, inner = await whole(ray_reader, ray_id, 2)
     assert (outer["svc_name"], inner["svc_name"]) == ("data-plane", "control-plane")
     assert 0 < inner["duration"] < outer["duration"]
     assert "control plane" in [span["label"] for span in outer["spans"]]
@@ -189,11 +199,11 @@ async def test_control_plane_ray_has_both_planes(me: Developer, collector: Colle
     assert behind.end_ns <= passing.end_ns <= public.end_ns
 
 
-async def test_grpc_ray_has_both_planes(full_service: FullService, me: Developer) -> None:
-    game_id = await me.game()
+async def test_grpc_ray_has_both_planes(full_service: FullService, ray_reader: Developer) -> None:
+    game_id = await ray_reader.game()
     ray_id, headers = fresh_trace()
     method = BY_SLUG["get_game"]
-    metadata = (*headers.items(), ("authorization", f"Bearer {me.token}"))
+    metadata = (*headers.items(), ("authorization", f"Bearer {ray_reader.token}"))
     async with grpc.aio.insecure_channel(full_service.ready["grpc"]) as channel:
         call = channel.unary_unary(
             method.grpc_path,
@@ -203,106 +213,117 @@ async def test_grpc_ray_has_both_planes(full_service: FullService, me: Developer
         await call
         trailers = dict(await call.trailing_metadata() or ())
     assert trailers["x-ray-id"] == ray_id
-    outer, inner = await whole(me, ray_id, 2)
+    outer, inner = await whole(ray_reader, ray_id, 2)
     assert outer["spans"][0]["label"] == inner["spans"][0]["label"] == "grpc get_game"
 
 
-async def test_lobby_server_ray_belongs_to_its_game(me: Developer) -> None:
-    game_id = await me.arena()
-    lobby = await me.lobby(game_id, await me.service_token(game_id))
-    player = await me.public_token(game_id)
-    joined = await me.client.call("join", {"lobby_id": lobby["lobby_id"]}, token=player)
+async def test_lobby_server_ray_belongs_to_its_game(ray_reader: Developer) -> None:
+    game_id = await ray_reader.arena()
+    lobby = await ray_reader.lobby(game_id, await ray_reader.service_token(game_id))
+    player = await ray_reader.public_token(game_id)
+    joined = await ray_reader.client.call("join", {"lobby_id": lobby["lobby_id"]}, token=player)
     ray_id, headers = fresh_trace()
-    client = me.client
+    client = ray_reader.client
     assert isinstance(client, HttpClient)
     content = json.dumps({"player_token": joined.body["player"]["token"]}).encode()
     path = "/matchmaker/players/connected"
     token = lobby["lobby_token"]
     answer = await client.request("POST", path, content, token=token, headers=headers)
     assert answer.status_code == 200, answer.text
-    (one,) = await whole(me, ray_id, 1)
+    (one,) = await whole(ray_reader, ray_id, 1)
     assert {"handler", "engine"} <= {span["label"] for span in one["spans"]}
 
 
-async def test_failed_request_is_kept_and_success_is_sampled(me: Developer) -> None:
-    game_id = await me.game()
-    failed = await me.call("get_version", game_id=game_id, version_id=str(uuid4()))
+async def test_failed_request_is_kept_and_success_is_sampled(ray_reader: Developer) -> None:
+    game_id = await ray_reader.game()
+    failed = await ray_reader.call("get_version", game_id=game_id, version_id=str(uuid4()))
     assert failed.code == "VERSION_NOT_FOUND"
-    _, inner = await whole(me, failed.headers["x-ray-id"], 2)
+    _, inner = await whole(ray_reader, failed.headers["x-ray-id"], 2)
     assert inner["marks"][-1]["label"] == "answered VERSION_NOT_FOUND"
     fine: list[Answer] = []
     while len(fine) < 40:
         began = perf_counter()
-        answer = await me.call("get_game", game_id=game_id)
+        answer = await ray_reader.call("get_game", game_id=game_id)
         # The service stores the rays of all slow requests, but only few of fast ones.
         if perf_counter() - began < SLOW_S:
             fine.append(answer)
     # Rays are stored in order, so the earlier rays are stored before the ray of this request.
-    failed = await me.call("get_version", game_id=game_id, version_id=str(uuid4()))
-    await whole(me, failed.headers["x-ray-id"], 2)
-    sampled = [one for one in fine if await perf(me, one.headers["x-ray-id"])]
+    failed = await ray_reader.call("get_version", game_id=game_id, version_id=str(uuid4()))
+    await whole(ray_reader, failed.headers["x-ray-id"], 2)
+    sampled = [one for one in fine if await perf(ray_reader, one.headers["x-ray-id"])]
     assert len(sampled) < len(fine) / 2
 
 
 async def test_ray_needs_a_token_that_covers_its_request(
-    me: Developer, verifier: ThirdPartyServer
+    ray_reader: Developer, verifier: ThirdPartyServer
 ) -> None:
-    game_id, lobby_id, player = await gated_lobby(me, verifier)
-    of_game = (await me.good("create_game_token", game_id=game_id))["token"]
-    of_other = (await me.good("create_game_token", game_id=await me.game()))["token"]
-    joined = await me.client.call("join", {"lobby_id": lobby_id}, token=player)
-    query_ray, _ = await get(me, f"/cloud/games/{game_id}")
-    group_ray, _ = await get(me, "/cloud/games")
+    game_id, lobby_id, player = await gated_lobby(ray_reader, verifier)
+    of_game = (await ray_reader.good("create_game_token", game_id=game_id))["token"]
+    of_other = (await ray_reader.good("create_game_token", game_id=await ray_reader.game()))[
+        "token"
+    ]
+    joined = await ray_reader.client.call("join", {"lobby_id": lobby_id}, token=player)
+    query_ray, _ = await get(ray_reader, f"/cloud/games/{game_id}")
+    group_ray, _ = await get(ray_reader, "/cloud/games")
     for ray_id, count in ((joined.headers["x-ray-id"], 1), (query_ray, 2)):
-        await whole(me, ray_id, count)
-        assert len(await perf(me, ray_id, of_game)) == count
-        assert await perf(me, ray_id, of_other) == []
-    await whole(me, group_ray, 2)
-    assert await perf(me, group_ray, of_game) == []
+        await whole(ray_reader, ray_id, count)
+        assert len(await perf(ray_reader, ray_id, of_game)) == count
+        assert await perf(ray_reader, ray_id, of_other) == []
+    await whole(ray_reader, group_ray, 2)
+    assert await perf(ray_reader, group_ray, of_game) == []
 
 
-async def test_reused_ray_id_shows_own_requests_only(me: Developer) -> None:
-    game_id, other_id = await me.game(), await me.game()
-    of_game = (await me.good("create_game_token", game_id=game_id))["token"]
-    of_other = (await me.good("create_game_token", game_id=other_id))["token"]
+async def test_reused_ray_id_shows_own_requests_only(ray_reader: Developer) -> None:
+    game_id, other_id = await ray_reader.game(), await ray_reader.game()
+    of_game = (await ray_reader.good("create_game_token", game_id=game_id))["token"]
+    of_other = (await ray_reader.good("create_game_token", game_id=other_id))["token"]
     ray_id, headers = fresh_trace()
-    client = me.client
+    client = ray_reader.client
     assert isinstance(client, HttpClient)
     await client.request("GET", f"/cloud/games/{game_id}", token=of_game, headers=headers)
     await client.request("GET", f"/cloud/games/{game_id}", token=of_other, headers=headers)
-    everything = await whole(me, ray_id, 4)
-    others = await perf(me, ray_id, of_other)
+    everything = await whole(ray_reader, ray_id, 4)
+    others = await perf(ray_reader, ray_id, of_other)
     assert [one["svc_name"] for one in others] == ["data-plane", "control-plane"]
     assert "answered GAME_NOT_FOUND" in [mark["label"] for one in others for mark in one["marks"]]
-    own = await perf(me, ray_id, of_game)
+    own = await perf(ray_reader, ray_id, of_game)
     assert {one["req_id"] for one in own}.isdisjoint(one["req_id"] for one in others)
     assert len(everything) == len(others) + len(own)
 
 
-async def test_malformed_ray_id_is_refused_and_an_unknown_one_is_empty(me: Developer) -> None:
+async def test_malformed_ray_id_is_refused_and_an_unknown_one_is_empty(
+    ray_reader: Developer,
+) -> None:
     for ray_id in ("x", "0" * 31, "0" * 33, "G" * 32, "A" * 32):
-        assert await me.code("get_ray_perf", ray_id=ray_id) == "ID_INVALID"
-    assert await me.good("get_ray_perf", ray_id=uuid4().hex) == {"perf_lists": []}
+        assert await ray_reader.code("get_ray_perf", ray_id=ray_id) == "ID_INVALID"
+    assert await ray_reader.good("get_ray_perf", ray_id=uuid4().hex) == {"perf_lists": []}
 
 
 async def test_rays_contain_no_secret(
-    records: Records, me: Developer, verifier: ThirdPartyServer, collector: Collector
+    records: Records, ray_reader: Developer, verifier: ThirdPartyServer, collector: Collector
 ) -> None:
-    _game_id, lobby_id, player = await gated_lobby(me, verifier)
-    joined = await me.client.call("join", {"lobby_id": lobby_id}, token=player)
+    _game_id, lobby_id, player = await gated_lobby(ray_reader, verifier)
+    joined = await ray_reader.client.call("join", {"lobby_id": lobby_id}, token=player)
     ray_id = joined.headers["x-ray-id"]
-    await whole(me, ray_id, 1)
+    await whole(ray_reader, ray_id, 1)
     await exported(collector, ray_id, 1)
     async with records.database.read() as tx:
         rows = await tx.all(select(rays.c.span_set))
     stored = b"".join([*(row.span_set for row in rows), *collector.bodies])
     assert ray_id.encode() in stored
-    secrets = (me.token, player, joined.body["player"]["token"], "127.0.0.1", "s3cret", "/ask")
+    secrets = (
+        ray_reader.token,
+        player,
+        joined.body["player"]["token"],
+        "127.0.0.1",
+        "s3cret",
+        "/ask",
+    )
     assert [secret for secret in secrets if secret.encode() in stored] == []
 
 
-async def test_impossible_game_id_does_not_stop_storage(me: Developer) -> None:
-    for game_id, status in (("a%00b", 400), (await me.game(), 200)):
-        ray_id, answer = await get(me, f"/cloud/games/{game_id}")
+async def test_impossible_game_id_does_not_stop_storage(ray_reader: Developer) -> None:
+    for game_id, status in (("a%00b", 400), (await ray_reader.game(), 200)):
+        ray_id, answer = await get(ray_reader, f"/cloud/games/{game_id}")
         assert answer.status_code == status
-        await whole(me, ray_id, 2)
+        await whole(ray_reader, ray_id, 2)

@@ -116,9 +116,9 @@ async def ids_of_listed(game: Game) -> set[str]:
 async def test_removed_region_gets_no_new_players(operator: Operator) -> None:
     affected = await operator.deployed_game(duel=IN_REMOVED_REGION)
     other = await operator.deployed_game(duel={})
-    there = await affected.find_lobby("duel", regions=[REMOVED_REGION])
-    lobby_id = there["lobby"]["lobby_id"]
-    assert there["lobby"]["region"] == region_of(REMOVED_REGION, REMOVED_REGION.title())
+    old_placement = await affected.find_lobby("duel", regions=[REMOVED_REGION])
+    lobby_id = old_placement["lobby"]["lobby_id"]
+    assert old_placement["lobby"]["region"] == region_of(REMOVED_REGION, REMOVED_REGION.title())
     everywhere = (await other.find_lobby("duel", regions=[REMOVED_REGION]))["lobby"]["lobby_id"]
     await operator.restart(affected, other, regions=[KEPT_REGION])
 
@@ -134,7 +134,7 @@ async def test_removed_region_gets_no_new_players(operator: Operator) -> None:
     assert joined.code == "OK", joined
     assert joined.body["lobby"]["region"] == region_of(REMOVED_REGION, REMOVED_REGION)
     assert await asyncio.to_thread(echoed, joined.body["ports"]["game"]) == b"hello"
-    assert await asyncio.to_thread(echoed, there["ports"]["game"]) == b"hello"
+    assert await asyncio.to_thread(echoed, old_placement["ports"]["game"]) == b"hello"
     assert await ids_of_listed(affected) == {lobby_id}
     for slug in ("regions", "statistics"):
         assert (await client.call(slug, {}, token=affected.public_token)).code == "OK"

@@ -151,7 +151,7 @@ async def test_former_member_gets_no_replayed_urls_or_tokens(developer: Develope
     token = await output(data_dir, "token", "create", "--identity", person)
     member = ("--group", developer.full_service.group_id, "--identity", person)
     await output(data_dir, "group", "add-member", *member)
-    me, game_id = (
+    former_member, game_id = (
         Developer(developer.full_service, developer.client, token),
         await developer.arena(),
     )
@@ -165,10 +165,10 @@ async def test_former_member_gets_no_replayed_urls_or_tokens(developer: Develope
     key = str(uuid4())
     keys = {slug: f"{slug}-{key}" for slug in requests}
     for slug, fields in requests.items():
-        await me.good(slug, keys[slug], **fields)
+        await former_member.good(slug, keys[slug], **fields)
     await output(data_dir, "group", "remove-member", *member)
     for slug, fields in requests.items():
-        assert (await me.call(slug, keys[slug], **fields)).code == "GAME_NOT_FOUND", slug
+        assert (await former_member.call(slug, keys[slug], **fields)).code == "GAME_NOT_FOUND", slug
     await output(data_dir, "group", "add-member", *member)
     for slug, fields in requests.items():
-        await me.good(slug, keys[slug], **fields)
+        await former_member.good(slug, keys[slug], **fields)

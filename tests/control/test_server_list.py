@@ -47,10 +47,10 @@ async def filled(servers: Servers) -> ListedServers:
         listed_servers.ids.append(server_id)
         listed_servers.tags[server_id] = tags
 
-    async def over() -> bool:
+    async def are_all_ended() -> bool:
         return not (await servers.good("list_servers"))["servers"]
 
-    await eventually(over)
+    await eventually(are_all_ended)
     return listed_servers
 
 

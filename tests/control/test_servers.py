@@ -147,12 +147,12 @@ async def test_server_is_created_reached_listed_and_destroyed(back_end: Servers)
     assert record["tags"] == {"mode": "duel"}
     await eventually(lambda: reached(record))
     await back_end.good("destroy_server", server_id=created["id"])
-    over = await back_end.until(created["id"], "destroyed")
-    assert over["exit_code"] == 128 + 15
-    assert over["destroyed_at"] >= over["started_at"]
-    assert "failure" not in over
+    ended_server = await back_end.until(created["id"], "destroyed")
+    assert ended_server["exit_code"] == 128 + 15
+    assert ended_server["destroyed_at"] >= ended_server["started_at"]
+    assert "failure" not in ended_server
     await back_end.good("destroy_server", server_id=created["id"])
-    assert await back_end.get(created["id"]) == over, "a repetition changes nothing"
+    assert await back_end.get(created["id"]) == ended_server, "a repetition changes nothing"
 
 
 @pytest.mark.full
@@ -163,8 +163,8 @@ async def test_process_environment_is_exact(back_end: Servers) -> None:
     build_id = await back_end.build(programs.server_archive(*words, **{"report.py": report}))
     variables = {"arguments": ["--map", "$(MAP)"], "environment": {"MAP": "sea"}}
     created = await back_end.create(runtime={"build": build_id, **variables})
-    over = await back_end.until(created["id"], "destroyed")
-    assert over["exit_code"] == 0
+    ended_server = await back_end.until(created["id"], "destroyed")
+    assert ended_server["exit_code"] == 0
     lines = (await back_end.lines(created["id"]))["lines"]
     values = dict(line.split("=", 1) for line in lines[1:])
     number = values["PORT_GAME"]
@@ -194,8 +194,8 @@ async def test_process_environment_is_exact(back_end: Servers) -> None:
 @pytest.mark.full
 async def test_exited_server_has_its_exit_code(back_end: Servers) -> None:
     created = await back_end.create(runtime={"environment": {"PLAY": "exit:7"}})
-    over = await back_end.until(created["id"], "destroyed", "failed")
-    assert (over["status"], over["exit_code"]) == ("destroyed", 7)
+    ended_server = await back_end.until(created["id"], "destroyed", "failed")
+    assert (ended_server["status"], ended_server["exit_code"]) == ("destroyed", 7)
     assert (await back_end.lines(created["id"]))["lines"] == ["begins"]
 
 
@@ -203,10 +203,10 @@ async def test_exited_server_has_its_exit_code(back_end: Servers) -> None:
 async def test_server_that_cannot_run_has_a_reason(back_end: Servers) -> None:
     build_id = await back_end.build(programs.server_archive("./nothing-here"))
     created = await back_end.create(runtime={"build": build_id})
-    over = await back_end.until(created["id"], "failed")
-    assert over["failure"]["reason"] == "EXEC_FAILED"
-    assert "nothing-here" in over["failure"]["message"]
-    assert "exit_code" not in over
+    ended_server = await back_end.until(created["id"], "failed")
+    assert ended_server["failure"]["reason"] == "EXEC_FAILED"
+    assert "nothing-here" in ended_server["failure"]["message"]
+    assert "exit_code" not in ended_server
 
 
 @pytest.mark.full
@@ -217,9 +217,9 @@ async def test_server_that_ignores_sigterm_is_killed(back_end: Servers) -> None:
     assert (await back_end.get(created["id"]))["status"] == "stopping"
     shortened_ms = time.time() * 1000
     await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
-    over = await back_end.until(created["id"], "destroyed")
-    assert over["exit_code"] == 128 + 9
-    assert over["destroyed_at"] - shortened_ms < 25_000
+    ended_server = await back_end.until(created["id"], "destroyed")
+    assert ended_server["exit_code"] == 128 + 9
+    assert ended_server["destroyed_at"] - shortened_ms < 25_000
 
 
 @pytest.mark.full

@@ -246,40 +246,40 @@ async def test_ports_of_older_clients_are_ignored(developer: Developer) -> None:
 async def test_inspect_returns_the_token_owner(developer: Developer, records: Records) -> None:
     identity_id, (group_id,) = await records.identity("Inspected")
     token, token_id = await records.cloud_token(identity_id)
-    me = Developer(developer.full_service, developer.client, token)
-    assert await me.good("inspect_token") == {"token_id": token_id, "identity_id": identity_id}
-    game_id = await me.game(developer_group_id=group_id)
-    created = await me.good("create_game_token", game_id=game_id)
+    member = Developer(developer.full_service, developer.client, token)
+    assert await member.good("inspect_token") == {"token_id": token_id, "identity_id": identity_id}
+    game_id = await member.game(developer_group_id=group_id)
+    created = await member.good("create_game_token", game_id=game_id)
     assert shape(created) == {"token": TEXT, "token_id": ID}
-    of_game = Developer(me.full_service, me.client, created["token"])
+    of_game = Developer(member.full_service, member.client, created["token"])
     ids = {"identity_id": identity_id, "group_id": group_id, "game_id": game_id}
     assert await of_game.good("inspect_token") == {"token_id": created["token_id"], **ids}
     in_an_hour = now_ms() // 1000 * 1000 + 3_600_000
     ending, _ = await records.cloud_token(identity_id, group_id, expires_ms=in_an_hour)
-    token_info = await Developer(me.full_service, me.client, ending).good("inspect_token")
+    token_info = await Developer(member.full_service, member.client, ending).good("inspect_token")
     assert datetime.fromisoformat(token_info["expires_ts"]).timestamp() * 1000 == in_an_hour
 
 
 async def test_game_token_is_listed_and_revoked_at_once(
     developer: Developer, records: Records
 ) -> None:
-    me, group_id = await new_developer(developer, records)
-    game_id = await me.game(developer_group_id=group_id)
-    created = await me.good("create_game_token", game_id=game_id)
-    listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
+    member, group_id = await new_developer(developer, records)
+    game_id = await member.game(developer_group_id=group_id)
+    created = await member.good("create_game_token", game_id=game_id)
+    listed = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
     assert shape(listed[0]) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, "game_id": ID}
     assert {one["kind"] for one in listed} == {"cloud"}
-    own_id = (await me.good("inspect_token"))["token_id"]
+    own_id = (await member.good("inspect_token"))["token_id"]
     assert [one["token_id"] for one in listed] == [created["token_id"], own_id]
-    assert await works(me, created["token"]) == "OK"
+    assert await works(member, created["token"]) == "OK"
     revoke = {"group_id": group_id, "token_id": created["token_id"]}
     for _ in range(2):
-        assert await me.good("revoke_group_token", **revoke) == {}
-    assert await works(me, created["token"]) == "TOKEN_REVOKED"
-    listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
+        assert await member.good("revoke_group_token", **revoke) == {}
+    assert await works(member, created["token"]) == "TOKEN_REVOKED"
+    listed = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
     assert shape(listed[0]["revoke_ts"]) == TIME
-    await me.good("revoke_group_token", group_id=group_id, token_id=own_id)
-    assert await me.code("inspect_token") == "TOKEN_REVOKED", "a token can revoke itself"
+    await member.good("revoke_group_token", group_id=group_id, token_id=own_id)
+    assert await member.code("inspect_token") == "TOKEN_REVOKED", "a token can revoke itself"
 
 
 async def test_group_token_does_not_list_identity_tokens(
@@ -289,12 +289,12 @@ async def test_group_token_does_not_list_identity_tokens(
     whole, whole_id = await records.cloud_token(identity_id)
     token, token_id = await records.cloud_token(identity_id, group_id)
     _, sibling_id = await records.cloud_token(identity_id, other_id)
-    me = Developer(developer.full_service, developer.client, token)
-    listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
+    member = Developer(developer.full_service, developer.client, token)
+    listed = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
     assert [one["token_id"] for one in listed] == [token_id]
     for one in (whole_id, sibling_id, str(uuid4())):
         fields = {"group_id": group_id, "token_id": one}
-        assert await me.code("revoke_group_token", **fields) == "TOKEN_NOT_FOUND"
+        assert await member.code("revoke_group_token", **fields) == "TOKEN_NOT_FOUND"
     assert await works(developer, whole) == "OK"
 
 
@@ -302,11 +302,11 @@ async def test_group_token_does_not_list_identity_tokens(
 async def test_token_ends_at_its_expiry(developer: Developer, records: Records) -> None:
     identity_id, _ = await records.identity("Ending")
     token, _ = await records.cloud_token(identity_id, expires_ms=now_ms() + 1_500)
-    me = Developer(developer.full_service, developer.client, token)
-    assert await works(me, token) == "OK"
+    member = Developer(developer.full_service, developer.client, token)
+    assert await works(member, token) == "OK"
 
     async def is_over() -> bool:
-        return await works(me, token) == "TOKEN_EXPIRED"
+        return await works(member, token) == "TOKEN_EXPIRED"
 
     await eventually(is_over)
 

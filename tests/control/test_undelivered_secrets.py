@@ -27,7 +27,7 @@ from pyservice.storage import games, groups
 from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database
 from pyservice.watch import Topics
-from tests.control.feeder_setup import Fed, FedPlane, Source
+from tests.control.feeder_setup import FedPlane, FeedScenario, Source
 from tests.control.feeder_setup import plane as plane
 from tests.control.service_fixtures import each_database
 from tests.faults.postgres_proxy import PostgresProxy, open_postgres_proxy
@@ -77,27 +77,27 @@ class AfterCommit:
 class TokenScenario:
     """Token operations with a data plane that cannot sign tokens."""
 
-    def __init__(self, fed: Fed, folder: Path, way: PostgresProxy | None) -> None:
-        self.fed = fed
-        self.database = fed.source.database
+    def __init__(self, feed: FeedScenario, folder: Path, way: PostgresProxy | None) -> None:
+        self.feed = feed
+        self.database = feed.source.database
         self.after_commit = AfterCommit(self.database)
         self._folder = folder
         self.way = way
         self.tasks = BackgroundTasks()
         self.tokens = TokenOperations(
             RecordContext(self.database, IdempotentChanges(self.database), IDS, Topics()),
-            fed.feeder,
-            DataPlaneClient(fed._client),
+            feed.feeder,
+            DataPlaneClient(feed._client),
             lambda: None,
             self.tasks.finish,
         )
 
     async def open(self) -> TokenScenario:
-        self.namespace_id = await self.fed.namespace()
+        self.namespace_id = await self.feed.namespace()
         self.identity_id = IDS.new()
         async with self.database.write() as tx:
             await groups.add_identity(tx, self.identity_id, "Somebody", now_ms())
-            game = await games.find(tx, self.fed.source.game_id)
+            game = await games.find(tx, self.feed.source.game_id)
         assert game is not None
         self.group_id = str(game.group_id)
         return self
@@ -107,15 +107,15 @@ class TokenScenario:
         reach = GrantedScope(self.identity_id, "token", None, None, (self.group_id,))
         return Caller(TokenKind.CLOUD, b"", b"", b"x" * 16, call, reach)
 
-    async def create_token(self, kind: str, key: str | None = None) -> Any:
-        game_id, namespace_id = self.fed.source.game_id, self.namespace_id
+    async def create_token(self, token_kind: str, key: str | None = None) -> Any:
+        game_id, namespace_id = self.feed.source.game_id, self.namespace_id
         caller = self.caller(key)
-        if kind == "env":
+        if token_kind == "env":
             return await self.tokens.issue_environment_token(self.namespace_id)
-        if kind == "pub":
+        if token_kind == "pub":
             public = pb.CreatePublicTokenRequest(game_id=game_id, namespace_id=namespace_id)
             return await self.tokens.create_public(public, caller)
-        if kind == "dev":
+        if token_kind == "dev":
             development = pb.CreateDevelopmentTokenRequest(
                 game_id=game_id, namespace_id=namespace_id, hostname="localhost"
             )
@@ -124,7 +124,7 @@ class TokenScenario:
         return await self.tokens.create_of_game(game, caller)
 
     async def token_ids(self) -> list[str]:
-        async with self.fed.source.database.read() as tx:
+        async with self.feed.source.database.read() as tx:
             tokens = await rows.of_namespace(tx, self.namespace_id)
             of_group = await rows.of_group(tx, self.group_id, self.identity_id)
         return [row.token_id for row in (*tokens, *of_group)]
@@ -177,11 +177,11 @@ async def token_scenario(
         source = Source(open_database(None if way is None else way.url, tmp_path))
         stack.push_async_callback(source.database.close)
         await source.prepare()
-        fed = Fed(source, plane)
-        stack.push_async_callback(fed.close)
-        fed.run()
-        await fed.wait_until_connected()
-        created = await TokenScenario(fed, tmp_path, way).open()
+        feed = FeedScenario(source, plane)
+        stack.push_async_callback(feed.close)
+        feed.run()
+        await feed.wait_until_connected()
+        created = await TokenScenario(feed, tmp_path, way).open()
         yield created
         await created.tasks.stop()
 
@@ -200,28 +200,28 @@ async def outcome(asking: Awaitable[Any]) -> str:
 
 
 @each_database
-@pytest.mark.parametrize("of", ["pub", "dev"])
+@pytest.mark.parametrize("token_kind", ["pub", "dev"])
 async def test_unreadable_records_after_commit_leave_no_token(
-    token_scenario: TokenScenario, of: str
+    token_scenario: TokenScenario, token_kind: str
 ) -> None:
     async def lose() -> None:
         assert len(await token_scenario.token_ids()) == 1
         await token_scenario.run("ALTER TABLE games RENAME TO games_away")
 
     token_scenario.after_commit.act = lose
-    assert await outcome(token_scenario.create_token(of)) != "OK"
+    assert await outcome(token_scenario.create_token(token_kind)) != "OK"
     assert await token_scenario.token_ids() == []
     await token_scenario.run("ALTER TABLE games_away RENAME TO games")
     # With an idempotency key, a repeated request returns the same token.
     token_scenario.after_commit.act = lose
-    assert await outcome(token_scenario.create_token(of, "key")) != "OK"
+    assert await outcome(token_scenario.create_token(token_kind, "key")) != "OK"
     assert len(await token_scenario.token_ids()) == 1
     await token_scenario.run("ALTER TABLE games_away RENAME TO games")
 
 
-@pytest.mark.parametrize("of", ["pub", "dev"])
-async def test_unsigned_token_is_revoked(token_scenario: TokenScenario, of: str) -> None:
-    assert await outcome(token_scenario.create_token(of)) != "OK"
+@pytest.mark.parametrize("token_kind", ["pub", "dev"])
+async def test_unsigned_token_is_revoked(token_scenario: TokenScenario, token_kind: str) -> None:
+    assert await outcome(token_scenario.create_token(token_kind)) != "OK"
     assert await token_scenario.token_ids() == []
 
 
@@ -229,18 +229,20 @@ async def test_unsigned_token_is_revoked(token_scenario: TokenScenario, of: str)
 async def test_lost_commit_response_leaves_no_token(token_scenario: TokenScenario) -> None:
     way = token_scenario.way
     assert way is not None
-    for of in KINDS_OF_TOKENS:
+    for token_kind in KINDS_OF_TOKENS:
         way.cut_at = b"COMMIT\0"
-        assert await outcome(token_scenario.create_token(of)) == "CONTROL_PLANE_UNAVAILABLE"
+        assert await outcome(token_scenario.create_token(token_kind)) == "CONTROL_PLANE_UNAVAILABLE"
         way.cut_at = None
         await token_scenario.wait_until_none()
     assert way.cuts >= len(KINDS_OF_TOKENS)
 
 
 @on_postgresql
-@pytest.mark.parametrize("of", ["env", "cloud"])
-async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, of: str) -> None:
-    table = "cloud_tokens" if of == "cloud" else "namespace_tokens"
+@pytest.mark.parametrize("token_kind", ["env", "cloud"])
+async def test_deadlocked_creation_is_retried(
+    token_scenario: TokenScenario, token_kind: str
+) -> None:
+    table = "cloud_tokens" if token_kind == "cloud" else "namespace_tokens"
     await token_scenario.run(
         "CREATE SEQUENCE conflicts",
         "CREATE FUNCTION once() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
@@ -248,7 +250,7 @@ async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, of:
         "RETURN NEW; END$$",
         f"CREATE TRIGGER once BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION once()",
     )
-    created = await token_scenario.create_token(of)
+    created = await token_scenario.create_token(token_kind)
     assert await token_scenario.token_ids() == [created.token_id]
 
 
@@ -256,25 +258,25 @@ async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, of:
 
 
 @each_database
-@pytest.mark.parametrize("of", ["env", "pub", "dev"])
+@pytest.mark.parametrize("token_kind", ["env", "pub", "dev"])
 async def test_deadlocked_revocation_is_retried(
-    token_scenario: TokenScenario, of: str, monkeypatch: pytest.MonkeyPatch
+    token_scenario: TokenScenario, token_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feeder = token_scenario.fed.feeder
+    feeder = token_scenario.feed.feeder
     confirm = partial(feeder.enqueue_and_confirm, wait_s=0.05)
     monkeypatch.setattr(feeder, "enqueue_and_confirm", confirm)
-    token_scenario.fed.plane.go_on.clear()
+    token_scenario.feed.plane.go_on.clear()
     async with token_scenario.no_removal():
-        assert await outcome(token_scenario.create_token(of)) == "CONTROL_PLANE_UNAVAILABLE"
+        assert await outcome(token_scenario.create_token(token_kind)) == "CONTROL_PLANE_UNAVAILABLE"
         assert len(await token_scenario.token_ids()) == 1
     await token_scenario.wait_until_none()
-    token_scenario.fed.plane.go_on.set()
+    token_scenario.feed.plane.go_on.set()
 
 
 @each_database
-@pytest.mark.parametrize("of", KINDS_OF_TOKENS)
+@pytest.mark.parametrize("token_kind", KINDS_OF_TOKENS)
 async def test_revocation_continues_without_its_caller(
-    token_scenario: TokenScenario, of: str, capsys: pytest.CaptureFixture[str]
+    token_scenario: TokenScenario, token_kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     committed, disconnected = asyncio.Event(), asyncio.Event()
 
@@ -284,7 +286,7 @@ async def test_revocation_continues_without_its_caller(
 
     token_scenario.after_commit.act = wait
     async with token_scenario.no_removal():
-        request = asyncio.ensure_future(token_scenario.create_token(of))
+        request = asyncio.ensure_future(token_scenario.create_token(token_kind))
         await asyncio.wait_for(committed.wait(), PATIENCE_S)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -300,12 +302,12 @@ async def test_revocation_continues_without_its_caller(
 
 
 @each_database
-@pytest.mark.parametrize("of", ["pub", "dev"])
+@pytest.mark.parametrize("token_kind", ["pub", "dev"])
 async def test_lost_database_revokes_the_token_when_back(
-    token_scenario: TokenScenario, of: str
+    token_scenario: TokenScenario, token_kind: str
 ) -> None:
     token_scenario.after_commit.act = token_scenario.hide_database
-    assert await outcome(token_scenario.create_token(of)) == "CONTROL_PLANE_UNAVAILABLE"
+    assert await outcome(token_scenario.create_token(token_kind)) == "CONTROL_PLANE_UNAVAILABLE"
     await token_scenario.restore_database()
     assert len(await token_scenario.token_ids()) <= 1
     await token_scenario.wait_until_none()

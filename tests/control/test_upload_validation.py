@@ -35,13 +35,13 @@ class UploadedFile:
         yield self._content[10:]
 
     async def check(self) -> bytes:
-        about: Any = SimpleNamespace(
+        file: Any = SimpleNamespace(
             path="server.tar", content_length=len(self._content), sha256=None
         )
         objects: Any = self
         build = ("archive", "gzip", None)
         findings = await check_contents(
-            objects, not_in_this_process, "build", build, [about], {"server.tar": "key"}
+            objects, not_in_this_process, "build", build, [file], {"server.tar": "key"}
         )
         return findings.digests["server.tar"]
 

@@ -54,7 +54,9 @@ class AdmissionScene(MatchmakerScene):
             engine, self.namespaces, self.matchmaker._regions, self.entrance
         )
 
-    def ask(self, captcha: Any = None, fed: dict[str, Any] | None = None, **urls: str) -> None:
+    def ask(
+        self, captcha: Any = None, feed_fields: dict[str, Any] | None = None, **urls: str
+    ) -> None:
         modes: dict[str, Any] = {name: {**mode} for name, mode in MODES.items()}
         for name, url in urls.items():
             mode, action = name.split("_")
@@ -62,7 +64,7 @@ class AdmissionScene(MatchmakerScene):
             headers = {"X-Game-Key": "s3cret"}
             actions[action] = {"enabled": True, "verification": {"url": url, "headers": headers}}
         level = {} if captcha is None else {"captcha": captcha}
-        self.feed(versions=[version(level=level, **modes)], **(fed or {}))
+        self.feed(versions=[version(level=level, **modes)], **(feed_fields or {}))
 
     async def close(self) -> None:
         await self.to_games.close()

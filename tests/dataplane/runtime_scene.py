@@ -99,8 +99,8 @@ class RuntimeScene(MatchmakerScene):
         self.run, self.sequence = answer.run, answer.sequence
         return answer
 
-    async def report(self, lobby_id: str, **what: Any) -> None:
-        report = runtime_pb2.LobbyReport(lobby_id=lobby_id, **what)
+    async def report(self, lobby_id: str, **status: Any) -> None:
+        report = runtime_pb2.LobbyReport(lobby_id=lobby_id, **status)
         await self.runtime.report(runtime_pb2.ReportRequest(reports=[report]))
 
     async def place_process(self, lobby_id: str) -> None:

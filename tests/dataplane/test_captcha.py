@@ -334,8 +334,8 @@ async def test_bundled_captcha_provider(engine: Engine) -> None:
 def test_captcha_rule_repr_hides_secrets() -> None:
     verification = {"url": "https://x/?key=s3", "headers": {"k": "s3"}}
     duel = {"actions": {"join": {"enabled": True, "verification": verification}}}
-    fed = configuration(versions=[version(level={"captcha": RULE}, duel=duel)])
-    resolved = resolve_namespace(fed)
+    message = configuration(versions=[version(level={"captcha": RULE}, duel=duel)])
+    resolved = resolve_namespace(message)
     assert resolved.admission_rules is not None
     assert "secret-a" not in repr(resolved)
     assert "s3" not in repr(resolved)

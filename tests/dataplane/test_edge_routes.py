@@ -258,9 +258,9 @@ async def test_server_lease_lifecycle(engine: Engine) -> None:
     routes = {route.port_name: route for route in (await scene.follow()).routes}
     assert routes["game"].port == leased.ports["game"].port
     assert (routes["game"].backend_port, routes["web"].backend_port) == (12_000, 0)
-    over = runtime_pb2.EndLeaseRequest(server_id=server_id)
-    await scene.runtime.end_lease(over)
-    await scene.runtime.end_lease(over)
+    end_request = runtime_pb2.EndLeaseRequest(server_id=server_id)
+    await scene.runtime.end_lease(end_request)
+    await scene.runtime.end_lease(end_request)
     assert (await expect_error(scene.runtime.lease(request))).code == "IN_USE"
     assert (await expect_error(scene.runtime.place_server(placed))).code == "SERVER_NOT_FOUND"
 

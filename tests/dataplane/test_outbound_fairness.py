@@ -222,8 +222,8 @@ async def test_tenant_is_the_developer_group(
 async def test_slow_tenant_leaves_connections_to_others(
     server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
     free = hold_responses(server)
     outbound = OutboundHttpClient(allow_any, timeout_ms=60_000)
 

@@ -88,8 +88,8 @@ class Plane(MatchmakerScene):
         return configuration(source_epoch=1, revision=self.revision + 1, **changes)
 
     async def take(self, **changes: Any) -> pb.ApplyResponse:
-        fed = self.next_revision(**changes)
-        answer = await self._feed.apply(pb.ApplyRequest(configuration=fed))
+        feed = self.next_revision(**changes)
+        answer = await self._feed.apply(pb.ApplyRequest(configuration=feed))
         if answer.HasField("applied"):
             self.revision += 1
         return answer
@@ -305,14 +305,14 @@ def large(size: int) -> dict[str, Any]:
 async def test_oversized_version_is_refused_unless_current(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed = at(1, large(500_000))
-    assert (await plane.take(**fed)).HasField("applied")
+    feed = at(1, large(500_000))
+    assert (await plane.take(**feed)).HasField("applied")
     too_large = at(2, bulky(MATCHMAKER_BYTES_MAX))
     [problem] = (await plane.take(**too_large)).refused.problems
     assert list(problem.path) == ["versions", "0", "matchmaker"]
     assert f"at most {MATCHMAKER_BYTES_MAX:,}" in problem.reason
     monkeypatch.setattr("pyservice.dataplane.feed_validation.MATCHMAKER_BYTES_MAX", 1_000)
-    assert (await plane.take(**fed, display_name="Other")).HasField("applied")
+    assert (await plane.take(**feed, display_name="Other")).HasField("applied")
 
 
 async def test_large_messages_are_processed_in_a_thread(

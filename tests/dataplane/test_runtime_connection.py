@@ -137,8 +137,8 @@ async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) 
     scene = connected
     async with asking(scene.find()) as first, asking(scene.find()) as second:
         [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
-        over = runtime_pb2.Over(exit_code=3, reason="exited")
-        await scene.report(lobby.lobby_id, over=over)
+        report = runtime_pb2.Over(exit_code=3, reason="exited")
+        await scene.report(lobby.lobby_id, over=report)
         for waiting in (first, second):
             error = await expect_error(waiting)
             assert error.code == "MATCHMAKER_LOBBY_START_FAILED"
@@ -147,7 +147,7 @@ async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) 
                 "reason": "exited",
                 "exit_code": "3",
             }
-    await scene.report(lobby.lobby_id, over=over)
+    await scene.report(lobby.lobby_id, over=report)
     assert list((await scene.desired_lobbies()).gone) == [lobby.lobby_id]
 
 
@@ -283,16 +283,16 @@ async def test_repeated_exit_report_is_one_crash(
     full = ServiceError("STORAGE_FULL")
     async with asking(scene.find()) as finding:
         [started_lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
-        over = runtime_pb2.Over(exit_code=1, reason="exited")
+        report = runtime_pb2.Over(exit_code=1, reason="exited")
         monkeypatch.setattr(type(servers), "record_exit", AsyncMock(side_effect=full))
         for _ in range(3):
             assert (
-                await expect_error(scene.report(started_lobby.lobby_id, over=over))
+                await expect_error(scene.report(started_lobby.lobby_id, over=report))
             ).code == full.code
         monkeypatch.undo()
-        await scene.report(started_lobby.lobby_id, over=over)
+        await scene.report(started_lobby.lobby_id, over=report)
         assert (await expect_error(finding)).code == "MATCHMAKER_LOBBY_START_FAILED"
-    await scene.report(started_lobby.lobby_id, over=over)
+    await scene.report(started_lobby.lobby_id, over=report)
     assert crashed == [started_lobby.lobby_id]
 
 

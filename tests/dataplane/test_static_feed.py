@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> StaticFeedScene:
 
 
 @pytest.fixture
-async def fed(source: StaticFeedScene) -> StaticFeedScene:
+async def filled_feed(source: StaticFeedScene) -> StaticFeedScene:
     source.write(document())
     assert await source.feed() == ()
     return source
@@ -144,15 +144,15 @@ async def test_change_without_a_new_revision_is_reported(source: StaticFeedScene
     assert await source.feed() == ()
 
 
-async def test_removed_list_removes_a_namespace(fed: StaticFeedScene) -> None:
-    fed.write()
-    fed.static.reload()
-    assert await fed.feed() == ()
-    assert len(fed.namespaces) == 1
-    fed.write(removed=[{"namespace_id": NAMESPACE_ID, "revision": 2}])
-    fed.static.reload()
-    assert await fed.feed() == ()
-    assert len(fed.namespaces) == 0
+async def test_removed_list_removes_a_namespace(filled_feed: StaticFeedScene) -> None:
+    filled_feed.write()
+    filled_feed.static.reload()
+    assert await filled_feed.feed() == ()
+    assert len(filled_feed.namespaces) == 1
+    filled_feed.write(removed=[{"namespace_id": NAMESPACE_ID, "revision": 2}])
+    filled_feed.static.reload()
+    assert await filled_feed.feed() == ()
+    assert len(filled_feed.namespaces) == 0
 
 
 @pytest.mark.parametrize(
@@ -215,26 +215,26 @@ async def test_added_token_is_valid_and_stored(source: StaticFeedScene) -> None:
     assert not list(source.path.parent.glob("*.tmp"))
 
 
-async def test_concurrent_tokens_are_all_stored(fed: StaticFeedScene) -> None:
+async def test_concurrent_tokens_are_all_stored(filled_feed: StaticFeedScene) -> None:
     digests = [hashlib.sha256(bytes([number])).digest() for number in range(8)]
     await asyncio.gather(
         *(
-            fed.static.add_environment_token(
+            filled_feed.static.add_environment_token(
                 NAMESPACE_ID, VERSION_ID[:-2] + f"{number:02x}", digest
             )
             for number, digest in enumerate(digests)
         )
     )
-    assert all(fed.namespaces.environment_grant(digest) for digest in digests)
-    assert json.loads(fed.path.read_text())["namespaces"][0]["revision"] == 9
+    assert all(filled_feed.namespaces.environment_grant(digest) for digest in digests)
+    assert json.loads(filled_feed.path.read_text())["namespaces"][0]["revision"] == 9
 
 
-async def test_token_for_an_unknown_namespace_is_refused(fed: StaticFeedScene) -> None:
-    before = fed.path.read_bytes()
+async def test_token_for_an_unknown_namespace_is_refused(filled_feed: StaticFeedScene) -> None:
+    before = filled_feed.path.read_bytes()
     with pytest.raises(ServiceError) as caught:
-        await fed.static.add_environment_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
+        await filled_feed.static.add_environment_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
     assert caught.value.code == "VALIDATION_FAILED"
-    assert fed.path.read_bytes() == before
+    assert filled_feed.path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -248,26 +248,26 @@ async def test_token_for_an_unknown_namespace_is_refused(fed: StaticFeedScene) -
     ],
 )
 async def test_invalid_namespace_does_not_block_tokens_of_another(
-    fed: StaticFeedScene, other: Any
+    filled_feed: StaticFeedScene, other: Any
 ) -> None:
-    fed.write(other, document())
-    await add_token(fed)
-    assert fed.is_good(DIGEST)
-    [unchanged, changed] = json.loads(fed.path.read_text())["namespaces"]
+    filled_feed.write(other, document())
+    await add_token(filled_feed)
+    assert filled_feed.is_good(DIGEST)
+    [unchanged, changed] = json.loads(filled_feed.path.read_text())["namespaces"]
     assert unchanged == other
     assert changed["revision"] == 2
-    assert list(fed.namespaces.labels().values()) == ["arena/prod"]
+    assert list(filled_feed.namespaces.labels().values()) == ["arena/prod"]
 
 
-async def test_duplicate_namespace_gets_no_token(fed: StaticFeedScene) -> None:
-    fed.write(document(), document(display_name="Other"))
-    fed.static.reload()
-    [problem] = await fed.feed()
+async def test_duplicate_namespace_gets_no_token(filled_feed: StaticFeedScene) -> None:
+    filled_feed.write(document(), document(display_name="Other"))
+    filled_feed.static.reload()
+    [problem] = await filled_feed.feed()
     assert "namespaces.1.namespace_id: occurs more than once" in problem
-    before = fed.path.read_bytes()
+    before = filled_feed.path.read_bytes()
     with pytest.raises(ServiceError, match="more than once"):
-        await add_token(fed)
-    assert fed.path.read_bytes() == before
+        await add_token(filled_feed)
+    assert filled_feed.path.read_bytes() == before
 
 
 async def test_removed_namespace_may_return_in_the_same_file(source: StaticFeedScene) -> None:
@@ -314,52 +314,58 @@ async def test_refused_token_changes_nothing(
     assert not source.is_good(DIGEST)
 
 
-async def test_unstorable_token_changes_nothing(fed: StaticFeedScene, tmp_path: Path) -> None:
-    before = fed.path.read_bytes()
+async def test_unstorable_token_changes_nothing(
+    filled_feed: StaticFeedScene, tmp_path: Path
+) -> None:
+    before = filled_feed.path.read_bytes()
     (tmp_path / "feed").rename(tmp_path / "away")
     with pytest.raises(ServiceError) as caught:
-        await add_token(fed)
+        await add_token(filled_feed)
     assert caught.value.code == "STORAGE_FULL"
-    assert fed.path.read_bytes() == before
-    assert not fed.is_good(DIGEST)
+    assert filled_feed.path.read_bytes() == before
+    assert not filled_feed.is_good(DIGEST)
     (tmp_path / "away").rename(tmp_path / "feed")
-    await add_token(fed)
-    assert fed.is_good(DIGEST)
+    await add_token(filled_feed)
+    assert filled_feed.is_good(DIGEST)
 
 
-async def test_token_with_a_stale_revision_changes_nothing(fed: StaticFeedScene) -> None:
-    before = fed.path.read_bytes()
+async def test_token_with_a_stale_revision_changes_nothing(filled_feed: StaticFeedScene) -> None:
+    before = filled_feed.path.read_bytes()
     newer = pb.ApplyRequest(configuration=configuration(source_epoch=1))
-    fed.local.meanwhile = lambda: fed.apply(newer)
+    filled_feed.local.meanwhile = lambda: filled_feed.apply(newer)
     with pytest.raises(ServiceError, match="source 1, revision 1"):
-        await add_token(fed)
-    assert fed.path.read_bytes() == before
-    assert not fed.is_good(DIGEST)
+        await add_token(filled_feed)
+    assert filled_feed.path.read_bytes() == before
+    assert not filled_feed.is_good(DIGEST)
 
 
-async def test_cancelled_token_is_added_completely_or_not_at_all(fed: StaticFeedScene) -> None:
+async def test_cancelled_token_is_added_completely_or_not_at_all(
+    filled_feed: StaticFeedScene,
+) -> None:
     may_go_on = asyncio.Event()
-    fed.local.meanwhile = may_go_on.wait
-    adding = asyncio.create_task(add_token(fed))
-    await fed.until(lambda: DIGEST.hex() in fed.path.read_text())
+    filled_feed.local.meanwhile = may_go_on.wait
+    adding = asyncio.create_task(add_token(filled_feed))
+    await filled_feed.until(lambda: DIGEST.hex() in filled_feed.path.read_text())
     adding.cancel()
     await asyncio.gather(adding, return_exceptions=True)
     may_go_on.set()
-    await fed.until(lambda: fed.is_good(DIGEST))
-    fed.static.reload()
-    assert await fed.feed() == ()
+    await filled_feed.until(lambda: filled_feed.is_good(DIGEST))
+    filled_feed.static.reload()
+    assert await filled_feed.feed() == ()
 
 
-async def test_added_token_applies_pending_changes_of_its_namespace(fed: StaticFeedScene) -> None:
-    fed.write(document(revision=2, display_name="Changed"), document(**STAGING))
-    fed.away_for = 1 << 30
-    fed.static.reload()
-    async with fed.feeding():
-        await add_token(fed)
-        assert fed.static.problems == ("arena/staging: is not applied yet: STORAGE_FULL",)
-        fed.away_for = 0
-        await fed.until(lambda: not fed.static.problems)
-    assert revision_and_name(fed) == (3, "Changed")
+async def test_added_token_applies_pending_changes_of_its_namespace(
+    filled_feed: StaticFeedScene,
+) -> None:
+    filled_feed.write(document(revision=2, display_name="Changed"), document(**STAGING))
+    filled_feed.away_for = 1 << 30
+    filled_feed.static.reload()
+    async with filled_feed.feeding():
+        await add_token(filled_feed)
+        assert filled_feed.static.problems == ("arena/staging: is not applied yet: STORAGE_FULL",)
+        filled_feed.away_for = 0
+        await filled_feed.until(lambda: not filled_feed.static.problems)
+    assert revision_and_name(filled_feed) == (3, "Changed")
 
 
 async def test_camel_case_file_accepts_tokens(source: StaticFeedScene) -> None:
