@@ -65,16 +65,16 @@ class CloudTokenCheck:
         )
         began = perf_counter()
         try:
-            answer = await self._request(request)
+            response = await self._request(request)
         finally:
             note("token check", began)
         scope = Scope(
-            answer.identity_id,
-            answer.token_id,
-            answer.group_id if answer.HasField("group_id") else None,
-            answer.game_id if answer.HasField("game_id") else None,
+            response.identity_id,
+            response.token_id,
+            response.group_id if response.HasField("group_id") else None,
+            response.game_id if response.HasField("game_id") else None,
         )
-        result = _CheckResult(scope, answer.reaches_game, requested_at)
+        result = _CheckResult(scope, response.reaches_game, requested_at)
         if len(self._cache) >= _CACHE_MAX:
             self._cache.clear()
         self._cache[key] = result
@@ -87,7 +87,7 @@ class CloudTokenCheck:
         end_s = loop.time() + _RECONNECT_S
         while True:
             try:
-                answer: control_pb2.CheckTokenResponse = await self._client.call(
+                response: control_pb2.CheckTokenResponse = await self._client.call(
                     _CHECK, request, _TIMEOUT_S
                 )
             except Unreachable:
@@ -99,4 +99,4 @@ class CloudTokenCheck:
                     ) from None
                 await asyncio.sleep(_RETRY_S)
             else:
-                return answer
+                return response

@@ -295,8 +295,8 @@ class DataPlane:
 
     async def _control_metrics(self) -> control_pb2.MetricsResponse:
         name, request = f"{_INTERNAL}.Control.Metrics", control_pb2.MetricsRequest()
-        answer: control_pb2.MetricsResponse = await self._control_client.call(name, request)
-        return answer
+        response: control_pb2.MetricsResponse = await self._control_client.call(name, request)
+        return response
 
     async def _feed_file(self) -> None:
         """Starts to follow the feed file (`--feed`), and waits for the first attempt to load it.
@@ -374,12 +374,12 @@ class _FeedOverSocket:
         self._client = client
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
-        answer: feed_pb2.ApplyResponse = await self._call("Apply", request)
-        return answer
+        response: feed_pb2.ApplyResponse = await self._call("Apply", request)
+        return response
 
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
-        answer: feed_pb2.RemoveResponse = await self._call("Remove", request)
-        return answer
+        response: feed_pb2.RemoveResponse = await self._call("Remove", request)
+        return response
 
     async def _call(self, name: str, request: Any) -> Any:
         try:

@@ -61,12 +61,12 @@ class DataPlaneClient:
         )
 
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
-        answer: feed_pb2.RemoveResponse = await self._call("Feed.Remove", request)
-        return answer
+        response: feed_pb2.RemoveResponse = await self._call("Feed.Remove", request)
+        return response
 
     async def _apply_many(self, items: list[feed_pb2.ManyItem]) -> Sequence[feed_pb2.ApplyResponse]:
-        answer = await self._call("Feed.ApplyMany", feed_pb2.ApplyManyRequest(items=items))
-        answers: Sequence[feed_pb2.ApplyResponse] = answer.answers
+        response = await self._call("Feed.ApplyMany", feed_pb2.ApplyManyRequest(items=items))
+        answers: Sequence[feed_pb2.ApplyResponse] = response.answers
         return answers
 
     async def held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
@@ -75,10 +75,10 @@ class DataPlaneClient:
         Calls the constructor's `address_found` with the data plane's HTTP address, which the
         response contains.
         """
-        answer: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
-        if answer.http_address:
-            self._address_found(answer.http_address)
-        return answer
+        response: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
+        if response.http_address:
+            self._address_found(response.http_address)
+        return response
 
     async def find_http_address(self) -> None:
         """Waits until the data plane has reported the address of its public HTTP server.
@@ -98,34 +98,34 @@ class DataPlaneClient:
                 return
 
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse:
-        answer: facts_pb2.ReadResponse = await self._call(
+        response: facts_pb2.ReadResponse = await self._call(
             "Facts.Read", request, request.wait_ms / 1000 + _TIMEOUT_S
         )
-        return answer
+        return response
 
     async def read_counts(self, request: facts_pb2.CountsRequest) -> facts_pb2.CountsResponse:
-        answer: facts_pb2.CountsResponse = await self._call(
+        response: facts_pb2.CountsResponse = await self._call(
             "Facts.Counts", request, request.wait_ms / 1000 + _TIMEOUT_S
         )
-        return answer
+        return response
 
     async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
         """Returns the slot counts of running lobbies by lobby id. Accepts at most 1,000 ids."""
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
-        answer = await self._call("Facts.Lobbies", request)
-        return {lobby.lobby_id: lobby for lobby in answer.lobbies}
+        response = await self._call("Facts.Lobbies", request)
+        return {lobby.lobby_id: lobby for lobby in response.lobbies}
 
     async def desired_lobbies(
         self, request: runtime_pb2.WantedRequest
     ) -> runtime_pb2.WantedResponse:
-        answer: runtime_pb2.WantedResponse = await self._call(
+        response: runtime_pb2.WantedResponse = await self._call(
             "Runtime.Wanted", request, request.wait_ms / 1000 + _TIMEOUT_S
         )
-        return answer
+        return response
 
     async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse:
-        answer: runtime_pb2.LeaseResponse = await self._call("Runtime.Lease", request)
-        return answer
+        response: runtime_pb2.LeaseResponse = await self._call("Runtime.Lease", request)
+        return response
 
     async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None:
         await self._call("Runtime.PlaceServer", request)
@@ -134,10 +134,10 @@ class DataPlaneClient:
         await self._call("Runtime.EndLease", runtime_pb2.EndLeaseRequest(server_id=server_id))
 
     async def leased_servers(self) -> Sequence[str]:
-        answer: runtime_pb2.LeasesResponse = await self._call(
+        response: runtime_pb2.LeasesResponse = await self._call(
             "Runtime.Leases", runtime_pb2.LeasesRequest()
         )
-        return answer.server_ids
+        return response.server_ids
 
     async def report(self, report: runtime_pb2.LobbyReport) -> None:
         await self._reports.add(report)
@@ -173,13 +173,13 @@ class DataPlaneClient:
 
     async def _sign(self, request: signing_pb2.SignTokenRequest) -> str:
         try:
-            answer = await self._call("Signing.SignToken", request, _SIGN_TIMEOUT_S)
+            response = await self._call("Signing.SignToken", request, _SIGN_TIMEOUT_S)
         except DataPlaneUnavailable:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
                 "The data plane signs tokens and does not answer; try again.",
             ) from None
-        token: str = answer.token
+        token: str = response.token
         return token
 
     async def _call(self, name: str, request: Any, timeout_s: float = _TIMEOUT_S) -> Any:

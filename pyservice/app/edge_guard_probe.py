@@ -88,12 +88,12 @@ async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[in
         reader, writer = await asyncio.open_unix_connection(str(folder / "admin.sock"))
         try:
             writer.write(f"GET {path} HTTP/1.0\r\nHost: edge-guard\r\n\r\n".encode())
-            answer = b""
-            while (piece := await reader.read(65_536)) and len(answer) < _RESPONSE_BYTES_MAX:
-                answer += piece
+            response = b""
+            while (piece := await reader.read(65_536)) and len(response) < _RESPONSE_BYTES_MAX:
+                response += piece
         finally:
             writer.close()
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head, _, body = response.partition(b"\r\n\r\n")
     _, status, *_ = head.split(b" ")
     return int(status), body
 

@@ -149,16 +149,16 @@ class Cdn:
         request = _CdnRequest(scope["method"], path, scope["query_string"], headers, trace)
         code = "INTERNAL"
         try:
-            answer = await self._answer_or_problem(request, scope)
+            response = await self._answer_or_problem(request, scope)
             # Set last, so that no site route overrides it.
-            answer.headers[RAY_ID] = trace.ray_id
-            self.counts.answers[f"{answer.status // 100}xx"] += 1
+            response.headers[RAY_ID] = trace.ray_id
+            self.counts.answers[f"{response.status // 100}xx"] += 1
             began = perf_counter()
-            self.counts.bytes += await answer.send(
+            self.counts.bytes += await response.send(
                 receive, send, with_body=request.method != "HEAD"
             )
             trace.note("sending", began)
-            code = answer.code
+            code = response.code
         except asyncio.CancelledError:
             code = CANCELLED
             raise

@@ -305,12 +305,12 @@ class CdnConnection(HttpToolsProtocol):
         transport = self.transport
         reception.take_over(transport, self._after_response, lambda: self._clients.leave(transport))
 
-    def _after_response(self, answer: Response) -> None:
+    def _after_response(self, response: Response) -> None:
         if self.transport.is_closing():
             return
         is_kept = self._is_kept_alive and not self._clients.are_leaving
-        is_last = self._is_overrun or not is_kept or answer.status >= 400
-        self.transport.write(answer.to_bytes(is_last=is_last))
+        is_last = self._is_overrun or not is_kept or response.status >= 400
+        self.transport.write(response.to_bytes(is_last=is_last))
         if is_last:
             self._linger()
             return
@@ -320,9 +320,9 @@ class CdnConnection(HttpToolsProtocol):
         self.transport.resume_reading()
 
     def _refuse(self, error: ServiceError, trace: Trace | None = None) -> None:
-        answer = error_response(error, (trace or self._trace()).ray_id)
-        answer.headers |= CORS
-        self._end_with(answer)
+        response = error_response(error, (trace or self._trace()).ray_id)
+        response.headers |= CORS
+        self._end_with(response)
 
     def _fail(self, error: BaseException | None) -> None:
         reception = self._reception
@@ -350,7 +350,7 @@ class CdnConnection(HttpToolsProtocol):
     def _trace(self) -> Trace:
         return trace_of(dict(reversed(self.headers or [])))
 
-    def _end_with(self, answer: Response) -> None:
+    def _end_with(self, response: Response) -> None:
         self._is_done_reading = True
         if self.cycle is not None and not self.cycle.response_complete:
             # This is a pipelined request. Earlier requests get responses, later ones do not.
@@ -358,7 +358,7 @@ class CdnConnection(HttpToolsProtocol):
             return
         self.connections.discard(self)
         self._unset_keepalive_if_required()
-        self.transport.write(answer.to_bytes(is_last=True))
+        self.transport.write(response.to_bytes(is_last=True))
         self._linger()
 
     def _linger(self) -> None:

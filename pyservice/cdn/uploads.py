@@ -321,15 +321,15 @@ class Reception(asyncio.BufferedProtocol):
     def take_over(
         self,
         transport: asyncio.Transport,
-        answer: Callable[[Response], None],
+        respond: Callable[[Response], None],
         when_lost: Callable[[], None],
     ) -> None:
         """Takes over the connection and receives the rest of the body.
 
-        Calls `answer` with the response, or `when_lost` if the connection is lost.
+        Calls `respond` with the response, or `when_lost` if the connection is lost.
         """
         self._transport = transport
-        self._answer = answer
+        self._answer = respond
         self._when_lost = when_lost
         transport.pause_reading()
         transport.set_protocol(self)
@@ -425,10 +425,10 @@ class Reception(asyncio.BufferedProtocol):
         self._uploads.end_trace(self.trace, code)
         await self._incoming.abort()
 
-    def _respond(self, answer: Response) -> None:
-        answer.headers |= CORS
+    def _respond(self, response: Response) -> None:
+        response.headers |= CORS
         if self._transport is not None:
-            self._answer(answer)
+            self._answer(response)
 
     async def finish(self) -> None:
         counts, trace = self._uploads.counts, self.trace
@@ -437,15 +437,15 @@ class Reception(asyncio.BufferedProtocol):
             await self._incoming.commit()
         except ServiceError as error:
             counts.count_failure(error.code)
-            answer = error_response(error, trace.ray_id)
+            response = error_response(error, trace.ray_id)
         except Exception:
             log.exception("upload not stored", ray_id=trace.ray_id)
             counts.count_failure("INTERNAL")
-            answer = error_response(ServiceError("INTERNAL"), trace.ray_id)
+            response = error_response(ServiceError("INTERNAL"), trace.ray_id)
         else:
             counts.puts += 1
             counts.put_bytes += self._incoming.length
-            answer = Response(200, {RAY_ID: trace.ray_id})
+            response = Response(200, {RAY_ID: trace.ray_id})
         trace.note("disk", began)
-        self._respond(answer)
-        self._uploads.end_trace(trace, answer.code)
+        self._respond(response)
+        self._uploads.end_trace(trace, response.code)

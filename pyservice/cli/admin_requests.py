@@ -218,15 +218,15 @@ _ORPHAN_FIELDS: Final = ("namespace_id", "name", "source_epoch")
 
 @_command("namespace")
 def list_orphans(data_dir: Path, is_json: bool) -> str:
-    answer = _control_request(data_dir, "ListOrphans", pb.ListOrphansRequest())
-    return _render_list(answer.orphans, "orphans", _ORPHAN_FIELDS, is_json)
+    response = _control_request(data_dir, "ListOrphans", pb.ListOrphansRequest())
+    return _render_list(response.orphans, "orphans", _ORPHAN_FIELDS, is_json)
 
 
 @_command("namespace")
 def remove_orphans(data_dir: Path, ids: Sequence[str], is_all: bool, is_json: bool) -> str:
     request = pb.RemoveOrphansRequest(namespace_ids=ids, all=is_all)
-    answer = _control_request(data_dir, "RemoveOrphans", request)
-    return _render_list(answer.removed, "removed", _ORPHAN_FIELDS, is_json)
+    response = _control_request(data_dir, "RemoveOrphans", request)
+    return _render_list(response.removed, "removed", _ORPHAN_FIELDS, is_json)
 
 
 _KINDS: Final = {
@@ -248,8 +248,8 @@ def create_namespace_token(
             kind=_KINDS[kind], namespace=namespace, expires_in_ms=expires_in_ms
         )
         try:
-            answer = _control_request(data_dir, "CreateNamespaceToken", control_request)
-            return _token_text(answer, is_json)
+            response = _control_request(data_dir, "CreateNamespaceToken", control_request)
+            return _token_text(response, is_json)
         except RequestFailed as failed:
             if failed.code not in ("NAMESPACE_NOT_FOUND", "GAME_NOT_FOUND"):
                 raise
@@ -294,12 +294,12 @@ def _duration_ms(duration: str | None) -> int | None:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
-def _token_text(answer: Any, is_json: bool) -> str:
+def _token_text(response: Any, is_json: bool) -> str:
     if not is_json:
-        return str(answer.token)
-    fields = {"token": answer.token, "token_id": answer.token_id}
-    if answer.HasField("expires_ms"):
-        fields["expires_ts"] = rfc3339(answer.expires_ms)
+        return str(response.token)
+    fields = {"token": response.token, "token_id": response.token_id}
+    if response.HasField("expires_ms"):
+        fields["expires_ts"] = rfc3339(response.expires_ms)
     return json.dumps(fields)
 
 
@@ -309,8 +309,8 @@ def rotate_keys(data_dir: Path, drop_unused: bool, is_json: bool) -> str:
     of_control = _rotate_control(data_dir, drop_unused)
     request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
     method = "hosting.internal.v1.Admin.RotateKeys"
-    answer = send_request(admin_socket(data_dir), data_dir, method, request)
-    return json.dumps(_numbers(answer) | of_control) if is_json else str(answer.current_key)
+    response = send_request(admin_socket(data_dir), data_dir, method, request)
+    return json.dumps(_numbers(response) | of_control) if is_json else str(response.current_key)
 
 
 def _rotate_control(data_dir: Path, drop_unused: bool) -> dict[str, Any]:
@@ -320,9 +320,9 @@ def _rotate_control(data_dir: Path, drop_unused: bool) -> dict[str, Any]:
     return {"control": _numbers(_control_request(data_dir, "RotateControlKeys", request))}
 
 
-def _numbers(answer: Any) -> dict[str, Any]:
+def _numbers(response: Any) -> dict[str, Any]:
     return {
-        "current_key": answer.current_key,
-        "kept_keys": list(answer.kept_keys),
-        "dropped_keys": list(answer.dropped_keys),
+        "current_key": response.current_key,
+        "kept_keys": list(response.kept_keys),
+        "dropped_keys": list(response.dropped_keys),
     }

@@ -364,13 +364,13 @@ class OrphanedNamespaces:
     async def all(self) -> list[feed_pb2.HeldConfiguration]:
         """Returns the orphaned namespaces. Raises CONTROL_PLANE_UNAVAILABLE."""
         try:
-            answer = await self.client.held_configurations(feed_pb2.HeldRequest())
+            response = await self.client.held_configurations(feed_pb2.HeldRequest())
         except DataPlaneUnavailable:
             raise _unreachable() from None
         async with self.database.read() as tx:
             rows = await namespaces.revisions(tx)
         by_id = {
-            configuration.namespace_id: configuration for configuration in answer.configurations
+            configuration.namespace_id: configuration for configuration in response.configurations
         }
         orphans = find_orphans(by_id, rows).values()
         return sorted(orphans, key=lambda orphan: (orphan.name, orphan.namespace_id))
@@ -416,8 +416,8 @@ class OrphanedNamespaces:
             # The orphan is from earlier records, or from records with a clock that was ahead.
             request.source_epoch = orphan.source_epoch
             request.revision = orphan.revision + 1
-        answer = await self.client.remove(request)
-        is_removed: bool = answer.HasField("removed")
+        response = await self.client.remove(request)
+        is_removed: bool = response.HasField("removed")
         _log.warning(
             "orphaned namespace removed" if is_removed else "orphaned namespace not removed",
             namespace=orphan.name,

@@ -179,12 +179,12 @@ class BuildOperations:
             await uploads.abandon(tx, row.upload_id)
             tx.after_commit(lambda: removals.append(self.uploading.start_removal(row.upload_id)))
 
-        answer = await self.records.changes.apply(
+        response = await self.records.changes.apply(
             caller, request, pb.DeleteGameBuildResponse, change
         )
         if removals:
             await asyncio.wait(removals)
-        return answer
+        return response
 
     def _check_request(self, request: BuildRequest, name_field: str) -> None:
         require_valid(self._problems(request, name_field))
@@ -236,11 +236,11 @@ def _image(request: BuildRequest) -> NewFile:
     )
 
 
-def _set_urls(answer: Any, requests: list[uploads_pb2.PresignedRequest]) -> None:
+def _set_urls(response: Any, requests: list[uploads_pb2.PresignedRequest]) -> None:
     if len(requests) == 1:
-        answer.image_presigned_request.CopyFrom(requests[0])
+        response.image_presigned_request.CopyFrom(requests[0])
     else:
-        answer.image_presigned_requests.extend(requests)
+        response.image_presigned_requests.extend(requests)
 
 
 def _build(row: Record, tags: dict[str, str]) -> pb.Build:

@@ -170,9 +170,9 @@ class DeviceLinkOperations:
     async def _create_link(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller, change: CreateLink
     ) -> Record | None:
-        answer = await self._changes.apply(caller, request, pb.PrepareDeviceLinkResponse, change)
+        response = await self._changes.apply(caller, request, pb.PrepareDeviceLinkResponse, change)
         async with self._database.read() as tx:
-            return await tokens.find_device_link(tx, answer.device_link_id)
+            return await tokens.find_device_link(tx, response.device_link_id)
 
     async def _prune(self) -> None:
         now = self._now_ms()

@@ -41,9 +41,9 @@ class DataPlaneConfigurations:
         """
         self._acknowledged = {}
 
-    def take(self, answer: feed_pb2.HeldResponse) -> None:
+    def take(self, response: feed_pb2.HeldResponse) -> None:
         self._configurations = {
-            configuration.namespace_id: configuration for configuration in answer.configurations
+            configuration.namespace_id: configuration for configuration in response.configurations
         } | self._acknowledged
 
     def acknowledge(self, message: configuration_pb2.NamespaceConfiguration) -> None:
@@ -60,10 +60,10 @@ class DataPlaneConfigurations:
         configuration = self._configurations.get(namespace_id)
         return configuration.current_version_id if configuration else ""
 
-    def has_lost_state(self, answer: feed_pb2.HeldResponse) -> bool:
+    def has_lost_state(self, response: feed_pb2.HeldResponse) -> bool:
         order_of = {
             configuration.namespace_id: order_key(configuration)
-            for configuration in answer.configurations
+            for configuration in response.configurations
         }
         return any(
             order_key(configuration) > order_of.get(name, (0, 0))

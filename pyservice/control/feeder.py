@@ -303,14 +303,14 @@ class Feeder:
         began = perf_counter()
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT_S):
-                answer = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
+                response = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
         except (DataPlaneUnavailable, ServiceError, TimeoutError):
             return
         finally:
             note("feed check", began)
-        if answer.HasField("refused"):
+        if response.HasField("refused"):
             raise refusal_error(
-                message, answer.refused, NOTHING_SWITCHED, self._configurations.orphans
+                message, response.refused, NOTHING_SWITCHED, self._configurations.orphans
             )
         self._refused_configurations.clear_version_error(namespace_id, version_id)
 
@@ -386,11 +386,11 @@ class Feeder:
 
     async def _compare(self) -> None:
         self._configurations.begin_read()
-        answer = await self._client.held_configurations(feed_pb2.HeldRequest())
+        response = await self._client.held_configurations(feed_pb2.HeldRequest())
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
         self._is_connected.set()
-        self._configurations.take(answer)
+        self._configurations.take(response)
         different = list(self._configurations.differing_ids(rows))
         self.enqueue(*different)
         self._contents.compare(self._configurations.unchanged_configurations(rows, set(different)))
@@ -453,8 +453,8 @@ class Feeder:
             message = await self._messages.add(ComposeRequest(namespace_id))
             if message is None:
                 return True
-            answer = await self._client.apply(feed_pb2.ApplyRequest(configuration=message))
-            match answer.WhichOneof("outcome"):
+            response = await self._client.apply(feed_pb2.ApplyRequest(configuration=message))
+            match response.WhichOneof("outcome"):
                 case "applied":
                     self.acknowledged_count += 1
                     for blocked_id in (
@@ -464,12 +464,12 @@ class Feeder:
                     self._configurations.acknowledge(message)
                     return True
                 case "stale":
-                    if not await self._catch_up(message, answer.stale.held):
+                    if not await self._catch_up(message, response.stale.held):
                         return False
                 case _:
                     pending = self._pending[namespace_id]
                     if not await self._refused_configurations.handle_refusal(
-                        message, answer.refused, pending, number
+                        message, response.refused, pending, number
                     ):
                         return False
 

@@ -50,11 +50,11 @@ class GamePictureOperations:
             async def add_records(
                 tx: Transaction, game_id: str, upload_id: str, now: int
             ) -> Message:
-                answer: Message = response_type(upload_id=upload_id)
-                return answer
+                response: Message = response_type(upload_id=upload_id)
+                return response
 
-            def set_urls(answer: Any, requests: list[pb.PresignedRequest]) -> None:
-                answer.presigned_request.CopyFrom(requests[0])
+            def set_urls(response: Any, requests: list[pb.PresignedRequest]) -> None:
+                response.presigned_request.CopyFrom(requests[0])
 
             plan: UploadPlan[Message] = UploadPlan(
                 kind=kind,
@@ -84,8 +84,8 @@ class GamePictureOperations:
                     raise ServiceError("UPLOAD_NOT_FOUND")
                 return row
 
-            answer: Message = await self.uploading.complete(caller, request, response_type, find)
-            return answer
+            response: Message = await self.uploading.complete(caller, request, response_type, find)
+            return response
 
         return run
 
@@ -95,10 +95,10 @@ class GamePictureOperations:
         async with self.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await uploads.of_kind(tx, game.game_id, "avatar")
-        answer = pb.ListCustomAvatarsResponse()
+        response = pb.ListCustomAvatarsResponse()
         for row in rows:
             kind = kind_of_name(row.path) if row.complete_ms is not None else None
-            answer.custom_avatars.add(
+            response.custom_avatars.add(
                 upload_id=row.upload_id,
                 display_name=row.display_name,
                 create_ts=rfc3339(row.create_ms),
@@ -106,7 +106,7 @@ class GamePictureOperations:
                 content_length=row.content_length,
                 complete=row.complete_ms is not None,
             )
-        return answer
+        return response
 
 
 def _check_request(request: Any) -> None:

@@ -155,20 +155,24 @@ class GameOperations:
         return await self._lists.run(key, lambda: self._list(key))
 
     async def _list(self, key: _ListKey) -> pb.GetGamesResponse:
-        answer = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=key.watch_index))
+        response = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=key.watch_index))
         # The read follows the index, so it is never older.
         async with self._database.read() as tx:
             for group_id in key.group_ids:
-                await self._add_group(tx, answer, group_id, key.only_game_id)
-        return answer
+                await self._add_group(tx, response, group_id, key.only_game_id)
+        return response
 
     async def _add_group(
-        self, tx: Transaction, answer: pb.GetGamesResponse, group_id: str, only_game_id: str | None
+        self,
+        tx: Transaction,
+        response: pb.GetGamesResponse,
+        group_id: str,
+        only_game_id: str | None,
     ) -> None:
         row = await groups.find(tx, group_id)
         if row is None:
             return
-        answer.groups.append(group_summary(row, self._links, is_member=True))
+        response.groups.append(group_summary(row, self._links, is_member=True))
         players: dict[str, int] = {}
         for namespace in await namespaces.ids_of_group(tx, group_id):
             count = self._counts.players((namespace.namespace_id,))
@@ -177,7 +181,7 @@ class GameOperations:
         for game in await games.of_group(tx, group_id):
             if only_game_id in (None, game.game_id):
                 count = players.get(game.game_id, 0)
-                answer.games.append(game_summary(game, developer, self._links, count))
+                response.games.append(game_summary(game, developer, self._links, count))
 
     async def get(
         self, request: pb.GetGameRequest, caller: Caller

@@ -145,8 +145,8 @@ class IdempotentChanges:
             if running[0] != message_hash:
                 raise ServiceError("IDEMPOTENCY_KEY_REUSED")
             task = running[1]
-        answer: ResponseT = await _await_shielded(task)
-        return answer
+        response: ResponseT = await _await_shielded(task)
+        return response
 
     async def _change(
         self,
@@ -164,10 +164,10 @@ class IdempotentChanges:
                     return await _stored_response(tx, before, key, response_type, check_replay)
                 if before is not None:
                     await stored_responses.remove(tx, key.key)
-                answer = await change(tx) or response_type()
-                content = answer.SerializeToString(deterministic=True)
+                response = await change(tx) or response_type()
+                content = response.SerializeToString(deterministic=True)
                 await stored_responses.add(tx, *key, content, self._now_ms())
-                return answer
+                return response
 
         return await retry_on_conflict(attempt)
 

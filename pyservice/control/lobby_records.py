@@ -98,25 +98,25 @@ class LobbyFactReader:
         async with self._database.read() as tx:
             stream = await service_state.get_text(tx, service_state.FACTS_STREAM) or ""
             lsn = await service_state.get_int(tx, service_state.FACTS_LSN) or 0
-        answer = await self._client.read_facts(
+        response = await self._client.read_facts(
             facts_pb2.ReadRequest(
                 stream=stream, acknowledged_lsn=lsn, limit=_BATCH, wait_ms=wait_ms
             )
         )
-        if answer.lost or answer.is_restarted:
-            _log.warning("facts missed", lost=answer.lost, is_restarted=answer.is_restarted)
+        if response.lost or response.is_restarted:
+            _log.warning("facts missed", lost=response.lost, is_restarted=response.is_restarted)
             self._is_gap = True
-        new = [fact for fact in answer.facts if answer.is_restarted or fact.lsn > lsn]
-        if new or answer.is_restarted or stream != answer.stream:
-            after = new[-1].lsn if new else (0 if answer.is_restarted else lsn)
+        new = [fact for fact in response.facts if response.is_restarted or fact.lsn > lsn]
+        if new or response.is_restarted or stream != response.stream:
+            after = new[-1].lsn if new else (0 if response.is_restarted else lsn)
             async with self._database.write() as tx:
                 await _apply(tx, new)
-                if stream != answer.stream:
-                    await service_state.put_text(tx, service_state.FACTS_STREAM, answer.stream)
+                if stream != response.stream:
+                    await service_state.put_text(tx, service_state.FACTS_STREAM, response.stream)
                 await service_state.put_int(tx, service_state.FACTS_LSN, after)
             previous, self.facts_applied = self.facts_applied, asyncio.Event()
             previous.set()
-        return len(new), len(answer.facts) < _BATCH
+        return len(new), len(response.facts) < _BATCH
 
     async def _end_unseen(self) -> int:
         vanished = await self._vanished_lobbies()

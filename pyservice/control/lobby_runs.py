@@ -107,20 +107,20 @@ class LobbyRuns:
             await cancel_and_wait(*self._reporting.values())
 
     async def _step(self, runs: RunSupervisor) -> None:
-        answer = await self._fetch()
-        if answer.http_address or answer.run != self._run:
-            self.addresses = answer.http_address, answer.grpc_address
-        postponed = {} if answer.is_complete else self._postponed
-        desired = postponed | {lobby.lobby_id: lobby for lobby in answer.lobbies}
-        for lobby_id in answer.gone:
+        response = await self._fetch()
+        if response.http_address or response.run != self._run:
+            self.addresses = response.http_address, response.grpc_address
+        postponed = {} if response.is_complete else self._postponed
+        desired = postponed | {lobby.lobby_id: lobby for lobby in response.lobbies}
+        for lobby_id in response.gone:
             desired.pop(lobby_id, None)
             runs.end(lobby_id)
         self._postponed = {}
         for lobby in desired.values():
             self._try(lobby, runs)
-        if answer.is_complete:
-            runs.stop_others("lobby", {lobby.lobby_id for lobby in answer.lobbies})
-        self._run, self._sequence = answer.run, answer.sequence
+        if response.is_complete:
+            runs.stop_others("lobby", {lobby.lobby_id for lobby in response.lobbies})
+        self._run, self._sequence = response.run, response.sequence
         self.has_synced.set()
 
     def capacity_changed(self) -> None:

@@ -63,7 +63,7 @@ class NamespaceChange:
             namespace_ids[:] = [row.namespace_id]
             return await change(tx, row)
 
-        answer = await self.change(caller, request, response_type, change_and_note)
+        response = await self.change(caller, request, response_type, change_and_note)
         if not namespace_ids:
             # A replayed response: the data plane may not hold the change yet.
             async with self.records.database.query() as tx:
@@ -77,7 +77,7 @@ class NamespaceChange:
             if error.code == "VALIDATION_FAILED":
                 await self.records.changes.forget_response(caller)
             raise
-        return answer
+        return response
 
     async def change(
         self,

@@ -97,12 +97,12 @@ class PlayerCountReader:
         request = pb.CountsRequest(
             after_generation=self._generation, wait_ms=0 if self._unannounced else wait_ms
         )
-        answer = await self._client.read_counts(request)
+        response = await self._client.read_counts(request)
         players = {
-            namespace.namespace_id: namespace.player_count for namespace in answer.namespaces
+            namespace.namespace_id: namespace.player_count for namespace in response.namespaces
         }
-        self._unannounced.update(self._counts.update(players, is_all=answer.is_all))
-        self._generation = answer.generation
+        self._unannounced.update(self._counts.update(players, is_all=response.is_all))
+        self._generation = response.generation
         await self._report()
 
     async def _report(self) -> None:

@@ -53,21 +53,21 @@ class ProcessLogOperations:
     ) -> servers_pb2.GetServerLogsResponse | WaitForChange:
         async with self._database.read() as tx:
             row = await find_server(tx, caller, request)
-        answer = servers_pb2.GetServerLogsResponse()
-        wait = await self._read(answer, row.server_id, request, caller.call)
-        return wait or answer
+        response = servers_pb2.GetServerLogsResponse()
+        wait = await self._read(response, row.server_id, request, caller.call)
+        return wait or response
 
     async def of_lobby(
         self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
     ) -> logs_pb2.GetLobbyLogsResponse | WaitForChange:
         row = await self._record_lookup.find_in_game(caller, request.game_id, request.lobby_id)
-        answer = logs_pb2.GetLobbyLogsResponse()
-        wait = await self._read(answer, row.lobby_id, request, caller.call)
-        return wait or answer
+        response = logs_pb2.GetLobbyLogsResponse()
+        wait = await self._read(response, row.lobby_id, request, caller.call)
+        return wait or response
 
     async def _read(
         self,
-        answer: servers_pb2.GetServerLogsResponse | logs_pb2.GetLobbyLogsResponse,
+        response: servers_pb2.GetServerLogsResponse | logs_pb2.GetLobbyLogsResponse,
         run_id: str,
         request: servers_pb2.GetServerLogsRequest | logs_pb2.GetLobbyLogsRequest,
         call: Call,
@@ -85,9 +85,9 @@ class ProcessLogOperations:
                 return wait_for_change(_topic(run_id), sequence=sequence, run=self._topics.run)
         if lines is None:
             lines = await self._logs.newest(path, stream)
-        answer.lines.extend(line.text for line in lines.lines)
-        answer.timestamps.extend(rfc3339(line.time_us // 1000) for line in lines.lines)
-        answer.watch.index = f"{own}.{lines.position}"
+        response.lines.extend(line.text for line in lines.lines)
+        response.timestamps.extend(rfc3339(line.time_us // 1000) for line in lines.lines)
+        response.watch.index = f"{own}.{lines.position}"
         return None
 
 

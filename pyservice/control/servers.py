@@ -276,16 +276,19 @@ class ServerOperations:
         )
 
     def _port(self, port: pb.NewServerPort, public: runtime_pb2.PublicPort | None) -> pb.ServerPort:
-        answer = pb.ServerPort(protocol=port.protocol)
+        server_port = pb.ServerPort(protocol=port.protocol)
         if port.HasField("internal_port"):
-            answer.internal_port = port.internal_port
+            server_port.internal_port = port.internal_port
         if public is not None:
-            answer.public_hostname, answer.public_port = public.hostname, public.port
-            answer.routing.edge_guard.SetInParent()
+            server_port.public_hostname, server_port.public_port = public.hostname, public.port
+            server_port.routing.edge_guard.SetInParent()
         else:
-            answer.public_hostname, answer.public_port = self.node.address, port.internal_port
-            answer.routing.host.SetInParent()
-        return answer
+            server_port.public_hostname, server_port.public_port = (
+                self.node.address,
+                port.internal_port,
+            )
+            server_port.routing.host.SetInParent()
+        return server_port
 
 
 async def find_server(tx: Transaction, caller: Caller, request: Any) -> Record:

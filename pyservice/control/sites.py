@@ -57,10 +57,10 @@ class SiteOperations:
             response_type=pb.CreateGameCdnSiteResponse,
             set_urls=lambda answer, requests: answer.presigned_requests.extend(requests),
         )
-        answer = await self.uploading.prepare(caller, request, plan)
+        response = await self.uploading.prepare(caller, request, plan)
         # Yields to the event loop before the large response is written.
         await asyncio.sleep(0)
-        return answer
+        return response
 
     async def list_(self, request: pb.ListSitesRequest, caller: Caller) -> pb.ListSitesResponse:
         async with self.records.database.read() as tx:

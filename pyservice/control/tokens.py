@@ -141,11 +141,13 @@ class TokenOperations:
             token_id = await self._add_public(tx, row.namespace_id, note)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
-        answer = await self._changes.apply(caller, request, pb.CreatePublicTokenResponse, change)
+        response = await self._changes.apply(caller, request, pb.CreatePublicTokenResponse, change)
         async with self._database.query() as tx:
             row = await authorization.find_namespace(tx, caller, request)
         # The token is not stored: signing the same id gives the same token.
-        return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
+        return await self._sign_public(
+            row.namespace_id, response.token_id, is_kept=_has_key(caller)
+        )
 
     async def issue_public_token(self, namespace_id: str) -> NewToken:
         async def create(note: NoteStored) -> NewToken:
@@ -205,21 +207,21 @@ class TokenOperations:
                 token_id=token_id, expires_ts=rfc3339(expires_ms)
             )
 
-        answer = await self._changes.apply(
+        response = await self._changes.apply(
             caller, request, pb.CreateDevelopmentTokenResponse, change
         )
         async with self._database.read() as tx:
             row = await authorization.find_namespace(tx, caller, request)
-            token_row = await tokens.find_of_namespace(tx, row.namespace_id, answer.token_id)
+            token_row = await tokens.find_of_namespace(tx, row.namespace_id, response.token_id)
         if token_row is None:
             raise ServiceError("TOKEN_NOT_FOUND")
         expires_ms: int = token_row.expires_ms
         token = await self._undelivered.deliver_confirmed(
             row.namespace_id,
-            lambda: self._signer.development_token(row.namespace_id, answer.token_id, expires_ms),
+            lambda: self._signer.development_token(row.namespace_id, response.token_id, expires_ms),
             is_kept=_has_key(caller),
         )
-        return NewToken(token, answer.token_id, expires_ms, row.namespace_id)
+        return NewToken(token, response.token_id, expires_ms, row.namespace_id)
 
     async def _require_below_limit(self, tx: Transaction, namespace_id: str, kind: str) -> None:
         """Raises VALIDATION_FAILED if the namespace has too many tokens of this kind.
@@ -259,13 +261,15 @@ class TokenOperations:
                 await tokens.revoke_of_namespace(tx, request.token_id, self._now_ms())
                 await self._raise_revision(tx, row.namespace_id)
 
-        answer = await self._changes.apply(caller, request, pb.RevokeNamespaceTokenResponse, change)
+        response = await self._changes.apply(
+            caller, request, pb.RevokeNamespaceTokenResponse, change
+        )
         if not namespace_ids:
             async with self._database.query() as tx:
                 row = await authorization.find_namespace(tx, caller, request)
             namespace_ids = [row.namespace_id]
         await self._feeder.enqueue_and_confirm(namespace_ids[0])
-        return answer
+        return response
 
     async def _raise_revision(self, tx: Transaction, namespace_id: str) -> None:
         await raise_revision(tx, namespace_id, self._feeder)

@@ -126,9 +126,9 @@ class UploadLifecycle:
                 upload_id, game.game_id, plan.kind, plan.display_name, now, plan.files
             )
             await uploads.add(tx, new)
-            answer = await plan.add_records(tx, game.game_id, upload_id, now)
+            response = await plan.add_records(tx, game.game_id, upload_id, now)
             return remembered_pb2.PreparedUpload(
-                upload_id=upload_id, answer=answer.SerializeToString()
+                upload_id=upload_id, answer=response.SerializeToString()
             )
 
         async def check_replay(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> None:
@@ -142,9 +142,9 @@ class UploadLifecycle:
         stored = await self._changes.apply(
             caller, request, remembered_pb2.PreparedUpload, change, check_replay
         )
-        answer = plan.response_type.FromString(stored.answer)
-        plan.set_urls(answer, await self._requests(plan.kind, stored.upload_id, plan.files))
-        return answer
+        response = plan.response_type.FromString(stored.answer)
+        plan.set_urls(response, await self._requests(plan.kind, stored.upload_id, plan.files))
+        return response
 
     async def _requests(
         self, kind: str, upload_id: str, files: Sequence[NewFile]

@@ -107,12 +107,12 @@ class CaptchaCheck:
             if endpoint is None:
                 raise NoUsableResponse(f"captcha.{provider}_url is not set")
             content = urlencode(form).encode()
-            answer = await self._outbound.post(
+            response = await self._outbound.post(
                 endpoint, content, _FORM_HEADERS, ray_id, _BODY_LIMIT, tenant=tenant
             )
-            if not 200 <= answer.status < 300:
-                raise NoUsableResponse(f"status {answer.status}")
-            result = _object(answer.body)
+            if not 200 <= response.status < 300:
+                raise NoUsableResponse(f"status {response.status}")
+            result = _object(response.body)
         except NoUsableResponse as error:
             _captcha_log.warning(
                 "captcha provider sent no usable response", provider=provider, reason=str(error)
@@ -191,18 +191,18 @@ class VerificationCheck:
         Raises MATCHMAKER_VERIFICATION_UNAVAILABLE in all other cases.
         """
         try:
-            answer = await self._outbound.post(
+            response = await self._outbound.post(
                 rule.url,
                 verification_body(mode, question),
                 {**dict(rule.headers), **_JSON_HEADERS},
                 question.ray_id,
                 tenant=question.tenant,
             )
-            if 200 <= answer.status < 300:
+            if 200 <= response.status < 300:
                 return True
-            if 400 <= answer.status < 500:
+            if 400 <= response.status < 500:
                 return False
-            reason = f"status {answer.status}"
+            reason = f"status {response.status}"
         except NoUsableResponse as error:
             reason = str(error)
         _verification_log.warning(

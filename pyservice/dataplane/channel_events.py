@@ -65,13 +65,13 @@ class ChannelEvents:
         wait = self._topics.wait_unless_changed(watch_index, caller.call, topic)
         if wait is not None:
             return wait
-        answer = pb.GetLiveEventsResponse()
-        answer.watch.index = index
+        response = pb.GetLiveEventsResponse()
+        response.watch.index = index
         for channel_token in await self._engine.player_records.channel_events(
             channel, caller.call.deadline
         ):
-            self._add(answer, channel_token)
-        return answer
+            self._add(response, channel_token)
+        return response
 
     def _add(self, answer: pb.GetLiveEventsResponse, channel_token: ChannelToken) -> None:
         if not self._responses.is_cached(channel_token.lobby):

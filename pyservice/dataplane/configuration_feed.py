@@ -248,9 +248,9 @@ class ConfigurationFeed:
                     decisions = await asyncio.to_thread(self._decide_some, remaining)
                 await self._store_all(decisions)
                 answers += (decision.answer for decision in decisions)
-        for item, answer in zip(items, answers, strict=True):
+        for item, response in zip(items, answers, strict=True):
             if not item.is_check:
-                self._count(answer.WhichOneof("outcome") or "refused")
+                self._count(response.WhichOneof("outcome") or "refused")
         return answers
 
     def _size(self, item: pb.ManyItem) -> int:

@@ -83,13 +83,13 @@ class MockOperations:
     ) -> pb.ListLobbiesResponse:
         modes = self._namespaces.resolved(caller.namespace_id).modes
         listable = sorted(name for name, mode in modes.items() if mode.is_listable)
-        answer = pb.ListLobbiesResponse(
+        response = pb.ListLobbiesResponse(
             game_modes=[lobby_pb2.GameModeInfo(game_mode_id=name) for name in listable],
             regions=[_region()],
         )
         if listable:
             mode = modes[listable[0]]
-            answer.lobbies.add(
+            response.lobbies.add(
                 lobby_id=LOBBY_ID,
                 game_mode_id=mode.name,
                 region_id=REGION_ID,
@@ -97,7 +97,7 @@ class MockOperations:
                 max_players_direct=mode.max_players_direct,
                 max_players_party=mode.max_players_party,
             )
-        return answer
+        return response
 
     async def list_regions(
         self, request: pb.ListRegionsRequest, caller: Caller
@@ -107,10 +107,10 @@ class MockOperations:
     async def statistics(
         self, request: pb.GetPlayerStatisticsRequest, caller: Caller
     ) -> pb.GetPlayerStatisticsResponse:
-        answer = pb.GetPlayerStatisticsResponse()
+        response = pb.GetPlayerStatisticsResponse()
         for name in self._namespaces.resolved(caller.namespace_id).modes:
-            answer.game_modes[name].SetInParent()
-        return answer
+            response.game_modes[name].SetInParent()
+        return response
 
     async def connected(
         self, request: pb.PlayerConnectedRequest, caller: Caller
@@ -184,20 +184,20 @@ class MockOperations:
 
 
 def _fill(
-    answer: MockResponse, ports: Mapping[str, lobby_pb2.Port], tokens: Sequence[str]
+    response: MockResponse, ports: Mapping[str, lobby_pb2.Port], tokens: Sequence[str]
 ) -> MockResponse:
-    answer.lobby.lobby_id = LOBBY_ID
-    answer.lobby.region.region_id = REGION_ID
-    answer.lobby.region.display_name = REGION_NAME
+    response.lobby.lobby_id = LOBBY_ID
+    response.lobby.region.region_id = REGION_ID
+    response.lobby.region.display_name = REGION_NAME
     for name, port in ports.items():
-        answer.ports[name].CopyFrom(port)
-        answer.lobby.ports[name].CopyFrom(port)
-    answer.lobby.player.token = tokens[0]
-    answer.player.token = tokens[0]
+        response.ports[name].CopyFrom(port)
+        response.lobby.ports[name].CopyFrom(port)
+    response.lobby.player.token = tokens[0]
+    response.player.token = tokens[0]
     if len(tokens) > 1:
         for token in tokens:
-            answer.players.add().token = token
-    return answer
+            response.players.add().token = token
+    return response
 
 
 def _token_id(caller: Caller) -> bytes:

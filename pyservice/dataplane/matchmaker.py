@@ -78,22 +78,22 @@ class LobbyResponses:
             self._cached.popitem(last=False)
 
     def fill(
-        self, answer: PlacementResponse, lobby_id: bytes, tokens: Sequence[str]
+        self, response: PlacementResponse, lobby_id: bytes, tokens: Sequence[str]
     ) -> PlacementResponse:
-        """Fills `answer` with the cached lobby and the players' tokens. Raises KeyError if the
+        """Fills `response` with the cached lobby and the players' tokens. Raises KeyError if the
         lobby is not cached.
         """
         template = self._cached[lobby_id]
         self._cached.move_to_end(lobby_id)
-        answer.lobby.CopyFrom(template.lobby)
+        response.lobby.CopyFrom(template.lobby)
         for name, port in template.ports.items():
-            answer.ports[name].CopyFrom(port)
-        answer.lobby.player.token = tokens[0]
-        answer.player.token = tokens[0]
+            response.ports[name].CopyFrom(port)
+        response.lobby.player.token = tokens[0]
+        response.player.token = tokens[0]
         if len(tokens) > 1:
             for token in tokens:
-                answer.players.add().token = token
-        return answer
+                response.players.add().token = token
+        return response
 
 
 _NO_SOURCE: Final = 0
@@ -241,7 +241,7 @@ class Matchmaker:
     ) -> pb.ListLobbiesResponse:
         namespace = self._namespaces.resolved(caller.namespace_id)
         listable = {name for name, mode in namespace.modes.items() if mode.is_listable}
-        answer = pb.ListLobbiesResponse(
+        response = pb.ListLobbiesResponse(
             game_modes=[lobby_pb2.GameModeInfo(game_mode_id=name) for name in sorted(listable)],
             regions=self._region_infos(caller),
         )
@@ -249,7 +249,7 @@ class Matchmaker:
             if lobby.mode not in listable:
                 continue
             normal, direct, party = lobby.max_players
-            summary = answer.lobbies.add(
+            summary = response.lobbies.add(
                 lobby_id=format_uuid(lobby.id),
                 game_mode_id=lobby.mode,
                 region_id=lobby.region,
@@ -262,7 +262,7 @@ class Matchmaker:
                 state = self._engine.listed_state(namespace.namespace_id, lobby.id)
                 if state:
                     summary.state = state
-        return answer
+        return response
 
     async def list_regions(
         self, request: pb.ListRegionsRequest, caller: Caller
@@ -273,14 +273,14 @@ class Matchmaker:
         self, request: pb.GetPlayerStatisticsRequest, caller: Caller
     ) -> pb.GetPlayerStatisticsResponse:
         namespace = self._namespaces.resolved(caller.namespace_id)
-        answer = pb.GetPlayerStatisticsResponse()
+        response = pb.GetPlayerStatisticsResponse()
         for name in namespace.modes:
-            answer.game_modes[name].SetInParent()
+            response.game_modes[name].SetInParent()
         for mode, region, count in self._engine.player_counts(namespace.namespace_id):
-            answer.player_count += count
-            answer.game_modes[mode].player_count += count
-            answer.game_modes[mode].regions[region].player_count += count
-        return answer
+            response.player_count += count
+            response.game_modes[mode].player_count += count
+            response.game_modes[mode].regions[region].player_count += count
+        return response
 
     def _lobby_creation(
         self, request: pb.FindLobbyRequest, namespace: ResolvedNamespace, candidates: FindCandidates
@@ -298,7 +298,7 @@ class Matchmaker:
         return self._admission
 
     async def _respond(
-        self, answer: PlacementResponse, placement: Placed, deadline: float | None
+        self, response: PlacementResponse, placement: Placed, deadline: float | None
     ) -> PlacementResponse:
         if not self._responses.is_cached(placement.lobby):
             lobby = self._engine.lobby(placement.lobby)
@@ -307,7 +307,7 @@ class Matchmaker:
                 await self._engine.wait_all_durable(deadline)
                 raise ServiceError("MATCHMAKER_LOBBY_STOPPED")
             self._responses.cache(lobby)
-        return self._responses.fill(answer, placement.lobby, placement.tokens)
+        return self._responses.fill(response, placement.lobby, placement.tokens)
 
     def _region_infos(self, caller: Caller) -> list[lobby_pb2.RegionInfo]:
         return [

@@ -51,16 +51,16 @@ class PlayerAddresses:
         return PlayerAddress(host, port.number, None, is_tls)
 
     def write_port(
-        self, answer: lobby_pb2.Port, port: LeasedPort, lobby: bytes, region: str
+        self, port_message: lobby_pb2.Port, port: LeasedPort, lobby: bytes, region: str
     ) -> None:
         player_address = self.address_of(port, lobby, region)
-        answer.is_tls = player_address.is_tls
+        port_message.is_tls = player_address.is_tls
         if player_address.number is not None:
-            set_port_address(answer, player_address.hostname, player_address.number)
+            set_port_address(port_message, player_address.hostname, player_address.number)
             return
-        answer.hostname = player_address.hostname
+        port_message.hostname = player_address.hostname
         if player_address.port_range is not None:
-            answer.port_range.min, answer.port_range.max = player_address.port_range
+            port_message.port_range.min, port_message.port_range.max = player_address.port_range
 
 
 def set_port_address(port: lobby_pb2.Port, address: str, number: int) -> None:

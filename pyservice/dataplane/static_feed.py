@@ -365,26 +365,26 @@ class StaticFeed:
 
 
 def _problems(
-    message: Message, answer: feed_pb2.ApplyResponse | feed_pb2.RemoveResponse
+    message: Message, response: feed_pb2.ApplyResponse | feed_pb2.RemoveResponse
 ) -> list[str]:
     name = _name(message)
-    if answer.HasField("stale"):
+    if response.HasField("stale"):
         revision = (
             message.configuration.revision
             if isinstance(message, feed_pb2.ApplyRequest)
             else message.revision
         )
-        return [_stale(name, answer.stale, revision)]
-    if isinstance(answer, feed_pb2.RemoveResponse):
+        return [_stale(name, response.stale, revision)]
+    if isinstance(response, feed_pb2.RemoveResponse):
         return []
     return [
         f"{name}: {'.'.join(problem.path) or 'configuration'}: {problem.reason}"
-        for problem in answer.refused.problems
+        for problem in response.refused.problems
     ]
 
 
-def _raise_problems(request: feed_pb2.ApplyRequest, answer: feed_pb2.ApplyResponse) -> None:
-    problems = _problems(request, answer)
+def _raise_problems(request: feed_pb2.ApplyRequest, response: feed_pb2.ApplyResponse) -> None:
+    problems = _problems(request, response)
     if problems:
         raise ServiceError("VALIDATION_FAILED", "\n".join(problems))
 

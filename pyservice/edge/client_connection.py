@@ -372,21 +372,21 @@ class ClientConnection(HttpToolsProtocol):
 
     async def _run(self, request: Request, exchange: OpenExchange) -> None:
         try:
-            answer = await exchange.finish()
+            response = await exchange.finish()
         except asyncio.CancelledError:
             if self.transport.is_closing():
                 exchange.abandon()
                 raise
-            answer = exchange.refuse(ServiceError("SHUTTING_DOWN"))
+            response = exchange.refuse(ServiceError("SHUTTING_DOWN"))
         self._task = None
         if self.transport.is_closing():
-            if isinstance(answer, ParkedRequest):
-                answer.abandon()
-        elif isinstance(answer, HttpResponse):
-            self._write(request, answer)
+            if isinstance(response, ParkedRequest):
+                response.abandon()
+        elif isinstance(response, HttpResponse):
+            self._write(request, response)
             self._answer_pipelined()
         else:
-            self._park(answer)
+            self._park(response)
 
     async def _run_in_parts(self, request: Request, exchange: WokenBatchExchange) -> None:
         is_begun = False
@@ -423,17 +423,17 @@ class ClientConnection(HttpToolsProtocol):
         if self._is_stopping or self._pipelined:
             request.answer_now()
 
-    def _on_parked_answer(self, answer: HttpResponse) -> None:
+    def _on_parked_answer(self, response: HttpResponse) -> None:
         self._parked = None
         request = self._current
         if request is not None and not self.transport.is_closing():
-            self._write(request, answer)
+            self._write(request, response)
             self._answer_pipelined()
 
-    def _write(self, request: Request, answer: HttpResponse) -> None:
+    def _write(self, request: Request, response: HttpResponse) -> None:
         keep_alive = request.keep_alive and not self._is_stopping
         self.transport.write(
-            answer.to_bytes(keep_alive=keep_alive, with_body=request.method != b"HEAD")
+            response.to_bytes(keep_alive=keep_alive, with_body=request.method != b"HEAD")
         )
         self._after_response(request, keep_alive=keep_alive)
 

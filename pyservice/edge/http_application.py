@@ -337,16 +337,16 @@ class HttpApplication:
         headers: Headers | None = None
         try:
             if request.path in self._documents:
-                answer = self._documents[request.path].answer(request, ray_id)
+                response = self._documents[request.path].answer(request, ray_id)
                 self.count(meter, OK, trace)
-                return answer
+                return response
             if b"origin" in fields:
                 path = decode_path(request.path)
                 headers = self._cors.headers(path, fields[b"origin"])
                 if request.method == b"OPTIONS" and b"access-control-request-method" in fields:
-                    answer = self._cors.preflight(headers, self._methods_of(path), ray_id)
+                    response = self._cors.preflight(headers, self._methods_of(path), ray_id)
                     self.count(meter, OK, trace)
-                    return answer
+                    return response
             if request.failure is not None and not request.is_routable:
                 raise request.failure
             endpoint, parameters = self._find(request)
@@ -451,13 +451,13 @@ class HttpApplication:
                 return
             exchange = self.open(request)
             if isinstance(exchange, HttpResponse):
-                answer: HttpResponse | None = exchange
+                response: HttpResponse | None = exchange
             else:
-                answer = await _finish_watched(exchange, receive, reservation)
+                response = await _finish_watched(exchange, receive, reservation)
         finally:
             reservation.give_back()
-        if answer is not None:
-            await _send(answer, send, with_body=request.method != b"HEAD")
+        if response is not None:
+            await _send(response, send, with_body=request.method != b"HEAD")
 
     def _head(self, scope: Scope) -> Request:
         fields: dict[bytes, bytes] = {}
@@ -547,11 +547,15 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def _send(answer: HttpResponse, send: Send, *, with_body: bool) -> None:
+async def _send(response: HttpResponse, send: Send, *, with_body: bool) -> None:
     await send(
-        {"type": "http.response.start", "status": answer.status, "headers": answer.header_list()}
+        {
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": response.header_list(),
+        }
     )
-    await send({"type": "http.response.body", "body": answer.body if with_body else b""})
+    await send({"type": "http.response.body", "body": response.body if with_body else b""})
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -215,13 +215,13 @@ class RpcForwarder:
             call = method(forwarded_call.data, metadata=metadata, timeout=timeout_s)
             began = perf_counter()
             try:
-                answer = await call
+                response = await call
             finally:
                 forwarded_call.trace.note("control plane", began)
             for key, value in await call.trailing_metadata() or ():
                 if key == request_headers.INTERNAL_WAIT:
                     return request_headers.read_wait(str(value))
-            return answer
+            return response
         except grpc.aio.AioRpcError as failure:
             raise _failure(failure) from None
 

@@ -281,9 +281,9 @@ class _Calls:
             client, _, _ = self._client(context, fields)
             check = partial(check_parked, data, context)
             forwarded_call = ForwardedCall(method.grpc_path, data, fields, client, trace, check)
-            answer = await forwarder.answer(forwarded_call, context.time_remaining())
+            response = await forwarder.answer(forwarded_call, context.time_remaining())
             context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
-            return answer
+            return response
 
         return self._measured_handler(method, self._metrics.meter(method.slug), work)
 

@@ -65,11 +65,11 @@ class KeeperLauncher:
             transport, _ = await loop.connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(answers), process.stdout
             )
-            answer = self._answer(self._runs)
+            response = self._answer(self._runs)
             self._reader = asyncio.create_task(self._read(answers, transport))
             try:
                 async with asyncio.timeout(_OPEN_TIMEOUT_S):
-                    await answer
+                    await response
             except TimeoutError:
                 await self._end()
                 raise KeeperFailed("another service uses this run folder: stop it first") from None
@@ -95,10 +95,10 @@ class KeeperLauncher:
                 await self.open()
                 if self._requests is None:
                     raise LauncherEnded("the keeper launcher ended during its start")
-                answer = self._answer(folder)
+                response = self._answer(folder)
                 self._requests.write(os.fsencode(folder) + b"\0")
                 # Cancellation of the caller does not withdraw the request.
-                status, sentence = await asyncio.shield(answer)
+                status, sentence = await asyncio.shield(response)
                 if status not in (0, FOLDER_TAKEN):
                     raise KeeperFailed(sentence)
                 return
@@ -111,12 +111,12 @@ class KeeperLauncher:
         repeat their requests to a new launcher.
         """
         key = os.fsencode(folder)
-        answer = self._pending.get(key)
-        if answer is None:
+        response = self._pending.get(key)
+        if response is None:
             return
-        await asyncio.wait([answer], timeout=ANSWER_TIMEOUT_S)
+        await asyncio.wait([response], timeout=ANSWER_TIMEOUT_S)
         async with self._open_lock:
-            if self._pending.get(key) is answer:
+            if self._pending.get(key) is response:
                 assert self._process is not None
                 _log.warning(
                     "keeper launcher does not respond and is killed", pid=self._process.pid

@@ -75,8 +75,8 @@ class Stream:
         return following
 
     def index_of(self, reply: bytes) -> str:
-        answer: Any = self.response.FromString(reply)
-        index: str = answer.watch.index
+        response: Any = self.response.FromString(reply)
+        index: str = response.watch.index
         return index
 
 

@@ -33,12 +33,12 @@ async def find(tx: Transaction, caller_key: bytes) -> Record | None:
 
 
 async def add(
-    tx: Transaction, caller_key: bytes, message_hash: bytes, answer: bytes, now_ms: int
+    tx: Transaction, caller_key: bytes, message_hash: bytes, response: bytes, now_ms: int
 ) -> None:
     values = {
         "caller_key": caller_key,
         "message_hash": message_hash,
-        "answer": answer,
+        "answer": response,
         "create_ms": now_ms,
     }
     await tx.run(_ADD_ANONYMOUS if caller_key.startswith(ANONYMOUS_PREFIX) else _ADD, values)
