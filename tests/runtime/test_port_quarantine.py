@@ -159,7 +159,7 @@ def test_folder_of_a_long_ended_run_is_not_read(tmp_path: Path) -> None:
     """A node may have a hundred thousand such folders."""
 
     class Unread(StoredRun):
-        def placed(self) -> None:
+        def placement(self) -> None:
             raise AssertionError("the file was read")
 
     (tmp_path / "told").touch()

@@ -28,7 +28,7 @@ class Request(WaitingRequest):
         self.index_seen = index_seen
         self.is_woken = False
 
-    def woken(self, *, is_over: bool) -> None:
+    def resume(self, *, is_over: bool) -> None:
         assert not is_over
         assert not self.is_woken
         self.is_woken = True

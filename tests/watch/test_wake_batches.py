@@ -26,7 +26,7 @@ class Request(WaitingRequest):
         super().__init__()
         self._woken = woken
 
-    def woken(self, *, is_over: bool) -> None:
+    def resume(self, *, is_over: bool) -> None:
         self._woken.append((self, is_over))
 
 
