@@ -133,9 +133,9 @@ def test_python_function_size_limits_hold() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                where = f"{relative(path)}:{node.name}"
-                if lines > MAX_FUNCTION_LINES and where not in LONG_FUNCTIONS:
-                    long.append(f"{where}: {lines} lines")
+                function = f"{relative(path)}:{node.name}"
+                if lines > MAX_FUNCTION_LINES and function not in LONG_FUNCTIONS:
+                    long.append(f"{function}: {lines} lines")
     assert not long, "split these, or list them with a reason: " + "; ".join(long)
 
 
@@ -152,9 +152,9 @@ def test_rust_function_size_limits_hold() -> None:
                 and line.startswith(start[0] + "}")
                 and len(line.rstrip()) == len(start[0]) + 1
             ):
-                where = f"{relative(path)}:{start[1]}"
-                if number - start[2] + 1 > MAX_FUNCTION_LINES and where not in LONG_FUNCTIONS:
-                    long.append(f"{where}: {number - start[2] + 1} lines")
+                function = f"{relative(path)}:{start[1]}"
+                if number - start[2] + 1 > MAX_FUNCTION_LINES and function not in LONG_FUNCTIONS:
+                    long.append(f"{function}: {number - start[2] + 1} lines")
                 start = None
             elif start and number == start[2] and line.rstrip().endswith("}"):
                 start = None

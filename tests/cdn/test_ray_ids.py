@@ -95,9 +95,9 @@ async def test_invalid_http_response_has_a_ray_id(
 ) -> None:
     wire = await connect(listener.url)
     await wire.send(content)
-    answered, headers, _ = await wire.answer()
+    answer_status, headers, _ = await wire.answer()
     assert await wire.is_closed()
-    assert answered == status
+    assert answer_status == status
     assert RAY_ID.fullmatch(headers["x-ray-id"])
 
 

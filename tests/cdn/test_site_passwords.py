@@ -66,11 +66,11 @@ async def test_password_is_checked_once_and_cached(
     checked: list[bytes] = []
     check = bcrypt.checkpw
 
-    def noted(password: bytes, expected: bytes) -> bool:
+    def record_call(password: bytes, expected: bytes) -> bool:
         checked.append(password)
         return check(password, expected)
 
-    monkeypatch.setattr(bcrypt, "checkpw", noted)
+    monkeypatch.setattr(bcrypt, "checkpw", record_call)
     # All other hashes have the same cost, so one comparison is enough.
     users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(10))}
     listener.sites.by_name["arena", "slow"] = make_site(FILES, users=users)
@@ -220,11 +220,11 @@ async def test_unknown_user_takes_as_long_as_a_wrong_password(
     work: list[int] = []
     compare = bcrypt.checkpw
 
-    def noted(password: bytes, hashed: bytes) -> bool:
+    def record_call(password: bytes, hashed: bytes) -> bool:
         work.append(2 ** int(hashed[4:6]))
         return compare(password, hashed)
 
-    monkeypatch.setattr(bcrypt, "checkpw", noted)
+    monkeypatch.setattr(bcrypt, "checkpw", record_call)
     checker = SitePasswords()
 
     async def cost_of(users: dict[str, bytes], user: str, password: str) -> int:

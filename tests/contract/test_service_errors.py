@@ -158,13 +158,13 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
             assert refused == dict.fromkeys(too_many, "OVERLOADED")
             waiting |= {slug: await send(last[slug]) for slug in last if slug not in waiting}
             restartable.service.signal(signal.SIGTERM)
-            answered = await _codes(checker, waiting)
-            assert answered == dict.fromkeys(last, "SHUTTING_DOWN")
+            codes = await _codes(checker, waiting)
+            assert codes == dict.fromkeys(last, "SHUTTING_DOWN")
             for connection in connections:
                 assert await _codes(checker, {"get_games": connection}) == {
                     "get_games": "SHUTTING_DOWN"
                 }
-            print(f"\n{dict(Counter([*refused.values(), *answered.values()]))}")
+            print(f"\n{dict(Counter([*refused.values(), *codes.values()]))}")
 
     _while_it_hangs(restartable.service, story)
     assert restartable.service.process is not None

@@ -47,16 +47,16 @@ async def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     await database.close()
 
 
-async def code_of(gate: CallAuthenticator, token: str) -> str:
+async def code_of(authenticator: CallAuthenticator, token: str) -> str:
     try:
-        await gate.check(token)
+        await authenticator.check(token)
     except ServiceError as error:
         return error.code
     return "OK"
 
 
 async def test_concurrent_tokens_share_one_read(counted: Counted) -> None:
-    records, gate = Records(counted.database), CallAuthenticator(counted.database)
+    records, authenticator = Records(counted.database), CallAuthenticator(counted.database)
     identity_id, (own, former) = await records.identity("Own", "Left")
     tokens = [await records.cloud_token(identity_id) for _ in range(50)]
     expected = dict.fromkeys((token for token, _ in tokens), "OK") | {
@@ -68,25 +68,25 @@ async def test_concurrent_tokens_share_one_read(counted: Counted) -> None:
     }
     await records.leave(identity_id, former)
     reads = counted.reads
-    codes = await asyncio.gather(*(code_of(gate, token) for token in expected))
+    codes = await asyncio.gather(*(code_of(authenticator, token) for token in expected))
     assert dict(zip(expected, codes, strict=True)) == expected
     assert counted.reads == reads + 1
-    caller = await gate.check(tokens[0][0])
+    caller = await authenticator.check(tokens[0][0])
     assert caller.scope.groups == (own,)
     assert counted.reads == reads + 1
 
 
 async def test_token_read_before_a_change_is_read_again(counted: Counted) -> None:
-    records, gate = Records(counted.database), CallAuthenticator(counted.database)
+    records, authenticator = Records(counted.database), CallAuthenticator(counted.database)
     identity_id, _ = await records.identity("Own")
     token, token_id = await records.cloud_token(identity_id)
     counted.is_done.clear()
     counted.may_end.clear()
-    early = asyncio.create_task(code_of(gate, token))
+    early = asyncio.create_task(code_of(authenticator, token))
     await counted.is_done.wait()
     async with counted.database.write() as tx:
         await tokens.revoke_cloud(tx, token_id, 1)
-    gate.clear_cache()
+    authenticator.clear_cache()
     counted.may_end.set()
     assert await early == "OK"
-    assert await code_of(gate, token) == "TOKEN_REVOKED"
+    assert await code_of(authenticator, token) == "TOKEN_REVOKED"

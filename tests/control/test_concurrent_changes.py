@@ -98,15 +98,15 @@ async def test_repeated_conflicts_end_in_success(records: Records) -> None:
 
 async def test_last_user_slots_are_given_once(owner: Developer, records: Records) -> None:
     target = {"game_id": await owner.game(), "namespace_id": "prod"}
-    got = await owner.good("get_namespace", **target)
-    await add_users(records, got["namespace"]["namespace_id"], 1_021)
+    response = await owner.good("get_namespace", **target)
+    await add_users(records, response["namespace"]["namespace_id"], 1_021)
     calls = [
         owner.call("set_auth_user", **target, user=f"new-{number}", password="x")
         for number in range(CALLERS)
     ]
     assert await codes_of(calls) == {"OK": 3, "VALIDATION_FAILED": CALLERS - 3}
-    got = await owner.good("get_namespace", **target)
-    assert len(got["namespace"]["config"]["cdn"]["auth_user_list"]) == 1_024
+    response = await owner.good("get_namespace", **target)
+    assert len(response["namespace"]["config"]["cdn"]["auth_user_list"]) == 1_024
     refused = await owner.call("set_auth_user", **target, user="ada", password="x")
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("user", "too-many"),))
     await owner.good("set_auth_user", **target, user="user-0", password="y")

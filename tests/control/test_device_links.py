@@ -225,14 +225,14 @@ async def test_anonymous_links_and_responses_are_bounded(
     async with database.read() as tx:
         counted = select(func.count().label("number"))
         waiting = await tx.first(counted.select_from(device_links).where(is_open))
-        answered = await tx.first(counted.select_from(idempotent_answers).where(is_anonymous))
+        response_count = await tx.first(counted.select_from(idempotent_answers).where(is_anonymous))
         newest = [await links.find_device_link(tx, one.device_link_id) for one in answers[-limit:]]
         assert await links.find_device_link(tx, first.device_link_id) is not None
         assert await links.find_device_link(tx, answers[0].device_link_id) is None
     assert waiting is not None
-    assert answered is not None
+    assert response_count is not None
     assert limit <= waiting.number <= most
-    assert answered.number <= most
+    assert response_count.number <= most
     assert None not in newest
     assert await repeat("second") == remembered
     async with database.write() as tx:

@@ -131,8 +131,8 @@ async def test_reverted_change_is_not_repeated(developer: Developer) -> None:
     await developer.good("set_mm_config", key, **fields)
     await developer.good("set_mm_config", **{**fields, "lobby_count_max": 9})
     assert await developer.good("set_mm_config", key, **fields) == {}
-    got = await developer.good("get_namespace", **target)
-    assert got["namespace"]["config"]["matchmaker"]["lobby_count_max"] == 9
+    response = await developer.good("get_namespace", **target)
+    assert response["namespace"]["config"]["matchmaker"]["lobby_count_max"] == 9
 
 
 @pytest.mark.parametrize("slug", ["create_public_token", "create_development_token"])

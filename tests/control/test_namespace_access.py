@@ -35,8 +35,8 @@ def new_domain() -> str:
 
 
 async def cdn_of(developer: Developer, target: dict[str, str]) -> dict[str, Any]:
-    got = await developer.good("get_namespace", **target)
-    cdn_config: dict[str, Any] = got["namespace"]["config"]["cdn"]
+    response = await developer.good("get_namespace", **target)
+    cdn_config: dict[str, Any] = response["namespace"]["config"]["cdn"]
     return cdn_config
 
 
@@ -140,8 +140,8 @@ async def test_invalid_host_is_refused(developer: Developer, target: dict[str, s
 async def test_domains_over_the_limit_are_refused(
     developer: Developer, target: dict[str, str], records: Records
 ) -> None:
-    got = await developer.good("get_namespace", **target)
-    await add_domains(records, got["namespace"]["namespace_id"], 1_023)
+    response = await developer.good("get_namespace", **target)
+    await add_domains(records, response["namespace"]["namespace_id"], 1_023)
     last = new_domain()
     await developer.good("add_domain", **target, domain=last)
     assert await code_of_page(developer, f"https://{last}") == "OK"
@@ -188,8 +188,8 @@ async def test_site_asks_for_a_user_when_enabled(
 async def test_password_is_stored_as_a_hash(
     developer: Developer, target: dict[str, str], records: Records
 ) -> None:
-    got = await developer.good("get_namespace", **target)
-    namespace_id = got["namespace"]["namespace_id"]
+    response = await developer.good("get_namespace", **target)
+    namespace_id = response["namespace"]["namespace_id"]
     for password in ("first", "sécond"):
         fields = {"user": "ada", "password": password}
         assert await developer.good("set_auth_user", **target, **fields) == {}

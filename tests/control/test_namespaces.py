@@ -33,8 +33,8 @@ async def new_game(developer: Developer) -> tuple[str, str]:
 
 
 async def limits_of(developer: Developer, game_id: str, name: str = "prod") -> dict[str, int]:
-    got = await developer.good("get_namespace", game_id=game_id, namespace_id=name)
-    limits: dict[str, int] = got["namespace"]["config"]["matchmaker"]
+    response = await developer.good("get_namespace", game_id=game_id, namespace_id=name)
+    limits: dict[str, int] = response["namespace"]["config"]["matchmaker"]
     return limits
 
 

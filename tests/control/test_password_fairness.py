@@ -51,7 +51,7 @@ def basic(user: str, password: str) -> bytes:
 USERS = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
 
 
-class AddressOrTokenLimit:
+class BlockedComparisons:
     """Replaces password comparisons by fast ones, and blocks them until the test opens it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +67,9 @@ class AddressOrTokenLimit:
 
 
 class Guessers:
-    def __init__(self, checker: SitePasswords, gate: AddressOrTokenLimit) -> None:
+    def __init__(self, checker: SitePasswords, comparisons: BlockedComparisons) -> None:
         self._checker = checker
-        self.gate = gate
+        self.comparisons = comparisons
         self.outcomes = Counter[str]()
 
     async def guess(self, source: Source, number: int) -> None:
@@ -96,7 +96,7 @@ async def checker() -> AsyncIterator[SitePasswords]:
 
 @pytest.fixture
 def guessers(checker: SitePasswords, monkeypatch: pytest.MonkeyPatch) -> Guessers:
-    return Guessers(checker, AddressOrTokenLimit(monkeypatch))
+    return Guessers(checker, BlockedComparisons(monkeypatch))
 
 
 def sites_of(group: str, address: bytes) -> list[Source]:
@@ -114,10 +114,10 @@ async def test_guesses_do_not_block_other_groups(
     own = asyncio.ensure_future(is_let_in(checker, Source("mine", b"mine", b"2")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    guessers.gate.open.set()
+    guessers.comparisons.open.set()
     assert await own
     # A group has at most one password comparison at a time, so the second one is the other group's.
-    assert guessers.gate.compared.index(b"right") == 1
+    assert guessers.comparisons.compared.index(b"right") == 1
     assert await is_let_in(checker, Source("mine", b"mine", b"1"))
     await asyncio.gather(*tasks)
 
@@ -127,7 +127,7 @@ async def test_address_uses_part_of_the_slots_of_a_group(
 ) -> None:
     tasks = await guessers.begin(*sites_of("mine", b"1"))
     assert guessers.outcomes["busy"] == SITES * 10 - 32
-    guessers.gate.open.set()
+    guessers.comparisons.open.set()
     assert await is_let_in(checker, Source("mine", b"mine", b"2"))
     await asyncio.gather(*tasks)
     assert guessers.outcomes == {"busy": SITES * 10 - 32, "wrong": 32}
@@ -141,7 +141,7 @@ async def test_many_addresses_fill_one_group_only(
     assert guessers.outcomes["busy"] == SITES * 10 - 64
     with pytest.raises(PasswordChecksBusy):
         await is_let_in(checker, Source("theirs", b"mine", b"me"))
-    guessers.gate.open.set()
+    guessers.comparisons.open.set()
     assert await is_let_in(checker, Source("mine", b"mine", b"me"))
     await asyncio.gather(*tasks)
 

@@ -112,8 +112,8 @@ async def test_expired_environment_token_is_reported(
     developer: Developer, records: Records
 ) -> None:
     game_id = await developer.arena()
-    got = await developer.good("get_namespace", **target_of(game_id))
-    token = await records.environment_token(got["namespace"]["namespace_id"], now_ms() - 1)
+    response = await developer.good("get_namespace", **target_of(game_id))
+    token = await records.environment_token(response["namespace"]["namespace_id"], now_ms() - 1)
     await make(developer, "env", game_id)
     assert await code_in_data_plane(developer, token) == "TOKEN_EXPIRED"
 
@@ -176,8 +176,8 @@ async def test_ports_at_their_limits_do_not_block_the_feed(developer: Developer)
 
 
 async def namespace_of(developer: Developer, game_id: str) -> str:
-    got = await developer.good("get_namespace", **target_of(game_id))
-    namespace_id: str = got["namespace"]["namespace_id"]
+    response = await developer.good("get_namespace", **target_of(game_id))
+    namespace_id: str = response["namespace"]["namespace_id"]
     return namespace_id
 
 

@@ -64,15 +64,15 @@ async def transfer(developer: Developer, length: int) -> None:
         await developer.good("set_version", **target, version_id=version_id)
         game = (await developer.good("get_game", game_id=game_id))["game"]
         url = f"http://{developer.full_service.ready['cdn']}/{game['name_id']}/prod/large.bin"
-        got = sha256()
+        digest = sha256()
         async with client.stream("GET", url) as download:
             assert download.status_code == 200
             async for block in download.aiter_raw():
-                got.update(block)
+                digest.update(block)
     expected = sha256()
     async for block in body(length):
         expected.update(block)
-    assert got.digest() == expected.digest()
+    assert digest.digest() == expected.digest()
 
 
 async def test_body_of_64_mib_is_never_held_whole(developer: Developer) -> None:

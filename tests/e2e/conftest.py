@@ -77,10 +77,10 @@ StartRun = Callable[..., Run]
 def start_run(tmp_path: Path) -> Iterator[StartRun]:
     runs: list[Run] = []
 
-    def start(*, bots: int = 0, name: str = "data", at: str = "127.0.0.1:0") -> Run:
+    def start(*, bots: int = 0, name: str = "data", address: str = "127.0.0.1:0") -> Run:
         data_dir = tmp_path / name
         printed = tmp_path / f"printed-{len(runs)}"
-        ports = [f"--{listener}={at}" for listener in ("http", "grpc", "cdn", "metrics")]
+        ports = [f"--{listener}={address}" for listener in ("http", "grpc", "cdn", "metrics")]
         with printed.open("w") as output:
             process = subprocess.Popen(
                 [

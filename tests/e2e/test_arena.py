@@ -69,10 +69,10 @@ def metric(run: Run, name: str, *labels: str) -> float:
     )
 
 
-def wait_until(condition: Any, what: str) -> None:
+def wait_until(condition: Any, message: str) -> None:
     end = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, message
         time.sleep(0.05)
 
 
@@ -243,7 +243,7 @@ def test_browser_player_moves_and_sees_a_bot_move(start_run: StartRun, browser: 
     page.wait_for_selector("body[data-phase=playing]", timeout=15_000)
     positions = page.wait_for_selector('#positions[data-me*=","]', state="attached")
 
-    def me() -> str:
+    def own_position() -> str:
         return str(positions.get_attribute("data-me"))
 
     def others() -> dict[str, Any]:
@@ -253,12 +253,12 @@ def test_browser_player_moves_and_sees_a_bot_move(start_run: StartRun, browser: 
         return positions_of_others
 
     wait_until(lambda: len(others()) == 2, "the bots are not seen")
-    start, bots = me(), others()
+    start, bots = own_position(), others()
     for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"):
         page.keyboard.down(key)
         page.wait_for_timeout(300)
         page.keyboard.up(key)
-        if me() != start:
+        if own_position() != start:
             break
-    wait_until(lambda: me() != start, "the player does not move")
+    wait_until(lambda: own_position() != start, "the player does not move")
     wait_until(lambda: others() != bots, "no bot moves")

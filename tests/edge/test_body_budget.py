@@ -60,8 +60,8 @@ def body_bytes(servers: Servers) -> int:
     return servers.metrics.http.body_bytes
 
 
-async def begin(connection: HttpConnection, sent_bytes: int, of: int) -> None:
-    connection.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(of)})
+async def begin(connection: HttpConnection, sent_bytes: int, length_bytes: int) -> None:
+    connection.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(length_bytes)})
     connection.writer.write(b" " * sent_bytes)
     await connection.writer.drain()
 

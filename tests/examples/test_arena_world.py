@@ -287,15 +287,15 @@ def test_random_play_keeps_players_inside_and_points_equal_to_gems(
     seed: int, moves: list[tuple[str, int, int]]
 ) -> None:
     world = World(seed)
-    for what, number, dirs in moves:
+    for move, number, dirs in moves:
         ids = list(world.players)
-        if what == "join" and len(ids) < 40:
+        if move == "join" and len(ids) < 40:
             world.join()
-        elif what == "leave" and ids:
+        elif move == "leave" and ids:
             world.leave(ids[number % len(ids)])
-        elif what == "steer" and ids:
+        elif move == "steer" and ids:
             world.steer(ids[number % len(ids)], 1, dirs)
-        elif what == "step":
+        elif move == "step":
             for _ in range(number):
                 check_one_step(world)
 

@@ -68,10 +68,10 @@ def test_unmodified_bzflag_server_starts_serves_and_ends(full_service: FullServi
     assert (until(lambda: version_of(address)) or b"").startswith(b"BZFS")
     cloud("DELETE", f"{path}/{created['id']}?override_kill_timeout=2000")
 
-    def over() -> Any:
+    def ended_lobby() -> Any:
         record = cloud("GET", f"{path}/{created['id']}")["server"]
         return record if record["status"] == "destroyed" else None
 
-    assert "exit_code" in (until(over) or {})
+    assert "exit_code" in (until(ended_lobby) or {})
     assert version_of(address) is None
     assert json.loads(manifest)["command"][0] == "bzfs", "no other program is between"

@@ -119,15 +119,15 @@ def test_silent_player_times_out_and_frees_the_slot(stage: Stage, players: Playe
 
 
 def test_player_of_one_lobby_cannot_enter_another(stage: Stage, players: Players) -> None:
-    here, there = players.enter("alone"), players.enter("other-pair")
+    player, other_player = players.enter("alone"), players.enter("other-pair")
     with contextlib.closing(stage.bots("other-pair", 3, seconds=2)) as bots:
         report = bots.report()
     assert report["played"] == 3
     assert len(report["lobbies"]) == 2
     assert report["players_here_max"] == 2
-    there.leave()
+    other_player.leave()
     reserved = stage.place("other-pair")
-    lost = players.at(Place(here.place.lobby_id, reserved.token, here.place.server))
+    lost = players.at(Place(player.place.lobby_id, reserved.token, player.place.server))
     assert lost.wait_for(REFUSED, lost.hello) == bytes([WRONG_LOBBY])
     players.at(reserved).enter()
 

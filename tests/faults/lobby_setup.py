@@ -70,7 +70,7 @@ def attach_fields(mode: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-async def until(holds: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> None:
+async def until(holds: Callable[[], Any], description: str, timeout_s: float = PATIENCE_S) -> None:
     """Waits until `holds` returns a true value. `holds` may be a coroutine function."""
     async with asyncio.timeout(timeout_s):
         while True:
@@ -80,4 +80,4 @@ async def until(holds: Callable[[], Any], what: str, timeout_s: float = PATIENCE
             if result:
                 return
             await asyncio.sleep(0.01)
-    raise AssertionError(what)
+    raise AssertionError(description)

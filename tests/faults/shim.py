@@ -250,9 +250,9 @@ class Shim:
         return Rule(raw)
 
 
-def _wait_until(holds: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+def _wait_until(holds: Callable[[], bool], description: str, timeout_s: float = PATIENCE_S) -> None:
     end = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {timeout_s} s for {what}")
+            raise TimeoutError(f"waited {timeout_s} s for {description}")
         time.sleep(0.001)

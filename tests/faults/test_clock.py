@@ -43,9 +43,9 @@ class FullLobby:
 
     session: ApiSession
     lobby: AttachedLobby
-    came: str
-    comes: str
-    absent: str
+    connected_token: str
+    later_token: str
+    absent_token: str
     ttl_s: int
     reserved_s: float
 
@@ -75,14 +75,14 @@ class FullLobby:
     async def check_no_token_expired(self) -> None:
         assert self.age_s < self.ttl_s, "the machine is too slow for this test"
         assert await self.is_full()
-        assert await self.connected(self.comes) == "OK"
-        assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
+        assert await self.connected(self.later_token) == "OK"
+        assert await self.connected(self.connected_token) == "PLAYER_TOKEN_CONSUMED"
 
     async def check_absent_player_expires_in_time(self) -> None:
         await self.wait_for_the_free_slot(self.ttl_s + PATIENCE_S)
         assert self.age_s > self.ttl_s - 0.1
-        assert await self.connected(self.absent) == "PLAYER_TOKEN_EXPIRED"
-        assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
+        assert await self.connected(self.absent_token) == "PLAYER_TOKEN_EXPIRED"
+        assert await self.connected(self.connected_token) == "PLAYER_TOKEN_CONSUMED"
 
 
 async def begin(plane: Plane, open_clients: OpenClients) -> FullLobby:
@@ -93,10 +93,10 @@ async def begin(plane: Plane, open_clients: OpenClients) -> FullLobby:
     clients = open_clients(plane)
     session = ApiSession(plane, clients.http, await plane.public_token())
     lobby = await session.attach(f"short-{ttl_s}")
-    came = await session.player(lobby, is_connected=True)
+    connected_token = await session.player(lobby, is_connected=True)
     reserved_s = time.monotonic()
-    comes, absent = await session.join(lobby, party_size=2)
-    return FullLobby(session, lobby, came, comes, absent, ttl_s, reserved_s)
+    later_token, absent = await session.join(lobby, party_size=2)
+    return FullLobby(session, lobby, connected_token, later_token, absent, ttl_s, reserved_s)
 
 
 async def step_while_it_runs(plane: Plane, open_clients: OpenClients, step_s: int) -> None:
@@ -208,9 +208,9 @@ class TestReboot:
         await plane.kill()
         await asyncio.sleep(max(0.0, full_lobby.ttl_s + 0.5 - full_lobby.age_s))
         await self.reboot(plane, boot_id)
-        assert await full_lobby.connected(full_lobby.absent) == "PLAYER_TOKEN_EXPIRED"
-        assert await full_lobby.connected(full_lobby.comes) == "PLAYER_TOKEN_EXPIRED"
-        assert await full_lobby.connected(full_lobby.came) == "PLAYER_TOKEN_CONSUMED"
+        assert await full_lobby.connected(full_lobby.absent_token) == "PLAYER_TOKEN_EXPIRED"
+        assert await full_lobby.connected(full_lobby.later_token) == "PLAYER_TOKEN_EXPIRED"
+        assert await full_lobby.connected(full_lobby.connected_token) == "PLAYER_TOKEN_CONSUMED"
         await full_lobby.session.join(full_lobby.lobby, party_size=2)
         assert await full_lobby.is_full()
 
@@ -221,8 +221,8 @@ class TestReboot:
         await plane.kill()
         plane.commanded.shift_wall_clock(DAY_S)
         await self.reboot(plane, boot_id)
-        assert await full_lobby.connected(full_lobby.comes) == "PLAYER_TOKEN_EXPIRED"
-        assert await full_lobby.connected(full_lobby.came) == "PLAYER_TOKEN_CONSUMED"
+        assert await full_lobby.connected(full_lobby.later_token) == "PLAYER_TOKEN_EXPIRED"
+        assert await full_lobby.connected(full_lobby.connected_token) == "PLAYER_TOKEN_CONSUMED"
         await full_lobby.session.join(full_lobby.lobby, party_size=2)
 
     @pytest.mark.proof
@@ -233,6 +233,6 @@ class TestReboot:
         await plane.kill()
         plane.commanded.shift_wall_clock(-DAY_S)
         await self.reboot(plane, boot_id)
-        assert await full_lobby.connected(full_lobby.comes) == "OK"
+        assert await full_lobby.connected(full_lobby.later_token) == "OK"
         await full_lobby.wait_for_the_free_slot(full_lobby.ttl_s + PATIENCE_S)
-        assert await full_lobby.connected(full_lobby.absent) == "PLAYER_TOKEN_EXPIRED"
+        assert await full_lobby.connected(full_lobby.absent_token) == "PLAYER_TOKEN_EXPIRED"

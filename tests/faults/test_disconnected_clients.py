@@ -201,12 +201,12 @@ async def test_disconnect_after_reservation_keeps_the_reservation(
     leaving: HttpClient = plane.http_client()
     text = json.dumps({"lobby_id": lobby.id}).encode()
     headers = {"authorization": f"Bearer {session.client_token}", "idempotency-key": "mine"}
-    answered = await leaving.request("POST", "/matchmaker/lobbies/join", headers, text)
+    response = await leaving.request("POST", "/matchmaker/lobbies/join", headers, text)
     await leaving.close()
-    assert answered.status == 200
+    assert response.status == 200
     full = await session.client.call("join", {"lobby_id": lobby.id}, token=session.client_token)
     assert full.code == "MATCHMAKER_LOBBY_FULL"
     again = await session.must(
         "join", {"lobby_id": lobby.id}, token=session.client_token, key="mine"
     )
-    assert again.tokens == [json.loads(answered.body)["player"]["token"]]
+    assert again.tokens == [json.loads(response.body)["player"]["token"]]

@@ -187,8 +187,8 @@ async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
     plane: Plane, disk: SmallDisk, session: ApiSession, clients: ServiceClients
 ) -> None:
     lobby = await session.attach("crowd")
-    came, comes = await session.join(lobby, party_size=2)
-    await session.must("connected", {"player_token": came}, token=lobby.token)
+    connected_token, later_token = await session.join(lobby, party_size=2)
+    await session.must("connected", {"player_token": connected_token}, token=lobby.token)
     filler = disk.fill(plane.pid)
     await use_up(session, lobby)
     is_used_up = asyncio.Event()
@@ -204,11 +204,13 @@ async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
                 is_used_up.set()
 
     await asyncio.gather(*(toggle(client) for client in clients))
-    body = {"player_token": comes}
+    body = {"player_token": later_token}
     for client in clients:
         check_is_full(await client.call("connected", body, token=lobby.token))
         check_is_full(await client.call("disconnected", body, token=lobby.token))
-        consumed = await client.call("connected", {"player_token": came}, token=lobby.token)
+        consumed = await client.call(
+            "connected", {"player_token": connected_token}, token=lobby.token
+        )
         assert consumed.code == "PLAYER_TOKEN_CONSUMED"
         await check_reads_go_on(session, client, lobby)
     filler.unlink()

@@ -56,8 +56,10 @@ def test_durations_are_cumulative_and_bounds_inclusive() -> None:
         meter.observe("OK", seconds)
     text = metrics.render()
     buckets = samples(text, "hosting_request_duration_seconds_bucket")
-    at = {bound: buckets[frozenset({"connected", "grpc", bound})] for bound in ("0.0001", "0.0005")}
-    assert at == {"0.0001": 2, "0.0005": 3}
+    counts = {
+        bound: buckets[frozenset({"connected", "grpc", bound})] for bound in ("0.0001", "0.0005")
+    }
+    assert counts == {"0.0001": 2, "0.0005": 3}
     assert buckets[frozenset({"connected", "grpc", "45.0"})] == 4
     assert buckets[frozenset({"connected", "grpc", "+Inf"})] == 5
     labels = frozenset({"connected", "grpc"})

@@ -187,8 +187,8 @@ def test_dead_parent_is_detected() -> None:
         "from pyservice.process.ready_report import SupervisorLink\n"
         "print(SupervisorLink(1, 0).stop_on_supervisor_exit())"
     )
-    done = subprocess.run([sys.executable, "-c", child], capture_output=True, check=True)
-    assert done.stdout == b"False\n"
+    result = subprocess.run([sys.executable, "-c", child], capture_output=True, check=True)
+    assert result.stdout == b"False\n"
 
 
 def test_report_to_a_dead_parent_is_harmless() -> None:

@@ -17,12 +17,12 @@ KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SO
 
 
 @contextlib.contextmanager
-def trying(what: str) -> Iterator[None]:
+def trying(name: str) -> Iterator[None]:
     try:
         yield
     except OSError:
         return
-    print("BROKE", what, flush=True)
+    print("BROKE", name, flush=True)
 
 
 def reach(path: str) -> None:

@@ -103,12 +103,12 @@ def attempt(path: str) -> str:
         "write": lambda: os.open(path, os.O_WRONLY | os.O_NONBLOCK),
         "connect": lambda: socket.socket(socket.AF_UNIX).connect(path),
     }
-    done = []
+    results = []
     for name, way in ways.items():
         with contextlib.suppress(OSError):
             way()
-            done.append(name)
-    return ",".join(done) or "nothing"
+            results.append(name)
+    return ",".join(results) or "nothing"
 
 
 def spies() -> int:

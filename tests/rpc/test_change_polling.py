@@ -91,8 +91,8 @@ async def test_changes_reach_their_topics(plane: Plane) -> None:
         concerned, other = plane.waits(long_polls, "a"), plane.waits(long_polls, "b")
         await plane.is_asked()
         plane.topics.bump("a")
-        over = await asyncio.wait_for(concerned, PATIENCE_S)
-        assert not over
+        change = await asyncio.wait_for(concerned, PATIENCE_S)
+        assert not change
         assert not other.done()
         plane.topics.bump("b")
         await asyncio.wait_for(other, PATIENCE_S)
@@ -142,8 +142,8 @@ async def test_restarted_plane_wakes_every_topic(plane: Plane) -> None:
         plane.topics = Topics()
         await plane.start()
         for task in waiting:
-            over = await asyncio.wait_for(task, PATIENCE_S)
-            assert not over
+            change = await asyncio.wait_for(task, PATIENCE_S)
+            assert not change
 
 
 async def test_polling_waits_for_a_plane_that_starts_later(plane: Plane) -> None:

@@ -181,8 +181,8 @@ async def test_metadata_up_to_32_kib_is_accepted(api: GrpcApi) -> None:
     data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
     fits = (*AUTHORIZED, ("x-long", "v" * 32_000))
     assert await raw_call(api, "PlayerConnected")(data, metadata=fits) == b""
-    over = (*AUTHORIZED, ("x-long", "v" * 33_000))
-    failure = await failure_of(api, "PlayerConnected", data, over)
+    too_large = (*AUTHORIZED, ("x-long", "v" * 33_000))
+    failure = await failure_of(api, "PlayerConnected", data, too_large)
     assert details_of(failure)["ErrorInfo"].reason == "HEADERS_TOO_LARGE"
 
 

@@ -53,20 +53,20 @@ class RunReports:
     async def report_end(self, run_id: str, end: RunEnd, tier: str) -> None:
         await self._receive("over", run_id, end)
 
-    async def _receive(self, what: str, run_id: str, about: Any) -> None:
-        self.tries.append(what)
-        if what in self.rejected:
+    async def _receive(self, event: str, run_id: str, fields: Any) -> None:
+        self.tries.append(event)
+        if event in self.rejected:
             raise ReportUndelivered("no control plane")
-        if what in self.blocked:
+        if event in self.blocked:
             await asyncio.Event().wait()
-        self.received.append((what, run_id, about))
+        self.received.append((event, run_id, fields))
 
     def of(self, run_id: str) -> list[str]:
-        return [what for what, one, _ in self.received if one == run_id]
+        return [event for event, one, _ in self.received if one == run_id]
 
-    async def wait_for(self, run_id: str, what: str) -> Any:
+    async def wait_for(self, run_id: str, event: str) -> Any:
         async def look_up() -> Any:
-            abouts = [about for one, of, about in self.received if (one, of) == (what, run_id)]
+            abouts = [about for one, of, about in self.received if (one, of) == (event, run_id)]
             return [abouts[-1]] if abouts else None
 
         return (await eventually(look_up))[0]

@@ -148,14 +148,14 @@ def test_reader_and_tarfile_read_the_same_entries(written: Written, format: int,
     entries = []
     stream = blocks(buffer.getvalue(), step)
     for one in read_archive(stream, "none", SizeAllowance(0), NoRules()):
-        about = (one.name.rstrip("/"), one.link, one.mode, one.uid, one.gid)
-        entries.append((bytes([one.kind]), *about, b"".join(one.content)))
+        fields = (one.name.rstrip("/"), one.link, one.mode, one.uid, one.gid)
+        entries.append((bytes([one.kind]), *fields, b"".join(one.content)))
     expected = []
     with tarfile.open(fileobj=io.BytesIO(buffer.getvalue())) as archive:
         for info in archive:
-            about = (info.name.rstrip("/"), info.linkname, info.mode, info.uid, info.gid)
+            fields = (info.name.rstrip("/"), info.linkname, info.mode, info.uid, info.gid)
             file = archive.extractfile(info) if info.isreg() else None
-            expected.append((info.type, *about, file.read() if file else b""))
+            expected.append((info.type, *fields, file.read() if file else b""))
     assert entries == expected
     assert len(entries) == len(written)
 

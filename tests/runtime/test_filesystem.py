@@ -12,13 +12,13 @@ from pyservice.runtime.filesystem import is_folder_empty, remove_tree
 def create_deep_folders(root: Path) -> None:
     """Creates folders that are nested deeper than Python's recursion limit."""
     root.mkdir(exist_ok=True)
-    at = os.open(root, os.O_RDONLY)
+    directory = os.open(root, os.O_RDONLY)
     for _ in range(3_000):
-        os.mkdir("deep", dir_fd=at)
-        below = os.open("deep", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = below
-    os.close(at)
+        os.mkdir("deep", dir_fd=directory)
+        below = os.open("deep", os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    os.close(directory)
 
 
 def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ def test_modes_and_owners_are_kept_without_set_id_bits(tmp_path: Path) -> None:
             )
         ),
     )
-    about = {path.name: path.lstat() for path in root.iterdir()}
-    assert {name: stat.S_IMODE(one.st_mode) for name, one in about.items() if name != "far"} == {
+    stats = {path.name: path.lstat() for path in root.iterdir()}
+    assert {name: stat.S_IMODE(one.st_mode) for name, one in stats.items() if name != "far"} == {
         "home": 0o700,
         "tmp": 0o1777,
         "su": 0o755,
@@ -134,7 +134,7 @@ def test_modes_and_owners_are_kept_without_set_id_bits(tmp_path: Path) -> None:
     if IS_ROOT:
         owners = {
             name: (one.st_uid - CONTAINER_ROOT_UID, one.st_gid - CONTAINER_ROOT_UID)
-            for name, one in about.items()
+            for name, one in stats.items()
         }
         root_of_image = dict.fromkeys(("tmp", "su", "far"), (0, 0))
         assert owners == {"home": (1000, 1001), "run": (7, 0), **root_of_image}

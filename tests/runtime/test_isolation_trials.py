@@ -68,9 +68,9 @@ class Machine:
             str(keeper),
             str(self.folder / "trials"),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

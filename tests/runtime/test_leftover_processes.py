@@ -171,13 +171,13 @@ def _pretend(host: RuntimeHost, order: RunRequest, pid: int) -> None:
 
 async def test_processes_of_running_or_reported_runs_stay(host: RuntimeHost) -> None:
     goes_on, below = await started_run(host, WAITS)
-    over = host.want("exit 0")
-    await host.reports.end(over.id)
+    ended_run = host.want("exit 0")
+    await host.reports.end(ended_run.id)
     # This process has every mark of the run.
-    environment = {"HOME": str(host.of(over).scratch), "HOSTING_SERVER_ID": over.id}
+    environment = {"HOME": str(host.of(ended_run).scratch), "HOSTING_SERVER_ID": ended_run.id}
     stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env=environment)
     try:
-        for order in (goes_on, over):
+        for order in (goes_on, ended_run):
             await asyncio.to_thread(
                 run_cleanup.end_leftover_processes, host.of(order), host.node.groups
             )

@@ -80,13 +80,13 @@ async def test_missing_and_broken_runtimes_are_reported(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user than root is tried by root")
 async def test_ordinary_user_can_run_containers(open_folder: Path) -> None:
     shutil.copy(KEEPER_BINARY, open_folder / "keeper")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", AS_NOBODY, str(open_folder)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout.startswith("ContainerRuntime("), (done.stdout, done.stderr)
+    assert result.stdout.startswith("ContainerRuntime("), (result.stdout, result.stderr)
 
 
 @pytest.mark.full

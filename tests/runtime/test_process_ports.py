@@ -209,11 +209,11 @@ def deny_ipv6() -> None:
     platform.machine() not in ("x86_64", "aarch64"), reason="system calls have other numbers here"
 )
 async def test_ports_are_chosen_on_a_machine_without_ipv6() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", WITHOUT_IPV6, OWN_ADDRESS],
         capture_output=True,
         text=True,
         check=False,
     )
     refused = os.strerror(errno.EAFNOSUPPORT)
-    assert (done.stderr, done.stdout.splitlines()) == ("", [refused, *("None", "True") * 2])
+    assert (result.stderr, result.stdout.splitlines()) == ("", [refused, *("None", "True") * 2])

@@ -45,7 +45,7 @@ async def ended(host: RuntimeHost, *ages_s: float) -> list[RunRequest]:
 
 
 def kept_indexes(host: RuntimeHost, orders: list[RunRequest]) -> list[int]:
-    return [at for at, order in enumerate(orders) if host.of(order).path.exists()]
+    return [index for index, order in enumerate(orders) if host.of(order).path.exists()]
 
 
 def servers(host: RuntimeHost) -> Path:
@@ -162,8 +162,8 @@ async def test_keeper_receives_the_disk_reserve(disk: Path) -> None:
         return state is not None and state.status == "ended"
 
     await until(has_ended)
-    about = os.statvfs(disk)
-    assert about.f_bavail * about.f_frsize > (5 << 20) - (256 << 10)
+    file_system = os.statvfs(disk)
+    assert file_system.f_bavail * file_system.f_frsize > (5 << 20) - (256 << 10)
     *_, last = folder.lines()
     assert last.stream == "std_err"
     assert last.text.endswith(" lines left out for want of disk space]")

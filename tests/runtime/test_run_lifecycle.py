@@ -155,7 +155,7 @@ async def test_waiting_runs_get_capacity_in_order(host: RuntimeHost) -> None:
         assert host.reports.of(after.id) == []
         host.supervisor.end(before.id, 0)
         await host.reports.wait_for(after.id, "running")
-    running_ids = [one for what, one, _ in host.reports.received if what == "running"]
+    running_ids = [one for event, one, _ in host.reports.received if event == "running"]
     assert running_ids == [first.id, *(one.id for one in waiting)]
 
 
@@ -176,19 +176,19 @@ async def test_run_that_waits_too_long_ends_with_the_missing_capacity(
     assert end == RunEnd("capacity", message="no capacity for 20 millicores and 30 MB on this node")
 
 
-@pytest.mark.parametrize("what", ["placed", "running", "over"])
+@pytest.mark.parametrize("event", ["placed", "running", "over"])
 async def test_end_is_reported_until_acknowledged_and_then_never(
-    host: RuntimeHost, what: str
+    host: RuntimeHost, event: str
 ) -> None:
-    host.reports.rejected.add(what)
+    host.reports.rejected.add(event)
     order = host.want("trap 'exit 3' TERM; echo up; while :; do sleep 0.02; done")
-    if what == "over":
+    if event == "over":
         await host.reports.wait_for(order.id, "running")
         await host.lines(order, 1)
         host.supervisor.end(order.id)
-    await until(lambda: host.reports.tries.count(what) > 2)
-    assert what not in host.reports.of(order.id)
-    assert host.of(order).was_started() == (what != "placed")
+    await until(lambda: host.reports.tries.count(event) > 2)
+    assert event not in host.reports.of(order.id)
+    assert host.of(order).was_started() == (event != "placed")
     host.reports.rejected.clear()
     await host.reports.wait_for(order.id, "running")
     await host.lines(order, 1)

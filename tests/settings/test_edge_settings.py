@@ -25,7 +25,7 @@ def problems_of(**edge: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "where",
+    "edge",
     [
         {"http": "0.0.0.0:80", "https": "[::]:443"},
         {"http": "fd:3", "https": "fd:4"},
@@ -35,22 +35,20 @@ def problems_of(**edge: Any) -> dict[str, str]:
     ],
 )
 def test_lobby_names_accept_ports_80_and_443_or_a_front(
-    where: dict[str, Any], certificate: dict[str, Any]
+    edge: dict[str, Any], certificate: dict[str, Any]
 ) -> None:
-    settings = load(
-        {"domains": NAMES, "edge": {**where, "certificates": [certificate]}}, environ={}
-    )
+    settings = load({"domains": NAMES, "edge": {**edge, "certificates": [certificate]}}, environ={})
     assert settings.domains.job == NAMES["job"]
-    assert settings.edge.is_fronted == where.get("is_fronted", False)
+    assert settings.edge.is_fronted == edge.get("is_fronted", False)
 
 
 @pytest.mark.parametrize(
-    "where", [{}, {"http": "fd:3"}, {"http": "0.0.0.0:80", "https": "0.0.0.0:8443"}]
+    "edge", [{}, {"http": "fd:3"}, {"http": "0.0.0.0:80", "https": "0.0.0.0:8443"}]
 )
 def test_missing_edge_ports_fail_the_start(
-    where: dict[str, Any], certificate: dict[str, Any]
+    edge: dict[str, Any], certificate: dict[str, Any]
 ) -> None:
-    problems = problems_of(**where, certificates=[certificate])
+    problems = problems_of(**edge, certificates=[certificate])
     assert list(problems) == ["domains.job"]
     assert "needs edge-guard at ports 80 and 443" in problems["domains.job"]
 

@@ -119,7 +119,7 @@ class UnusedDataPlane:
 
 
 async def add_lobbies(database: Database, count: int) -> None:
-    about = {
+    columns = {
         "namespace_id": "n",
         "game_mode": "arena",
         "region_id": "local",
@@ -130,11 +130,11 @@ async def add_lobbies(database: Database, count: int) -> None:
         "create_ms": 1,
     }
     rows = [
-        {**about, "lobby_id": f"{number:036}", "stop_ms": NOW_MS + number}
+        {**columns, "lobby_id": f"{number:036}", "stop_ms": NOW_MS + number}
         for number in range(count)
     ]
     async with database.write() as tx:
-        await lobbies.add_many(tx, [*rows, {**about, "lobby_id": "alive", "stop_ms": None}])
+        await lobbies.add_many(tx, [*rows, {**columns, "lobby_id": "alive", "stop_ms": None}])
 
 
 async def test_ended_lobbies_are_deleted_in_batches(
@@ -152,9 +152,9 @@ async def test_ended_lobbies_are_deleted_in_batches(
 
 
 async def add_rays(database: Database, count: int) -> None:
-    about = {"parent_span_id": "", "span_set": b"", "identity_id": None, "group_id": None}
+    columns = {"parent_span_id": "", "span_set": b"", "identity_id": None, "group_id": None}
     rows = [
-        {**about, "ray_id": "r", "span_id": f"{number:016}", "game_id": None, "create_ms": ms}
+        {**columns, "ray_id": "r", "span_id": f"{number:016}", "game_id": None, "create_ms": ms}
         for number, ms in ((number, NOW_MS + number // 2) for number in range(count))
     ]
     async with database.write() as tx:

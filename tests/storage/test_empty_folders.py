@@ -110,10 +110,10 @@ async def swept(
     before: list[str] = []
 
     def sweep_first(*arguments: Any, **more: Any) -> Any:
-        where = str(arguments[-1 if name == "replace" else 0])
-        is_folder = name == "open" and Path(where).is_dir()
-        if where.startswith(places) and not is_folder and before.count(where) < TIMES:
-            before.append(where)
+        path = str(arguments[-1 if name == "replace" else 0])
+        is_folder = name == "open" and Path(path).is_dir()
+        if path.startswith(places) and not is_folder and before.count(path) < TIMES:
+            before.append(path)
             sweeping = listener.blobs.drop_empty_folders(AT_ONCE_S)
             asyncio.run_coroutine_threadsafe(sweeping, loop).result(PATIENCE_S)
         return do(*arguments, **more)

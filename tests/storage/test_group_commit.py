@@ -100,8 +100,8 @@ async def test_commit_callback_runs_once_after_cancellation(
 async def test_commit_error_reaches_the_whole_group(
     database: SqliteDatabase, writer_connections: list[sqlite3.Connection]
 ) -> None:
-    def refuse_commits(action: int, what: str | None, *_: object) -> int:
-        is_commit = action == sqlite3.SQLITE_TRANSACTION and what == "COMMIT"
+    def refuse_commits(action: int, name: str | None, *_: object) -> int:
+        is_commit = action == sqlite3.SQLITE_TRANSACTION and name == "COMMIT"
         return sqlite3.SQLITE_DENY if is_commit else sqlite3.SQLITE_OK
 
     called = []

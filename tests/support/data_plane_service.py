@@ -172,9 +172,9 @@ class Service:
         until(lambda: self.probe("/readyz").status_code == 200)
 
     def public_token(self) -> str:
-        done = self.command("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        result = self.command("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
 
     def attach(
         self, mode: str = "duel", *, is_ready: bool = True, **fields: Any

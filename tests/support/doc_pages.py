@@ -315,11 +315,11 @@ def shown_default(value: object) -> str:
 
 def metrics_of_all(url: str) -> str:
     """Returns the metrics page. Repeats until edge-guard and the control plane answer its scrape."""
-    answered = {"hosting_edge_up 1", "hosting_control_plane_up 1"}
+    required_lines = {"hosting_edge_up 1", "hosting_control_plane_up 1"}
 
     def text() -> str:
         exposition = httpx.get(url, timeout=TIMEOUT_S).text
-        return exposition if answered <= set(exposition.splitlines()) else ""
+        return exposition if required_lines <= set(exposition.splitlines()) else ""
 
     return until(text)
 

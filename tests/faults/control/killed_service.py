@@ -351,12 +351,12 @@ class StateReader:
             ids = await _all_namespaces(tx)
             desired = {one: await composer.compose(tx, one) for one in ids}
         answer = await self._admin_client.call(_HELD, feed_pb2.HeldRequest())
-        fed = {one.namespace_id: one for one in answer.configurations}
+        configurations = {one.namespace_id: one for one in answer.configurations}
         differences: list[Any] = []
         for namespace_id, message in desired.items():
             assert message is not None
             path = self._service.data_dir / "feed" / f"{namespace_id}.cfg"
-            one = fed.get(namespace_id)
+            one = configurations.get(namespace_id)
             if one is None or (one.revision, one.current_version_id) != (
                 message.revision,
                 message.current_version_id,

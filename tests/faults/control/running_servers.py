@@ -129,6 +129,6 @@ def processes_of_runs(full_service: FullService) -> Counter[str]:
             pairs = (word.partition("=") for word in path.read_text("utf-8", "replace").split("\0"))
             variables = {name: value for name, _, value in pairs}
             if variables.get("HOSTING_API_URL") == api_url:
-                of = variables.get("HOSTING_SERVER_ID") or variables["HOSTING_LOBBY_ID"]
-                counts[of] += 1
+                run_id = variables.get("HOSTING_SERVER_ID") or variables["HOSTING_LOBBY_ID"]
+                counts[run_id] += 1
     return counts

@@ -224,8 +224,8 @@ async def test_device_link_of_a_gone_caller_gets_its_token(fixture: CallerFixtur
     await resume(fixture, await fixture.device_link())
 
 
-@pytest.mark.parametrize("what", ["billing", "member", "group"])
+@pytest.mark.parametrize("command", ["billing", "member", "group"])
 async def test_change_of_a_cancelled_command_is_seen_by_watchers(
-    inside: CallerFixture, what: str
+    inside: CallerFixture, command: str
 ) -> None:
-    await resume(inside, await getattr(inside, what)())
+    await resume(inside, await getattr(inside, command)())

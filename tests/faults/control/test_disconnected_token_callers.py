@@ -43,8 +43,8 @@ class TokenFixture:
     async def begin(self) -> None:
         self.game_id = await self.developer.arena()
         self.place = {"game_id": self.game_id, "namespace_id": "prod"}
-        got = await self.developer.good("get_namespace", **self.place)
-        self.namespace_id = str(got["namespace"]["namespace_id"])
+        response = await self.developer.good("get_namespace", **self.place)
+        self.namespace_id = str(response["namespace"]["namespace_id"])
 
     async def close(self) -> None:
         await self.developer.client.close()

@@ -106,20 +106,20 @@ async def pending_change(
 
 
 def footprint(before: Rows, after: Rows) -> Counter[str]:
-    came = {f"+{name}": len(rows - before[name]) for name, rows in after.items()}
+    changes = {f"+{name}": len(rows - before[name]) for name, rows in after.items()}
     went = {f"-{name}": len(rows - after[name]) for name, rows in before.items()}
-    return +Counter({**came, **went})
+    return +Counter({**changes, **went})
 
 
-def added_rows(done: Counter[str]) -> Counter[str]:
+def added_rows(change_counts: Counter[str]) -> Counter[str]:
     return Counter(
-        {name: n for name, n in done.items() if name[0] == "+" and name != "+namespaces"}
+        {name: n for name, n in change_counts.items() if name[0] == "+" and name != "+namespaces"}
     )
 
 
-def growth(done: Counter[str]) -> Counter[str]:
+def growth(change_counts: Counter[str]) -> Counter[str]:
     grown = Counter[str]()
-    for name, count in done.items():
+    for name, count in change_counts.items():
         grown[name[1:]] += count if name[0] == "+" else -count
     return grown
 
@@ -271,17 +271,19 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
     async with open_game_fixture(tmp_path / "s", shim_library, databases.url(kind)) as fixture:
         returned = await fixture.seen()
         expected = [await footprint_without_kill(fixture, change, returned) for change in CROWD]
-        crowd = [await pending_change(fixture, change, returned) for change in CROWD]
+        pending_changes = [await pending_change(fixture, change, returned) for change in CROWD]
         before = await fixture.state_reader.records()
         answers = await kill_at_step(
-            fixture.full_service, step, lambda: asyncio.gather(*(one.first() for one in crowd))
+            fixture.full_service,
+            step,
+            lambda: asyncio.gather(*(one.first() for one in pending_changes)),
         )
-        for asking, answer in zip(crowd, answers, strict=True):
+        for asking, answer in zip(pending_changes, answers, strict=True):
             asking.keep(answer)
         await fixture.state_reader.agree()
         await fixture.check_effects(await fixture.seen())
         stored = await fixture.state_reader.records()
-        for asking, answer in zip(crowd, answers, strict=True):
+        for asking, answer in zip(pending_changes, answers, strict=True):
             again = await asking.again()
             last = await fixture.state_reader.records()
             if not asking.change.is_repeatable:
@@ -292,27 +294,27 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
                 assert stored == last, str(asking.change)
             stored = last
         await fixture.check_effects(await fixture.seen())
-        for asking in crowd:
+        for asking in pending_changes:
             if asking.change.is_repeatable:
                 await asking.again()
         assert await fixture.state_reader.records() == stored
-        check_numbers(crowd, answers, expected, footprint(before, stored))
+        check_numbers(pending_changes, answers, expected, footprint(before, stored))
 
 
 def check_numbers(
-    crowd: Sequence[PendingChange],
+    pending_changes: Sequence[PendingChange],
     answers: Sequence[Answer | None],
     expected: Sequence[Counter[str]],
-    done: Counter[str],
+    change_counts: Counter[str],
 ) -> None:
     least, most = Counter[str](), Counter[str]()
-    for asking, answer, one in zip(crowd, answers, expected, strict=True):
+    for asking, answer, one in zip(pending_changes, answers, expected, strict=True):
         more = not asking.change.is_repeatable
         is_there = answer is not None and answer.code == "OK"
         for name, count in growth(one).items():
             least[name] += count * (1 + (more and is_there))
             most[name] += count * (1 + more)
-    grown = growth(done)
+    grown = growth(change_counts)
     for name in {*most, *grown}:
         assert least[name] <= grown[name] <= most[name], (name, least, grown, most)
 

@@ -38,7 +38,7 @@ CROWD: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedGame:
     game_id: str
     public_token: str
     service_token: str
@@ -46,7 +46,7 @@ class Played:
     lobby_token: str
 
 
-async def built(full_service: FullService, origin: str = ORIGIN) -> Played:
+async def built(full_service: FullService, origin: str = ORIGIN) -> PlayedGame:
     async with full_service.open_client("http") as client:
         developer = Developer(full_service, client)
         game_id = await developer.game()
@@ -58,7 +58,7 @@ async def built(full_service: FullService, origin: str = ORIGIN) -> Played:
         public_token = await developer.public_token(game_id)
         lobby = await developer.lobby(game_id, service_token)
     ids = (lobby["lobby_id"], lobby["lobby_token"])
-    return Played(game_id, public_token, service_token, *ids)
+    return PlayedGame(game_id, public_token, service_token, *ids)
 
 
 async def good(client: ServiceClient, slug: str, fields: Any, **credentials: Any) -> Any:
@@ -76,24 +76,26 @@ async def play(
     await good(client, "disconnected", player, token=lobby_token)
 
 
-async def all_players_play(full_service: FullService, played: Played, origin: str = ORIGIN) -> None:
+async def all_players_play(
+    full_service: FullService, game: PlayedGame, origin: str = ORIGIN
+) -> None:
     for transport in TRANSPORTS:
         async with full_service.open_client(transport) as client:
-            find, join = {"game_modes": ["arena"]}, {"lobby_id": played.lobby_id}
-            for credentials in ({"token": played.public_token}, {"origin": origin}):
-                await play(client, played.lobby_token, "find", find, **credentials)
-                await play(client, played.lobby_token, "join", join, **credentials)
+            find, join = {"game_modes": ["arena"]}, {"lobby_id": game.lobby_id}
+            for credentials in ({"token": game.public_token}, {"origin": origin}):
+                await play(client, game.lobby_token, "find", find, **credentials)
+                await play(client, game.lobby_token, "join", join, **credentials)
                 await good(client, "list", {}, **credentials)
             fields = {
-                "game_id": played.game_id,
+                "game_id": game.game_id,
                 "namespace_id": "prod",
                 "game_mode": "arena",
                 "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
             }
-            lobby = await good(client, "attach", fields, token=played.service_token)
+            lobby = await good(client, "attach", fields, token=game.service_token)
             await good(client, "ready", {}, token=lobby["lobby_token"])
             join = {"lobby_id": lobby["lobby_id"]}
-            await play(client, lobby["lobby_token"], "join", join, token=played.public_token)
+            await play(client, lobby["lobby_token"], "join", join, token=game.public_token)
             await good(client, "closed", {"is_closed": True}, token=lobby["lobby_token"])
             assert (
                 await client.call("find", find, origin="https://elsewhere.example")
@@ -101,12 +103,12 @@ async def all_players_play(full_service: FullService, played: Played, origin: st
             assert (await client.call("find", find, token="pub_nobody")).code != "OK"
 
 
-async def check_unavailable(full_service: FullService, played: Played) -> None:
+async def check_unavailable(full_service: FullService, game: PlayedGame) -> None:
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.ready['http']}", timeout=PATIENCE_S
     ) as client:
         answer = await client.get(
-            f"/cloud/games/{played.game_id}", headers={"authorization": "Bearer cloud_any"}
+            f"/cloud/games/{game.game_id}", headers={"authorization": "Bearer cloud_any"}
         )
     assert answer.status_code == 503
     assert answer.json()["code"] == "CONTROL_PLANE_UNAVAILABLE"
@@ -126,22 +128,22 @@ async def test_data_plane_restarts_without_control_plane_or_database(
     full_service: FullService, databases: Databases
 ) -> None:
     await asyncio.to_thread(full_service.start)
-    played = await built(full_service)
-    await all_players_play(full_service, played)
+    game = await built(full_service)
+    await all_players_play(full_service, game)
     assert full_service.stop() == 0
     databases.remove(full_service.database_url, full_service.data_dir / "control")
     shutil.rmtree(full_service.data_dir / "control")
     for _ in range(2):
         await asyncio.to_thread(full_service.start, "--role=data")
-        await all_players_play(full_service, played)
-        await check_unavailable(full_service, played)
+        await all_players_play(full_service, game)
+        await check_unavailable(full_service, game)
         assert full_service.stop() == 0
     await asyncio.to_thread(full_service.start, "--role=data")
     assert full_service.process is not None
     full_service.process.kill()
     full_service.process.wait(30)
     await asyncio.to_thread(full_service.start, "--role=data")
-    await all_players_play(full_service, played)
+    await all_players_play(full_service, game)
     assert full_service.stop() == 0
 
 
@@ -149,7 +151,7 @@ async def test_players_are_served_if_the_control_plane_cannot_start(
     full_service: FullService, databases: Databases
 ) -> None:
     await asyncio.to_thread(full_service.start)
-    played = await built(full_service)
+    game = await built(full_service)
     assert full_service.stop() == 0
     databases.remove(full_service.database_url, full_service.data_dir / "control")
     if full_service.database_url is None:
@@ -167,8 +169,8 @@ async def test_players_are_served_if_the_control_plane_cannot_start(
         return False
 
     await eventually(is_ready, 60)
-    await all_players_play(full_service, played)
-    await check_unavailable(full_service, played)
+    await all_players_play(full_service, game)
+    await check_unavailable(full_service, game)
     full_service.close()
 
 
@@ -176,21 +178,21 @@ async def test_new_database_does_not_affect_players_of_old_namespaces(
     full_service: FullService, databases: Databases
 ) -> None:
     await asyncio.to_thread(full_service.start)
-    played = await built(full_service)
+    game = await built(full_service)
     assert full_service.stop() == 0
     databases.empty(full_service.database_url, full_service.data_dir / "control")
     await asyncio.to_thread(full_service.start)
-    await all_players_play(full_service, played)
+    await all_players_play(full_service, game)
     other = "https://other.example.com"
     await all_players_play(full_service, await built(full_service, other), other)
     assert full_service.stop() == 0
 
 
-async def codes(full_service: FullService, played: Played) -> set[str]:
+async def codes(full_service: FullService, game: PlayedGame) -> set[str]:
     codes = set()
     for transport in TRANSPORTS:
         async with full_service.open_client(transport) as client:
-            place = {"game_id": played.game_id, "namespace_id": "prod"}
+            place = {"game_id": game.game_id, "namespace_id": "prod"}
             limits = {"lobby_count_max": 7, "max_players": 64}
             for slug, fields in (("get_namespace", place), ("set_mm_config", {**place, **limits})):
                 answer = await client.call(slug, fields, token=full_service.cloud_token)
@@ -207,16 +209,16 @@ async def test_database_outage_returns_503_and_players_continue(
     full_service = FullService(tmp_path / "s", server.url())
     try:
         await asyncio.to_thread(full_service.start)
-        played = await built(full_service)
+        game = await built(full_service)
         pid = control_pid(full_service)
         await asyncio.to_thread(server.stop, mode)
         for _ in range(2):
-            assert await codes(full_service, played) == {"CONTROL_PLANE_UNAVAILABLE"}
-            await all_players_play(full_service, played)
+            assert await codes(full_service, game) == {"CONTROL_PLANE_UNAVAILABLE"}
+            await all_players_play(full_service, game)
         await asyncio.to_thread(server.start)
 
         async def is_well() -> bool:
-            return await codes(full_service, played) == {"OK"}
+            return await codes(full_service, game) == {"OK"}
 
         await eventually(is_well)
         assert control_pid(full_service) == pid
@@ -226,9 +228,9 @@ async def test_database_outage_returns_503_and_players_continue(
 
 
 class PlayerLoad:
-    def __init__(self, full_service: FullService, played: Played) -> None:
+    def __init__(self, full_service: FullService, game: PlayedGame) -> None:
         self._service = full_service
-        self._played = played
+        self._game = game
         self._is_over = False
         self.failures: list[Any] = []
         self.counts: Counter[str] = Counter()
@@ -236,9 +238,9 @@ class PlayerLoad:
     async def live(self, each: int = 2) -> None:
         ways: list[tuple[str, str, Any, dict[str, str]]] = []
         for transport in TRANSPORTS:
-            for credentials in ({"token": self._played.public_token}, {"origin": ORIGIN}):
+            for credentials in ({"token": self._game.public_token}, {"origin": ORIGIN}):
                 ways.append((transport, "find", {"game_modes": ["arena"]}, credentials))
-                ways.append((transport, "join", {"lobby_id": self._played.lobby_id}, credentials))
+                ways.append((transport, "join", {"lobby_id": self._game.lobby_id}, credentials))
         await asyncio.gather(*(self._connect_and_leave(*way) for way in ways * each))
 
     async def goes_on(self, games: int = 20) -> None:
@@ -259,7 +261,7 @@ class PlayerLoad:
         async with self._service.open_client(transport) as client:
             while not self._is_over:
                 try:
-                    await play(client, self._played.lobby_token, slug, fields, **credentials)
+                    await play(client, self._game.lobby_token, slug, fields, **credentials)
                 except (AssertionError, httpx.HTTPError) as error:
                     self.failures.append(error)
                     return
@@ -297,14 +299,14 @@ async def test_repeated_control_plane_kills_fail_no_player_request(
     full_service = FullService(tmp_path / "s", databases.url(kind))
     try:
         await asyncio.to_thread(full_service.start)
-        crowd = PlayerLoad(full_service, await built(full_service))
-        playing = asyncio.create_task(crowd.live())
+        player_load = PlayerLoad(full_service, await built(full_service))
+        playing = asyncio.create_task(player_load.live())
         for _ in range(kills):
             await kill_control_plane(full_service)
-            await crowd.goes_on()
-        crowd.end()
+            await player_load.goes_on()
+        player_load.end()
         await playing
-        assert crowd.failures == []
+        assert player_load.failures == []
         assert full_service.stop() == 0
     finally:
         full_service.close()

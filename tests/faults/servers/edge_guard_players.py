@@ -49,12 +49,12 @@ class StreamPlayer:
             self._send(f"{self._name} {self.heard}\n".encode().rjust(64, b"."))
 
     def hear(self) -> None:
-        came = self.socket.recv(65_536)
-        if not came:
+        content = self.socket.recv(65_536)
+        if not content:
             raise SessionBroken(f"{self._name} was closed after {self.heard} answers")
-        if not self._awaited.startswith(came):
-            raise SessionBroken(f"{self._name} heard {came!r} in place of {self._awaited!r}")
-        self._awaited = self._awaited[len(came) :]
+        if not self._awaited.startswith(content):
+            raise SessionBroken(f"{self._name} heard {content!r} in place of {self._awaited!r}")
+        self._awaited = self._awaited[len(content) :]
         self.heard += not self._awaited
 
 

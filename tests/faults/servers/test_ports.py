@@ -71,11 +71,11 @@ async def test_lobbies_get_ports_unused_by_other_programs(
             free = datagrams.free if name == "voice" else streams.free
             assert address[0] == OWN_ADDRESS
             assert address[1] in free
-            answer = answered if name == "voice" else echoed
+            answer = echo_of if name == "voice" else echoed
             assert await asyncio.to_thread(answer, address) == b"hello"
 
 
-def answered(address: tuple[str, int]) -> bytes:
+def echo_of(address: tuple[str, int]) -> bytes:
     with socket.socket(type=socket.SOCK_DGRAM) as player:
         player.connect(address)
         player.settimeout(5)
@@ -159,7 +159,7 @@ async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
         old = {address_of(port) for port in first["ports"].values()}
         assert len(old) == MANY
         with OldClients(sorted(old)) as clients:
-            await eventually(lambda: heard(clients, 2 * MANY))
+            await eventually(lambda: have_echoes(clients, 2 * MANY))
             await game.remove(first["lobby"]["lobby_id"])
             await game.over(first["lobby"]["lobby_id"])
             await eventually(lambda: are_closed(old))
@@ -176,12 +176,12 @@ async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
             assert {number for _, number in addresses} < other_programs[1].free
             assert old.isdisjoint(addresses)
             for address in addresses:
-                assert (await asyncio.to_thread(answered, address)).endswith(b" hello")
+                assert (await asyncio.to_thread(echo_of, address)).endswith(b" hello")
             await clients.are_silent()
             assert clients.answers == answers, "a player of the first lobby reached another lobby"
 
 
-async def heard(clients: OldClients, count: int) -> bool:
+async def have_echoes(clients: OldClients, count: int) -> bool:
     return clients.answers >= count
 
 

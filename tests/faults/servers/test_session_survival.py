@@ -111,19 +111,19 @@ async def test_sessions_survive_kills_of_both_planes(full_service: FullService, 
         pids = {one: processes_of(full_service, one) for one in lobby_ids}
         keepers = {one: folder_of(full_service, one).state() for one in lobby_ids}
         edge_pid = (full_service.data_dir / "edge" / "LOCK").read_text()
-        with PlayerThread(enter(places)) as crowd:
-            await crowd.goes_on()
+        with PlayerThread(enter(places)) as player_thread:
+            await player_thread.goes_on()
             assert await connected(game) == PLAYERS
             for turn in range(kills):
                 for roles in ([["data", "control"]], [["data"], ["control"]])[turn % 2]:
-                    await asyncio.gather(kill(game, *roles), crowd.goes_on())
-                    await crowd.goes_on()
+                    await asyncio.gather(kill(game, *roles), player_thread.goes_on())
+                    await player_thread.goes_on()
             assert await connected(game) == PLAYERS
         assert {one: processes_of(full_service, one) for one in lobby_ids} == pids
         assert {one: folder_of(full_service, one).state() for one in lobby_ids} == keepers
         assert (full_service.data_dir / "edge" / "LOCK").read_text() == edge_pid
         assert sorted(await game.alive("counts")) == lobby_ids
-        datagrams = [one for one in crowd.players if isinstance(one, DatagramPlayer)]
+        datagrams = [one for one in player_thread.players if isinstance(one, DatagramPlayer)]
         lost, answered_count = (
             sum(one.lost for one in datagrams),
             sum(one.heard for one in datagrams),
