@@ -84,8 +84,8 @@ class EdgeGuard:
         """Runs edge-guard until `stop` is set, and restarts it when it exits. Does not raise.
 
         Edge-guard is vital if lobbies have a domain, or if this process supervises only edge-guard.
-        If edge-guard is not vital and has no routes, the first start waits for the event `first_use`.
-        If the first start of a vital edge-guard fails, calls `on_failure` and returns.
+        If edge-guard is not vital and has no routes, the first start waits for the event
+        `first_use`. If the first start of a vital edge-guard fails, calls `on_failure` and returns.
         """
         if not self._has_routes and not self._is_vital:
             await _either(stop, first_use)

@@ -72,7 +72,8 @@ def _is_of_some_caches(name: str) -> bool:
 
 
 def _cache_control(route_value: str | None, is_page: bool, is_private: bool) -> str:
-    """Returns the Cache-Control value of a file. `route_value` is the value that the site's routes set.
+    """Returns the Cache-Control value of a file. `route_value` is the value that the site's routes
+    set.
 
     By default, browsers revalidate each file, so that all files come from the same version. Routes
     can change this for files that are not pages.

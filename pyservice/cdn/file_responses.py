@@ -140,8 +140,8 @@ class GzipCache:
         return content
 
     def try_acquire_thread(self) -> bool:
-        """Reserves a compression thread until `release_thread` is called. Returns False if all threads are
-        busy.
+        """Reserves a compression thread until `release_thread` is called. Returns False if all
+        threads are busy.
         """
         if not self._free:
             return False

@@ -74,8 +74,9 @@ class IdempotentChanges:
         """Runs `change` in a transaction and returns its response after the commit.
 
         If `change` returns None, the response is empty. The change continues if the client
-        disconnects. `check_replay` checks a stored response, and raises an error if the caller may no
-        longer see it. Raises IDEMPOTENCY_KEY_REUSED, and the errors of `change` and `check_replay`.
+        disconnects. `check_replay` checks a stored response, and raises an error if the caller may
+        no longer see it. Raises IDEMPOTENCY_KEY_REUSED, and the errors of `change` and
+        `check_replay`.
         """
         return await self._once(
             caller, request, lambda key: self._change(key, response_type, change, check_replay)

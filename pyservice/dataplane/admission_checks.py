@@ -66,8 +66,8 @@ class CaptchaCheck:
         *,
         tenant: bytes,
     ) -> None:
-        """Requires that the address has a recent captcha pass, or that `solution` is a valid captcha
-        response.
+        """Requires that the address has a recent captcha pass, or that `solution` is a valid
+        captcha response.
 
         Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, STORAGE_FULL. Raises
         MATCHMAKER_VERIFICATION_UNAVAILABLE if the captcha provider does not respond.

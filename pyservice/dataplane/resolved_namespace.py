@@ -388,8 +388,8 @@ def _port_range(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
 def _runtime(docker: pb.DockerConfig, matchmaker: pb.DockerConfig) -> LobbyRuntime:
     """Returns the program of a mode from its docker section `docker`.
 
-    Adds the environment variables of `matchmaker`, the matchmaker's docker section. Variables of the
-    mode take precedence.
+    Adds the environment variables of `matchmaker`, the matchmaker's docker section. Variables of
+    the mode take precedence.
     """
     return LobbyRuntime(
         image_id=_own_field(docker, "image_id", None),

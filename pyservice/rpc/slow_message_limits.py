@@ -32,7 +32,9 @@ ClientOf = Callable[[Context], bytes]
 _FREE_S: Final = 0.5
 """A message that arrives within this time needs no permit."""
 _GRACE_S: Final = 2.0
-"""Age before which no message is evicted, unless the number of messages exceeds `_GRACE_FACTOR` times the permits."""
+"""Age before which no message is evicted, unless the number of messages exceeds `_GRACE_FACTOR`
+times the permits.
+"""
 _GRACE_FACTOR: Final = 2
 _POLL_INTERVAL_S: Final = 0.1
 _PERMITS_PER_LARGEST: Final = 4

@@ -303,7 +303,7 @@ class FolderBlobStore:
         names = await self.names("pending")
         for first in range(0, len(names), _BATCH_SIZE):
             batch = names[first : first + _BATCH_SIZE]
-            yield await self._run(lambda portion=batch: self._pending_blobs(portion))  # type: ignore[misc]
+            yield await self._run(lambda batch=batch: self._pending_blobs(batch))  # type: ignore[misc]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
         """Removes empty folders that are older than `older_than_s`. Later writes create them again."""

@@ -49,8 +49,8 @@ async def remove(tx: Transaction, caller_key: bytes) -> None:
 
 
 async def trim_anonymous(database: Database, kept_max: int, most: int | None = None) -> int:
-    """Removes all but the newest `kept_max` responses to callers without a token. Returns the number of
-    removed rows.
+    """Removes all but the newest `kept_max` responses to callers without a token. Returns the
+    number of removed rows.
     """
     async with database.read() as tx:
         greatest = await tx.first(_GREATEST_NUMBER)

@@ -270,8 +270,8 @@ async def complete_device_link(
 async def trim_uncompleted_device_links(
     database: Database, kept_max: int, most: int | None = None
 ) -> int:
-    """Removes uncompleted device links except the newest `kept_max` ones. Returns the number of removed
-    links.
+    """Removes uncompleted device links except the newest `kept_max` ones. Returns the number of
+    removed links.
     """
     async with database.read() as tx:
         greatest = await tx.first(_GREATEST_LINK_NUMBER)
