@@ -111,12 +111,12 @@ def test_verification_server_rejects_a_join(make_service: MakeService, game: Gam
     assert body["client"] == {"address": "127.0.0.1", "user_agent": "Game/2"}
     assert str(game.traces[0]).startswith(f"00-{answer.headers['x-ray-id']}-")
     game.status = 403
-    refused = _join(service, token, lobby)
-    assert (refused.status_code, refused.json()["code"]) == (403, "MATCHMAKER_VERIFICATION_FAILED")
+    refusal = _join(service, token, lobby)
+    assert (refusal.status_code, refusal.json()["code"]) == (403, "MATCHMAKER_VERIFICATION_FAILED")
     game.status = 302
-    refused = service.find(token)
-    assert refused.status_code == 502
-    assert refused.json()["code"] == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
+    refusal = service.find(token)
+    assert refusal.status_code == 502
+    assert refusal.json()["code"] == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
     assert "status 302" in service.log()
     assert "never-shown" not in service.log()
 
@@ -181,11 +181,11 @@ def test_solved_captcha_is_valid_after_a_restart(
     service.start()
     lobby, _ = service.attach("party")
     token = service.public_token()
-    refused = _join(service, token, lobby)
-    assert (refused.status_code, refused.json()["code"]) == (403, "CAPTCHA_REQUIRED")
-    assert refused.json()["metadata"] == {"provider": "captcha_a", "site_key": "site-a"}
-    refused = _join(service, token, lobby, captcha={"captcha_a": {"client_response": "robot"}})
-    assert (refused.status_code, refused.json()["code"]) == (403, "CAPTCHA_FAILED")
+    refusal = _join(service, token, lobby)
+    assert (refusal.status_code, refusal.json()["code"]) == (403, "CAPTCHA_REQUIRED")
+    assert refusal.json()["metadata"] == {"provider": "captcha_a", "site_key": "site-a"}
+    refusal = _join(service, token, lobby, captcha={"captcha_a": {"client_response": "robot"}})
+    assert (refusal.status_code, refusal.json()["code"]) == (403, "CAPTCHA_FAILED")
     passed = _join(service, token, lobby, captcha={"captcha_a": {"client_response": "human"}})
     assert passed.status_code == 200, passed.text
     service.kill()

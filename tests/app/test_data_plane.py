@@ -118,10 +118,10 @@ def test_sigterm_answers_waiting_finds_and_exits_with_0(service: Service) -> Non
     public = service.public_token()
     service.attach(is_ready=False)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        waiting = pool.submit(service.find, public)
+        waiting_request = pool.submit(service.find, public)
         until(lambda: 'state="held"} 1' in service.probe("/metrics").text)
         assert service.stop() == 0
-        answer = waiting.result()
+        answer = waiting_request.result()
     assert answer.status_code == 503
     assert answer.json()["code"] == "SHUTTING_DOWN"
     assert not (service.data_dir / "admin.sock").exists()

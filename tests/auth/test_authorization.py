@@ -237,10 +237,10 @@ async def test_cloud_tokens_are_checked_by_the_control_plane(engine: Engine) -> 
         caller = await pending
         assert (caller.kind, caller.namespace_id) == (TokenKind.CLOUD, b"")
         assert caller.identity == raw(GOOD_ID)
-        refused = authorize(_call("cloud_other"))
-        assert not isinstance(refused, Caller)
+        refusal = authorize(_call("cloud_other"))
+        assert not isinstance(refusal, Caller)
         with pytest.raises(ServiceError) as caught:
-            await refused
+            await refusal
         assert caught.value.code == "TOKEN_REVOKED"
 
 

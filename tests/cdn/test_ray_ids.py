@@ -77,9 +77,9 @@ async def test_upload_response_has_a_ray_id(listener: Listener, client: httpx.As
         assert "x-ray-id" in answer.headers["access-control-expose-headers"]
     allowed = (await client.options(url)).headers["access-control-allow-headers"]
     assert set(allowed.split(", ")) == {"content-type", "traceparent"}
-    refused = await client.put(url, content=b"four", headers=traced)
-    assert (refused.status_code, refused.headers["x-ray-id"]) == (400, TRACE)
-    assert refused.json()["ray_id"] == TRACE
+    refusal = await client.put(url, content=b"four", headers=traced)
+    assert (refusal.status_code, refusal.headers["x-ray-id"]) == (400, TRACE)
+    assert refusal.json()["ray_id"] == TRACE
 
 
 @pytest.mark.parametrize(

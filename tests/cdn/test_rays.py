@@ -192,9 +192,9 @@ async def test_rejected_upload_is_stored_with_its_upload_id(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     url = await upload_url(listener, "up/refused", 3)
-    refused = await client.put(url, content=b"four")
+    refusal = await client.put(url, content=b"four")
     span_set = await stored_span_set(listener)
-    assert span_set.ray_id == refused.headers["x-ray-id"]
+    assert span_set.ray_id == refusal.headers["x-ray-id"]
     assert (span_set.code, span_set.asker) == ("UPLOAD_LENGTH_MISMATCH", pb.Asker(upload_id="up"))
     assert labels(span_set) == []
 

@@ -127,6 +127,6 @@ async def test_browser_may_upload_from_any_origin(
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["access-control-allow-origin"] == "*"
     assert "PUT" in answer.headers["access-control-allow-methods"]
-    refused = await client.put(url, content=b"four", headers={"origin": "https://console.test"})
-    assert refused.status_code == 400
-    assert refused.headers["access-control-allow-origin"] == "*"
+    refusal = await client.put(url, content=b"four", headers={"origin": "https://console.test"})
+    assert refusal.status_code == 400
+    assert refusal.headers["access-control-allow-origin"] == "*"

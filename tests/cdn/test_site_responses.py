@@ -231,8 +231,8 @@ async def test_smaller_compressed_file_is_sent_to_capable_clients(
     part = await client.get(path, headers={"accept-encoding": "gzip", "range": "bytes=0-9"})
     assert (part.status_code, part.content) == (206, FILES[path][:10])
     assert "content-encoding" not in part.headers
-    refused = await client.get(path, headers={"accept-encoding": "gzip;q=0"})
-    assert "content-encoding" not in refused.headers
+    refusal = await client.get(path, headers={"accept-encoding": "gzip;q=0"})
+    assert "content-encoding" not in refusal.headers
 
 
 @pytest.mark.parametrize("path", ["tiny.js", "art/logo.PNG", "empty.txt", "build.data.br"])
@@ -398,8 +398,8 @@ async def test_signed_urls_are_rejected_at_site_hosts(tmp_path: Path) -> None:
             assert (await client.get(permanent_url, headers={"host": host})).content == b"picture"
 
         put = await listener.objects.presign_put(key("new", "0"), 3, 60)
-        refused = await client.put(put, content=b"abc", headers={"host": "arena.cdn.test"})
-        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+        refusal = await client.put(put, content=b"abc", headers={"host": "arena.cdn.test"})
+        assert (refusal.status_code, refusal.headers["allow"]) == (405, "GET, HEAD")
         assert listener.left_behind() == []
         answer = await client.put(put, content=b"abc", headers={"host": "files.test"})
         assert answer.status_code == 200, answer.text

@@ -70,8 +70,8 @@ def test_feed_token_expires_at_its_time(make_service: MakeService) -> None:
     }
     assert service.good("GET", REGIONS, None, tokens[0]["token"])
     until(lambda: service.ask("GET", REGIONS, None, tokens[1]["token"]).status_code == 401)
-    refused = service.ask("GET", REGIONS, None, tokens[1]["token"])
-    assert refused.json()["code"] == "TOKEN_EXPIRED"
+    refusal = service.ask("GET", REGIONS, None, tokens[1]["token"])
+    assert refusal.json()["code"] == "TOKEN_EXPIRED"
     public = ("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
     result = service.command(*public, "--expires-in", "12h")
     assert (result.returncode, result.stdout) == (1, "")

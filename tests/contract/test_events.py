@@ -49,13 +49,13 @@ async def test_reader_waits_for_the_next_event(game: Game) -> None:
     before = await _live(game, secret)
     assert _joins(before) == []
     index = before.body["watch"]["index"]
-    waiting = asyncio.create_task(_live(game, secret, watch_index=index))
+    waiting_task = asyncio.create_task(_live(game, secret, watch_index=index))
     lobby = await game.attach()
     desired = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
     joined = await game.call_as_client("join", desired)
     assert joined.code == "OK", joined
     async with asyncio.timeout(PATIENCE_S):
-        returned = await waiting
+        returned = await waiting_task
     assert [join["player"]["token"] for join in _joins(returned)] == joined.tokens[1:]
     assert returned.body["watch"]["index"] != index
 
@@ -82,8 +82,8 @@ async def test_invalid_channels_are_refused_by_name(
 ) -> None:
     lobby = await game.attach()
     for operation, wish in (("find", {"game_modes": ["duel"]}), ("join", {"lobby_id": lobby.id})):
-        refused = await game.call_as_client(operation, {**wish, **fields})
-        assert (refused.code, refused.errors) == ("BODY_INVALID", (path,))
+        refusal = await game.call_as_client(operation, {**wish, **fields})
+        assert (refusal.code, refusal.errors) == ("BODY_INVALID", (path,))
     assert _joins(await _live(game, MINA)) == []
 
 

@@ -56,8 +56,8 @@ async def test_second_connect_is_refused_and_keeps_the_slot(game: Game) -> None:
     lobby = await game.attach("duel")
     token = await game.join(lobby)
     assert (await game.call_as_server(lobby, "connected", {"player_token": token})).code == "OK"
-    again = await game.call_as_server(lobby, "connected", {"player_token": token})
-    assert again.code == "PLAYER_TOKEN_CONSUMED"
+    repeat = await game.call_as_server(lobby, "connected", {"player_token": token})
+    assert repeat.code == "PLAYER_TOKEN_CONSUMED"
     await game.join(lobby)
     full = await game.call_as_client("join", {"lobby_id": lobby.id})
     assert full.code == "MATCHMAKER_LOBBY_FULL"
@@ -84,8 +84,8 @@ async def test_foreign_player_token_is_invalid(game: Game, spoil: str) -> None:
         "word": "player_x",
         "kind": lobby.token,
     }[spoil]
-    refused = await game.call_as_server(lobby, "connected", {"player_token": spoiled})
-    assert refused.code == "PLAYER_TOKEN_INVALID"
+    refusal = await game.call_as_server(lobby, "connected", {"player_token": spoiled})
+    assert refusal.code == "PLAYER_TOKEN_INVALID"
     assert (await game.call_as_server(lobby, "connected", {"player_token": token})).code == "OK"
 
 
@@ -95,8 +95,8 @@ async def test_party_gets_all_its_slots_or_none(game: Game) -> None:
     assert together.code == "OK"
     assert len(set(together.tokens)) == 3
     assert together.body["players"][0] == together.body["player"]
-    refused = await game.call_as_client("join", {"lobby_id": lobby.id, "party_size": 2})
-    assert refused.code == "MATCHMAKER_LOBBY_FULL"
+    refusal = await game.call_as_client("join", {"lobby_id": lobby.id, "party_size": 2})
+    assert refusal.code == "MATCHMAKER_LOBBY_FULL"
     # The limit of joins is 5: two more players can join, a third cannot.
     await game.join(lobby)
     await game.join(lobby)
@@ -164,8 +164,8 @@ async def test_detached_lobby_is_gone_for_all_callers(game: Game) -> None:
     token = await game.join(lobby)
     names = {"game_id": GAME, "lobby_id": lobby.id}
     assert (await game.call_as_back_end("detach", names)).body == {"did_remove": True}
-    again = await game.call_as_back_end("detach", names)
-    assert (again.code, bool(again.body.get("did_remove"))) == ("OK", False)
+    repeat = await game.call_as_back_end("detach", names)
+    assert (repeat.code, bool(repeat.body.get("did_remove"))) == ("OK", False)
     assert (
         await game.call_as_client("join", {"lobby_id": lobby.id})
     ).code == "MATCHMAKER_LOBBY_STOPPED"
@@ -180,8 +180,8 @@ async def test_detached_lobby_is_gone_for_all_callers(game: Game) -> None:
         ("set_state", {"state": b"1"}),
         ("get_state", {"lobby_id": lobby.id}),
     ):
-        refused = await game.call_as_server(lobby, operation, fields)
-        assert refused.code == "MATCHMAKER_LOBBY_STOPPED", operation
+        refusal = await game.call_as_server(lobby, operation, fields)
+        assert refusal.code == "MATCHMAKER_LOBBY_STOPPED", operation
 
 
 async def test_token_of_a_forgotten_lobby_is_expired(game: Game, plane: Plane) -> None:
@@ -201,20 +201,20 @@ async def test_token_of_a_forgotten_lobby_is_expired(game: Game, plane: Plane) -
     await elsewhere.close()
     lobby = Lobby(format_uuid(id_), token)
     for operation, fields in (("ready", {}), ("get_state", {"lobby_id": lobby.id})):
-        refused = await game.call_as_server(lobby, operation, fields)
-        assert refused.code == "TOKEN_EXPIRED", operation
-        assert refused.status in ("401", "UNAUTHENTICATED")
+        refusal = await game.call_as_server(lobby, operation, fields)
+        assert refusal.code == "TOKEN_EXPIRED", operation
+        assert refusal.status in ("401", "UNAUTHENTICATED")
 
 
 async def test_find_waits_for_a_starting_lobby(game: Game) -> None:
     lobby = await game.attach("duel", ready=False)
-    waiting = asyncio.create_task(game.call_as_client("find", {"game_modes": ["duel"]}))
+    waiting_task = asyncio.create_task(game.call_as_client("find", {"game_modes": ["duel"]}))
     second = asyncio.create_task(game.call_as_client("join", {"lobby_id": lobby.id}))
     while await game.held() < 2:
         await asyncio.sleep(0.01)
-    assert not waiting.done()
+    assert not waiting_task.done()
     assert (await game.call_as_server(lobby, "ready")).code == "OK"
-    placement, joined = await waiting, await second
+    placement, joined = await waiting_task, await second
     assert placement.lobby_id == joined.lobby_id == lobby.id
     for token in (*placement.tokens, *joined.tokens):
         assert (await game.call_as_server(lobby, "connected", {"player_token": token})).code == "OK"
@@ -222,11 +222,11 @@ async def test_find_waits_for_a_starting_lobby(game: Game) -> None:
 
 async def test_find_waiting_for_a_lobby_that_ends_returns_the_reason(game: Game) -> None:
     lobby = await game.attach("duel", ready=False)
-    waiting = asyncio.create_task(game.call_as_client("find", {"game_modes": ["duel"]}))
+    waiting_task = asyncio.create_task(game.call_as_client("find", {"game_modes": ["duel"]}))
     while await game.held() < 1:
         await asyncio.sleep(0.01)
     await game.call_as_back_end("detach", {"game_id": GAME, "lobby_id": lobby.id})
-    assert (await waiting).code == "MATCHMAKER_LOBBY_START_FAILED"
+    assert (await waiting_task).code == "MATCHMAKER_LOBBY_START_FAILED"
 
 
 async def test_repeat_under_a_key_replays_and_another_message_is_refused(game: Game) -> None:
@@ -234,8 +234,8 @@ async def test_repeat_under_a_key_replays_and_another_message_is_refused(game: G
     key = f"find-{lobby.id}"
     wish = {"game_modes": ["party"], "party_size": 2}
     first = await game.call_as_client("find", wish, key=key)
-    again = await game.call_as_client("find", wish, key=key)
-    assert first.tokens == again.tokens
+    repeat = await game.call_as_client("find", wish, key=key)
+    assert first.tokens == repeat.tokens
     other = await game.call_as_client("find", {"game_modes": ["party"]}, key=key)
     assert other.code == "IDEMPOTENCY_KEY_REUSED"
     token = first.tokens[0]
@@ -259,10 +259,10 @@ async def test_idempotency_key_is_shared_by_both_transports(game: Game, plane: P
         plane.grpc_client() if game.service_client.name == "http" else plane.http_client()
     )
     try:
-        again = await other.call("find", wish, token=game.public_token, key=lobby.id)
+        repeat = await other.call("find", wish, token=game.public_token, key=lobby.id)
     finally:
         await other.close()
-    assert again.tokens == first.tokens
+    assert repeat.tokens == first.tokens
 
 
 async def test_attach_repeated_under_its_key_is_one_lobby(game: Game) -> None:
@@ -270,8 +270,8 @@ async def test_attach_repeated_under_its_key_is_one_lobby(game: Game) -> None:
     desired = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
     key = f"attach-{game.service_client.name}"
     first = await game.call_as_back_end("attach", desired, key=key)
-    again = await game.call_as_back_end("attach", desired, key=key)
-    assert first.body["lobby_id"] == again.body["lobby_id"]
+    repeat = await game.call_as_back_end("attach", desired, key=key)
+    assert first.body["lobby_id"] == repeat.body["lobby_id"]
     await game.call_as_back_end("detach", {"game_id": GAME, "lobby_id": first.body["lobby_id"]})
 
 
@@ -380,9 +380,9 @@ async def test_heartbeat_with_an_unknown_token_frees_nothing(game: Game) -> None
     lobby, other = await game.attach("duel"), await game.attach("duel")
     joined, theirs = await game.join(lobby), await game.join(other)
     for guest in (theirs, "player_nonsense"):
-        refused = await game.call_as_server(lobby, "heartbeat", {"player_tokens": [joined, guest]})
-        assert refused.code == "BODY_INVALID"
-        assert refused.errors[0][:2] == ("player_tokens", "1")
+        refusal = await game.call_as_server(lobby, "heartbeat", {"player_tokens": [joined, guest]})
+        assert refusal.code == "BODY_INVALID"
+        assert refusal.errors[0][:2] == ("player_tokens", "1")
     assert (await game.call_as_server(lobby, "heartbeat", {"player_tokens": [joined]})).code == "OK"
     assert (await game.call_as_server(lobby, "heartbeat")).code == "OK"
     assert (await game.call_as_server(lobby, "connected", {"player_token": joined})).code == "OK"

@@ -154,8 +154,8 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
             await _until(
                 restartable.service, "hosting_requests_in_flight", len(waiting) + len(connections)
             )
-            refused = await _codes(checker, {slug: await send(too_many[slug]) for slug in too_many})
-            assert refused == dict.fromkeys(too_many, "OVERLOADED")
+            refusal = await _codes(checker, {slug: await send(too_many[slug]) for slug in too_many})
+            assert refusal == dict.fromkeys(too_many, "OVERLOADED")
             waiting |= {slug: await send(last[slug]) for slug in last if slug not in waiting}
             restartable.service.signal(signal.SIGTERM)
             codes = await _codes(checker, waiting)
@@ -164,7 +164,7 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
                 assert await _codes(checker, {"get_games": connection}) == {
                     "get_games": "SHUTTING_DOWN"
                 }
-            print(f"\n{dict(Counter([*refused.values(), *codes.values()]))}")
+            print(f"\n{dict(Counter([*refusal.values(), *codes.values()]))}")
 
     _while_it_hangs(restartable.service, story)
     assert restartable.service.process is not None
@@ -183,8 +183,8 @@ def test_hanging_control_plane_ends_in_deadline_exceeded(
 
     async def story() -> None:
         async with _connections(restartable.service) as send:
-            waiting = {slug: await send(requested[slug]) for slug in requested}
-            returned = await _codes(checker, waiting, 90.0)
+            waiting_requests = {slug: await send(requested[slug]) for slug in requested}
+            returned = await _codes(checker, waiting_requests, 90.0)
             assert returned == dict.fromkeys(requested, "DEADLINE_EXCEEDED")
 
     _while_it_hangs(restartable.service, story)

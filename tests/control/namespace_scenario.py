@@ -365,16 +365,16 @@ class NamespaceScenario:
         return str(joined.body["player"]["token"])
 
     async def engine(self) -> Any:
-        listed = await self.client.call(
+        response = await self.client.call(
             "list", {"include_state": True}, token=self.environment_token
         )
-        assert listed.code == "OK", listed
+        assert response.code == "OK", response
         scrape = await self._scraper.get(f"http://{self.full_service.ready['metrics']}/metrics")
         names = ("hosting_lobbies{", "hosting_slots{")
         label = f'namespace="{self.game_name}/prod"'
         lines = [line for line in scrape.text.splitlines() if line.startswith(names)]
         return (
-            sorted(str(one) for one in listed.body["lobbies"]),
+            sorted(str(one) for one in response.body["lobbies"]),
             [line for line in lines if label in line],
         )
 

@@ -66,8 +66,8 @@ async def test_group_owner_defaults_to_the_service_owner_and_stays_a_member(
     data_dir = owner.full_service.data_dir
     owner_id = (await owner.good("inspect_token"))["identity_id"]
     group_id = await _group(owner)
-    listed = (await json_output(data_dir, "group", "list"))["groups"]
-    [mine] = [one for one in listed if one["group_id"] == group_id]
+    groups = (await json_output(data_dir, "group", "list"))["groups"]
+    [mine] = [one for one in groups if one["group_id"] == group_id]
     assert (mine["owner_identity_id"], mine["member_ids"]) == (owner_id, [owner_id])
     lines = (await output(data_dir, "group", "list")).splitlines()
     assert f"{group_id}\t{mine['display_name']}" in lines
@@ -94,8 +94,8 @@ async def test_group_profile_changes_are_returned(owner: Developer) -> None:
         before[flag] = value
         assert (await owner.good("get_group", group_id=group_id))["group"] == before
     assert await json_output(data_dir, *update, "--publicity", "closed", "--bio", bio) == {}
-    listed = (await json_output(data_dir, "group", "list"))["groups"]
-    [mine] = [one for one in listed if one["group_id"] == group_id]
+    groups = (await json_output(data_dir, "group", "list"))["groups"]
+    [mine] = [one for one in groups if one["group_id"] == group_id]
     assert (mine["display_name"], mine["bio"], mine["publicity"]) == (name, bio, "closed")
 
 
@@ -106,14 +106,16 @@ async def test_game_list_watch_wakes_on_a_group_change(owner: Developer, records
     games = await member.good("get_games")
     for field, value in (("bio", "We ride"), ("publicity", "open"), ("display_name", "Riders")):
         words = (f"--{field.replace('_', '-')}", value)
-        waiting = asyncio.create_task(member.good("get_games", watch_index=games["watch"]["index"]))
+        waiting_task = asyncio.create_task(
+            member.good("get_games", watch_index=games["watch"]["index"])
+        )
         unchanged = str(games["groups"][0]["publicity"])
         for unseen in ((other_id, *words), (group_id, "--publicity", unchanged)):
             await output(data_dir, "group", "update", *unseen)
-        done, _ = await asyncio.wait({waiting}, timeout=0.25)
+        done, _ = await asyncio.wait({waiting_task}, timeout=0.25)
         assert not done
         await output(data_dir, "group", "update", group_id, *words)
-        games = await asyncio.wait_for(waiting, PATIENCE_S)
+        games = await asyncio.wait_for(waiting_task, PATIENCE_S)
         assert games["groups"][0][field] == value
     assert (await other.good("get_games"))["groups"][0]["display_name"] == "Riders"
 
@@ -162,8 +164,8 @@ async def test_membership_is_seen_at_once(owner: Developer) -> None:
     await token_holder.good("create_group", display_name=unique("Group"))
 
     async def seen_by(developer: Developer) -> list[tuple[bool, int]]:
-        listed = (await developer.good("get_games"))["groups"]
-        matching = [one for one in listed if one["group_id"] == group_id]
+        groups = (await developer.good("get_games"))["groups"]
+        matching = [one for one in groups if one["group_id"] == group_id]
         answer = await developer.call("get_group", group_id=group_id)
         assert answer.code == ("OK" if matching else "GROUP_NOT_FOUND")
         if answer.code == "OK":
@@ -177,11 +179,11 @@ async def test_membership_is_seen_at_once(owner: Developer) -> None:
         ("remove-member", [(True, 1)] * 2, []),
     ):
         index = (await token_holder.good("get_games"))["watch"]["index"]
-        waiting = asyncio.create_task(token_holder.good("get_games", watch_index=index))
+        waiting_task = asyncio.create_task(token_holder.good("get_games", watch_index=index))
         # The second command changes nothing.
         for _ in range(2):
             assert await output(data_dir, "group", command, *member) == ""
-        await asyncio.wait_for(waiting, PATIENCE_S)
+        await asyncio.wait_for(waiting_task, PATIENCE_S)
         assert (await seen_by(owner), await seen_by(token_holder)) == (others, mine)
 
 
@@ -235,8 +237,8 @@ async def test_namespace_tokens_work_are_listed_and_revoked(developer: Developer
         created = await json_output(data_dir, *words)
         assert created["token"].startswith(f"{prefix}_")
         assert (await developer.client.call("regions", {}, token=created["token"])).code == "OK"
-        listed = (await developer.good("list_namespace_tokens", **target))["tokens"]
-        assert created["token_id"] in {one["token_id"] for one in listed}
+        tokens = (await developer.good("list_namespace_tokens", **target))["tokens"]
+        assert created["token_id"] in {one["token_id"] for one in tokens}
         await developer.good("revoke_namespace_token", **target, token_id=created["token_id"])
         answer = await developer.client.call("regions", {}, token=created["token"])
         assert answer.code in ("TOKEN_REVOKED", "TOKEN_INVALID")

@@ -49,12 +49,14 @@ async def test_watch_wakes_on_a_record(developer: Developer, records: Records) -
     member, group_id = await new_developer(developer, records)
     other, other_id = await new_developer(developer, records)
     index = (await member.good("get_billing", group_id=group_id))["watch"]["index"]
-    waiting = asyncio.create_task(member.good("get_billing", group_id=group_id, watch_index=index))
+    waiting_task = asyncio.create_task(
+        member.good("get_billing", group_id=group_id, watch_index=index)
+    )
     await _record(developer, other_id, "--payment-failed", TIME)
-    done, _ = await asyncio.wait({waiting}, timeout=0.25)
+    done, _ = await asyncio.wait({waiting_task}, timeout=0.25)
     assert not done
     await _record(developer, group_id, "--payment-succeeded", TIME)
-    answer = await asyncio.wait_for(waiting, PATIENCE_S)
+    answer = await asyncio.wait_for(waiting_task, PATIENCE_S)
     assert answer["group"] == {"payment_succeeded_ts": REPORTED}
     others = (await other.good("get_billing", group_id=other_id))["group"]
     assert others == {"payment_failed_ts": REPORTED}

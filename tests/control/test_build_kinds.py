@@ -64,10 +64,10 @@ async def test_accepted_build_kind_is_completed(back_end: BackEnd, kind: str) ->
 
 async def test_build_kind_defaults_to_archive(back_end: BackEnd) -> None:
     for kind in ({}, {"kind": "archive"}):
-        refused = await back_end.refused(IMAGE, **kind)
-        assert refused.code == "VALIDATION_FAILED"
-        assert refused.errors == (("image_file", "invalid"),)
-        assert "server.json" in problem(refused)
+        refusal = await back_end.refused(IMAGE, **kind)
+        assert refusal.code == "VALIDATION_FAILED"
+        assert refusal.errors == (("image_file", "invalid"),)
+        assert "server.json" in problem(refusal)
 
 
 @needs_oci_runtime
@@ -75,8 +75,8 @@ async def test_game_build_of_a_disabled_kind_is_refused(back_end: BackEnd) -> No
     developer = back_end.developer
     image = {"path": "server.img", "content_length": len(IMAGE), **digest(IMAGE)}
     fields: dict[str, Any] = {"game_id": back_end.game_id, "display_name": "x", "image_file": image}
-    refused = await developer.call("create_game_build", **fields, kind="oci_bundle")
-    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("kind", "not-allowed"),))
+    refusal = await developer.call("create_game_build", **fields, kind="oci_bundle")
+    assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("kind", "not-allowed"),))
     created = await developer.good("create_game_build", **fields, kind="docker_image")
     assert (await put(created["image_presigned_request"], IMAGE)).status_code == 200
     await developer.good("complete_upload", upload_id=created["upload_id"])
@@ -122,9 +122,9 @@ BAD: Final[dict[str, tuple[str, bytes, str, str]]] = {
 async def test_defective_build_is_refused_at_completion(open_back_end: BackEnd, name: str) -> None:
     kind, content, word, words = BAD[name]
     for compression, packed_content in (("none", content), ("zstd", packed(content, "zstd"))):
-        refused = await open_back_end.refused(packed_content, kind=kind, compression=compression)
-        assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", word),))
-        assert words in problem(refused), problem(refused)
+        refusal = await open_back_end.refused(packed_content, kind=kind, compression=compression)
+        assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("image_file", word),))
+        assert words in problem(refusal), problem(refusal)
 
 
 BOMBS: Final[dict[str, tuple[str, str, bytes]]] = {
@@ -146,11 +146,11 @@ async def test_build_that_expands_to_gigabytes_is_refused(
     open_back_end: BackEnd, name: str
 ) -> None:
     kind, compression, content = BOMBS[name]
-    refused = await open_back_end.refused(content, kind=kind, compression=compression)
-    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
+    refusal = await open_back_end.refused(content, kind=kind, compression=compression)
+    assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
     allowed = f"{len(content)} bytes may unpack to at most {1 << 30} (100 times as much"
-    assert allowed in problem(refused)
-    assert "upload it with less compression" in problem(refused)
+    assert allowed in problem(refusal)
+    assert "upload it with less compression" in problem(refusal)
 
 
 @needs_oci_runtime
@@ -159,15 +159,15 @@ async def test_bundle_root_may_have_links_and_devices(open_back_end: BackEnd) ->
     content = tar({"config.json": CONFIG, "rootfs/run": b"x"}, [one for one, _ in entries])
     build_id = await open_back_end.build(content, kind="oci_bundle")
     assert (await open_back_end.good("get_build", build_id=build_id))["build"]["complete"]
-    refused = await open_back_end.refused(content, kind="archive")
-    assert refused.errors == (("image_file", "not-allowed"),)
+    refusal = await open_back_end.refused(content, kind="archive")
+    assert refusal.errors == (("image_file", "not-allowed"),)
 
 
 @needs_oci_runtime
 async def test_unknown_image_tag_is_refused(open_back_end: BackEnd) -> None:
     await open_back_end.build(SEVERAL, kind="docker_image", image_tag="game:2")
-    refused = await open_back_end.refused(SEVERAL, kind="docker_image", image_tag="game:3")
-    assert "no image 'game:3', it has game:1, game:2" in problem(refused)
+    refusal = await open_back_end.refused(SEVERAL, kind="docker_image", image_tag="game:3")
+    assert "no image 'game:3', it has game:1, game:2" in problem(refusal)
 
 
 @pytest.mark.full
@@ -177,12 +177,12 @@ async def test_builds_of_a_kind_without_a_runtime_are_refused(tmp_path: Path) ->
     with running(FullService(tmp_path / "s", runtime=settings)) as full_service:
         async for back_end in back_end_of(full_service):
             image = {"path": "x.tar", "content_length": 10}
-            refused = await back_end.call(
+            refusal = await back_end.call(
                 "prepare_build", name="x", image_file=image, kind="oci_bundle"
             )
-            assert refused.errors == (("kind", "not-allowed"),)
-            assert "(archive)" in problem(refused)
-            assert str(missing.name) in problem(refused)
+            assert refusal.errors == (("kind", "not-allowed"),)
+            assert "(archive)" in problem(refusal)
+            assert str(missing.name) in problem(refusal)
             await back_end.build()
         async with httpx.AsyncClient(base_url=f"http://{full_service.ready['metrics']}") as client:
 

@@ -110,20 +110,20 @@ async def test_game_build_is_completed_by_its_upload(owner: Developer, compressi
     await owner.good("complete_upload", upload_id=created["upload_id"])
     (build,) = (await owner.good("list_game_builds", game_id=game_id))["builds"]
     assert (build["complete"], build["build_id"]) == (True, created["build_id"])
-    again = await owner.code("complete_upload", upload_id=created["upload_id"])
-    assert again == "UPLOAD_ALREADY_COMPLETE"
+    repeat_code = await owner.code("complete_upload", upload_id=created["upload_id"])
+    assert repeat_code == "UPLOAD_ALREADY_COMPLETE"
 
 
 async def test_wrong_digest_is_refused_and_leaves_nothing(back_end: BackEnd) -> None:
-    refused = await back_end.refused(
+    refusal = await back_end.refused(
         tar(), image={"sha256": hashlib.sha256(b"another").hexdigest()}
     )
-    assert refused.code == "VALIDATION_FAILED"
-    assert refused.errors == (("image_file", "sha256", "invalid"),)
+    assert refusal.code == "VALIDATION_FAILED"
+    assert refusal.errors == (("image_file", "sha256", "invalid"),)
     (build,) = (await back_end.good("list_builds"))["builds"]
     assert not build["complete"]
-    again = await back_end.call("complete_build", build_id=build["id"])
-    assert again.code == "UPLOAD_INCOMPLETE"
+    repeat = await back_end.call("complete_build", build_id=build["id"])
+    assert repeat.code == "UPLOAD_INCOMPLETE"
 
 
 async def test_invalid_or_escaping_archive_is_refused(back_end: BackEnd) -> None:
@@ -135,8 +135,8 @@ async def test_invalid_or_escaping_archive_is_refused(back_end: BackEnd) -> None
         (b"no tar at all" * 100, "invalid"),
         (tar({"a": b"x" * 5000})[:3000], "invalid"),
     ):
-        refused = await back_end.refused(content)
-        assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", word),))
+        refusal = await back_end.refused(content)
+        assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("image_file", word),))
 
 
 @pytest.mark.full
@@ -144,8 +144,8 @@ async def test_invalid_or_escaping_archive_is_refused(back_end: BackEnd) -> None
 async def test_archive_over_the_expansion_limit_is_refused(
     back_end: BackEnd, compression: str
 ) -> None:
-    refused = await back_end.refused(bomb(compression), compression=compression)
-    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
+    refusal = await back_end.refused(bomb(compression), compression=compression)
+    assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
     small = bomb(compression, 128 << 20)
     assert len(small) * 240 < 128 << 20
     await back_end.build(small, compression=compression)
@@ -154,9 +154,9 @@ async def test_archive_over_the_expansion_limit_is_refused(
 async def test_preparation_reports_every_problem(back_end: BackEnd) -> None:
     image = {"path": "../server.tar", "content_length": 10, "content_type": "none"}
     fields = {"name": " x", "kind": "oci_bundle", "compression": "rar", "image_tag": "a\x00"}
-    refused = await back_end.call("prepare_build", image_file=image, **fields)
-    assert refused.code == "VALIDATION_FAILED"
-    assert set(refused.errors) == {
+    refusal = await back_end.call("prepare_build", image_file=image, **fields)
+    assert refusal.code == "VALIDATION_FAILED"
+    assert set(refusal.errors) == {
         ("name", "invalid"),
         ("kind", "not-allowed"),
         ("compression", "not-allowed"),
@@ -169,8 +169,8 @@ async def test_preparation_reports_every_problem(back_end: BackEnd) -> None:
 
 async def test_build_size_limit_is_8_gib(back_end: BackEnd) -> None:
     image = {"path": "server.tar", "content_length": (8 << 30) + 1}
-    refused = await back_end.call("prepare_build", name="x", image_file=image)
-    assert refused.code == "UPLOAD_TOO_LARGE"
+    refusal = await back_end.call("prepare_build", name="x", image_file=image)
+    assert refusal.code == "UPLOAD_TOO_LARGE"
     image["content_length"] = 0
     assert (await back_end.call("prepare_build", name="x", image_file=image)).code == "BODY_INVALID"
     image["content_length"] = 8 << 30
@@ -235,8 +235,8 @@ async def test_tags_are_set_removed_and_exclusive(back_end: BackEnd) -> None:
         ({"a": "x" * 1025}, ("tags", "a", "too-long")),
         ({f"t{i}": "x" for i in range(31)}, ("tags", "too-many")),
     ):
-        refused = await back_end.call("patch_build_tags", build_id=second, tags=wrong)
-        assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
+        refusal = await back_end.call("patch_build_tags", build_id=second, tags=wrong)
+        assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (path,))
     assert await tags(second) == {"current": "true", "os": "linux"}
 
 

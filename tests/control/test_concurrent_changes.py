@@ -107,8 +107,8 @@ async def test_last_user_slots_are_given_once(owner: Developer, records: Records
     assert await codes_of(calls) == {"OK": 3, "VALIDATION_FAILED": CALLERS - 3}
     response = await owner.good("get_namespace", **target)
     assert len(response["namespace"]["config"]["cdn"]["auth_user_list"]) == 1_024
-    refused = await owner.call("set_auth_user", **target, user="ada", password="x")
-    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("user", "too-many"),))
+    refusal = await owner.call("set_auth_user", **target, user="ada", password="x")
+    assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("user", "too-many"),))
     await owner.good("set_auth_user", **target, user="user-0", password="y")
     await owner.good("remove_auth_user", **target, user="user-0")
     await owner.good("set_auth_user", **target, user="ada", password="x")

@@ -94,8 +94,8 @@ async def test_change_is_returned_by_each_token(
         await member.game(developer_group_id=group_id)
 
     responses = await answers(watching)
-    refused = responses.pop(EACH)
-    assert (refused.status, code_of(refused)) == (401, "TOKEN_REVOKED")
+    refusal = responses.pop(EACH)
+    assert (refusal.status, code_of(refusal)) == (401, "TOKEN_REVOKED")
     if slug == "get_game":
         removed = responses.pop()
         assert (removed.status, code_of(removed)) == (404, "GAME_NOT_FOUND")

@@ -196,8 +196,8 @@ def test_data_plane_accepts_accepted_configurations(document: Any) -> None:
     assert configuration_problems(config, CONTEXT) == []
     namespace = configuration()
     namespace.versions[0].matchmaker.CopyFrom(to_feed(config))
-    refused = feed_validation.configuration_problems(namespace, _LIMITS, NamespaceIndex())
-    assert [(list(problem.path), problem.reason) for problem in refused] == []
+    problems = feed_validation.configuration_problems(namespace, _LIMITS, NamespaceIndex())
+    assert [(list(problem.path), problem.reason) for problem in problems] == []
     modes = document.get("matchmaker", {}).get("game_modes", {})
     assert set(resolve_namespace(namespace).modes) == set(modes)
     assert namespace.current_version_id == VERSION_ID

@@ -391,8 +391,8 @@ def test_data_plane_accepts_accepted_verification(url: str, headers: dict[str, s
     namespace = configuration()
     namespace.versions[0].matchmaker.CopyFrom(to_feed(config))
     limits = OperatorLimits(player_limit_max=256, regions=None)
-    refused = feed_validation.configuration_problems(namespace, limits, NamespaceIndex())
-    assert [(list(problem.path), problem.reason) for problem in refused] == []
+    problems = feed_validation.configuration_problems(namespace, limits, NamespaceIndex())
+    assert [(list(problem.path), problem.reason) for problem in problems] == []
 
 
 def config_of(size_bytes: int) -> pb.CloudConfig:

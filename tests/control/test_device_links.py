@@ -93,15 +93,15 @@ async def test_device_waits_for_completion(developer: Developer) -> None:
     token = (await _link(developer.client))["device_link_token"]
     fields = {"device_link_token": token}
     index = (await developer.client.call("get_device_link", fields)).body["watch"]["index"]
-    waiting = asyncio.create_task(
+    waiting_task = asyncio.create_task(
         developer.client.call("get_device_link", {**fields, "watch_index": index})
     )
-    done, _ = await asyncio.wait({waiting}, timeout=0.25)
+    done, _ = await asyncio.wait({waiting_task}, timeout=0.25)
     assert not done
     await developer.good("complete_device_link", **fields, game_id=game_id)
-    first = await asyncio.wait_for(waiting, PATIENCE_S)
-    again = await developer.client.call("get_device_link", fields)
-    assert first.body["cloud_token"] == again.body["cloud_token"]
+    first = await asyncio.wait_for(waiting_task, PATIENCE_S)
+    repeat = await developer.client.call("get_device_link", fields)
+    assert first.body["cloud_token"] == repeat.body["cloud_token"]
     assert first.body["watch"]["index"] != index
 
 

@@ -198,9 +198,9 @@ async def test_new_control_plane_sends_only_differences(feed: FeedScenario) -> N
 async def test_refused_version_is_reverted_with_its_history(feed: FeedScenario) -> None:
     namespace_id = await feed.namespace()
     before = await running_version(feed, namespace_id)
-    refused = await feed.source.version(TOO_MANY)
-    await feed.source.set_version(namespace_id, refused)
-    error = await feed.refusal(namespace_id, refused)
+    refusal = await feed.source.version(TOO_MANY)
+    await feed.source.set_version(namespace_id, refusal)
+    error = await feed.refusal(namespace_id, refusal)
     assert [list(problem.path) for problem in error.errors] == [REFUSED]
     await wait_until_running(feed, namespace_id, before)
     assert await feed.source.history(namespace_id) == [before]
@@ -309,9 +309,9 @@ async def test_lowered_limit_does_not_block_other_changes(feed: FeedScenario) ->
     await feed.enqueue_and_confirm(namespace_id)
     assert feed.configuration(namespace_id).matchmaker.lobby_count_max == 9
     assert feed.feeder.refused_reasons() == {}
-    refused = await feed.source.version(17)
-    await feed.source.set_version(namespace_id, refused)
-    assert "runs its previous version" in (await feed.refusal(namespace_id, refused)).detail
+    refusal = await feed.source.version(17)
+    await feed.source.set_version(namespace_id, refusal)
+    assert "runs its previous version" in (await feed.refusal(namespace_id, refusal)).detail
     await feed.wait_until_equal(namespace_id)
     await feed.wait_until_idle()
 
@@ -456,21 +456,21 @@ async def test_slow_namespace_does_not_block_others(
     monkeypatch.setattr(feed.feeder.job, "record_failure", noted)
     slow, *names = await feed.namespaces(21)
     await feed.wait_until_idle()
-    refused = await feed.source.version(TOO_MANY)
-    await feed.source.set_version(slow, refused)
+    refusal = await feed.source.version(TOO_MANY)
+    await feed.source.set_version(slow, refusal)
     for name in names:
         await feed.source.touch(name, 7)
     acknowledged.clear()
     async with feed.source.database.write() as tx:
         await namespaces.lock(tx, slow)
-        waiting = asyncio.create_task(code_of(feed, slow, refused))
+        waiting_task = asyncio.create_task(code_of(feed, slow, refusal))
         await wait_for(lambda: slow in feed.feeder.refused_reasons())
         await asyncio.gather(*map(feed.enqueue_and_confirm, names))
         assert {name for name, _ in acknowledged} == set(names)
-        assert (waiting.done(), feed.feeder.waiting) == (False, 1)
+        assert (waiting_task.done(), feed.feeder.waiting) == (False, 1)
         # PostgreSQL ends a lock wait after 10 s. The other callers must get their results before.
         assert 0 not in acknowledged_before_failures
-    assert await waiting == "VALIDATION_FAILED"
+    assert await waiting_task == "VALIDATION_FAILED"
     await feed.wait_until_equal(slow)
 
 

@@ -54,8 +54,8 @@ async def test_avatar_upload_from_preparation_to_display(developer: Developer) -
         assert picture.content == (png() if is_first else jpeg())
         assert picture.headers["x-content-type-options"] == "nosniff"
         assert "immutable" in picture.headers["cache-control"]
-    again = await developer.code("complete_avatar", **of_game, upload_id=first)
-    assert again == "UPLOAD_ALREADY_COMPLETE"
+    repeat_code = await developer.code("complete_avatar", **of_game, upload_id=first)
+    assert repeat_code == "UPLOAD_ALREADY_COMPLETE"
 
 
 NO_PICTURES = (
@@ -68,10 +68,10 @@ async def test_picture_type_is_detected_from_content(developer: Developer) -> No
     target = {"game_id": await developer.game()}
     for path, content in NO_PICTURES:
         upload_id = await prepared(developer, "prepare_avatar", path, content, **target)
-        refused = await developer.call("complete_avatar", **target, upload_id=upload_id)
-        assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("path", "invalid"),))
-        again = await developer.code("complete_avatar", **target, upload_id=upload_id)
-        assert again == "UPLOAD_INCOMPLETE"
+        refusal = await developer.call("complete_avatar", **target, upload_id=upload_id)
+        assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("path", "invalid"),))
+        repeat_code = await developer.code("complete_avatar", **target, upload_id=upload_id)
+        assert repeat_code == "UPLOAD_INCOMPLETE"
     stored = await avatars(developer, target["game_id"])
     assert [one["complete"] for one in stored] == [False] * len(NO_PICTURES)
 
@@ -94,8 +94,8 @@ async def test_impossible_picture_is_refused_at_preparation(
     game_id = await developer.game()
     for fields, code, paths in IMPOSSIBLE:
         request: dict[str, Any] = {"game_id": game_id, "content_length": 100, **fields}
-        refused = await developer.call(slug, **request)
-        assert (refused.code, [".".join(path) for path in refused.errors]) == (code, paths), fields
+        refusal = await developer.call(slug, **request)
+        assert (refusal.code, [".".join(path) for path in refusal.errors]) == (code, paths), fields
     await developer.good(slug, game_id=game_id, path="a.png", content_length=2 << 20)
 
 
@@ -107,12 +107,14 @@ async def test_game_picture_is_shown_and_wakes_watches(developer: Developer, whi
     all_before = await developer.good("get_games")
     upload_id = await prepared(developer, f"prepare_{which}", "x.png", png(), game_id=game_id)
     index = before["watch"]["index"]
-    waiting = asyncio.create_task(developer.good("get_game", game_id=game_id, watch_index=index))
+    waiting_task = asyncio.create_task(
+        developer.good("get_game", game_id=game_id, watch_index=index)
+    )
     waiting_all = asyncio.create_task(
         developer.good("get_games", watch_index=all_before["watch"]["index"])
     )
     await developer.good(f"complete_{which}", game_id=game_id, upload_id=upload_id)
-    url = (await asyncio.wait_for(waiting, PATIENCE_S))["game"][f"{which}_url"]
+    url = (await asyncio.wait_for(waiting_task, PATIENCE_S))["game"][f"{which}_url"]
     await asyncio.wait_for(waiting_all, PATIENCE_S)
 
     async def in_games() -> Any:

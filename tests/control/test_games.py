@@ -117,8 +117,8 @@ async def test_validate_and_create_refuse_the_same(developer: Developer) -> None
     assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
     assert [tuple(one["path"]) for one in response["errors"]] == paths
     group_id = developer.full_service.group_id
-    refused = await developer.call("create_game", developer_group_id=group_id, **fields)
-    assert (refused.code, list(refused.errors)) == ("VALIDATION_FAILED", paths)
+    refusal = await developer.call("create_game", developer_group_id=group_id, **fields)
+    assert (refusal.code, list(refusal.errors)) == ("VALIDATION_FAILED", paths)
 
 
 async def test_display_name_is_stored_exactly(developer: Developer) -> None:

@@ -35,8 +35,8 @@ def new_key() -> str:
 
 
 async def games_named(developer: Developer, name: str) -> list[str]:
-    listed = await developer.good("get_games")
-    return [one["game_id"] for one in listed["games"] if one["display_name"] == name]
+    response = await developer.good("get_games")
+    return [one["game_id"] for one in response["games"] if one["display_name"] == name]
 
 
 def new_game(developer: Developer) -> dict[str, Any]:
@@ -101,8 +101,8 @@ async def test_failure_is_retried(developer: Developer) -> None:
     unknown = {**fields, "version_id": str(uuid4())}
     assert await developer.code("create_namespace", key, **unknown) == "VERSION_NOT_FOUND"
     created = await developer.good("create_namespace", key, **fields, version_id=version_id)
-    again = await developer.good("create_namespace", key, **fields, version_id=version_id)
-    assert again == created
+    repeat = await developer.good("create_namespace", key, **fields, version_id=version_id)
+    assert repeat == created
 
 
 async def test_name_that_became_free_is_accepted_under_the_same_key(developer: Developer) -> None:

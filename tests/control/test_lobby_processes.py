@@ -195,8 +195,8 @@ async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None
 async def test_export_of_a_running_lobby_matches_its_end(game: Game) -> None:
     await game.deploy(duel={})
     reversed_span: dict[str, Any] = {"game_id": game.game_id, "query_start": 2, "query_end": 1}
-    refused = await game.developer.call("export_lobby_history", **reversed_span)
-    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("query_end", "too-low"),))
+    refusal = await game.developer.call("export_lobby_history", **reversed_span)
+    assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("query_end", "too-low"),))
     lobby_id = (await game.find_lobby("duel"))["lobby"]["lobby_id"]
     # A read by id waits for the newest facts. An export does not.
     record, live = await game.record(lobby_id), await game.history(lobby_id)
@@ -315,8 +315,8 @@ async def test_deleted_lobby_is_stopped_in_order(game: Game) -> None:
     placement = await game.find_lobby("duel")
     lobby_id = placement["lobby"]["lobby_id"]
     first = await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
-    again = await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
-    assert (first["did_remove"], again["did_remove"]) == (True, False)
+    repeat = await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
+    assert (first["did_remove"], repeat["did_remove"]) == (True, False)
     record = await game.over(lobby_id)
     assert record["status"]["stopped"]["exit_code"] == 128 + 15
     assert record["status"]["stopped"]["failed"] is False

@@ -205,14 +205,14 @@ async def test_player_count_is_right_and_wakes_watches(
     for slug, count in (("connected", 1), ("disconnected", 0)):
         if slug == "connected":
             token = await arena.player(lobby)
-        waiting = asyncio.gather(
+        waiting_requests = asyncio.gather(
             member.good("get_games", watch_index=games["watch"]["index"]),
             member.good("get_game", game_id=game_id, watch_index=game["watch"]["index"]),
         )
-        done, _ = await asyncio.wait({waiting}, timeout=0.1)
+        done, _ = await asyncio.wait({waiting_requests}, timeout=0.1)
         assert not done
         await arena.send(slug, lobby, player_token=token)
-        games, game = await asyncio.wait_for(waiting, PATIENCE_S)
+        games, game = await asyncio.wait_for(waiting_requests, PATIENCE_S)
         assert games["games"][0]["total_player_count"] == count
         assert game["game"]["total_player_count"] == count
 
@@ -254,8 +254,8 @@ async def test_records_and_counts_are_right_after_a_kill(tmp_path: Path, folder:
                 ended_lobby, record = await eventually(partial(ended_records, arena, leaves, stays))
                 assert "stopped" in ended_lobby["status"]
                 assert (record["connected_count"], record["status"]) == (1, {"running": {}})
-            listed = (await developer.good("list_lobby_records", **arena.target))["lobbies"]
-            assert len(listed) == len({one["lobby_id"] for one in listed}) == 4
+            lobbies = (await developer.good("list_lobby_records", **arena.target))["lobbies"]
+            assert len(lobbies) == len({one["lobby_id"] for one in lobbies}) == 4
 
             async def is_counted() -> bool:
                 game = await developer.good("get_game", game_id=arena.game_id)

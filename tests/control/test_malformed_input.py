@@ -124,8 +124,8 @@ async def test_malformed_body_is_refused(request_of: Request) -> None:
         assert (status, code, len(paths)) == (400, "BODY_INVALID", 1), body
     good = request_of.outside_path
     for name in ("nonsense", *request_of.method.path_fields):
-        refused = await request_of.send({**good, name: "x"})
-        assert refused == (400, "BODY_INVALID", [f"{name}.unknown-field"])
+        refusal = await request_of.send({**good, name: "x"})
+        assert refusal == (400, "BODY_INVALID", [f"{name}.unknown-field"])
     if good:
         wrong = {name: 7 if isinstance(value, str) else "x" for name, value in good.items()}
         status, code, paths = await request_of.send(wrong)
@@ -141,9 +141,9 @@ async def test_malformed_body_is_refused(request_of: Request) -> None:
 async def test_malformed_query_is_refused(request_of: Request) -> None:
     method = request_of.method
     good = {name: _query_text(value) for name, value in request_of.outside_path.items()}
-    refused = await request_of.send(query="?" + urlencode({**good, "nonsense": "1", "more": ""}))
+    refusal = await request_of.send(query="?" + urlencode({**good, "nonsense": "1", "more": ""}))
     unknown = ["nonsense.unknown-parameter", "more.unknown-parameter"]
-    assert refused == (400, "QUERY_INVALID", unknown)
+    assert refusal == (400, "QUERY_INVALID", unknown)
     fields = descriptor_of(method.request).fields
     for name in (one.name for one in fields if one.name not in method.path_fields):
         others = {key: text for key, text in good.items() if key != name}

@@ -66,12 +66,12 @@ async def test_refused_namespace_counts_until_fixed(
     assert (created["feed_refused"], created["feed_lag_seconds"]) == (0, 0)
     claim = {"game_id": game_id, "namespace_id": "prod", "domain": CLAIMED}
     assert await owner.code("add_domain", **claim) == "VALIDATION_FAILED"
-    refused = await figures(full_service)
+    refusal = await figures(full_service)
     states = ("feed_refused", "feed_waiting", "feed_connected")
-    assert [refused[name] for name in states] == [1, 1, 1]
-    assert refused["feed_refusals_total"] > created["feed_refusals_total"]
-    assert refused["feed_lag_seconds"] > 0
-    assert (await figures(full_service))["feed_lag_seconds"] > refused["feed_lag_seconds"]
+    assert [refusal[name] for name in states] == [1, 1, 1]
+    assert refusal["feed_refusals_total"] > created["feed_refusals_total"]
+    assert refusal["feed_lag_seconds"] > 0
+    assert (await figures(full_service))["feed_lag_seconds"] > refusal["feed_lag_seconds"]
     await owner.good("remove_domain", **claim)
     after = await settled_figures(full_service)
     assert (after["feed_refused"], after["feed_lag_seconds"]) == (0, 0)
@@ -105,9 +105,9 @@ async def test_watch_changes_are_counted(owner: Developer, full_service: FullSer
     await settled_figures(full_service)
     index = (await owner.good("get_game", game_id=game_id))["watch"]["index"]
     before = await figures(full_service)
-    waiting = asyncio.create_task(owner.good("get_game", game_id=game_id, watch_index=index))
+    waiting_task = asyncio.create_task(owner.good("get_game", game_id=game_id, watch_index=index))
     version_id = await owner.version(game_id)
-    versions = (await asyncio.wait_for(waiting, PATIENCE_S))["game"]["versions"]
+    versions = (await asyncio.wait_for(waiting_task, PATIENCE_S))["game"]["versions"]
     assert version_id in [one["version_id"] for one in versions]
     after = await figures(full_service)
     assert after["watch_changes_total"] > before["watch_changes_total"]

@@ -88,8 +88,8 @@ async def test_missing_content_is_not_found_and_records_stay(
     assert (await put(incomplete["image_presigned_request"], tar())).status_code == 200
     await owner.good("complete_upload", upload_id=incomplete["upload_id"])
     await owner.good("delete_build", **target, build_id=complete["build_id"])
-    listed = (await owner.good("list_game_builds", **target))["builds"]
-    assert [one["build_id"] for one in listed] == [incomplete["build_id"]]
+    builds = (await owner.good("list_game_builds", **target))["builds"]
+    assert [one["build_id"] for one in builds] == [incomplete["build_id"]]
 
 
 async def records(owner: Developer, game_id: str) -> dict[str, Any]:

@@ -59,8 +59,8 @@ async def test_page_of_a_domain_needs_no_token(
     assert shape(cdn["domains"]) == [DOMAIN]
     assert cdn["domains"][0]["domain"] == domain
     assert cdn["domains"][0]["verification_status"] == "active"
-    listed = await developer.client.call("list", {}, origin=f"https://{domain}:8443")
-    assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["arena"]
+    response = await developer.client.call("list", {}, origin=f"https://{domain}:8443")
+    assert [one["game_mode_id"] for one in response.body["game_modes"]] == ["arena"]
     for origin in (f"https://www.{domain}", "null", f"https://{domain}.example.net"):
         assert await code_of_page(developer, origin) == "TOKEN_MISSING"
     assert await developer.good("remove_domain", **target, domain=domain) == {}

@@ -83,9 +83,9 @@ async def test_validate_and_create_refuse_the_same(developer: Developer) -> None
         assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
         assert [".".join(one["path"]) for one in response["errors"]] == paths
         fields |= {"game_id": game_id, "version_id": version_id}
-        refused = await developer.call("create_namespace", **fields)
-        assert refused.code == "VALIDATION_FAILED"
-        assert [".".join(path) for path in refused.errors] == paths
+        refusal = await developer.call("create_namespace", **fields)
+        assert refusal.code == "VALIDATION_FAILED"
+        assert [".".join(path) for path in refusal.errors] == paths
     listed = await developer.good("list_namespaces", game_id=game_id)
     assert len(listed["namespaces"]) == 2
 
@@ -128,9 +128,9 @@ async def test_objects_of_another_game_are_not_found(developer: Developer) -> No
 
 
 async def modes_of(developer: Developer, token: str) -> list[str]:
-    listed = await developer.client.call("list", {}, token=token)
-    assert listed.code == "OK", listed
-    return [one["game_mode_id"] for one in listed.body["game_modes"]]
+    response = await developer.client.call("list", {}, token=token)
+    assert response.code == "OK", response
+    return [one["game_mode_id"] for one in response.body["game_modes"]]
 
 
 async def test_set_version_is_fed_to_players(developer: Developer) -> None:
@@ -240,8 +240,8 @@ async def test_zero_limits_are_all_refused(developer: Developer) -> None:
     response = await developer.good("validate_mm_config", **fields)
     paths = [["lobby_count_max", "too-low"], ["max_players", "too-low"]]
     assert [one["path"] for one in response["errors"]] == paths
-    refused = await developer.call("set_mm_config", **fields)
-    assert (refused.code, [list(one) for one in refused.errors]) == ("VALIDATION_FAILED", paths)
+    refusal = await developer.call("set_mm_config", **fields)
+    assert (refusal.code, [list(one) for one in refusal.errors]) == ("VALIDATION_FAILED", paths)
     assert set((await limits_of(developer, game_id)).values()) == {512, 256}
 
 

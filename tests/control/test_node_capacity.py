@@ -61,8 +61,8 @@ async def test_concurrent_servers_fill_the_capacity_exactly(back_end: Servers) -
     answers = await asyncio.gather(*(back_end.try_create(**WHOLE) for _ in range(4)))
     back_end.server_ids += [one.body["server"]["id"] for one in answers if one.code == "OK"]
     assert sorted(one.code for one in answers) == ["CAPACITY_EXHAUSTED"] * 3 + ["OK"]
-    listed = await back_end.good("list_servers", include_destroyed=True)
-    assert [one["id"] for one in listed["servers"]] == back_end.server_ids
+    response = await back_end.good("list_servers", include_destroyed=True)
+    assert [one["id"] for one in response["servers"]] == back_end.server_ids
     await back_end.until(back_end.server_ids[0], "running")
     await end(back_end, *back_end.server_ids)
     again = await back_end.create(**WHOLE)
@@ -90,8 +90,8 @@ async def test_replay_succeeds_on_a_full_node(back_end: Servers, full_service: F
         assert (await back_end.try_create(key, **WHOLE)).body == first.body
         other = await back_end.try_create(key, **WHOLE, tags={"another": "message"})
         assert other.code == "IDEMPOTENCY_KEY_REUSED"
-    listed = await back_end.good("list_servers", include_destroyed=True)
-    assert [one["id"] for one in listed["servers"]] == back_end.server_ids
+    response = await back_end.good("list_servers", include_destroyed=True)
+    assert [one["id"] for one in response["servers"]] == back_end.server_ids
 
 
 async def test_servers_and_lobbies_share_the_capacity(back_end: Servers) -> None:

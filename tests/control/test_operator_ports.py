@@ -51,9 +51,9 @@ async def test_process_range_and_public_quarantine_apply(tmp_path: Path) -> None
     with running(service):
         async with open_back_end(service, "http") as back_end:
             for number in (HOST_PORTS.start - 1, HOST_PORTS.stop):
-                refused = await back_end.try_create(network=on_host(number))
-                assert refused.errors[0][-2:] == ("internal_port", "not-allowed")
-                assert "must be 20500 to 20599 with routing.host" in str(refused.body)
+                refusal = await back_end.try_create(network=on_host(number))
+                assert refusal.errors[0][-2:] == ("internal_port", "not-allowed")
+                assert "must be 20500 to 20599 with routing.host" in str(refusal.body)
             await assert_reached(await back_end.running(network=on_host(free_port())))
             record = await back_end.running()
             await assert_reached(record)

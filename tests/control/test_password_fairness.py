@@ -157,13 +157,13 @@ async def test_slots_are_freed_after_failure_or_cancellation() -> None:
             await threads.run("group", b"address", fails)
     for _ in range(5):
         steps = [threads.run("group", b"address", lambda: None) for _ in range(32)]
-        waiting = [asyncio.ensure_future(one) for one in steps]
+        waiting_tasks = [asyncio.ensure_future(one) for one in steps]
         await asyncio.sleep(0)
         with pytest.raises(TooManyWaiting):
             await threads.run("group", b"address", lambda: None)
-        for one in waiting:
+        for one in waiting_tasks:
             one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.gather(*waiting_tasks, return_exceptions=True)
     assert await threads.run("group", b"address", lambda: 1) == 1
     assert not len(threads)
     threads.close()

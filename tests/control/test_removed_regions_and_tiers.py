@@ -224,8 +224,8 @@ async def test_removed_tier_ends_only_its_new_lobbies(operator: Operator, how: s
     answers = await finding
     assert {answer.code for answer in answers} == {"MATCHMAKER_LOBBY_START_FAILED"}
     target = {"game_id": affected.game_id, "namespace_id": "prod"}
-    listed = await affected.developer.good("list_lobby_records", **target)
-    failed = [one for one in listed["lobbies"] if one["lobby_id"] != before]
+    response = await affected.developer.good("list_lobby_records", **target)
+    failed = [one for one in response["lobbies"] if one["lobby_id"] != before]
 
     async def failures() -> bool:
         records = [await affected.over(one["lobby_id"]) for one in failed]

@@ -55,10 +55,10 @@ async def test_site_of_10000_files_is_stored_small_and_replayed(
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": files}
     first = await developer.good("create_site", key, **fields)
     assert await kept_bytes(records, first["upload_id"]) <= SITE_KEPT_BYTES
-    again = await developer.good("create_site", key, **fields)
-    assert without_addresses(again) == without_addresses(first)
-    assert len({one["url"] for one in again["presigned_requests"]}) == 10_000
-    assert (await put(again["presigned_requests"][-1], b"x" * 10_000)).status_code == 200
+    repeat = await developer.good("create_site", key, **fields)
+    assert without_addresses(repeat) == without_addresses(first)
+    assert len({one["url"] for one in repeat["presigned_requests"]}) == 10_000
+    assert (await put(repeat["presigned_requests"][-1], b"x" * 10_000)).status_code == 200
 
 
 IMAGE: Final = {"path": "a.tar", "content_length": len(tar())}
@@ -103,15 +103,15 @@ async def test_replay_of_a_namespace_upload_has_valid_urls(developer: Developer)
     fields: dict[str, Any] = {**target, "name": "x", "image_file": IMAGE}
     first = await back_end.good("prepare_build", key, **fields)
     pass_time(developer, 2 * HOUR_S)
-    again = await back_end.good("prepare_build", key, **fields)
-    assert without_addresses(again) == without_addresses(first)
-    assert (await put(requests_of(again)[0], tar())).status_code == 200
+    repeat = await back_end.good("prepare_build", key, **fields)
+    assert without_addresses(repeat) == without_addresses(first)
+    assert (await put(requests_of(repeat)[0], tar())).status_code == 200
     await back_end.good("complete_build", **target, build_id=first["build"]["id"])
     # The upload is complete, so the replayed URLs accept no content.
     last = await back_end.good("prepare_build", key, **fields)
     assert without_addresses(last) == without_addresses(first)
-    refused = await put(requests_of(last)[0], tar())
-    assert (refused.status_code, refused.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")
+    refusal = await put(requests_of(last)[0], tar())
+    assert (refusal.status_code, refusal.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")
 
 
 async def test_uploaded_parts_stay_after_a_replay(developer: Developer) -> None:
@@ -125,9 +125,9 @@ async def test_uploaded_parts_stay_after_a_replay(developer: Developer) -> None:
     assert (await put(parts[0], content)).status_code == 200
     pass_time(developer, 6 * HOUR_S + 1)
     assert (await put(parts[1], content)).status_code == 403
-    again = await developer.good("create_game_build", key, **fields)
-    assert without_addresses(again) == without_addresses(first)
-    assert (await put(requests_of(again)[1], content)).status_code == 200
+    repeat = await developer.good("create_game_build", key, **fields)
+    assert without_addresses(repeat) == without_addresses(first)
+    assert (await put(requests_of(repeat)[1], content)).status_code == 200
     await developer.good("complete_upload", upload_id=first["upload_id"])
 
 

@@ -70,9 +70,9 @@ async def test_pause_doubles_up_to_a_limit_until_success() -> None:
 
 async def test_cancellation_is_not_an_error() -> None:
     work = Work()
-    waiting = asyncio.create_task(work.job.attempt(asyncio.Event().wait))
+    waiting_task = asyncio.create_task(work.job.attempt(asyncio.Event().wait))
     await asyncio.sleep(0)
-    waiting.cancel()
+    waiting_task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await waiting
+        await waiting_task
     assert work.job.unexpected_errors == 0

@@ -73,8 +73,8 @@ async def test_build_is_put_to_the_public_address(s3: S3Server, developer: Devel
     assert code == "UPLOAD_INCOMPLETE"
     assert (await put(request, content)).status_code == 200
     await developer.good("complete_upload", upload_id=created["upload_id"])
-    again = await developer.code("complete_upload", upload_id=created["upload_id"])
-    assert again == "UPLOAD_ALREADY_COMPLETE"
+    repeat_code = await developer.code("complete_upload", upload_id=created["upload_id"])
+    assert repeat_code == "UPLOAD_ALREADY_COMPLETE"
     # The presigned URL is still valid, but a second PUT no longer changes the build.
     assert (await put(request, b"x" * len(content))).status_code == 200
 
@@ -143,9 +143,9 @@ async def test_unavailable_bucket_is_reported_and_recovers(
     s3.kill()
     try:
         upload_id = created["upload_id"]
-        refused = await owner.call("complete_upload", upload_id=upload_id)
-        assert refused.code == "CONTROL_PLANE_UNAVAILABLE", refused
-        assert int(refused.headers["retry-after"]) > 0
+        refusal = await owner.call("complete_upload", upload_id=upload_id)
+        assert refusal.code == "CONTROL_PLANE_UNAVAILABLE", refusal
+        assert int(refusal.headers["retry-after"]) > 0
         page = await site.get("index.html")
         assert (page.status_code, int(page.headers["retry-after"]) > 0) == (503, True)
         later = await prepared(owner, tar())

@@ -264,9 +264,9 @@ async def test_invalid_creation_reports_every_problem(back_end: Servers) -> None
         "low": {"protocol": "udp", "internal_port": 80, "routing": {"host": {}}},
     }
     runtime = {"build": incomplete, "environment": {"MAP": "sea", "HOSTING_SERVER_ID": "mine"}}
-    refused = await back_end.try_create(runtime=runtime, network={"ports": ports})
-    assert refused.code == "VALIDATION_FAILED"
-    assert {path[-2:] for path in refused.errors} == {
+    refusal = await back_end.try_create(runtime=runtime, network={"ports": ports})
+    assert refusal.code == "VALIDATION_FAILED"
+    assert {path[-2:] for path in refusal.errors} == {
         ("build", "incomplete"),
         ("HOSTING_SERVER_ID", "not-allowed"),
         ("host", "not-allowed"),
@@ -281,12 +281,12 @@ async def test_invalid_creation_reports_every_problem(back_end: Servers) -> None
 
 async def test_unusable_texts_are_all_refused(back_end: Servers) -> None:
     environment = {"PATH": "a\0", "N\0": "x", "PORT=1": "x", "PORT": "1", "MAP": "sea"}
-    refused = await back_end.try_create(
+    refusal = await back_end.try_create(
         runtime={"arguments": ["plain", "a\0b"], "environment": environment},
         tags={"a\0": "x", "b": "x\0", "c": "two\nlines", "d\x7f": "x", "mode": "duel"},
     )
-    assert refused.code == "VALIDATION_FAILED"
-    assert set(refused.errors) == {
+    assert refusal.code == "VALIDATION_FAILED"
+    assert set(refusal.errors) == {
         ("runtime", "arguments", "1", "invalid"),
         *(("runtime", "environment", name, "invalid") for name in ("PATH", "N\0", "PORT=1")),
         ("runtime", "environment", "PORT", "not-allowed"),
@@ -309,9 +309,9 @@ async def test_servers_and_builds_of_others_are_not_found(back_end: Servers) -> 
             assert answer.code == "SERVER_NOT_FOUND", slug
         assert (await other.good("list_servers", **target))["servers"] == []
     other.build_id = back_end.build_id
-    refused = await other.try_create()
+    refusal = await other.try_create()
     expected = (("runtime", "build", "not-found"),)
-    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", expected)
+    assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", expected)
     await back_end.until(created["id"], "running")
 
 
@@ -340,10 +340,10 @@ async def test_host_networking_gives_the_requested_port(back_end: Servers) -> No
 @pytest.mark.full
 async def test_build_of_a_running_server_is_not_deleted(back_end: Servers) -> None:
     created = await back_end.running()
-    refused = await back_end.developer.call(
+    refusal = await back_end.developer.call(
         "delete_build", game_id=back_end.game_id, build_id=back_end.build_id
     )
-    assert refused.code == "IN_USE"
+    assert refusal.code == "IN_USE"
     await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
     await back_end.until(created["id"], "destroyed")
     await back_end.developer.good(

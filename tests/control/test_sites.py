@@ -46,8 +46,8 @@ async def test_site_upload_from_preparation_to_list(developer: Developer) -> Non
     assert await developer.code("complete_upload", upload_id=upload_id) == "UPLOAD_INCOMPLETE"
     config = {"cdn": {"site_id": created["site_id"]}}
     version: dict[str, Any] = {"game_id": game_id, "display_name": "1", "config": config}
-    refused = await developer.call("create_version", **version)
-    assert refused.errors == (("config", "cdn", "site_id", "incomplete"),)
+    refusal = await developer.call("create_version", **version)
+    assert refusal.errors == (("config", "cdn", "site_id", "incomplete"),)
     await put_all([last], FILES)
     await developer.good("complete_upload", upload_id=upload_id)
     (site,) = (await developer.good("list_sites", game_id=game_id))["sites"]
@@ -62,9 +62,9 @@ async def test_path_problems_are_all_reported(developer: Developer) -> None:
     paths = ["ok.txt", "", "/a", "a/../b", "./a", "a//b", "a\\b", "a\x00", "x" * 513, "ok.txt"]
     files: list[dict[str, Any]] = [{"path": path, "content_length": 1} for path in paths]
     files.append({"path": "typed", "content_length": 1, "content_type": "text/html\r\nx: y"})
-    refused = await developer.call("create_site", game_id=game_id, display_name=" x", files=files)
-    assert refused.code == "VALIDATION_FAILED"
-    assert set(refused.errors) == {
+    refusal = await developer.call("create_site", game_id=game_id, display_name=" x", files=files)
+    assert refusal.code == "VALIDATION_FAILED"
+    assert set(refusal.errors) == {
         ("display_name", "invalid"),
         ("files", "1", "path", "too-short"),
         *((("files", str(index), "path", "invalid")) for index in range(2, 8)),
@@ -94,8 +94,8 @@ async def test_site_has_at_most_10000_files(owner: Developer) -> None:
     created = await owner.good("create_site", **target, files=files)
     assert len({one["url"] for one in created["presigned_requests"]}) == 10_000
     files.append({"path": "one more", "content_length": 1})
-    refused = await owner.call("create_site", **target, files=files)
-    assert (refused.code, refused.errors) == ("BODY_INVALID", (("files", "too-many"),))
+    refusal = await owner.call("create_site", **target, files=files)
+    assert (refusal.code, refusal.errors) == ("BODY_INVALID", (("files", "too-many"),))
 
 
 async def test_wrong_length_or_altered_url_is_refused(developer: Developer) -> None:
@@ -122,8 +122,8 @@ async def test_repeated_preparation_is_the_same_site(developer: Developer) -> No
     game_id = await developer.game()
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": of(FILES)}
     first = await developer.good("create_site", game_id, **fields)
-    again = await developer.good("create_site", game_id, **fields)
-    assert without_addresses(again) == without_addresses(first)
+    repeat = await developer.good("create_site", game_id, **fields)
+    assert without_addresses(repeat) == without_addresses(first)
     assert len((await developer.good("list_sites", game_id=game_id))["sites"]) == 1
     other = await developer.code("create_site", game_id, **{**fields, "display_name": "y"})
     assert other == "IDEMPOTENCY_KEY_REUSED"

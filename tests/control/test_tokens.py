@@ -55,11 +55,11 @@ async def test_new_token_works_at_once_and_is_shown_once(developer: Developer, k
     assert created["token"].startswith(f"{kind}_")
     assert len(created["token"]) <= 160
     assert await code_in_data_plane(developer, created["token"]) == "OK"
-    listed = await developer.good("list_namespace_tokens", **target_of(game_id))
-    (record,) = listed["tokens"]
+    response = await developer.good("list_namespace_tokens", **target_of(game_id))
+    (record,) = response["tokens"]
     assert shape(record) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, **ends}
     assert (record["token_id"], record["kind"]) == (created["token_id"], kind)
-    assert created["token"] not in str(listed)
+    assert created["token"] not in str(response)
 
 
 async def test_development_token_lives_30_days(developer: Developer) -> None:
@@ -75,9 +75,9 @@ async def test_list_is_newest_first_and_has_ended_tokens(developer: Developer) -
     revoke = {**target_of(game_id), "token_id": created[1]}
     for _ in range(2):
         assert await developer.good("revoke_namespace_token", **revoke) == {}
-    listed = (await developer.good("list_namespace_tokens", **target_of(game_id)))["tokens"]
-    assert [one["token_id"] for one in listed] == created[::-1]
-    assert [shape(one.get("revoke_ts")) for one in listed] == [None, TIME, None]
+    tokens = (await developer.good("list_namespace_tokens", **target_of(game_id)))["tokens"]
+    assert [one["token_id"] for one in tokens] == created[::-1]
+    assert [shape(one.get("revoke_ts")) for one in tokens] == [None, TIME, None]
     staging = {**target_of(game_id), "namespace_id": "staging"}
     assert await developer.good("list_namespace_tokens", **staging) == {"tokens": []}
 
@@ -266,18 +266,18 @@ async def test_game_token_is_listed_and_revoked_at_once(
     member, group_id = await new_developer(developer, records)
     game_id = await member.game(developer_group_id=group_id)
     created = await member.good("create_game_token", game_id=game_id)
-    listed = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
-    assert shape(listed[0]) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, "game_id": ID}
-    assert {one["kind"] for one in listed} == {"cloud"}
+    tokens = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
+    assert shape(tokens[0]) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, "game_id": ID}
+    assert {one["kind"] for one in tokens} == {"cloud"}
     own_id = (await member.good("inspect_token"))["token_id"]
-    assert [one["token_id"] for one in listed] == [created["token_id"], own_id]
+    assert [one["token_id"] for one in tokens] == [created["token_id"], own_id]
     assert await works(member, created["token"]) == "OK"
     revoke = {"group_id": group_id, "token_id": created["token_id"]}
     for _ in range(2):
         assert await member.good("revoke_group_token", **revoke) == {}
     assert await works(member, created["token"]) == "TOKEN_REVOKED"
-    listed = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
-    assert shape(listed[0]["revoke_ts"]) == TIME
+    tokens = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
+    assert shape(tokens[0]["revoke_ts"]) == TIME
     await member.good("revoke_group_token", group_id=group_id, token_id=own_id)
     assert await member.code("inspect_token") == "TOKEN_REVOKED", "a token can revoke itself"
 
@@ -290,8 +290,8 @@ async def test_group_token_does_not_list_identity_tokens(
     token, token_id = await records.cloud_token(identity_id, group_id)
     _, sibling_id = await records.cloud_token(identity_id, other_id)
     member = Developer(developer.full_service, developer.client, token)
-    listed = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
-    assert [one["token_id"] for one in listed] == [token_id]
+    tokens = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
+    assert [one["token_id"] for one in tokens] == [token_id]
     for one in (whole_id, sibling_id, str(uuid4())):
         fields = {"group_id": group_id, "token_id": one}
         assert await member.code("revoke_group_token", **fields) == "TOKEN_NOT_FOUND"

@@ -76,8 +76,8 @@ async def issue_all_tokens(full_service: FullService, issued: IssuedTokens) -> N
         await issued.send("connected", speaker, player_token=player)
     for token in issued.tokens:
         await issued.client.call("get_game", {"game_id": token}, token=token)
-    listed = (await developer.good("list_namespace_tokens", **target))["tokens"]
-    for one in listed[:2]:
+    tokens = (await developer.good("list_namespace_tokens", **target))["tokens"]
+    for one in tokens[:2]:
         await developer.good("revoke_namespace_token", **target, token_id=one["token_id"])
 
 

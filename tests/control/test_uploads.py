@@ -170,12 +170,12 @@ async def test_interrupted_completion_can_be_repeated(
 
     with monkeypatch.context() as patched:
         patched.setattr(builds.objects, "complete", and_wait)
-        waiting = asyncio.create_task(builds.complete(created))
+        waiting_task = asyncio.create_task(builds.complete(created))
         async with asyncio.timeout(PATIENCE_S):
             await is_complete.wait()
-        waiting.cancel()
+        waiting_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
+            await waiting_task
         if is_restarted:
             await builds.restart()
     stored_name = file_key(created.upload_id, "server.tar").rpartition("/")[2]
@@ -419,5 +419,5 @@ async def test_url_key_is_private_and_files_survive_restarts(tmp_path: Path) -> 
         async with full_service.open_client("http") as client:
             developer = Developer(full_service, client)
             await developer.good("complete_upload", upload_id=created["upload_id"])
-            listed = await developer.good("list_game_builds", game_id=fields["game_id"])
-            assert [build["complete"] for build in listed["builds"]] == [True]
+            response = await developer.good("list_game_builds", game_id=fields["game_id"])
+            assert [build["complete"] for build in response["builds"]] == [True]

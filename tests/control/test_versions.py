@@ -89,8 +89,8 @@ async def test_validate_and_create_refuse_the_same(developer: Developer) -> None
     response = await developer.good("validate_version", **fields)
     assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
     assert {tuple(one["path"]) for one in response["errors"]} == REPORTED
-    refused = await developer.call("create_version", **fields)
-    assert (refused.code, set(refused.errors)) == ("VALIDATION_FAILED", REPORTED)
+    refusal = await developer.call("create_version", **fields)
+    assert (refusal.code, set(refusal.errors)) == ("VALIDATION_FAILED", REPORTED)
     versions = (await developer.good("list_versions", game_id=game_id))["versions"]
     assert [one["display_name"] for one in versions] == ["0.0.1"]
 
@@ -177,8 +177,8 @@ async def test_files_of_another_game_are_not_found(
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0.0", "config": config}
     response = await developer.good("validate_version", **fields)
     assert {tuple(one["path"]) for one in response["errors"]} == NOT_FOUND
-    refused = await developer.call("create_version", **fields)
-    assert (refused.code, set(refused.errors)) == ("VALIDATION_FAILED", NOT_FOUND)
+    refusal = await developer.call("create_version", **fields)
+    assert (refusal.code, set(refusal.errors)) == ("VALIDATION_FAILED", NOT_FOUND)
 
     assert await records.tables() == before
     await other.good("create_version", **{**fields, "game_id": other_game_id})

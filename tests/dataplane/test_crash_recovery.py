@@ -32,8 +32,8 @@ def test_channel_token_survives_a_kill(make_service: MakeService) -> None:
     events = service.good("GET", "/events/live", None, SECRET)
     service.kill()
     service.start()
-    again = service.good("GET", "/events/live", None, SECRET)
-    assert again["events"] == events["events"]
+    repeat = service.good("GET", "/events/live", None, SECRET)
+    assert repeat["events"] == events["events"]
     connected = service.connected(lobby_token, join["player"]["token"])
     assert connected.status_code == 200, connected.text
 

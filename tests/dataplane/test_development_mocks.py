@@ -237,13 +237,13 @@ async def test_repeated_mock_request_returns_the_same_tokens(machine: Machine) -
 
 
 async def test_mock_lists_show_the_developer_machine(machine: Machine) -> None:
-    listed = await machine.call("ListLobbies", pb.ListLobbiesRequest())
-    assert [mode.game_mode_id for mode in listed.game_modes] == ["bound", "duel", "range"]
-    [lobby] = listed.lobbies
+    response = await machine.call("ListLobbies", pb.ListLobbiesRequest())
+    assert [mode.game_mode_id for mode in response.game_modes] == ["bound", "duel", "range"]
+    [lobby] = response.lobbies
     assert (lobby.lobby_id, lobby.game_mode_id, lobby.region_id) == (NIL, "bound", "dev-lcl")
     assert lobby.max_players_normal == 32
     regions = await machine.call("ListRegions", pb.ListRegionsRequest())
-    assert regions.regions == listed.regions
+    assert regions.regions == response.regions
     [region] = regions.regions
     assert (region.region_id, region.region_display_name) == ("dev-lcl", "Local")
     statistics = await machine.call("GetPlayerStatistics", pb.GetPlayerStatisticsRequest())

@@ -159,12 +159,12 @@ async def test_read_returns_at_a_fact_or_timeout(scene: MatchmakerScene, reader:
     began_s = time.monotonic()
     assert await reader.store(wait_ms=60) == []
     assert time.monotonic() - began_s >= 0.06
-    waiting = asyncio.create_task(reader.store(wait_ms=20_000))
+    waiting_task = asyncio.create_task(reader.store(wait_ms=20_000))
     await asyncio.sleep(0.05)
-    assert not waiting.done()
+    assert not waiting_task.done()
     await scene.attach(is_ready=False)
     async with asyncio.timeout(15):  # before the end of the waiting time
-        assert await waiting == ["made"]
+        assert await waiting_task == ["made"]
 
 
 async def test_facts_are_batched(scene: MatchmakerScene, reader: Reader) -> None:
@@ -288,12 +288,12 @@ async def test_counts_return_changed_namespaces(scene: MatchmakerScene, reader: 
     assert unchanged == pb.CountsResponse(generation=first.generation), (
         "a reserved slot is not a player"
     )
-    waiting = asyncio.create_task(reader.counts(first.generation, wait_ms=20_000))
+    waiting_task = asyncio.create_task(reader.counts(first.generation, wait_ms=20_000))
     await asyncio.sleep(0.05)
-    assert not waiting.done()
+    assert not waiting_task.done()
     with within(1.5):  # counts are at most one second old
         await scene.connected(lobby_id, token)
-        second = await waiting
+        second = await waiting_task
     assert not second.is_all
     assert second.generation > first.generation
     one_player = pb.NamespaceCounts(namespace_id=NAMESPACE_ID, player_count=1, lobby_count=1)

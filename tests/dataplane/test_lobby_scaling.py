@@ -245,8 +245,8 @@ async def test_attached_lobby_is_detached_after_max_drain(engine: Engine) -> Non
     assert await live() == [False, False, False, True]
     beat = scene.fleet.heartbeat(calls.HeartbeatRequest(), scene.server(played.lobby_id))
     assert (await expect_error(beat)).code == "MATCHMAKER_LOBBY_STOPPED"
-    again = await expect_error(scene.connected(played.lobby_id, player))
-    assert again.code == "PLAYER_REMOVED"
+    repeat = await expect_error(scene.connected(played.lobby_id, player))
+    assert repeat.code == "PLAYER_REMOVED"
     assert (await expect_error(scene.ready(starting.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
     assert (await expect_error(scene.join(empty.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
     assert await live() == [False, False, False, True]

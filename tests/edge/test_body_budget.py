@@ -139,8 +139,8 @@ async def test_many_clients_of_one_address_may_use_half(servers: Servers, client
     for number in range(1, 5):
         await begin(await client(2), LARGE, MIB)
         await until(lambda number=number: body_bytes(servers) == number * LARGE)  # type: ignore[misc]
-    refused = await (await client(2)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)
-    assert code_of(refused) == "OVERLOADED"
+    refusal = await (await client(2)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)
+    assert code_of(refusal) == "OVERLOADED"
     assert (await (await client(3)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
 
 
@@ -148,8 +148,8 @@ async def test_small_bodies_fit_when_large_ones_do_not(servers: Servers, client:
     for number in range(2, 11):
         await begin(await client(number), MIB - 1, MIB)
     await until(lambda: body_bytes(servers) >= 8 * (MIB - 1))
-    refused = await (await client(20)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)
-    assert code_of(refused) == "OVERLOADED"
+    refusal = await (await client(20)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)
+    assert code_of(refusal) == "OVERLOADED"
     slow = await client(20)
     body = body_of(60 * KIB)
     slow.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(len(body))})

@@ -37,8 +37,8 @@ async def test_budget_applies_under_another_asgi_server() -> None:
             connection.writer.write(b" " * LARGE)
             await until(lambda n=number: metrics.http.body_bytes == n * LARGE)  # type: ignore[misc]
         second.writer.write(b" " * LARGE)
-        refused = await second.read()
-        assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
+        refusal = await second.read()
+        assert (refusal.status, code_of(refusal)) == (503, "OVERLOADED")
         assert metrics.http.body_bytes == HALF + LARGE
         assert (await api.call("PlayerConnected", CONNECTED)).code == "OK"
         for connection in (first, *others):

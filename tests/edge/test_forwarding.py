@@ -188,9 +188,9 @@ async def test_operations_are_limited_per_token_with_retry_after(tmp_path: Path)
     async with open_servers(tmp_path, limits=limits) as servers:
         for _ in range(3):
             assert (await ask(servers, "GET", BILLING)).status == 200
-        refused = await ask(servers, "GET", f"/cloud/groups/{GROUP}")
-        assert (refused.status, code_of(refused)) == (429, "RATE_LIMITED")
-        assert int(refused.headers["retry-after"]) >= 1
+        refusal = await ask(servers, "GET", f"/cloud/groups/{GROUP}")
+        assert (refusal.status, code_of(refusal)) == (429, "RATE_LIMITED")
+        assert int(refusal.headers["retry-after"]) >= 1
         other = {"authorization": "Bearer another"}
         assert (await ask(servers, "GET", BILLING, headers=other)).status == 200
 
@@ -275,13 +275,13 @@ async def test_requests_over_the_limit_are_rejected(tmp_path: Path) -> None:
             connection.say("POST", "/cloud/groups", NAME, bearer(token, number))
             await until(lambda: servers.control.waiting == len(slow))
             if number == 1:
-                refused = await ask(servers, "GET", BILLING, headers=bearer("a", 9))
-                assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
-                assert int(refused.headers["retry-after"]) >= 1
+                refusal = await ask(servers, "GET", BILLING, headers=bearer("a", 9))
+                assert (refusal.status, code_of(refusal)) == (503, "OVERLOADED")
+                assert int(refusal.headers["retry-after"]) >= 1
                 assert (await ask(servers, "GET", BILLING, headers=bearer("b", 9))).status == 200
-        refused = await ask(servers, "GET", BILLING, headers=bearer("e", 9))
-        assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
-        assert "retry-after" in refused.headers
+        refusal = await ask(servers, "GET", BILLING, headers=bearer("e", 9))
+        assert (refusal.status, code_of(refusal)) == (503, "OVERLOADED")
+        assert "retry-after" in refusal.headers
         # The matchmaker has permits of its own.
         assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
         servers.control.go_on.set()
@@ -303,8 +303,8 @@ async def test_address_with_many_tokens_leaves_permits_to_others(tmp_path: Path)
         for number, connection in enumerate(slow):
             connection.say("POST", "/cloud/groups", NAME, bearer(number, "192.0.2.1"))
         await until(lambda: servers.control.waiting == 4)
-        refused = await ask(servers, "GET", BILLING, headers=bearer(9, "192.0.2.1"))
-        assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
+        refusal = await ask(servers, "GET", BILLING, headers=bearer(9, "192.0.2.1"))
+        assert (refusal.status, code_of(refusal)) == (503, "OVERLOADED")
         assert (await ask(servers, "GET", BILLING, headers=bearer(9, "192.0.2.2"))).status == 200
         servers.control.go_on.set()
         for connection in slow:

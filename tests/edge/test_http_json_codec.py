@@ -276,8 +276,8 @@ def test_object_of_unknown_names_is_rejected_without_reading_its_text() -> None:
 
 
 def test_raw_json_in_a_list_fails_the_start() -> None:
-    listed = METHODS["hosting.v1.Matchmaker.ListLobbies"]
-    answer_as_request = replace(listed, request=listed.response, body_field="*")
+    list_method = METHODS["hosting.v1.Matchmaker.ListLobbies"]
+    answer_as_request = replace(list_method, request=list_method.response, body_field="*")
     with pytest.raises(TypeError, match=r"ListLobbiesResponse\.lobbies: raw JSON in a list"):
         http_json_codec.decoder(answer_as_request)
 

@@ -53,9 +53,9 @@ async def test_large_body_does_not_block_other_requests(
             await small.close()
         finally:
             stopped.go_on.set()
-        refused = await large.read()
-        assert (refused.status, code_of(refused)) == (400, "BODY_INVALID")
-        errors = refused.json["errors"]
+        refusal = await large.read()
+        assert (refusal.status, code_of(refusal)) == (400, "BODY_INVALID")
+        errors = refusal.json["errors"]
         assert errors[0]["path"] == ["0", "unknown-field"]
         assert errors[-1]["message"] == f"and {60_000 - len(errors) + 1} more problems"
         assert stopped.threads == ["large request_0"]
@@ -74,9 +74,9 @@ async def test_large_matchmaker_body_does_not_block_players(
             assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
         finally:
             stopped.go_on.set()
-        refused = await large.read()
+        refusal = await large.read()
         # Unknown fields are ignored here.
-        assert [error["path"] for error in refused.json["errors"]] == [["game_modes", "required"]]
+        assert [error["path"] for error in refusal.json["errors"]] == [["game_modes", "required"]]
         assert stopped.threads == ["large request_0"]
         await large.close()
 

@@ -132,13 +132,15 @@ async def test_unconfirmed_player_is_closed_within_ten_seconds(arena: Running) -
 
 
 async def test_waiting_sockets_are_limited_to_the_slot_count(arena: Running) -> None:
-    waiting = [await arena.connect(f"?token=player_{number}") for number in range(WAITING_MAX)]
+    waiting_requests = [
+        await arena.connect(f"?token=player_{number}") for number in range(WAITING_MAX)
+    ]
     # A pong proves that the handshake is complete. Slots are taken in the order of the handshakes.
-    for connection in waiting:
+    for connection in waiting_requests:
         await (await connection.ping())
     async with arena.connect("?token=player_x") as one_more:
         assert await end_of(one_more) == End.BUSY.code
-    for connection in waiting:
+    for connection in waiting_requests:
         await connection.close()
 
 

@@ -139,8 +139,8 @@ async def test_key_reuse_with_another_message_is_refused(shared: SharedPlane) ->
     first: Answer = await session.must("join", fields, token=token, key="reused")
     async with assert_unchanged(shared.plane, shared.clients.http):
         for client in shared.clients:
-            again = await client.call("join", fields, token=token, key="reused")
-            assert again.tokens == first.tokens
+            repeat = await client.call("join", fields, token=token, key="reused")
+            assert repeat.tokens == first.tokens
             for other in ({**fields, "party_size": 2}, {"lobby_id": NO_LOBBY}):
                 answer = await client.call("join", other, token=token, key="reused")
                 assert answer.code == "IDEMPOTENCY_KEY_REUSED", (client.name, answer)

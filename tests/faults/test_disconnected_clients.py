@@ -75,8 +75,8 @@ async def test_disconnected_client_frees_its_held_slot(
     fields, token = fields_of(operation, lobby), session.client_token
     leaving = asyncio.create_task(client.call(operation, fields, token=token))
     await wait_held(plane, 1)
-    refused = await other.call(operation, fields, token=token)
-    assert refused.code in ("MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES")
+    refusal = await other.call(operation, fields, token=token)
+    assert refusal.code in ("MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES")
     await give_up(client, leaving)
     await wait_held(plane, 0)
     staying = asyncio.create_task(other.call(operation, fields, token=token))
@@ -93,7 +93,7 @@ async def test_dropped_connection_frees_all_its_held_slots(
 ) -> None:
     client = plane.http_client() if transport == "http" else plane.grpc_client()
     lobby = await session.attach("duel", is_ready=False)
-    waiting = [
+    waiting_tasks = [
         asyncio.create_task(client.call("join", {"lobby_id": lobby.id}, token=session.client_token))
         for _ in range(8)
     ]
@@ -101,9 +101,9 @@ async def test_dropped_connection_frees_all_its_held_slots(
     if isinstance(client, GrpcClient):
         await client.close()
     else:
-        for request in waiting:
+        for request in waiting_tasks:
             request.cancel()
-    results = await asyncio.gather(*waiting, return_exceptions=True)
+    results = await asyncio.gather(*waiting_tasks, return_exceptions=True)
     assert all(isinstance(one, ResponseLost | asyncio.CancelledError) for one in results), results
     await wait_held(plane, 0)
     await client.close()
@@ -178,14 +178,14 @@ async def test_start_timeout_answers_all_waiting_requests(
     clients = open_clients(plane)
     session = ApiSession(plane, clients.http, await plane.public_token())
     lobby = await session.attach("duel", is_ready=False)
-    waiting = [
+    waiting_tasks = [
         asyncio.create_task(client.call("join", {"lobby_id": lobby.id}, token=session.client_token))
         for client in clients
     ]
     if end == "detach":
         await wait_held(plane, 2)
         await session.detach(lobby)
-    for request in waiting:
+    for request in waiting_tasks:
         answer = await request
         assert answer.code == "MATCHMAKER_LOBBY_START_FAILED", answer
         assert answer.metadata["reason"] == reason

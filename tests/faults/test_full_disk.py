@@ -142,8 +142,8 @@ async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
             await check_new_slots_are_refused(session, client, lobby, starting)
             await check_reads_go_on(session, client, lobby)
             await check_players_continue(session, client, lobby, tokens.pop())
-            again = await client.call("join", keyed, token=session.client_token, key="before")
-            assert again.tokens == first.tokens, "a repeat needs no disk space"
+            repeat = await client.call("join", keyed, token=session.client_token, key="before")
+            assert repeat.tokens == first.tokens, "a repeat needs no disk space"
         assert (await plane.look("/livez"))[0] == 200
         if round_number == 1:
             await session.must(

@@ -76,11 +76,11 @@ async def test_stalled_disk_delays_facts_that_are_not_durable(
         )
         await plane.wait_metric(PENDING, 1)
         assert await reader.read(wait_ms=300) == 0
-        waiting = asyncio.create_task(reader.read(wait_ms=20_000))
+        waiting_task = asyncio.create_task(reader.read(wait_ms=20_000))
         await asyncio.sleep(0.3)
-        assert not waiting.done()
+        assert not waiting_task.done()
     second = (await attaching).body["lobby_id"]
-    assert await waiting == 1
+    assert await waiting_task == 1
     assert set(reader.stored) == {(first.id, "made"), (first.id, "ready"), (second, "made")}
     await plane.stop()
 

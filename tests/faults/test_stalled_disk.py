@@ -199,10 +199,10 @@ async def read_everything(plane: Plane, clients: ServiceClients, client_token: s
         for operation in ("list", "regions", "statistics"):
             answer = await client.call(operation, token=client_token, timeout_s=PATIENCE_S)
             assert answer.code == "OK", answer
-        listed = await client.call(
+        response = await client.call(
             "list", {"include_state": True}, token=client_token, timeout_s=PATIENCE_S
         )
-        assert listed.body["lobbies"]
+        assert response.body["lobbies"]
         missing = await client.call("find", {"game_modes": ["crowd"]}, timeout_s=PATIENCE_S)
         assert missing.code == "TOKEN_MISSING"
         invalid = await client.call("ready", token="lobby_" + "A" * 40, timeout_s=PATIENCE_S)

@@ -206,16 +206,16 @@ def test_report_to_a_dead_parent_is_harmless() -> None:
 async def test_wait_for_exit_ends_at_a_forced_shutdown() -> None:
     signals = StopSignals()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
-        waiting = asyncio.create_task(wait_for_exit(cat.pid, signals, 60_000))
-        done, _ = await asyncio.wait({waiting}, timeout=0.1)
+        waiting_task = asyncio.create_task(wait_for_exit(cat.pid, signals, 60_000))
+        done, _ = await asyncio.wait({waiting_task}, timeout=0.1)
         assert not done
         cat.kill()
-        await asyncio.wait_for(waiting, PATIENCE_S)
+        await asyncio.wait_for(waiting_task, PATIENCE_S)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
         await asyncio.wait_for(wait_for_exit(cat.pid, signals, 10), PATIENCE_S)
-        waiting = asyncio.create_task(wait_for_exit(cat.pid, signals, 60_000))
+        waiting_task = asyncio.create_task(wait_for_exit(cat.pid, signals, 60_000))
         signals.forced.set()
-        await asyncio.wait_for(waiting, PATIENCE_S)
+        await asyncio.wait_for(waiting_task, PATIENCE_S)
         cat.kill()
     await asyncio.wait_for(wait_for_exit(cat.pid, StopSignals(), 60_000), PATIENCE_S)
 

@@ -136,12 +136,12 @@ async def test_outage_loses_no_change_and_wakes_no_other_topic(plane: Plane) -> 
 async def test_restarted_plane_wakes_every_topic(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as long_polls:
-        waiting = [plane.waits(long_polls, topic) for topic in "abc"]
+        waiting_requests = [plane.waits(long_polls, topic) for topic in "abc"]
         await plane.is_asked()
         await plane.stop()
         plane.topics = Topics()
         await plane.start()
-        for task in waiting:
+        for task in waiting_requests:
             change = await asyncio.wait_for(task, PATIENCE_S)
             assert not change
 

@@ -302,6 +302,6 @@ async def test_complete_build_survives_a_service_restart_but_not_a_reboot(folder
     # The build was unpacked before a reboot, perhaps not to its end.
     (folder / BUILD / "boot_id").write_text("0b9e0f5c-0000-4000-8000-000000000000")
     (first.root / "data/map").write_bytes(b"")
-    again = await open_builds(folder, store).get(GAME, BUILD)
-    assert (again.root / "data/map").stat().st_size == 3 << 20
+    repeat = await open_builds(folder, store).get(GAME, BUILD)
+    assert (repeat.root / "data/map").stat().st_size == 3 << 20
     assert len(store.requests) == 2

@@ -215,5 +215,5 @@ async def test_ports_are_chosen_on_a_machine_without_ipv6() -> None:
         text=True,
         check=False,
     )
-    refused = os.strerror(errno.EAFNOSUPPORT)
-    assert (result.stderr, result.stdout.splitlines()) == ("", [refused, *("None", "True") * 2])
+    refusal = os.strerror(errno.EAFNOSUPPORT)
+    assert (result.stderr, result.stdout.splitlines()) == ("", [refusal, *("None", "True") * 2])

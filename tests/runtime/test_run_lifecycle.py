@@ -148,15 +148,17 @@ async def test_forced_shutdown_waits_for_no_deadline(host: RuntimeHost) -> None:
 
 async def test_waiting_runs_get_capacity_in_order(host: RuntimeHost) -> None:
     first = await host.running(resources=CAPACITY)
-    waiting = [host.want(resources=CAPACITY) for _ in range(3)]
-    await until(lambda: {host.supervisor.runs[one.id].state for one in waiting} == {"waiting"})
+    waiting_requests = [host.want(resources=CAPACITY) for _ in range(3)]
+    await until(
+        lambda: {host.supervisor.runs[one.id].state for one in waiting_requests} == {"waiting"}
+    )
     assert host.supervisor.capacity.free == Resources(0, 0)
-    for before, after in zip([first, *waiting], waiting, strict=False):
+    for before, after in zip([first, *waiting_requests], waiting_requests, strict=False):
         assert host.reports.of(after.id) == []
         host.supervisor.end(before.id, 0)
         await host.reports.wait_for(after.id, "running")
     running_ids = [one for event, one, _ in host.reports.received if event == "running"]
-    assert running_ids == [first.id, *(one.id for one in waiting)]
+    assert running_ids == [first.id, *(one.id for one in waiting_requests)]
 
 
 async def test_small_run_is_not_delayed_by_a_large_waiting_one(host: RuntimeHost) -> None:

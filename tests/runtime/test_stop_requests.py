@@ -25,7 +25,7 @@ async def test_earlier_stop_replaces_a_stop_in_progress() -> None:
             cancelled.set()
             await released.wait()
 
-    waiting = asyncio.create_task(stop.unless_stopped(work()))
+    waiting_task = asyncio.create_task(stop.unless_stopped(work()))
     await begun.wait()
     assert stop.request(30_000)
     await cancelled.wait()
@@ -34,7 +34,7 @@ async def test_earlier_stop_replaces_a_stop_in_progress() -> None:
     assert not stop.request(10)
     released.set()
     with pytest.raises(Stopped):
-        await waiting
+        await waiting_task
     assert stop.is_requested
 
 
@@ -68,12 +68,12 @@ async def test_stop_during_an_expired_deadline_is_noticed() -> None:
             cancelled.set()
             await released.wait()
 
-    waiting = asyncio.create_task(stop.within(0.001, work()))
+    waiting_task = asyncio.create_task(stop.within(0.001, work()))
     await cancelled.wait()
     assert stop.request(0)
     released.set()
     with pytest.raises(Stopped):
-        await waiting
+        await waiting_task
 
 
 async def test_work_past_its_deadline_without_a_stop_is_late() -> None:

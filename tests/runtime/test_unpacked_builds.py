@@ -87,10 +87,10 @@ async def test_build_requested_during_its_removal_is_unpacked_again(folder: Path
     while (folder / BUILD).exists():
         await asyncio.sleep(0)
     assert not removing.done()
-    again = await builds.get(GAME, BUILD)
+    repeat = await builds.get(GAME, BUILD)
     await removing
-    assert (again.root / "data/map").stat().st_size == 3 << 20
-    assert not (again.root / "0").exists()
+    assert (repeat.root / "data/map").stat().st_size == 3 << 20
+    assert not (repeat.root / "0").exists()
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
 
@@ -134,8 +134,8 @@ async def test_rest_of_a_failed_removal_never_counts_as_complete(folder: Path) -
     with _busy(first.root / "busy"):
         builds = open_builds(folder, store)
         await builds.remove_unused(set, is_full=False)
-        again = await builds.get(GAME, BUILD)
-        assert (again.root / "data/map").stat().st_size == 3 << 20
+        repeat = await builds.get(GAME, BUILD)
+        assert (repeat.root / "data/map").stat().st_size == 3 << 20
         assert len(list(folder.iterdir())) == 2
     await builds.remove_unused(set, is_full=False)
     assert [path.name for path in folder.iterdir()] == [BUILD]

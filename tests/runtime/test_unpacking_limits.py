@@ -207,9 +207,9 @@ def few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_entries_of_layers_and_implicit_folders_are_counted_once(tmp_path: Path) -> None:
     assert checked(saved(same(200), gzipped(same(700)))) is None
     assert checked(saved(gzipped(deep(2)))) is None
-    refused = image_refusal(saved(gzipped(deep(2)), gzipped(deep(2))))
-    assert (refused.word, refused.entry) == ("too-many", "")
-    assert "layers of an image together" in refused.reason
+    refusal = image_refusal(saved(gzipped(deep(2)), gzipped(deep(2))))
+    assert (refusal.word, refusal.entry) == ("too-many", "")
+    assert "layers of an image together" in refusal.reason
     judge(deep(3))
     judge(deep(3).removesuffix(END) + deep(3))
     for kind, content in (("archive", deep(4)), ("oci_bundle", deep(4)), (None, saved(deep(4)))):

@@ -132,9 +132,9 @@ async def test_request_after_a_cancelled_one_gets_the_build(queue: UnpackingQueu
     first, second = queue.ask("game", 0), queue.ask("game", 1)
     await queue.started(0)
     second.cancel()
-    again = queue.ask("game", 1)
+    repeat = queue.ask("game", 1)
     queue.store.release(build_id(0), build_id(1))
-    assert (await first).root != (await again).root
+    assert (await first).root != (await repeat).root
     assert queue.store.requests == [build_id(0), build_id(1)]
 
 

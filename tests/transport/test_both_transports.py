@@ -182,10 +182,10 @@ async def test_rate_limited_client_gets_a_retry_time(
 ) -> None:
     codes = [(await slow_api.call("FindLobby", FIND)).code for _ in range(2)]
     assert codes == ["MATCHMAKER_NO_AVAILABLE_LOBBIES"] * 2
-    refused = await slow_api.call("ListLobbies")
-    assert refused.code == "RATE_LIMITED"
-    assert refused.retry_after_s is not None
-    assert 900 < refused.retry_after_s <= 1000
+    refusal = await slow_api.call("ListLobbies")
+    assert refusal.code == "RATE_LIMITED"
+    assert refusal.retry_after_s is not None
+    assert 900 < refusal.retry_after_s <= 1000
     assert b'hosting_requests_rate_limited_total{door="' in metrics.render()
     assert sum(m.rate_limited for d in (metrics.http, metrics.grpc) for m in d.meters.values()) == 1
 

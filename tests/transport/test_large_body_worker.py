@@ -63,15 +63,15 @@ async def test_cancelled_request_keeps_the_thread_until_it_is_done() -> None:
     apart, go_on, read = LargeBodyWorker(), threading.Event(), list[str]()
     first = asyncio.create_task(apart.run(b"gone", lambda: go_on.wait(20)))
     await asyncio.sleep(0)
-    waiting = asyncio.create_task(apart.run(b"gone", lambda: read.append("gone")))
+    waiting_task = asyncio.create_task(apart.run(b"gone", lambda: read.append("gone")))
     other = asyncio.create_task(apart.run(b"other", lambda: read.append("other")))
     await asyncio.sleep(0)
     for _ in range(2):
-        for task in (first, waiting):
+        for task in (first, waiting_task):
             task.cancel()
             await asyncio.sleep(0)
     # The cancelled request left the queue, and no request follows while the thread is busy.
-    assert (waiting.cancelled(), first.done(), other.done()) == (True, False, False)
+    assert (waiting_task.cancelled(), first.done(), other.done()) == (True, False, False)
     assert apart._thread._work_queue.qsize() == 0
     go_on.set()
     await asyncio.gather(first, other, return_exceptions=True)

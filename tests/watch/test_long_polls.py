@@ -202,11 +202,11 @@ async def test_task_parked_by_another_run_repeats_once_and_waits() -> None:
     waiters, first, task = LongPolls(), Request(), WaitingTask()
     waiters.hold(first, WaitForChange(("a",), 5, "r"))
     assert not await waiters.wait(task, WaitForChange(("a",), 1, "s"))
-    waiting = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "s")))
+    waiting_task = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "s")))
     await asyncio.sleep(0)
-    assert not waiting.done()
+    assert not waiting_task.done()
     waiters.take("s", Changes("s", 2, (Change("a", 2),), is_complete=True))
-    assert not await waiting
+    assert not await waiting_task
 
 
 async def test_request_is_parked_no_longer_than_its_timeout() -> None:
@@ -226,12 +226,12 @@ async def test_parking_again_does_not_extend_the_timeout() -> None:
     loop = asyncio.get_running_loop()
     waiters = LongPolls(hold_ms=1_500)
     task = WaitingTask()
-    waiting = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "r")))
+    waiting_task = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "r")))
     await asyncio.sleep(0)
     until = task.until
     await asyncio.sleep(0.5)
     waiters.take("r", Changes("r", 2, (Change("a", 2),), is_complete=True))
-    assert not await waiting
+    assert not await waiting_task
     assert loop.time() < until, "the machine is too slow for this test"
     assert await waiters.wait(task, WaitForChange(("a",), 2, "r"))
     assert task.until == until

@@ -58,8 +58,8 @@ def _of_caller(
 ) -> None:
     @error_case("complete_device_link", code)
     def _(scenario: Scenario) -> httpx.Response:
-        refused = scenario.call("complete_device_link", bearer=bearer(scenario))
-        assert refused.json()["code"] == code, refused.text
+        refusal = scenario.call("complete_device_link", bearer=bearer(scenario))
+        assert refusal.json()["code"] == code, refusal.text
         return _show(scenario, "complete_device_link", link(scenario))
 
 

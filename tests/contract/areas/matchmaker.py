@@ -67,12 +67,12 @@ def while_it_starts(scenario: Scenario, lobby: Lobby, slug: str, **changes: Any)
     request = scenario.request(slug, **changes)
     before_it = held(scenario)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(scenario.service.client.send, request)
+        waiting_request = pool.submit(scenario.service.client.send, request)
         end = time.monotonic() + WAIT_S
-        while held(scenario) <= before_it and not waiting.done():
+        while held(scenario) <= before_it and not waiting_request.done():
             assert time.monotonic() < end, "no request waits for the lobby"
         detach(scenario, lobby)
-        return waiting.result(WAIT_S)
+        return waiting_request.result(WAIT_S)
 
 
 def held(scenario: Scenario) -> float:

@@ -220,9 +220,9 @@ class GameFixture:
             query = {"device_link_token": self.link_token}
             returned["get_device_link"] = await self.developer.good("get_device_link", **query)
         returned["identities"] = (await self.commanded("ListIdentities"))["identities"]
-        listed = await self.developer.good("get_games")
-        returned["groups"] = listed["groups"]
-        desired = [one for one in listed["games"] if one["name_id"] == self.next_game]
+        response = await self.developer.good("get_games")
+        returned["groups"] = response["groups"]
+        desired = [one for one in response["games"] if one["name_id"] == self.next_game]
         returned["games"] = [
             (await self.developer.good("get_game", game_id=game_id))["game"]
             for game_id in (self.game_id, *(one["game_id"] for one in desired))

@@ -192,12 +192,12 @@ async def resume(fixture: CallerFixture, watched: Watched) -> None:
     before = await watched.read()
     assert not watched.is_there(before)
     index = before["watch"]["index"]
-    waiting = asyncio.ensure_future(watched.read(watch_index=index))
+    waiting_task = asyncio.ensure_future(watched.read(watch_index=index))
     for _ in range(ATTEMPTS):
         await fixture.request_and_disconnect(watched)
         if await is_made(watched):
             break
-    after = await asyncio.wait_for(waiting, PATIENCE_S)
+    after = await asyncio.wait_for(waiting_task, PATIENCE_S)
     assert watched.is_there(after), after
 
 

@@ -69,12 +69,12 @@ class TokenFixture:
     async def tokens(self, kind: str) -> list[str]:
         if kind == "cloud":
             fields = {"group_id": self.full_service.group_id}
-            listed = await self.developer.good("list_group_tokens", **fields)
+            response = await self.developer.good("list_group_tokens", **fields)
             return [
-                one["token_id"] for one in listed["tokens"] if one.get("game_id") == self.game_id
+                one["token_id"] for one in response["tokens"] if one.get("game_id") == self.game_id
             ]
-        listed = await self.developer.good("list_namespace_tokens", **self.place)
-        return [one["token_id"] for one in listed["tokens"] if one["kind"] == kind]
+        response = await self.developer.good("list_namespace_tokens", **self.place)
+        return [one["token_id"] for one in response["tokens"] if one["kind"] == kind]
 
     async def there_is_none(self, kind: str) -> None:
         async def is_empty() -> bool:

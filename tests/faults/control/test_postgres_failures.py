@@ -76,8 +76,10 @@ async def test_killed_postgres_loses_and_repeats_no_change(
         assert output["CONTROL_PLANE_UNAVAILABLE"] > 0
         outcomes: Counter[tuple[str, str]] = Counter()
         for game_id in game_ids:
-            listed = await developer.good("list_versions", game_id=game_id)
-            outcomes.update((one["display_name"], one["version_id"]) for one in listed["versions"])
+            response = await developer.good("list_versions", game_id=game_id)
+            outcomes.update(
+                (one["display_name"], one["version_id"]) for one in response["versions"]
+            )
         desired = Counter(created.items())
         assert {pair for pair in outcomes if pair[0] != "0.0.1"} == set(desired)
         assert set(outcomes.values()) == {1}
@@ -148,8 +150,8 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
                 while (answer := await create()).code != "OK":
                     check_unavailable(answer)
                     await asyncio.sleep(0.05)
-            listed = await developer.good("list_versions", game_id=game_id)
-            counts = Counter(one["display_name"] for one in listed["versions"])
+            response = await developer.good("list_versions", game_id=game_id)
+            counts = Counter(one["display_name"] for one in response["versions"])
             assert all(counts[name] == 1 for name in created)
             await plays(developer, lobby, token)
     finally:

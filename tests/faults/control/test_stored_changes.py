@@ -84,8 +84,8 @@ class ChangeFixture:
         return answer.code, [one["game_mode_id"] for one in modes]
 
     async def tokens(self, kind: str) -> int:
-        listed = await self.developer.good("list_namespace_tokens", **self.place)
-        return sum(one["kind"] == kind for one in listed["tokens"])
+        response = await self.developer.good("list_namespace_tokens", **self.place)
+        return sum(one["kind"] == kind for one in response["tokens"])
 
 
 Effect = Callable[[Any], Awaitable[None]]
@@ -120,8 +120,8 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     token = await fixture.developer.public_token(fixture.game_id)
 
     async def effect(_: Any) -> None:
-        listed = await fixture.outer.call("list", {}, token=token)
-        assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["other"]
+        response = await fixture.outer.call("list", {}, token=token)
+        assert [one["game_mode_id"] for one in response.body["game_modes"]] == ["other"]
         history = await fixture.developer.good("version_history", **fixture.place)
         ran = [one["version_id"] for one in history["versions"]]
         assert (ran[0], ran.count(version_id)) == (version_id, 1)
@@ -297,9 +297,9 @@ async def test_refused_change_takes_effect_after_the_conflict_is_resolved(
     # While public authentication is off, the claimed domain causes no conflict.
     is_off = slug == "set_domain_public_auth"
     async with claimed_domain(fixture, "OK" if is_off else "VALIDATION_FAILED"):
-        refused = await fixture.developer.call(slug, key, **fields)
-        assert refused.code == "VALIDATION_FAILED"
-        assert refused.errors == (("domain", "not-unique"),)
+        refusal = await fixture.developer.call(slug, key, **fields)
+        assert refusal.code == "VALIDATION_FAILED"
+        assert refusal.errors == (("domain", "not-unique"),)
         assert await fixture.page() == before
         assert await fixture.regions(origin=f"https://{CLAIMED}") == "OK"
     await effect(await fixture.developer.good(slug, key, **fields))

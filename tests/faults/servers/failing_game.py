@@ -77,8 +77,8 @@ class FailingGame(Game):
         requested = {"game_id": self.game_id, "namespace_id": "prod"}
         with contextlib.suppress(httpx.TransportError, grpc.aio.AioRpcError):
             records = await self.developer.call("list_lobby_records", **requested)
-            listed = await self.developer.client.call("list", {}, token=self.public_token)
-            return records.code == listed.code == "OK"
+            response = await self.developer.client.call("list", {}, token=self.public_token)
+            return records.code == response.code == "OK"
         return False
 
     async def all_lines(self, lobby_id: str, index: str) -> AsyncGenerator[str]:

@@ -146,8 +146,8 @@ async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: Fail
         await game.deploy("3.0.0", duel=idle(0, 0))
         await only(game, {played}, live=True)
         await bystander.check_undisturbed()
-    refused = await game.find("duel", prevent_auto_create_lobby=True)
-    assert refused.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    refusal = await game.find("duel", prevent_auto_create_lobby=True)
+    assert refusal.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
     await only(game, {*first, new})
 
 

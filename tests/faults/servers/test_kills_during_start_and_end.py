@@ -112,10 +112,10 @@ class LobbyKills:
             # The plane may not have restarted yet.
             with contextlib.suppress(AssertionError, httpx.TransportError):
                 alive = set(await self.game.alive(PLAIN))
-                listed = await self.game.developer.client.call(
+                response = await self.game.developer.client.call(
                     "list", {}, token=self.game.public_token
                 )
-                lobby_ids = {one["lobby_id"] for one in listed.body["lobbies"]}
+                lobby_ids = {one["lobby_id"] for one in response.body["lobbies"]}
                 once = dict.fromkeys(alive, 1)
                 return processes_of_runs(self.full_service) == once and lobby_ids == alive
             return False
