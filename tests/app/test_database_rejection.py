@@ -137,7 +137,7 @@ async def test_user_without_create_permission_fails_the_start(
     databases.server.psql(f"CREATE ROLE {role} LOGIN")
     message = await refusal(url.replace(OWNER, f"://{role}:@"), tmp_path)
     assert message == (
-        "the PostgreSQL server says: permission denied for schema public: let the user of database_url make tables "
+        "the PostgreSQL server says: permission denied for schema public: let the user of database_url create tables "
         "there (as owner of the database, or GRANT CREATE ON SCHEMA public)"
     )
 

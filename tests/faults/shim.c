@@ -70,6 +70,10 @@ static int (*real_rename)(const char *, const char *);
 static int (*real_fallocate)(int, int, off_t, off_t);
 static int (*real_open)(const char *, int, ...), (*real_mkdir)(const char *, mode_t);
 static int (*real_clock_gettime)(clockid_t, struct timespec *);
+static int (*real_execve)(const char *, char *const *, char *const *);
+
+static const char *const VARIABLES[] = {"LD_PRELOAD", "FAULTS_CONTROL", "FAULTS_FOLDER"};
+static char variables[3][PATH_MAX + 16]; /* NAME=VALUE, for programs that are started without them */
 
 static void *next(const char *name) {
     void *found = dlsym(RTLD_NEXT, name);
@@ -87,6 +91,7 @@ static void resolve(void) {
     real_write = next("write");
     real_open = next("open");
     real_mkdir = next("mkdir");
+    real_execve = next("execve");
 }
 
 /* Exits, because a shim without effect would make every test pass. */
@@ -107,6 +112,10 @@ __attribute__((constructor)) static void attach(void) {
     folder_length = strlen(below);
     if (folder_length >= sizeof folder) give_up("FAULTS_FOLDER is too long");
     memcpy(folder, below, folder_length + 1);
+    for (int i = 0; i < 3; i++) {
+        const char *value = getenv(VARIABLES[i]);
+        snprintf(variables[i], sizeof variables[i], "%s=%s", VARIABLES[i], value ? value : "");
+    }
     uint32_t nobody = 0;
     atomic_compare_exchange_strong(&mapped->service_pid, &nobody, (uint32_t)getpid());
     control = mapped;
@@ -330,4 +339,16 @@ time_t time(time_t *seconds) {
     clock_gettime(CLOCK_REALTIME, &now);
     if (seconds != NULL) *seconds = now.tv_sec;
     return now.tv_sec;
+}
+
+/* Adds the variables of this library for a program that is started with an environment of its own. */
+int execve(const char *path, char *const *arguments, char *const *environment) {
+    size_t count = 0;
+    int is_complete = 0;
+    for (; environment[count]; count++) is_complete |= strncmp(environment[count], "LD_PRELOAD=", 11) == 0;
+    if (control == NULL || is_complete) return real_execve(path, arguments, environment);
+    char *more[count + 4];
+    for (int i = 0; i < 3; i++) more[i] = variables[i];
+    memcpy(more + 3, environment, (count + 1) * sizeof *more);
+    return real_execve(path, arguments, more);
 }

@@ -197,3 +197,11 @@ def test_wall_clock_can_be_shifted_while_a_process_runs(shim: Shim) -> None:
     finally:
         process.kill()
         process.communicate(timeout=PATIENCE_S)
+
+
+def test_shim_is_loaded_into_a_program_with_its_own_environment(shim: Shim) -> None:
+    name = str(shim.journal_folder / "seg-1.log")
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]], env={})"
+    status, _ = run(shim, parent, WRITER, name)
+    assert status == 0
+    assert len(shim.steps()) == 8
