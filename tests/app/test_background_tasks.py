@@ -97,14 +97,14 @@ async def test_failed_control_plane_task_restarts_only_the_control_plane(
         end = time.monotonic() + PATIENCE_S
         async with httpx.AsyncClient(timeout=PATIENCE_S) as metrics_client:
             while True:
-                changed = await developer.call("set_version", **place, version_id=version_id)
+                response = await developer.call("set_version", **place, version_id=version_id)
                 answer = await metrics_client.get(ready)
                 # A busy machine makes the loop late.
                 assert answer.status_code == 200 or answer.text.startswith("loop: "), answer.text
                 assert (await client.call("list", {}, token=token)).code == "OK"
-                if changed.code == "OK" and full_service.control_pid() != pid:
+                if response.code == "OK" and full_service.control_pid() != pid:
                     break
-                assert changed.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), changed
+                assert response.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), response
                 assert time.monotonic() < end, full_service.log()
         log = full_service.log()
         assert "background task died" in log

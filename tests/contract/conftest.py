@@ -59,14 +59,14 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 async def plane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plane]:
     folder: Path = tmp_path_factory.mktemp("contract")
-    created = Plane(
+    plane = Plane(
         folder, modes=MODES, settings={"regions": REGIONS, "trusted_proxies": ["127.0.0.1"]}
     )
     try:
-        await created.start()
-        yield created
+        await plane.start()
+        yield plane
     finally:
-        created.end()
+        plane.end()
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +76,11 @@ async def public_token(plane: Plane) -> str:
 
 @pytest.fixture(params=["http", "grpc"])
 async def client(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterator[ServiceClient]:
-    created: ServiceClient = plane.http_client() if request.param == "http" else plane.grpc_client()
+    client: ServiceClient = plane.http_client() if request.param == "http" else plane.grpc_client()
     try:
-        yield created
+        yield client
     finally:
-        await created.close()
+        await client.close()
 
 
 @dataclass
@@ -146,9 +146,9 @@ class Game:
 
 @pytest.fixture
 async def game(client: ServiceClient, plane: Plane, public_token: str) -> AsyncIterator[Game]:
-    created = Game(client, plane, public_token)
-    yield created
-    await created.detach_all()
+    game = Game(client, plane, public_token)
+    yield game
+    await game.detach_all()
 
 
 @pytest.fixture(autouse=True)

@@ -199,10 +199,10 @@ def _version(
 ) -> str:
     entries = {mode: {"docker": {"ports": PORTS}, **values} for mode, values in modes.items()}
     config = {"matchmaker": {"game_modes": entries, **level}}
-    created = served_game.cloud(
+    response = served_game.cloud(
         "POST", f"/cloud/games/{GAME}/versions", {"display_name": name, "config": config}
     )
-    return str(created["version_id"])
+    return str(response["version_id"])
 
 
 Of = Callable[["Scenario"], str]
@@ -344,8 +344,8 @@ class Scenario:
         """Attaches a new lobby, tagged with the scenario's name if the mode allows tags."""
         if mode not in MODES or MODES[mode].get("taggable"):
             fields.setdefault("tags", {"scenario": self.name})
-        created = self.good("attach", fields={"game_mode": mode, **fields})
-        lobby = Lobby(created["lobby_id"], created["lobby_token"])
+        response = self.good("attach", fields={"game_mode": mode, **fields})
+        lobby = Lobby(response["lobby_id"], response["lobby_token"])
         if is_ready:
             self.good("ready", bearer=lobby.token, token=None)
         return lobby

@@ -52,11 +52,11 @@ async def test_reader_waits_for_the_next_event(game: Game) -> None:
     waiting_task = asyncio.create_task(_live(game, secret, watch_index=index))
     lobby = await game.attach()
     desired = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
-    joined = await game.call_as_client("join", desired)
-    assert joined.code == "OK", joined
+    join_response = await game.call_as_client("join", desired)
+    assert join_response.code == "OK", join_response
     async with asyncio.timeout(PATIENCE_S):
         returned = await waiting_task
-    assert [join["player"]["token"] for join in _joins(returned)] == joined.tokens[1:]
+    assert [join["player"]["token"] for join in _joins(returned)] == join_response.tokens[1:]
     assert returned.body["watch"]["index"] != index
 
 
@@ -103,12 +103,12 @@ async def test_stream_sends_existing_and_new_events(plane: Plane, public_token: 
             for count in (1, 2):
                 lobby = await game.attach("party")
                 desired = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
-                joined = await game.call_as_client("join", desired)
-                assert joined.code == "OK", joined
+                join_response = await game.call_as_client("join", desired)
+                assert join_response.code == "OK", join_response
                 returned = await stream.read()
                 assert len(returned.events) == count
                 token = returned.events[-1].kind.matchmaker_lobby_join.player.token
-                assert token == joined.tokens[1]
+                assert token == join_response.tokens[1]
     finally:
         stream.cancel()
         await game.detach_all()

@@ -109,8 +109,11 @@ async def test_party_above_the_limit_is_too_large(game: Game) -> None:
     lobby = await game.attach("duel")
     placement = await game.call_as_client("find", {"game_modes": ["duel"], "party_size": 3})
     assert (placement.code, placement.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
-    joined = await game.call_as_client("join", {"lobby_id": lobby.id, "party_size": 3})
-    assert (joined.code, joined.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
+    join_response = await game.call_as_client("join", {"lobby_id": lobby.id, "party_size": 3})
+    assert (join_response.code, join_response.errors) == (
+        "BODY_INVALID",
+        (("party_size", "too-high"),),
+    )
 
 
 async def test_find_prefers_the_fullest_then_the_oldest_lobby(game: Game) -> None:

@@ -202,8 +202,8 @@ def test_rate_limited_operation_returns_its_code(
     # The rate limit comes before the lookup of ids. Real ids would use up the limit.
     example = fill_example(BY_SLUG[slug], lambda name: "none")
     for _ in range(2):
-        returned = checker.code(slug, _bare(scenario, slug, example))
-    assert returned == LIMIT, f"{slug} is limited and answers {returned}"
+        code = checker.code(slug, _bare(scenario, slug, example))
+    assert code == LIMIT, f"{slug} is limited and answers {code}"
 
 
 @ON_ONE

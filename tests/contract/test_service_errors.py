@@ -102,15 +102,15 @@ def test_control_plane_outage_affects_only_its_operations(
         token = "cloud" if slug in needs and not is_passed(method) else "example"
         requested[slug] = restartable.served_game.scenario().request(slug, token=token)
     restartable.run("--role", "data")
-    returned = {
+    codes = {
         slug: checker.code(slug, restartable.send(request)) for slug, request in requested.items()
     }
     expected = {slug: "CONTROL_PLANE_UNAVAILABLE" if slug in needs else "OK" for slug in requested}
-    assert returned == {**expected, **UNSTARTED}
-    print(f"\n{dict(Counter(returned.values()))}")
+    assert codes == {**expected, **UNSTARTED}
+    print(f"\n{dict(Counter(codes.values()))}")
     restartable.run()
-    returned = {slug: checker.code(slug, restartable.send(requested[slug])) for slug in needs}
-    assert returned == dict.fromkeys(needs, "OK")
+    codes = {slug: checker.code(slug, restartable.send(requested[slug])) for slug in needs}
+    assert codes == dict.fromkeys(needs, "OK")
     for slug in UNSTARTED:
         until(lambda slug=slug: checker.code(slug, restartable.send(requested[slug])) == "OK")  # type: ignore[misc]
 
@@ -184,8 +184,8 @@ def test_hanging_control_plane_ends_in_deadline_exceeded(
     async def story() -> None:
         async with _connections(restartable.service) as send:
             waiting_requests = {slug: await send(requested[slug]) for slug in requested}
-            returned = await _codes(checker, waiting_requests, 90.0)
-            assert returned == dict.fromkeys(requested, "DEADLINE_EXCEEDED")
+            codes = await _codes(checker, waiting_requests, 90.0)
+            assert codes == dict.fromkeys(requested, "DEADLINE_EXCEEDED")
 
     _while_it_hangs(restartable.service, story)
 
@@ -226,9 +226,9 @@ def test_incomplete_request_times_out_in_every_operation(
 
     async def story() -> None:
         async with _connections(restartable.service) as send:
-            returned = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
-            assert returned == dict.fromkeys(begun, "REQUEST_TIMEOUT")
-            print(f"\n{dict(Counter(returned.values()))}")
+            codes = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
+            assert codes == dict.fromkeys(begun, "REQUEST_TIMEOUT")
+            print(f"\n{dict(Counter(codes.values()))}")
 
     asyncio.run(story())
 
@@ -253,9 +253,9 @@ def test_bodies_above_the_memory_budget_are_overloaded(
                 await send(small)
             body_bytes += count * (SMALL_BYTES - 1)
             await _until(restartable.service, "hosting_request_bodies_bytes", body_bytes)
-            returned = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
-            assert returned == dict.fromkeys(begun, "OVERLOADED")
-            print(f"\n{dict(Counter(returned.values()))}")
+            codes = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
+            assert codes == dict.fromkeys(begun, "OVERLOADED")
+            print(f"\n{dict(Counter(codes.values()))}")
 
     asyncio.run(story())
 

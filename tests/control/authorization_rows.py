@@ -93,8 +93,8 @@ async def _some_user(scenario: NamespaceScenario) -> Fields:
 
 async def _some_token(scenario: NamespaceScenario) -> Fields:
     target = {"game_id": scenario.game_id, "namespace_id": "prod"}
-    created = await scenario.owner.good("create_public_token", **target)
-    return {**target, "token_id": created["token_id"]}
+    response = await scenario.owner.good("create_public_token", **target)
+    return {**target, "token_id": response["token_id"]}
 
 
 async def _some_group_token(scenario: NamespaceScenario) -> Fields:
@@ -146,9 +146,9 @@ async def _attached(scenario: NamespaceScenario) -> Fields:
 
 
 async def _some_link(scenario: NamespaceScenario) -> Fields:
-    created = await scenario.client.call("prepare_device_link", {})
-    assert created.code == OK, created
-    return {"device_link_token": created.body["device_link_token"]}
+    response = await scenario.client.call("prepare_device_link", {})
+    assert response.code == OK, response
+    return {"device_link_token": response.body["device_link_token"]}
 
 
 async def _some_link_of_game(scenario: NamespaceScenario) -> Fields:
@@ -199,9 +199,9 @@ _FILES: Final[Fields] = {
 async def _uploaded(scenario: NamespaceScenario) -> Any:
     content = tar()
     fields: Fields = {"display_name": "x", "image_file": _image(content)}
-    created = await scenario.owner.good("create_game_build", game_id=scenario.game_id, **fields)
-    assert (await put(created["image_presigned_request"], content)).status_code == 200
-    return created
+    response = await scenario.owner.good("create_game_build", game_id=scenario.game_id, **fields)
+    assert (await put(response["image_presigned_request"], content)).status_code == 200
+    return response
 
 
 async def _upload(scenario: NamespaceScenario) -> Fields:
@@ -226,9 +226,9 @@ async def _build_to_tag(scenario: NamespaceScenario) -> Fields:
 
 def _completed(slug: str) -> _Fields:
     async def fields(scenario: NamespaceScenario) -> Fields:
-        created = await scenario.owner.good(slug, game_id=scenario.game_id, **_PICTURE)
-        assert (await put(created["presigned_request"], png())).status_code == 200
-        return {"game_id": scenario.game_id, "upload_id": created["upload_id"]}
+        response = await scenario.owner.good(slug, game_id=scenario.game_id, **_PICTURE)
+        assert (await put(response["presigned_request"], png())).status_code == 200
+        return {"game_id": scenario.game_id, "upload_id": response["upload_id"]}
 
     return fields
 

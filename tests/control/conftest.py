@@ -53,8 +53,8 @@ async def opened_records(full_service: FullService) -> AsyncIterator[Records]:
 
 @pytest.fixture
 async def records(full_service: FullService) -> AsyncIterator[Records]:
-    async with opened_records(full_service) as created:
-        yield created
+    async with opened_records(full_service) as records:
+        yield records
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +76,8 @@ def kind() -> str:
 @pytest.fixture
 async def database(kind: str, databases: Databases, tmp_path: Path) -> AsyncIterator[Database]:
     """Returns a new database with the tables of the service."""
-    created = await databases.migrated(kind, tmp_path)
+    database = await databases.migrated(kind, tmp_path)
     try:
-        yield created
+        yield database
     finally:
-        await created.close()
+        await database.close()

@@ -277,24 +277,24 @@ class FeedScenario:
 
 @pytest.fixture
 async def source(database: Database) -> Source:
-    created = Source(database)
-    await created.prepare()
-    return created
+    source = Source(database)
+    await source.prepare()
+    return source
 
 
 @pytest.fixture
 async def plane() -> AsyncIterator[FedPlane]:
     # A socket path has a length limit that `tmp_path` can exceed.
     with tempfile.TemporaryDirectory() as folder:
-        created = FedPlane(Path(folder))
-        await created.start()
-        yield created
-        await created.stop()
+        plane = FedPlane(Path(folder))
+        await plane.start()
+        yield plane
+        await plane.stop()
 
 
 @pytest.fixture
 async def feed(source: Source, plane: FedPlane) -> AsyncIterator[FeedScenario]:
-    created = FeedScenario(source, plane)
-    created.run()
-    yield created
-    await created.close()
+    feed = FeedScenario(source, plane)
+    feed.run()
+    yield feed
+    await feed.close()

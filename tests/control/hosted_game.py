@@ -23,10 +23,10 @@ class Hosted:
             "display_name": "server",
             "image_file": {"path": "server.tar", "content_length": len(content)},
         }
-        created = await self._owner.good("create_game_build", **of_build)
-        assert (await put(created["image_presigned_request"], content)).status_code == 200
-        await self._owner.good("complete_upload", upload_id=created["upload_id"])
-        self.build_id = str(created["build_id"])
+        response = await self._owner.good("create_game_build", **of_build)
+        assert (await put(response["image_presigned_request"], content)).status_code == 200
+        await self._owner.good("complete_upload", upload_id=response["upload_id"])
+        self.build_id = str(response["build_id"])
 
     def mode(self) -> dict[str, Any]:
         return {
@@ -40,9 +40,9 @@ class Hosted:
         """Starts a server that exits and a lobby that keeps running. Both have written a log line."""
         self.server_id = await self.server(play="exit:0", arguments=[self.server_line])
         token = await self._owner.public_token(self._game_id)
-        created = await self._owner.client.call("create", {"game_mode": "hosted"}, token=token)
-        assert created.code == "OK", created
-        self.lobby_id = str(created.body["lobby"]["lobby_id"])
+        response = await self._owner.client.call("create", {"game_mode": "hosted"}, token=token)
+        assert response.code == "OK", response
+        self.lobby_id = str(response.body["lobby"]["lobby_id"])
         await eventually(self._has_logs)
 
     async def _has_logs(self) -> bool:
@@ -53,8 +53,8 @@ class Hosted:
         return bool(response["lines"] and lobby.code == "OK" and lobby.body["lines"])
 
     async def server(self, **more: Any) -> str:
-        created = await self._owner.good("create_server", **self.server_fields(**more))
-        return str(created["server"]["id"])
+        response = await self._owner.good("create_server", **self.server_fields(**more))
+        return str(response["server"]["id"])
 
     def server_fields(self, play: str = "", arguments: list[str] | None = None) -> dict[str, Any]:
         """Returns the fields to create a server. `play` is the program's action. Without it, the program runs until

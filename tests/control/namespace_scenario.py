@@ -354,15 +354,15 @@ class NamespaceScenario:
     async def _channel(self) -> str:
         secret = uuid4().hex
         fields = {"lobby_id": self.lobby["lobby_id"], "party_size": 2, "event_channels": [secret]}
-        joined = await self.client.call("join", fields, token=self.public_token)
-        assert joined.code == "OK", joined
+        join_response = await self.client.call("join", fields, token=self.public_token)
+        assert join_response.code == "OK", join_response
         return secret
 
     async def player_token(self) -> str:
         fields = {"lobby_id": self.lobby["lobby_id"]}
-        joined = await self.client.call("join", fields, token=self.environment_token)
-        assert joined.code == "OK", joined
-        return str(joined.body["player"]["token"])
+        join_response = await self.client.call("join", fields, token=self.environment_token)
+        assert join_response.code == "OK", join_response
+        return str(join_response.body["player"]["token"])
 
     async def engine(self) -> Any:
         response = await self.client.call(

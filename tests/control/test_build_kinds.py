@@ -39,8 +39,8 @@ def full_service(
 
 @pytest.fixture
 async def back_end(full_service: FullService) -> AsyncIterator[BackEnd]:
-    async for created in back_end_of(full_service):
-        yield created
+    async for back_end in back_end_of(full_service):
+        yield back_end
 
 
 async def back_end_of(full_service: FullService) -> AsyncIterator[BackEnd]:
@@ -77,10 +77,10 @@ async def test_game_build_of_a_disabled_kind_is_refused(back_end: BackEnd) -> No
     fields: dict[str, Any] = {"game_id": back_end.game_id, "display_name": "x", "image_file": image}
     refusal = await developer.call("create_game_build", **fields, kind="oci_bundle")
     assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("kind", "not-allowed"),))
-    created = await developer.good("create_game_build", **fields, kind="docker_image")
-    assert (await put(created["image_presigned_request"], IMAGE)).status_code == 200
-    await developer.good("complete_upload", upload_id=created["upload_id"])
-    named = {"game_id": back_end.game_id, "build_id": created["build_id"]}
+    response = await developer.good("create_game_build", **fields, kind="docker_image")
+    assert (await put(response["image_presigned_request"], IMAGE)).status_code == 200
+    await developer.good("complete_upload", upload_id=response["upload_id"])
+    named = {"game_id": back_end.game_id, "build_id": response["build_id"]}
     await developer.good("delete_build", **named)
     assert await back_end.listed() == []
 
@@ -88,14 +88,14 @@ async def test_game_build_of_a_disabled_kind_is_refused(back_end: BackEnd) -> No
 @pytest.fixture(scope="module")
 def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     kinds = {"kinds": ["archive", "docker_image", "oci_bundle"]}
-    with running(FullService(tmp_path_factory.mktemp("open"), runtime=kinds)) as created:
-        yield created
+    with running(FullService(tmp_path_factory.mktemp("open"), runtime=kinds)) as open_service:
+        yield open_service
 
 
 @pytest.fixture
 async def open_back_end(open_service: FullService) -> AsyncIterator[BackEnd]:
-    async for created in back_end_of(open_service):
-        yield created
+    async for open_back_end in back_end_of(open_service):
+        yield open_back_end
 
 
 def problem(refused: Any) -> str:

@@ -105,12 +105,12 @@ async def test_game_build_is_completed_by_its_upload(owner: Developer, compressi
     image = {"path": "server.tar.gz", "content_length": len(content)}
     image |= {"content_type": "application/gzip", "sha256": hashlib.sha256(content).hexdigest()}
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0", "image_file": image}
-    created = await owner.good("create_game_build", **fields, compression=compression)
-    await put(created["image_presigned_request"], content)
-    await owner.good("complete_upload", upload_id=created["upload_id"])
+    response = await owner.good("create_game_build", **fields, compression=compression)
+    await put(response["image_presigned_request"], content)
+    await owner.good("complete_upload", upload_id=response["upload_id"])
     (build,) = (await owner.good("list_game_builds", game_id=game_id))["builds"]
-    assert (build["complete"], build["build_id"]) == (True, created["build_id"])
-    repeat_code = await owner.code("complete_upload", upload_id=created["upload_id"])
+    assert (build["complete"], build["build_id"]) == (True, response["build_id"])
+    repeat_code = await owner.code("complete_upload", upload_id=response["upload_id"])
     assert repeat_code == "UPLOAD_ALREADY_COMPLETE"
 
 
@@ -174,10 +174,10 @@ async def test_build_size_limit_is_8_gib(back_end: BackEnd) -> None:
     image["content_length"] = 0
     assert (await back_end.call("prepare_build", name="x", image_file=image)).code == "BODY_INVALID"
     image["content_length"] = 8 << 30
-    created = await back_end.good(
+    response = await back_end.good(
         "prepare_build", name="x", image_file=image, multipart_upload=True
     )
-    assert len(created["image_presigned_requests"]) == 128
+    assert len(response["image_presigned_requests"]) == 128
 
 
 async def test_multipart_upload_needs_every_part(back_end: BackEnd) -> None:

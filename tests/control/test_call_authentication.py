@@ -41,9 +41,9 @@ class Counted:
 async def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counted]:
     database = open_database(None, tmp_path)
     await migrate(database, is_allowed=True)
-    created = Counted(database)
-    monkeypatch.setattr(database, "read", created.read)
-    yield created
+    counted = Counted(database)
+    monkeypatch.setattr(database, "read", counted.read)
+    yield counted
     await database.close()
 
 

@@ -80,9 +80,9 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    created = Node(tmp_path)
-    async with created.following():
-        yield created
+    node = Node(tmp_path)
+    async with node.following():
+        yield node
 
 
 def reserve_or_give_back(room: NodeCapacity) -> None:

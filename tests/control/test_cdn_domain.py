@@ -43,14 +43,14 @@ async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]
 async def show(developer: Developer, game_id: str, namespace: str) -> None:
     content = {"index.html": PAGES[namespace]}
     files = [{"path": "index.html", "content_length": len(PAGES[namespace])}]
-    created = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
-    (request,) = created["presigned_requests"]
+    response = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
+    (request,) = response["presigned_requests"]
     assert request["url"].startswith(f"{FILES_URL}/")
     base_url = f"http://{developer.full_service.ready['cdn']}"
     request["url"] = base_url + request["url"].removeprefix(FILES_URL)
     await put_all([request], content)
-    await developer.good("complete_upload", upload_id=created["upload_id"])
-    config = {"cdn": {"site_id": created["site_id"]}, "matchmaker": {"game_modes": ARENA_MODES}}
+    await developer.good("complete_upload", upload_id=response["upload_id"])
+    config = {"cdn": {"site_id": response["site_id"]}, "matchmaker": {"game_modes": ARENA_MODES}}
     version_id = await developer.version(game_id, config)
     target = {"game_id": game_id, "namespace_id": namespace}
     await developer.good("set_version", **target, version_id=version_id)

@@ -31,10 +31,12 @@ class Page:
     async def version(self, files: dict[str, bytes], routes: Any = ()) -> str:
         target = {"game_id": self.game_id}
         listed = [{"path": path, "content_length": len(file)} for path, file in files.items()]
-        created = await self.developer.good("create_site", **target, display_name="x", files=listed)
-        await put_all(created["presigned_requests"], files)
-        await self.developer.good("complete_upload", upload_id=created["upload_id"])
-        cdn = {"site_id": created["site_id"], "routes": list(routes)}
+        response = await self.developer.good(
+            "create_site", **target, display_name="x", files=listed
+        )
+        await put_all(response["presigned_requests"], files)
+        await self.developer.good("complete_upload", upload_id=response["upload_id"])
+        cdn = {"site_id": response["site_id"], "routes": list(routes)}
         return await self.developer.version(self.game_id, {"cdn": cdn})
 
     async def set(self, version_id: str, namespace: str = "prod") -> None:

@@ -28,8 +28,10 @@ OWNER: Final = 2_100_000
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     settings = {**programs.SETTINGS, "kinds": images.KINDS}
-    with running(FullService(tmp_path_factory.mktemp("containers"), runtime=settings)) as created:
-        yield created
+    with running(
+        FullService(tmp_path_factory.mktemp("containers"), runtime=settings)
+    ) as full_service:
+        yield full_service
 
 
 @pytest.fixture
@@ -37,11 +39,11 @@ async def back_end(full_service: FullService) -> AsyncIterator[ContainerServers]
     client = full_service.client("http")
     developer = Developer(full_service, client)
     game_id = await developer.game()
-    created = ContainerServers(developer, game_id, await developer.service_token(game_id))
-    created.server_ids, created.build_id = [], ""
-    yield created
-    for server_id in created.server_ids:
-        await created.call("destroy_server", server_id=server_id, override_kill_timeout=0)
+    back_end = ContainerServers(developer, game_id, await developer.service_token(game_id))
+    back_end.server_ids, back_end.build_id = [], ""
+    yield back_end
+    for server_id in back_end.server_ids:
+        await back_end.call("destroy_server", server_id=server_id, override_kill_timeout=0)
     await client.close()
 
 
@@ -70,14 +72,14 @@ class ContainerServers(Servers):
         return lines if line in lines else []
 
     async def output(self, build_id: str, play: str, **more: Any) -> list[str]:
-        created = await self.of(build_id, f"{play} exit:0", **more)
-        ended_server = await self.until(created["id"], "destroyed", "failed")
-        errors = (await self.lines(created["id"], "std_err"))["lines"]
+        server = await self.of(build_id, f"{play} exit:0", **more)
+        ended_server = await self.until(server["id"], "destroyed", "failed")
+        errors = (await self.lines(server["id"], "std_err"))["lines"]
         assert (ended_server["status"], ended_server.get("exit_code")) == ("destroyed", 0), (
             ended_server,
             errors,
         )
-        return list((await self.lines(created["id"]))["lines"])
+        return list((await self.lines(server["id"]))["lines"])
 
 
 @pytest.mark.parametrize(
@@ -141,13 +143,13 @@ async def test_container_environment_is_exact(back_end: ContainerServers) -> Non
     }
     build_id = await back_end.image(config=config)
     environment = {"PLAY": "env exit:0", "OF_BOTH": "configuration"}
-    created = await back_end.of(build_id, runtime={"environment": environment})
-    await back_end.until(created["id"], "destroyed")
-    lines = (await back_end.lines(created["id"]))["lines"][1:]
+    server = await back_end.of(build_id, runtime={"environment": environment})
+    await back_end.until(server["id"], "destroyed")
+    lines = (await back_end.lines(server["id"]))["lines"][1:]
     values = dict(line.split("=", 1) for line in lines)
     assert values["OF_IMAGE"] == "1"
     assert values["OF_BOTH"] == "configuration"
-    assert values["HOSTING_SERVER_ID"] == created["id"]
+    assert values["HOSTING_SERVER_ID"] == server["id"]
     assert values["HOME"] == "/home/game"
     assert values["PATH"] == "/bin:/own"
     known = {"OF_IMAGE", "OF_BOTH", "HOME", "PATH", "PLAY", "PORT", "PORT_GAME"}
@@ -157,24 +159,24 @@ async def test_container_environment_is_exact(back_end: ContainerServers) -> Non
 async def test_container_exit_code_and_signal_are_recorded(back_end: ContainerServers) -> None:
     build_id = await back_end.bundle()
     for play, exit_code in (("exit:7", 7), ("crash", 128 + signal.SIGABRT)):
-        created = await back_end.of(build_id, play)
-        ended_server = await back_end.until(created["id"], "destroyed", "failed")
+        server = await back_end.of(build_id, play)
+        ended_server = await back_end.until(server["id"], "destroyed", "failed")
         assert (ended_server["status"], ended_server["exit_code"]) == ("destroyed", exit_code)
 
 
 async def test_container_that_ignores_sigterm_is_killed(
     back_end: ContainerServers, full_service: FullService
 ) -> None:
-    created = await back_end.reached(await back_end.bundle(), "deaf")
-    inside = container_of(full_service, created["id"])
-    await back_end.good("destroy_server", server_id=created["id"])
-    assert (await back_end.get(created["id"]))["status"] == "stopping"
+    server = await back_end.reached(await back_end.bundle(), "deaf")
+    inside = container_of(full_service, server["id"])
+    await back_end.good("destroy_server", server_id=server["id"])
+    assert (await back_end.get(server["id"]))["status"] == "stopping"
     assert is_there(inside)
-    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
-    ended_server = await back_end.until(created["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=server["id"], override_kill_timeout=100)
+    ended_server = await back_end.until(server["id"], "destroyed")
     assert ended_server["exit_code"] == 128 + signal.SIGKILL
     assert not is_there(inside)
-    run_folder = full_service.data_dir / "servers" / created["id"]
+    run_folder = full_service.data_dir / "servers" / server["id"]
 
     async def is_cleaned() -> bool:
         return is_folder_empty(run_folder / "scratch") and not (run_folder / "bundle").exists()
@@ -185,10 +187,10 @@ async def test_container_that_ignores_sigterm_is_killed(
 async def test_stop_right_after_start_is_delivered(back_end: ContainerServers) -> None:
     build_id = await back_end.bundle()
     for _ in range(5):
-        created = await back_end.of(build_id)
-        await back_end.until(created["id"], "running")
-        await back_end.good("destroy_server", server_id=created["id"])
-        ended_server = await back_end.until(created["id"], "destroyed")
+        server = await back_end.of(build_id)
+        await back_end.until(server["id"], "running")
+        await back_end.good("destroy_server", server_id=server["id"])
+        ended_server = await back_end.until(server["id"], "destroyed")
         assert ended_server["destroyed_at"] - ended_server["created_at"] < 10_000, (
             "long before it would be killed"
         )
@@ -205,9 +207,9 @@ async def test_container_does_not_see_the_host(
         " read:/proc/1/cmdline read:/etc/shadow read:/proc/self/uid_map rights"
         " write:/proc/sys/kernel/hostname write:/bin/own write:/tmp/x read:/proc/self/mountinfo"
     )
-    created = await back_end.of(build_id, f"{play} exit:0")
-    await back_end.until(created["id"], "destroyed")
-    lines = (await back_end.lines(created["id"]))["lines"]
+    server = await back_end.of(build_id, f"{play} exit:0")
+    await back_end.until(server["id"], "destroyed")
+    lines = (await back_end.lines(server["id"]))["lines"]
     visible = {tuple(line.split()[:2]): line.split()[2:] for line in lines if len(line.split()) > 1}
     assert visible["see", "/"] == ["bin", "dev", "etc", "home", "proc", "root", "tmp"]
     assert visible["see", "/home"] == ["game"]
@@ -239,12 +241,12 @@ async def test_container_runs_as_the_user_of_the_image(
     config = {"Entrypoint": [images.PROGRAM], "User": "game"}
     more = (file("home/game/secret", b"saved", 0o600, uid=1000, gid=1001),)
     build_id = await back_end.image(*more, file("root/secret", b"of root", 0o600), config=config)
-    created = await back_end.of(build_id, "who read:/home/game/secret read:/root/secret")
-    lines = await eventually(lambda: back_end.output_until(created["id"], "listens"))
+    server = await back_end.of(build_id, "who read:/home/game/secret read:/root/secret")
+    lines = await eventually(lambda: back_end.output_until(server["id"], "listens"))
     ids = {"Uid: 1000 1000 1000 1000", "Gid: 1001 1001 1001 1001", "Groups: 1002"}
     reads = {"read /home/game/secret saved", "read /root/secret PermissionDenied"}
     assert ids | reads <= set(lines)
-    inside = container_of(full_service, created["id"])
+    inside = container_of(full_service, server["id"])
     assert Path(f"/proc/{inside}").stat().st_uid == OWNER + 1000
 
 
@@ -286,8 +288,8 @@ async def test_bundle_gets_no_requested_privilege(
 
 async def test_container_over_its_memory_limit_is_stopped(back_end: ContainerServers) -> None:
     build_id = await back_end.bundle()
-    created = await back_end.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
-    ended_server = await back_end.until(created["id"], "destroyed", "failed")
+    server = await back_end.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
+    ended_server = await back_end.until(server["id"], "destroyed", "failed")
     assert (ended_server["status"], ended_server["failure"]["reason"]) == (
         "failed",
         "OUT_OF_MEMORY",
@@ -300,8 +302,8 @@ async def test_container_that_cannot_run_has_a_reason(back_end: ContainerServers
     broken = await back_end.bundle(foreign, args=["/bin/foreign"])
     nothing = await back_end.image(config={})
     for build_id, words in ((absent, "nothing-here"), (broken, "exec"), (nothing, "ENTRYPOINT")):
-        created = await back_end.of(build_id)
-        ended_server = await back_end.until(created["id"], "failed")
+        server = await back_end.of(build_id)
+        ended_server = await back_end.until(server["id"], "failed")
         assert ended_server["failure"]["reason"] == "EXEC_FAILED"
         assert words in ended_server["failure"]["message"].replace("Exec", "exec")
         assert "exit_code" not in ended_server
@@ -335,13 +337,13 @@ async def test_container_survives_a_kill_of_both_planes(
 async def test_killed_keeper_or_runtime_ends_the_container(
     back_end: ContainerServers, full_service: FullService, victim: str
 ) -> None:
-    created = await back_end.reached(await back_end.bundle())
-    inside = container_of(full_service, created["id"])
-    state = RunFolder(full_service.data_dir / "servers" / created["id"]).state()
+    server = await back_end.reached(await back_end.bundle())
+    inside = container_of(full_service, server["id"])
+    state = RunFolder(full_service.data_dir / "servers" / server["id"]).state()
     assert state is not None
     pid = state.keeper_pid if victim == "keeper" else parent_of(inside)
     os.kill(pid, signal.SIGKILL)
-    ended_server = await back_end.until(created["id"], "destroyed", "failed")
+    ended_server = await back_end.until(server["id"], "destroyed", "failed")
     expected = "LOST" if victim == "keeper" else None
     assert ended_server.get("failure", {}).get("reason") == expected
 

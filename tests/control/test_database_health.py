@@ -220,11 +220,11 @@ async def page_has(full_service: FullService, line: str, within_s: float = 30.0)
 
 @pytest.fixture
 def faulty_service(tmp_path: Path) -> Iterator[KilledService]:
-    created = KilledService(tmp_path / "s", compile_library(tmp_path), None)
+    faulty_service = KilledService(tmp_path / "s", compile_library(tmp_path), None)
     try:
-        yield created
+        yield faulty_service
     finally:
-        created.close()
+        faulty_service.close()
 
 
 @pytest.mark.full

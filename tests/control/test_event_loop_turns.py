@@ -134,10 +134,10 @@ class Plane:
 
 @pytest.fixture
 async def plane(database: Database, tmp_path: Path) -> AsyncIterator[Plane]:
-    created = Plane(database, tmp_path / "objects")
-    await created.prepare()
-    yield created
-    await created.close()
+    plane = Plane(database, tmp_path / "objects")
+    await plane.prepare()
+    yield plane
+    await plane.close()
 
 
 def site_request(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCdnSiteRequest:

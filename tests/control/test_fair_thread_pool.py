@@ -34,9 +34,9 @@ class BlockingStep:
 
 @pytest.fixture
 async def threads() -> AsyncIterator[FairThreadPool]:
-    created = FairThreadPool(threads=2)
-    yield created
-    await asyncio.to_thread(created.close)
+    threads = FairThreadPool(threads=2)
+    yield threads
+    await asyncio.to_thread(threads.close)
 
 
 async def test_tenant_uses_one_thread(threads: FairThreadPool) -> None:

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.anyio
 
 async def prepared(developer: Developer, slug: str, path: str, content: bytes, **more: Any) -> Any:
     fields = {"path": path, "content_length": len(content), **more}
-    created = await developer.good(slug, **fields)
-    assert created["presigned_request"]["path"] == path
-    assert created["presigned_request"]["byte_offset"] == 0
-    assert (await put(created["presigned_request"], content)).status_code == 200
-    return created["upload_id"]
+    response = await developer.good(slug, **fields)
+    assert response["presigned_request"]["path"] == path
+    assert response["presigned_request"]["byte_offset"] == 0
+    assert (await put(response["presigned_request"], content)).status_code == 200
+    return response["upload_id"]
 
 
 async def avatars(developer: Developer, game_id: str) -> Any:

@@ -55,12 +55,12 @@ async def new_developer(owner: Developer, records: Records) -> tuple[Developer, 
 
 async def test_new_game_has_two_namespaces_and_a_version(developer: Developer) -> None:
     group_id = developer.full_service.group_id
-    created = await developer.good("create_game", developer_group_id=group_id, display_name="x")
-    assert shape(created) == {"game_id": ID}
-    answer = await developer.good("get_game", game_id=created["game_id"])
+    response = await developer.good("create_game", developer_group_id=group_id, display_name="x")
+    assert shape(response) == {"game_id": ID}
+    answer = await developer.good("get_game", game_id=response["game_id"])
     assert shape(answer) == {"game": GAME, "watch": WATCH}
     game = answer["game"]
-    assert game["game_id"] == created["game_id"]
+    assert game["game_id"] == response["game_id"]
     assert game["developer_group_id"] == group_id
     assert [one["name_id"] for one in game["namespaces"]] == ["prod", "staging"]
     (version,) = game["versions"]
@@ -139,10 +139,10 @@ async def test_taken_name_is_refused_across_groups(developer: Developer, records
 
 
 async def name_of(developer: Developer, display_name: str) -> str:
-    created = await developer.good(
+    response = await developer.good(
         "create_game", developer_group_id=developer.full_service.group_id, display_name=display_name
     )
-    game: Any = (await developer.good("get_game", game_id=created["game_id"]))["game"]
+    game: Any = (await developer.good("get_game", game_id=response["game_id"]))["game"]
     return str(game["name_id"])
 
 

@@ -25,15 +25,15 @@ pytestmark = pytest.mark.anyio
 
 async def test_new_group_is_closed_and_has_an_owner(developer: Developer) -> None:
     name = unique("Group")
-    created = await developer.good("create_group", display_name=name)
-    assert shape(created) == {"group_id": ID}
-    answer = await developer.good("get_group", group_id=created["group_id"])
+    response = await developer.good("create_group", display_name=name)
+    assert shape(response) == {"group_id": ID}
+    answer = await developer.good("get_group", group_id=response["group_id"])
     assert shape(answer) == {"group": GROUP_SUMMARY}
     token_info = await developer.good("inspect_token")
     profile = answer["group"]["external"].pop("profile")
-    assert profile.endswith(f"/groups/{created['group_id']}")
+    assert profile.endswith(f"/groups/{response['group_id']}")
     assert answer["group"] == {
-        "group_id": created["group_id"],
+        "group_id": response["group_id"],
         "display_name": name,
         "external": {},
         "bio": "",
@@ -45,10 +45,10 @@ async def test_new_group_is_closed_and_has_an_owner(developer: Developer) -> Non
 
 
 async def test_token_reaches_a_new_group_at_once(developer: Developer) -> None:
-    created = await developer.good("create_group", display_name=unique("Group"))
-    game_id = await developer.game(developer_group_id=created["group_id"])
+    response = await developer.good("create_group", display_name=unique("Group"))
+    game_id = await developer.game(developer_group_id=response["group_id"])
     game = (await developer.good("get_game", game_id=game_id))["game"]
-    assert game["developer_group_id"] == created["group_id"]
+    assert game["developer_group_id"] == response["group_id"]
 
 
 async def test_former_member_is_refused_with_a_cached_token(records: Records) -> None:

@@ -71,8 +71,8 @@ async def test_keys_are_shared_by_both_transports(full_service: FullService) -> 
     async with full_service.open_client("http") as http, full_service.open_client("grpc") as grpc:
         first, second = Developer(full_service, http), Developer(full_service, grpc)
         fields = new_game(first)
-        created = await first.good("create_game", key, **fields)
-        assert await second.good("create_game", key, **fields) == created
+        response = await first.good("create_game", key, **fields)
+        assert await second.good("create_game", key, **fields) == response
         other = {**fields, "display_name": unique()}
         assert await second.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
 
@@ -100,9 +100,9 @@ async def test_failure_is_retried(developer: Developer) -> None:
     fields = {"game_id": game_id, "name_id": "late", "display_name": "Late"}
     unknown = {**fields, "version_id": str(uuid4())}
     assert await developer.code("create_namespace", key, **unknown) == "VERSION_NOT_FOUND"
-    created = await developer.good("create_namespace", key, **fields, version_id=version_id)
+    response = await developer.good("create_namespace", key, **fields, version_id=version_id)
     repeat = await developer.good("create_namespace", key, **fields, version_id=version_id)
-    assert repeat == created
+    assert repeat == response
 
 
 async def test_name_that_became_free_is_accepted_under_the_same_key(developer: Developer) -> None:
@@ -139,9 +139,9 @@ async def test_reverted_change_is_not_repeated(developer: Developer) -> None:
 async def test_signed_token_is_the_same_under_its_key(developer: Developer, slug: str) -> None:
     fields = {"game_id": await developer.game(), "namespace_id": "prod"}
     key = new_key()
-    created = await developer.good(slug, key, **fields)
-    assert await developer.good(slug, key, **fields) == created
-    assert (await developer.good(slug, new_key(), **fields))["token"] != created["token"]
+    response = await developer.good(slug, key, **fields)
+    assert await developer.good(slug, key, **fields) == response
+    assert (await developer.good(slug, new_key(), **fields))["token"] != response["token"]
 
 
 async def test_key_is_ignored_where_a_secret_is_returned(developer: Developer) -> None:
@@ -163,8 +163,8 @@ async def test_malformed_key_is_refused_by_both_transports(full_service: FullSer
             for key in ("", "x" * 256, "a b"):
                 assert await developer.code("create_game", key, **fields) == "HEADER_INVALID"
             assert await games_named(developer, fields["display_name"]) == []
-            created = await developer.good("create_game", new_key().ljust(255, "x"), **fields)
-            assert await games_named(developer, fields["display_name"]) == [created["game_id"]]
+            response = await developer.good("create_game", new_key().ljust(255, "x"), **fields)
+            assert await games_named(developer, fields["display_name"]) == [response["game_id"]]
 
 
 @pytest.mark.parametrize("key", ["é", "a\tb"])
@@ -230,11 +230,11 @@ async def test_responses_survive_a_restart_and_a_kill_but_not_a_lost_key(
         async with service.open_client("http") as client:
             developer = Developer(service, client)
             key, fields = new_key(), new_game(developer)
-            created = await developer.good("create_game", key, **fields)
+            response = await developer.good("create_game", key, **fields)
             for signal_number in (SIGTERM, SIGKILL):
                 stop(service, signal_number)
                 service.start()
-                assert await developer.good("create_game", key, **fields) == created
+                assert await developer.good("create_game", key, **fields) == response
             other = {**fields, "display_name": unique()}
             assert await developer.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
             # The key file is missing, as after a restore of the database alone.
@@ -242,8 +242,8 @@ async def test_responses_survive_a_restart_and_a_kill_but_not_a_lost_key(
             (service.data_dir / "control" / "keys.json").unlink()
             service.start()
             assert await developer.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
-            assert await games_named(developer, fields["display_name"]) == [created["game_id"]]
-            assert await developer.good("create_game", new_key(), **fields) != created
+            assert await games_named(developer, fields["display_name"]) == [response["game_id"]]
+            assert await developer.good("create_game", new_key(), **fields) != response
 
 
 def stop(service: FullService, signal_number: int) -> None:

@@ -120,9 +120,9 @@ async def exports(
     builds: BuildUploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[ExportScenario]:
     monkeypatch.setattr(objects, "_PIECE_BYTES", 1 << 16)
-    created = ExportScenario(builds, tmp_path / "runs")
-    yield created
-    await created.exports.stop()
+    exports = ExportScenario(builds, tmp_path / "runs")
+    yield exports
+    await exports.exports.stop()
 
 
 async def test_long_log_is_stored_in_pieces_and_read_as_one(exports: ExportScenario) -> None:

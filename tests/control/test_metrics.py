@@ -83,9 +83,9 @@ async def test_objects_are_counted_with_bytes(owner: Developer, full_service: Fu
     picture = png(7)
     before = await figures(full_service)
     fields: dict[str, Any] = {"game_id": game_id, "path": "x.png", "content_length": len(picture)}
-    created = await owner.good("prepare_avatar", **fields)
-    assert (await put(created["presigned_request"], picture)).status_code == 200
-    await owner.good("complete_avatar", game_id=game_id, upload_id=created["upload_id"])
+    response = await owner.good("prepare_avatar", **fields)
+    assert (await put(response["presigned_request"], picture)).status_code == 200
+    await owner.good("complete_avatar", game_id=game_id, upload_id=response["upload_id"])
     (avatar,) = (await owner.good("list_avatars", game_id=game_id))["custom_avatars"]
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         assert (await client.get(avatar["url"])).content == picture

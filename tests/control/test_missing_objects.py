@@ -35,17 +35,17 @@ async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]
 
 async def picture(owner: Developer, kind: str, game_id: str) -> str:
     fields: dict[str, Any] = {"game_id": game_id, "path": "x.png", "content_length": len(png())}
-    created = await owner.good(f"prepare_{kind}", **fields)
-    assert (await put(created["presigned_request"], png())).status_code == 200
-    return str(created["upload_id"])
+    response = await owner.good(f"prepare_{kind}", **fields)
+    assert (await put(response["presigned_request"], png())).status_code == 200
+    return str(response["upload_id"])
 
 
 async def build(owner: Developer, game_id: str) -> Any:
     image = {"path": "a.tar", "content_length": len(tar())}
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "image_file": image}
-    created = await owner.good("create_game_build", **fields)
-    assert (await put(created["image_presigned_request"], tar())).status_code == 200
-    return created
+    response = await owner.good("create_game_build", **fields)
+    assert (await put(response["image_presigned_request"], tar())).status_code == 200
+    return response
 
 
 async def test_missing_content_is_not_found_and_records_stay(

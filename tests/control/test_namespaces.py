@@ -44,19 +44,19 @@ async def limits_of(developer: Developer, game_id: str, name: str = "prod") -> d
 async def test_new_namespace_has_the_defaults(developer: Developer) -> None:
     game_id, version_id = await new_game(developer)
     fields = {"display_name": "Nightly", "name_id": "nightly", "version_id": version_id}
-    created = await developer.good("create_namespace", game_id=game_id, **fields)
-    assert shape(created) == {"namespace_id": ID}
+    response = await developer.good("create_namespace", game_id=game_id, **fields)
+    assert shape(response) == {"namespace_id": ID}
     answer = await developer.good("get_namespace", game_id=game_id, namespace_id="nightly")
     assert shape(answer) == {"namespace": NAMESPACE}
     namespace = answer["namespace"]
-    assert namespace["namespace_id"] == created["namespace_id"]
+    assert namespace["namespace_id"] == response["namespace_id"]
     assert {name: namespace[name] for name in fields} == fields
     limits = dict(namespace["config"]["matchmaker"])
     assert limits.pop("lobby_count_max") == 512
     assert set(limits.values()) == {256}
     cdn = namespace["config"]["cdn"]
     assert (cdn["enable_domain_public_auth"], cdn["auth_type"]) == (True, "none")
-    by_id = {"game_id": game_id, "namespace_id": created["namespace_id"]}
+    by_id = {"game_id": game_id, "namespace_id": response["namespace_id"]}
     assert await developer.good("get_namespace", **by_id) == answer
 
 

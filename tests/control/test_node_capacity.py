@@ -35,9 +35,9 @@ full_service = service_fixture(
 
 @pytest.fixture
 async def back_end(full_service: FullService) -> AsyncIterator[Servers]:
-    async with open_back_end(full_service, "http") as created:
-        yield created
-        await end(created, *created.server_ids)
+    async with open_back_end(full_service, "http") as back_end:
+        yield back_end
+        await end(back_end, *back_end.server_ids)
 
 
 async def end(back_end: Servers, *ids: str) -> None:
@@ -76,8 +76,8 @@ async def test_refused_server_frees_its_capacity(back_end: Servers) -> None:
     most: dict[str, Any] = {"resources": {"cpu": MILLICORES - 10, "memory": 64}}
     late = await back_end.try_create(network=network, **most)
     assert (late.code, late.errors[0][-1]) == ("VALIDATION_FAILED", "not-unique")
-    created = await back_end.create(**most)
-    await back_end.until(created["id"], "running")
+    server = await back_end.create(**most)
+    await back_end.until(server["id"], "running")
 
 
 async def test_replay_succeeds_on_a_full_node(back_end: Servers, full_service: FullService) -> None:

@@ -54,9 +54,9 @@ class ReplacedDatabase:
 async def replaced(
     kind: str, plane: FedPlane, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[ReplacedDatabase]:
-    created = ReplacedDatabase(plane, tmp_path, databases, kind)
-    yield created
-    await created.close()
+    replaced = ReplacedDatabase(plane, tmp_path, databases, kind)
+    yield replaced
+    await replaced.close()
 
 
 def orphans_beside(feed: FeedScenario, epoch: int) -> OrphanedNamespaces:

@@ -89,9 +89,9 @@ class Guessers:
 
 @pytest.fixture
 async def checker() -> AsyncIterator[SitePasswords]:
-    created = SitePasswords(clock_s=lambda: 0.0)
-    yield created
-    created.close()
+    checker = SitePasswords(clock_s=lambda: 0.0)
+    yield checker
+    checker.close()
 
 
 @pytest.fixture

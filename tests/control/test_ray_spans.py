@@ -113,7 +113,7 @@ async def test_ray_has_the_wait_for_the_data_plane(developer: Developer) -> None
     service = {"game_id": game_id, "environment_id": "prod"}
     domain = {"domain": f"{uuid4().hex}.example"}
     version_id = await developer.version(game_id, name="2.0.0")
-    created = await developer.good("create_public_token", **target)
+    response = await developer.good("create_public_token", **target)
     rays: dict[str, str] = {}
     changes: dict[str, dict[str, Any]] = {
         "set_version": {**target, "version_id": version_id},
@@ -124,7 +124,7 @@ async def test_ray_has_the_wait_for_the_data_plane(developer: Developer) -> None
         "create_service_token": service,
         "create_public_token": target,
         "create_development_token": target,
-        "revoke_namespace_token": {**target, "token_id": created["token_id"]},
+        "revoke_namespace_token": {**target, "token_id": response["token_id"]},
     }
     for slug, fields in changes.items():
         answer, rays[slug] = await traced(developer, slug, **fields)

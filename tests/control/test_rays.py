@@ -41,8 +41,8 @@ PARENT = "00f067aa0ba902b7"
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    with running_collector() as created:
-        yield created
+    with running_collector() as collector:
+        yield collector
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def full_service(
         "verification_allowed_networks": ["127.0.0.0/8"],
         "rays": {"otlp_endpoint": collector.url},
     }
-    with running(FullService(tmp_path_factory.mktemp("rays"), **settings)) as created:
-        yield created
+    with running(FullService(tmp_path_factory.mktemp("rays"), **settings)) as full_service:
+        yield full_service
 
 
 @pytest.fixture
@@ -221,11 +221,13 @@ async def test_lobby_server_ray_belongs_to_its_game(ray_reader: Developer) -> No
     game_id = await ray_reader.arena()
     lobby = await ray_reader.lobby(game_id, await ray_reader.service_token(game_id))
     player = await ray_reader.public_token(game_id)
-    joined = await ray_reader.client.call("join", {"lobby_id": lobby["lobby_id"]}, token=player)
+    join_response = await ray_reader.client.call(
+        "join", {"lobby_id": lobby["lobby_id"]}, token=player
+    )
     ray_id, headers = fresh_trace()
     client = ray_reader.client
     assert isinstance(client, HttpClient)
-    content = json.dumps({"player_token": joined.body["player"]["token"]}).encode()
+    content = json.dumps({"player_token": join_response.body["player"]["token"]}).encode()
     path = "/matchmaker/players/connected"
     token = lobby["lobby_token"]
     answer = await client.request("POST", path, content, token=token, headers=headers)
@@ -262,10 +264,10 @@ async def test_ray_needs_a_token_that_covers_its_request(
     of_other = (await ray_reader.good("create_game_token", game_id=await ray_reader.game()))[
         "token"
     ]
-    joined = await ray_reader.client.call("join", {"lobby_id": lobby_id}, token=player)
+    join_response = await ray_reader.client.call("join", {"lobby_id": lobby_id}, token=player)
     query_ray, _ = await get(ray_reader, f"/cloud/games/{game_id}")
     group_ray, _ = await get(ray_reader, "/cloud/games")
-    for ray_id, count in ((joined.headers["x-ray-id"], 1), (query_ray, 2)):
+    for ray_id, count in ((join_response.headers["x-ray-id"], 1), (query_ray, 2)):
         await whole(ray_reader, ray_id, count)
         assert len(await perf(ray_reader, ray_id, of_game)) == count
         assert await perf(ray_reader, ray_id, of_other) == []
@@ -303,8 +305,8 @@ async def test_rays_contain_no_secret(
     records: Records, ray_reader: Developer, verifier: ThirdPartyServer, collector: Collector
 ) -> None:
     _game_id, lobby_id, player = await gated_lobby(ray_reader, verifier)
-    joined = await ray_reader.client.call("join", {"lobby_id": lobby_id}, token=player)
-    ray_id = joined.headers["x-ray-id"]
+    join_response = await ray_reader.client.call("join", {"lobby_id": lobby_id}, token=player)
+    ray_id = join_response.headers["x-ray-id"]
     await whole(ray_reader, ray_id, 1)
     await exported(collector, ray_id, 1)
     async with records.database.read() as tx:
@@ -314,7 +316,7 @@ async def test_rays_contain_no_secret(
     secrets = (
         ray_reader.token,
         player,
-        joined.body["player"]["token"],
+        join_response.body["player"]["token"],
         "127.0.0.1",
         "s3cret",
         "/ask",

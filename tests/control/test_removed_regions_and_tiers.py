@@ -87,15 +87,15 @@ def region_of(region_id: str, display_name: str) -> dict[str, str]:
 
 @pytest.fixture
 async def operator(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Operator]:
-    created = Operator(tmp_path)
-    created.write(**request.param)
+    operator = Operator(tmp_path)
+    operator.write(**request.param)
     try:
-        await created.start()
-        yield created
+        await operator.start()
+        yield operator
     finally:
-        for client in created.clients:
+        for client in operator.clients:
             await client.close()
-        await asyncio.to_thread(created.full_service.close)
+        await asyncio.to_thread(operator.full_service.close)
 
 
 def started_with(**settings: Any) -> pytest.MarkDecorator:
@@ -130,10 +130,10 @@ async def test_removed_region_gets_no_new_players(operator: Operator) -> None:
     assert placement["lobby"]["lobby_id"] != everywhere
     assert placement["lobby"]["region"] == region_of(KEPT_REGION, KEPT_REGION.title())
     client, query = affected.developer.client, {"lobby_id": lobby_id}
-    joined = await client.call("join", query, token=affected.public_token)
-    assert joined.code == "OK", joined
-    assert joined.body["lobby"]["region"] == region_of(REMOVED_REGION, REMOVED_REGION)
-    assert await asyncio.to_thread(echoed, joined.body["ports"]["game"]) == b"hello"
+    join_response = await client.call("join", query, token=affected.public_token)
+    assert join_response.code == "OK", join_response
+    assert join_response.body["lobby"]["region"] == region_of(REMOVED_REGION, REMOVED_REGION)
+    assert await asyncio.to_thread(echoed, join_response.body["ports"]["game"]) == b"hello"
     assert await asyncio.to_thread(echoed, old_placement["ports"]["game"]) == b"hello"
     assert await ids_of_listed(affected) == {lobby_id}
     for slug in ("regions", "statistics"):
@@ -151,13 +151,13 @@ async def test_removed_region_keeps_its_servers(operator: Operator) -> None:
     developer = game.developer
     back_end = Servers(developer, game.game_id, await developer.service_token(game.game_id))
     await back_end.prepare_build()
-    created = await back_end.running(datacenter=REMOVED_REGION)
+    server = await back_end.running(datacenter=REMOVED_REGION)
     await operator.restart(game, regions=[KEPT_REGION])
-    assert (await back_end.get(created["id"]))["status"] == "running"
-    await eventually(lambda: reached(created))
+    assert (await back_end.get(server["id"]))["status"] == "running"
+    await eventually(lambda: reached(server))
     assert (await back_end.try_create(datacenter=REMOVED_REGION)).code == "REGION_NOT_FOUND"
-    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
-    await back_end.until(created["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=server["id"], override_kill_timeout=0)
+    await back_end.until(server["id"], "destroyed")
 
 
 @with_regions

@@ -26,8 +26,8 @@ SITE_KEPT_BYTES: Final = 256
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledService]:
     library = compile_library(tmp_path_factory.mktemp("faults"))
-    with running(KilledService(tmp_path_factory.mktemp("moved"), library, None)) as created:
-        yield created
+    with running(KilledService(tmp_path_factory.mktemp("moved"), library, None)) as full_service:
+        yield full_service
 
 
 @pytest.fixture(autouse=True)

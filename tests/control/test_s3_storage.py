@@ -41,8 +41,8 @@ def full_service(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "secret_access_key": SECRET_KEY,
         "prefix": PREFIX,
     }
-    with running(FullService(tmp_path_factory.mktemp("s"), s3=settings)) as created:
-        yield created
+    with running(FullService(tmp_path_factory.mktemp("s"), s3=settings)) as full_service:
+        yield full_service
 
 
 @pytest.fixture
@@ -66,14 +66,14 @@ def names(server: S3Server, folder: str) -> list[str]:
 async def test_build_is_put_to_the_public_address(s3: S3Server, developer: Developer) -> None:
     content = tar()
     digest = hashlib.sha256(content).hexdigest()
-    created = await prepared(developer, content, image={"sha256": digest})
-    request = created["image_presigned_request"]
+    upload = await prepared(developer, content, image={"sha256": digest})
+    request = upload["image_presigned_request"]
     assert request["url"].startswith(f"{public(s3)}/{BUCKET}/{PREFIX}pending/")
-    code = await developer.code("complete_upload", upload_id=created["upload_id"])
+    code = await developer.code("complete_upload", upload_id=upload["upload_id"])
     assert code == "UPLOAD_INCOMPLETE"
     assert (await put(request, content)).status_code == 200
-    await developer.good("complete_upload", upload_id=created["upload_id"])
-    repeat_code = await developer.code("complete_upload", upload_id=created["upload_id"])
+    await developer.good("complete_upload", upload_id=upload["upload_id"])
+    repeat_code = await developer.code("complete_upload", upload_id=upload["upload_id"])
     assert repeat_code == "UPLOAD_ALREADY_COMPLETE"
     # The presigned URL is still valid, but a second PUT no longer changes the build.
     assert (await put(request, b"x" * len(content))).status_code == 200
@@ -84,11 +84,11 @@ async def test_invalid_archive_or_digest_leaves_nothing(s3: S3Server, owner: Dev
     wrong = hashlib.sha256(b"another").hexdigest()
     images: tuple[dict[str, Any], ...] = ({}, {"sha256": wrong})
     for uploaded, image in zip((b"x" * len(content), content), images, strict=True):
-        created = await prepared(owner, content, image=image)
-        assert (await put(created["image_presigned_request"], uploaded)).status_code == 200
-        code = await owner.code("complete_upload", upload_id=created["upload_id"])
+        upload = await prepared(owner, content, image=image)
+        assert (await put(upload["image_presigned_request"], uploaded)).status_code == 200
+        code = await owner.code("complete_upload", upload_id=upload["upload_id"])
         assert code == "VALIDATION_FAILED"
-        assert names(s3, f"kept/{created['upload_id']}") == []
+        assert names(s3, f"kept/{upload['upload_id']}") == []
 
 
 class DeployedSite:
@@ -100,10 +100,12 @@ class DeployedSite:
         game_id = await self.developer.game()
         target: dict[str, Any] = {"game_id": game_id}
         site = {**target, "display_name": "1", "files": of(SITE)}
-        created = await self.developer.good("create_site", **site)
-        await put_all(created["presigned_requests"], SITE)
-        await self.developer.good("complete_upload", upload_id=created["upload_id"])
-        version_id = await self.developer.version(game_id, {"cdn": {"site_id": created["site_id"]}})
+        response = await self.developer.good("create_site", **site)
+        await put_all(response["presigned_requests"], SITE)
+        await self.developer.good("complete_upload", upload_id=response["upload_id"])
+        version_id = await self.developer.version(
+            game_id, {"cdn": {"site_id": response["site_id"]}}
+        )
         target |= {"namespace_id": "prod"}
         await self.developer.good("set_version", **target, version_id=version_id)
         self.name = (await self.developer.good("get_game", game_id=game_id))["game"]["name_id"]
@@ -138,11 +140,11 @@ async def test_unavailable_bucket_is_reported_and_recovers(
     s3: S3Server, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
     site = await DeployedSite(owner, browser).build()
-    created = await prepared(owner, tar())
-    assert (await put(created["image_presigned_request"], tar())).status_code == 200
+    upload = await prepared(owner, tar())
+    assert (await put(upload["image_presigned_request"], tar())).status_code == 200
     s3.kill()
     try:
-        upload_id = created["upload_id"]
+        upload_id = upload["upload_id"]
         refusal = await owner.call("complete_upload", upload_id=upload_id)
         assert refusal.code == "CONTROL_PLANE_UNAVAILABLE", refusal
         assert int(refusal.headers["retry-after"]) > 0
@@ -161,13 +163,13 @@ async def test_object_lost_by_the_bucket_is_not_found(
     s3: S3Server, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
     site = await DeployedSite(owner, browser).build()
-    created = await prepared(owner, tar())
-    assert (await put(created["image_presigned_request"], tar())).status_code == 200
+    upload = await prepared(owner, tar())
+    assert (await put(upload["image_presigned_request"], tar())).status_code == 200
     for folder in ("kept", "pending"):
         for path in (s3.folder / BUCKET / PREFIX / folder).rglob("*"):
             if path.is_file():
                 path.unlink()
     assert (await site.get("index.html")).status_code == 404
     assert (await site.get("level.bin", range="bytes=0-3")).status_code == 404
-    code = await owner.code("complete_upload", upload_id=created["upload_id"])
+    code = await owner.code("complete_upload", upload_id=upload["upload_id"])
     assert code == "UPLOAD_INCOMPLETE"

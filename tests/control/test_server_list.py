@@ -61,9 +61,9 @@ async def back_end(full_service: FullService, developer: Developer) -> Servers:
         first = Servers(developer, game_id, await developer.service_token(game_id))
         first.server_ids = []
         _LISTS[full_service] = await filled(first)
-    created = Servers(developer, _LISTS[full_service].game_id, _LISTS[full_service].token)
-    created.server_ids, created.build_id = [], _LISTS[full_service].build_id
-    return created
+    back_end = Servers(developer, _LISTS[full_service].game_id, _LISTS[full_service].token)
+    back_end.server_ids, back_end.build_id = [], _LISTS[full_service].build_id
+    return back_end
 
 
 @pytest.fixture
@@ -116,15 +116,15 @@ async def test_new_server_does_not_shift_pages(
     first = await back_end.good("list_servers", include_destroyed=True)
     assert first["cursor"] == before[63]
     sleeper = await back_end.build(programs.server_archive("sleep", "3600"))
-    created = await back_end.create(
+    server = await back_end.create(
         runtime={"build": sleeper}, tags={"all": "yes"}, network={"ports": {}}
     )
-    listed_servers.ids.append(created["id"])
-    listed_servers.tags[created["id"]] = {"all": "yes"}
+    listed_servers.ids.append(server["id"])
+    listed_servers.tags[server["id"]] = {"all": "yes"}
     second = await back_end.good("list_servers", include_destroyed=True, cursor=first["cursor"])
     assert [one["id"] for one in second["servers"]] == before[64:128]
     live = await back_end.good("list_servers", tags_json='{"all": "yes"}')
-    assert ([one["id"] for one in live["servers"]], "cursor" in live) == ([created["id"]], False)
-    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
-    await back_end.until(created["id"], "destroyed")
+    assert ([one["id"] for one in live["servers"]], "cursor" in live) == ([server["id"]], False)
+    await back_end.good("destroy_server", server_id=server["id"], override_kill_timeout=0)
+    await back_end.until(server["id"], "destroyed")
     assert (await back_end.good("list_servers"))["servers"] == []

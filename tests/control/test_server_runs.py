@@ -153,8 +153,8 @@ async def test_lease_of_a_server_in_creation_is_kept(database: Database) -> None
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[RuntimeHost]:
     (tmp_path / "node").mkdir()
-    async with open_host(tmp_path / "node", tmp_path / "builds") as created:
-        yield created
+    async with open_host(tmp_path / "node", tmp_path / "builds") as node:
+        yield node
 
 
 def unreadable(servers_folder: Path, server_id: str) -> Path:

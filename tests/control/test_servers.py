@@ -36,8 +36,8 @@ TCP = {"game": {"protocol": "tcp"}}
 
 @pytest.fixture
 async def back_end(full_service: FullService, client: ServiceClient) -> AsyncIterator[Servers]:
-    async with open_back_end(full_service, client.name) as created:
-        yield created
+    async with open_back_end(full_service, client.name) as back_end:
+        yield back_end
 
 
 class Servers(BackEnd):
@@ -137,22 +137,22 @@ def process_of(full_service: FullService, server_id: str) -> int:
 
 
 async def test_server_is_created_reached_listed_and_destroyed(back_end: Servers) -> None:
-    created = await back_end.create(tags={"mode": "duel"}, lifecycle={"kill_timeout": 5_000})
-    assert created["status"] in ("created", "starting", "running")
-    port = created["network"]["ports"]["game"]
+    server = await back_end.create(tags={"mode": "duel"}, lifecycle={"kill_timeout": 5_000})
+    assert server["status"] in ("created", "starting", "running")
+    port = server["network"]["ports"]["game"]
     assert 26_000 <= port["public_port"] < 32_000
     assert port["routing"] == {"edge_guard": {}}
-    record = await back_end.until(created["id"], "running")
+    record = await back_end.until(server["id"], "running")
     assert record["started_at"] >= record["created_at"]
     assert record["tags"] == {"mode": "duel"}
     await eventually(lambda: reached(record))
-    await back_end.good("destroy_server", server_id=created["id"])
-    ended_server = await back_end.until(created["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=server["id"])
+    ended_server = await back_end.until(server["id"], "destroyed")
     assert ended_server["exit_code"] == 128 + 15
     assert ended_server["destroyed_at"] >= ended_server["started_at"]
     assert "failure" not in ended_server
-    await back_end.good("destroy_server", server_id=created["id"])
-    assert await back_end.get(created["id"]) == ended_server, "a repetition changes nothing"
+    await back_end.good("destroy_server", server_id=server["id"])
+    assert await back_end.get(server["id"]) == ended_server, "a repetition changes nothing"
 
 
 @pytest.mark.full
@@ -162,10 +162,10 @@ async def test_process_environment_is_exact(back_end: Servers) -> None:
     report = f"import sys\nprint(sys.argv[1:])\n{script}".encode()
     build_id = await back_end.build(programs.server_archive(*words, **{"report.py": report}))
     variables = {"arguments": ["--map", "$(MAP)"], "environment": {"MAP": "sea"}}
-    created = await back_end.create(runtime={"build": build_id, **variables})
-    ended_server = await back_end.until(created["id"], "destroyed")
+    server = await back_end.create(runtime={"build": build_id, **variables})
+    ended_server = await back_end.until(server["id"], "destroyed")
     assert ended_server["exit_code"] == 0
-    lines = (await back_end.lines(created["id"]))["lines"]
+    lines = (await back_end.lines(server["id"]))["lines"]
     values = dict(line.split("=", 1) for line in lines[1:])
     number = values["PORT_GAME"]
     assert lines[0] == str(["--at", number, "$(PORT)", "$(NOBODY)", "--map", "sea"])
@@ -174,7 +174,7 @@ async def test_process_environment_is_exact(back_end: Servers) -> None:
         "PORT": number,
         "MAP": "sea",
         "HOSTING_REGION_ID": "local",
-        "HOSTING_SERVER_ID": created["id"],
+        "HOSTING_SERVER_ID": server["id"],
         "HOSTING_GAME_ID": back_end.game_id,
         "HOSTING_CPU": "100",
         "HOSTING_MEMORY": "128",
@@ -193,17 +193,17 @@ async def test_process_environment_is_exact(back_end: Servers) -> None:
 
 @pytest.mark.full
 async def test_exited_server_has_its_exit_code(back_end: Servers) -> None:
-    created = await back_end.create(runtime={"environment": {"PLAY": "exit:7"}})
-    ended_server = await back_end.until(created["id"], "destroyed", "failed")
+    server = await back_end.create(runtime={"environment": {"PLAY": "exit:7"}})
+    ended_server = await back_end.until(server["id"], "destroyed", "failed")
     assert (ended_server["status"], ended_server["exit_code"]) == ("destroyed", 7)
-    assert (await back_end.lines(created["id"]))["lines"] == ["begins"]
+    assert (await back_end.lines(server["id"]))["lines"] == ["begins"]
 
 
 @pytest.mark.full
 async def test_server_that_cannot_run_has_a_reason(back_end: Servers) -> None:
     build_id = await back_end.build(programs.server_archive("./nothing-here"))
-    created = await back_end.create(runtime={"build": build_id})
-    ended_server = await back_end.until(created["id"], "failed")
+    server = await back_end.create(runtime={"build": build_id})
+    ended_server = await back_end.until(server["id"], "failed")
     assert ended_server["failure"]["reason"] == "EXEC_FAILED"
     assert "nothing-here" in ended_server["failure"]["message"]
     assert "exit_code" not in ended_server
@@ -211,13 +211,13 @@ async def test_server_that_cannot_run_has_a_reason(back_end: Servers) -> None:
 
 @pytest.mark.full
 async def test_server_that_ignores_sigterm_is_killed(back_end: Servers) -> None:
-    created = await back_end.running(runtime={"environment": {"PLAY": "deaf"}})
-    await eventually(lambda: reached(created))
-    await back_end.good("destroy_server", server_id=created["id"])
-    assert (await back_end.get(created["id"]))["status"] == "stopping"
+    server = await back_end.running(runtime={"environment": {"PLAY": "deaf"}})
+    await eventually(lambda: reached(server))
+    await back_end.good("destroy_server", server_id=server["id"])
+    assert (await back_end.get(server["id"]))["status"] == "stopping"
     shortened_ms = time.time() * 1000
-    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
-    ended_server = await back_end.until(created["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=server["id"], override_kill_timeout=100)
+    ended_server = await back_end.until(server["id"], "destroyed")
     assert ended_server["exit_code"] == 128 + 9
     assert ended_server["destroyed_at"] - shortened_ms < 25_000
 
@@ -227,19 +227,19 @@ async def test_followed_log_loses_no_line(back_end: Servers) -> None:
     script = b"import time\nfor number in range(2500): print(number, flush=True)\ntime.sleep(600)\n"
     archive = programs.server_archive("python3", "-S", "count.py", **{"count.py": script})
     build_id = await back_end.build(archive)
-    created = await back_end.running(runtime={"build": build_id})
-    first = await back_end.lines(created["id"])
+    server = await back_end.running(runtime={"build": build_id})
+    first = await back_end.lines(server["id"])
     lines, index = first["lines"], first["watch"]["index"]
     while not lines or lines[-1] != "2499":
-        page = await back_end.lines(created["id"], watch_index=index)
+        page = await back_end.lines(server["id"], watch_index=index)
         assert len(page["lines"]) == len(page["timestamps"]) <= 1_000
         lines += page["lines"]
         index = page["watch"]["index"]
     begin = int(lines[0])
     assert lines == [str(number) for number in range(begin, 2500)]
-    newest = await back_end.lines(created["id"])
+    newest = await back_end.lines(server["id"])
     assert newest["lines"] == [str(number) for number in range(1500, 2500)]
-    assert (await back_end.lines(created["id"], "std_err"))["lines"] == []
+    assert (await back_end.lines(server["id"], "std_err"))["lines"] == []
 
 
 @pytest.mark.full
@@ -297,7 +297,7 @@ async def test_unusable_texts_are_all_refused(back_end: Servers) -> None:
 
 @pytest.mark.full
 async def test_servers_and_builds_of_others_are_not_found(back_end: Servers) -> None:
-    created = await back_end.create()
+    server = await back_end.create()
     other_game = await back_end.developer.game()
     for game_id, namespace in ((back_end.game_id, "staging"), (other_game, "prod")):
         target = {"game_id": game_id, "environment_id": namespace}
@@ -305,14 +305,14 @@ async def test_servers_and_builds_of_others_are_not_found(back_end: Servers) -> 
         other = Servers(back_end.developer, game_id, token)
         for slug in ("get_server", "destroy_server", "get_server_logs"):
             more = {"stream": "std_out"} if slug == "get_server_logs" else {}
-            answer = await other.call(slug, **target, server_id=created["id"], **more)
+            answer = await other.call(slug, **target, server_id=server["id"], **more)
             assert answer.code == "SERVER_NOT_FOUND", slug
         assert (await other.good("list_servers", **target))["servers"] == []
     other.build_id = back_end.build_id
     refusal = await other.try_create()
     expected = (("runtime", "build", "not-found"),)
     assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", expected)
-    await back_end.until(created["id"], "running")
+    await back_end.until(server["id"], "running")
 
 
 @pytest.mark.full
@@ -339,13 +339,13 @@ async def test_host_networking_gives_the_requested_port(back_end: Servers) -> No
 
 @pytest.mark.full
 async def test_build_of_a_running_server_is_not_deleted(back_end: Servers) -> None:
-    created = await back_end.running()
+    server = await back_end.running()
     refusal = await back_end.developer.call(
         "delete_build", game_id=back_end.game_id, build_id=back_end.build_id
     )
     assert refusal.code == "IN_USE"
-    await back_end.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
-    await back_end.until(created["id"], "destroyed")
+    await back_end.good("destroy_server", server_id=server["id"], override_kill_timeout=0)
+    await back_end.until(server["id"], "destroyed")
     await back_end.developer.good(
         "delete_build", game_id=back_end.game_id, build_id=back_end.build_id
     )

@@ -28,23 +28,23 @@ def of(contents: dict[str, bytes]) -> list[dict[str, Any]]:
 async def test_site_upload_from_preparation_to_list(developer: Developer) -> None:
     game_id = await developer.game()
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0", "files": of(FILES)}
-    created = await developer.good("create_site", **fields)
-    assert [one["path"] for one in created["presigned_requests"]] == list(FILES)
-    assert all(one["byte_offset"] == 0 for one in created["presigned_requests"])
+    response = await developer.good("create_site", **fields)
+    assert [one["path"] for one in response["presigned_requests"]] == list(FILES)
+    assert all(one["byte_offset"] == 0 for one in response["presigned_requests"])
     (site,) = (await developer.good("list_sites", game_id=game_id))["sites"]
     assert site == {
-        "site_id": created["site_id"],
-        "upload_id": created["upload_id"],
+        "site_id": response["site_id"],
+        "upload_id": response["upload_id"],
         "display_name": "1.0",
         "create_ts": site["create_ts"],
         "content_length": sum(map(len, FILES.values())),
         "complete": False,
     }
-    *most, last = created["presigned_requests"]
+    *most, last = response["presigned_requests"]
     await put_all(most, FILES)
-    upload_id = created["upload_id"]
+    upload_id = response["upload_id"]
     assert await developer.code("complete_upload", upload_id=upload_id) == "UPLOAD_INCOMPLETE"
-    config = {"cdn": {"site_id": created["site_id"]}}
+    config = {"cdn": {"site_id": response["site_id"]}}
     version: dict[str, Any] = {"game_id": game_id, "display_name": "1", "config": config}
     refusal = await developer.call("create_version", **version)
     assert refusal.errors == (("config", "cdn", "site_id", "incomplete"),)
@@ -91,8 +91,8 @@ async def test_site_has_at_most_1_gib(developer: Developer) -> None:
 async def test_site_has_at_most_10000_files(owner: Developer) -> None:
     target = {"game_id": await owner.game(), "display_name": "x"}
     files: list[dict[str, Any]] = [{"path": f"f/{i}", "content_length": 1} for i in range(10_000)]
-    created = await owner.good("create_site", **target, files=files)
-    assert len({one["url"] for one in created["presigned_requests"]}) == 10_000
+    response = await owner.good("create_site", **target, files=files)
+    assert len({one["url"] for one in response["presigned_requests"]}) == 10_000
     files.append({"path": "one more", "content_length": 1})
     refusal = await owner.call("create_site", **target, files=files)
     assert (refusal.code, refusal.errors) == ("BODY_INVALID", (("files", "too-many"),))
@@ -102,8 +102,8 @@ async def test_wrong_length_or_altered_url_is_refused(developer: Developer) -> N
     game_id = await developer.game()
     files = of({"a.txt": b"abc"})
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": files}
-    created = await developer.good("create_site", **fields)
-    (request,) = created["presigned_requests"]
+    response = await developer.good("create_site", **fields)
+    (request,) = response["presigned_requests"]
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for content in (b"ab", b"abcd"):
             wrong = await client.put(request["url"], content=content)
@@ -112,10 +112,10 @@ async def test_wrong_length_or_altered_url_is_refused(developer: Developer) -> N
         assert (longer.status_code, longer.json()["code"]) == (403, "UPLOAD_URL_INVALID")
         read = await client.get(request["url"])
         assert read.status_code == 403
-    code = await developer.code("complete_upload", upload_id=created["upload_id"])
+    code = await developer.code("complete_upload", upload_id=response["upload_id"])
     assert code == "UPLOAD_INCOMPLETE"
     assert (await put(request, b"abc")).status_code == 200
-    await developer.good("complete_upload", upload_id=created["upload_id"])
+    await developer.good("complete_upload", upload_id=response["upload_id"])
 
 
 async def test_repeated_preparation_is_the_same_site(developer: Developer) -> None:

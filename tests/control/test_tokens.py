@@ -49,22 +49,22 @@ async def works(developer: Developer, token: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_new_token_works_at_once_and_is_shown_once(developer: Developer, kind: str) -> None:
     game_id = await developer.arena()
-    created = await make(developer, kind, game_id)
+    token = await make(developer, kind, game_id)
     ends = {"expires_ts": TIME} if kind == "dev" else {}
-    assert shape(created) == {"token": TEXT, "token_id": ID, **ends}
-    assert created["token"].startswith(f"{kind}_")
-    assert len(created["token"]) <= 160
-    assert await code_in_data_plane(developer, created["token"]) == "OK"
+    assert shape(token) == {"token": TEXT, "token_id": ID, **ends}
+    assert token["token"].startswith(f"{kind}_")
+    assert len(token["token"]) <= 160
+    assert await code_in_data_plane(developer, token["token"]) == "OK"
     response = await developer.good("list_namespace_tokens", **target_of(game_id))
     (record,) = response["tokens"]
     assert shape(record) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, **ends}
-    assert (record["token_id"], record["kind"]) == (created["token_id"], kind)
-    assert created["token"] not in str(response)
+    assert (record["token_id"], record["kind"]) == (token["token_id"], kind)
+    assert token["token"] not in str(response)
 
 
 async def test_development_token_lives_30_days(developer: Developer) -> None:
-    created = await make(developer, "dev", await developer.game())
-    ends = datetime.fromisoformat(created["expires_ts"])
+    token = await make(developer, "dev", await developer.game())
+    ends = datetime.fromisoformat(token["expires_ts"])
     rest = ends - datetime.now(UTC) - timedelta(days=30)
     assert abs(rest) < timedelta(minutes=1)
 
@@ -95,17 +95,17 @@ async def test_revoking_one_token_keeps_the_other(developer: Developer, kind: st
 
 async def test_token_of_another_namespace_is_not_found(developer: Developer) -> None:
     game_id = await developer.arena()
-    created = await make(developer, "pub", game_id)
+    token = await make(developer, "pub", game_id)
     staging = {**target_of(game_id), "namespace_id": "staging"}
     for target, token_id, code in (
-        (staging, created["token_id"], "TOKEN_NOT_FOUND"),
+        (staging, token["token_id"], "TOKEN_NOT_FOUND"),
         (target_of(game_id), str(uuid4()), "TOKEN_NOT_FOUND"),
-        ({**staging, "namespace_id": "nowhere"}, created["token_id"], "NAMESPACE_NOT_FOUND"),
-        ({**staging, "game_id": "no-such-game"}, created["token_id"], "GAME_NOT_FOUND"),
+        ({**staging, "namespace_id": "nowhere"}, token["token_id"], "NAMESPACE_NOT_FOUND"),
+        ({**staging, "game_id": "no-such-game"}, token["token_id"], "GAME_NOT_FOUND"),
     ):
         fields = {**target, "token_id": token_id}
         assert await developer.code("revoke_namespace_token", **fields) == code
-    assert await code_in_data_plane(developer, created["token"]) == "OK"
+    assert await code_in_data_plane(developer, token["token"]) == "OK"
 
 
 async def test_expired_environment_token_is_reported(
@@ -189,7 +189,7 @@ async def test_namespace_token_limit_is_a_thousand_per_kind(
     developer: Developer, records: Records, kind: str
 ) -> None:
     game_id = await developer.arena()
-    created = await make(developer, kind, game_id)
+    token = await make(developer, kind, game_id)
     await add_tokens(records, await namespace_of(developer, game_id), kind, 998)
     last = await make(developer, kind, game_id)
     slug = KINDS[kind]
@@ -197,9 +197,9 @@ async def test_namespace_token_limit_is_a_thousand_per_kind(
     assert (answer.code, answer.errors) == TOO_MANY
     # Each kind of token has its own limit, and revoked tokens do not count.
     await make(developer, "dev" if kind == "pub" else "pub", game_id)
-    revoke = {**target_of(game_id), "token_id": created["token_id"]}
+    revoke = {**target_of(game_id), "token_id": token["token_id"]}
     await developer.good("revoke_namespace_token", **revoke)
-    assert await code_in_data_plane(developer, created["token"]) == "TOKEN_REVOKED"
+    assert await code_in_data_plane(developer, token["token"]) == "TOKEN_REVOKED"
     assert await code_in_data_plane(developer, last["token"]) == "OK"
     await make(developer, kind, game_id)
 
@@ -209,16 +209,14 @@ async def test_revoked_tokens_count_against_a_limit(
     developer: Developer, records: Records, kind: str, is_refused: bool
 ) -> None:
     game_id = await developer.arena()
-    created = await make(developer, kind, game_id)
+    token = await make(developer, kind, game_id)
     await add_tokens(records, await namespace_of(developer, game_id), kind, 10_001, is_revoked=True)
     slug = KINDS[kind]
     answer = await developer.call(slug, **target_of(game_id, slug))
     assert (answer.code, answer.errors) == (TOO_MANY if is_refused else ("OK", ()))
     # The data plane still receives changes: a new revocation takes effect.
-    await developer.good(
-        "revoke_namespace_token", **target_of(game_id), token_id=created["token_id"]
-    )
-    assert await code_in_data_plane(developer, created["token"]) == "TOKEN_REVOKED"
+    await developer.good("revoke_namespace_token", **target_of(game_id), token_id=token["token_id"])
+    assert await code_in_data_plane(developer, token["token"]) == "TOKEN_REVOKED"
 
 
 async def test_expired_development_tokens_do_not_count(
@@ -230,14 +228,14 @@ async def test_expired_development_tokens_do_not_count(
         await add_tokens(
             records, namespace_id, "dev", 5_001, expires_ms=now_ms() - 1, is_revoked=is_revoked
         )
-    created = await make(developer, "dev", game_id)
-    assert await code_in_data_plane(developer, created["token"]) == "OK"
+    token = await make(developer, "dev", game_id)
+    assert await code_in_data_plane(developer, token["token"]) == "OK"
 
 
 async def test_ports_of_older_clients_are_ignored(developer: Developer) -> None:
     fields = {"lobby_ports": [{"label": "x", "any": None}], "hostname": "localhost"}
-    created = await make(developer, "dev", await developer.game(), **fields)
-    assert created["token"].startswith("dev_")
+    token = await make(developer, "dev", await developer.game(), **fields)
+    assert token["token"].startswith("dev_")
 
 
 # Cloud tokens -------------------------------------------------------------------------------------
@@ -249,11 +247,11 @@ async def test_inspect_returns_the_token_owner(developer: Developer, records: Re
     member = Developer(developer.full_service, developer.client, token)
     assert await member.good("inspect_token") == {"token_id": token_id, "identity_id": identity_id}
     game_id = await member.game(developer_group_id=group_id)
-    created = await member.good("create_game_token", game_id=game_id)
-    assert shape(created) == {"token": TEXT, "token_id": ID}
-    of_game = Developer(member.full_service, member.client, created["token"])
+    response = await member.good("create_game_token", game_id=game_id)
+    assert shape(response) == {"token": TEXT, "token_id": ID}
+    of_game = Developer(member.full_service, member.client, response["token"])
     ids = {"identity_id": identity_id, "group_id": group_id, "game_id": game_id}
-    assert await of_game.good("inspect_token") == {"token_id": created["token_id"], **ids}
+    assert await of_game.good("inspect_token") == {"token_id": response["token_id"], **ids}
     in_an_hour = now_ms() // 1000 * 1000 + 3_600_000
     ending, _ = await records.cloud_token(identity_id, group_id, expires_ms=in_an_hour)
     token_info = await Developer(member.full_service, member.client, ending).good("inspect_token")
@@ -265,17 +263,17 @@ async def test_game_token_is_listed_and_revoked_at_once(
 ) -> None:
     member, group_id = await new_developer(developer, records)
     game_id = await member.game(developer_group_id=group_id)
-    created = await member.good("create_game_token", game_id=game_id)
+    response = await member.good("create_game_token", game_id=game_id)
     tokens = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
     assert shape(tokens[0]) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, "game_id": ID}
     assert {one["kind"] for one in tokens} == {"cloud"}
     own_id = (await member.good("inspect_token"))["token_id"]
-    assert [one["token_id"] for one in tokens] == [created["token_id"], own_id]
-    assert await works(member, created["token"]) == "OK"
-    revoke = {"group_id": group_id, "token_id": created["token_id"]}
+    assert [one["token_id"] for one in tokens] == [response["token_id"], own_id]
+    assert await works(member, response["token"]) == "OK"
+    revoke = {"group_id": group_id, "token_id": response["token_id"]}
     for _ in range(2):
         assert await member.good("revoke_group_token", **revoke) == {}
-    assert await works(member, created["token"]) == "TOKEN_REVOKED"
+    assert await works(member, response["token"]) == "TOKEN_REVOKED"
     tokens = (await member.good("list_group_tokens", group_id=group_id))["tokens"]
     assert shape(tokens[0]["revoke_ts"]) == TIME
     await member.good("revoke_group_token", group_id=group_id, token_id=own_id)

@@ -181,9 +181,9 @@ async def token_scenario(
         stack.push_async_callback(feed.close)
         feed.run()
         await feed.wait_until_connected()
-        created = await TokenScenario(feed, tmp_path, way).open()
-        yield created
-        await created.tasks.stop()
+        token_scenario = await TokenScenario(feed, tmp_path, way).open()
+        yield token_scenario
+        await token_scenario.tasks.stop()
 
 
 async def outcome(asking: Awaitable[Any]) -> str:

@@ -129,10 +129,10 @@ class BuildUploads:
 
 @pytest.fixture
 async def builds(database: Database, tmp_path: Path) -> AsyncIterator[BuildUploads]:
-    created = await BuildUploads(database, tmp_path / "objects").open()
-    yield created
-    await created.uploading.stop()
-    created.blobs.close()
+    builds = await BuildUploads(database, tmp_path / "objects").open()
+    yield builds
+    await builds.uploading.stop()
+    builds.blobs.close()
 
 
 async def test_replayed_preparation_ignores_later_settings(builds: BuildUploads) -> None:
@@ -148,10 +148,10 @@ async def test_replayed_preparation_ignores_later_settings(builds: BuildUploads)
 
 @each_database
 async def test_concurrent_completions_have_one_winner(builds: BuildUploads) -> None:
-    created = await builds.prepare_and_upload()
-    codes = await asyncio.gather(*(builds.complete(created) for _ in range(8)))
+    build = await builds.prepare_and_upload()
+    codes = await asyncio.gather(*(builds.complete(build) for _ in range(8)))
     assert sorted(codes) == ["OK", *["UPLOAD_ALREADY_COMPLETE"] * 7]
-    assert await builds.listed() == {created.build_id: True}
+    assert await builds.listed() == {build.build_id: True}
 
 
 @each_database
@@ -160,7 +160,7 @@ async def test_interrupted_completion_can_be_repeated(
     builds: BuildUploads, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
     """A disconnect or a crash leaves complete objects and an incomplete record."""
-    created = await builds.prepare_and_upload()
+    build = await builds.prepare_and_upload()
     complete, is_complete, go_on = builds.objects.complete, asyncio.Event(), asyncio.Event()
 
     async def and_wait(uploads: Any) -> None:
@@ -170,7 +170,7 @@ async def test_interrupted_completion_can_be_repeated(
 
     with monkeypatch.context() as patched:
         patched.setattr(builds.objects, "complete", and_wait)
-        waiting_task = asyncio.create_task(builds.complete(created))
+        waiting_task = asyncio.create_task(builds.complete(build))
         async with asyncio.timeout(PATIENCE_S):
             await is_complete.wait()
         waiting_task.cancel()
@@ -178,23 +178,23 @@ async def test_interrupted_completion_can_be_repeated(
             await waiting_task
         if is_restarted:
             await builds.restart()
-    stored_name = file_key(created.upload_id, "server.tar").rpartition("/")[2]
+    stored_name = file_key(build.upload_id, "server.tar").rpartition("/")[2]
     assert builds.objects_left() == [stored_name]
-    assert await builds.listed() == {created.build_id: False}
+    assert await builds.listed() == {build.build_id: False}
     go_on.set()
-    assert await builds.complete(created) == "OK"
-    assert await builds.listed() == {created.build_id: True}
+    assert await builds.complete(build) == "OK"
+    assert await builds.listed() == {build.build_id: True}
     assert builds.objects_left() == [stored_name]
-    assert await builds.complete(created) == "UPLOAD_ALREADY_COMPLETE"
+    assert await builds.complete(build) == "UPLOAD_ALREADY_COMPLETE"
 
 
 async def test_refused_upload_can_be_repeated(builds: BuildUploads) -> None:
-    created = await builds.prepare()
-    builds.upload(created, b"x" * len(tar()))
-    assert await builds.complete(created) == "VALIDATION_FAILED"
+    build = await builds.prepare()
+    builds.upload(build, b"x" * len(tar()))
+    assert await builds.complete(build) == "VALIDATION_FAILED"
     assert builds.objects_left() == []
-    builds.upload(created)
-    assert await builds.complete(created) == "OK"
+    builds.upload(build)
+    assert await builds.complete(build) == "OK"
 
 
 @each_database
@@ -217,18 +217,18 @@ async def test_incomplete_upload_is_removed_after_a_day(builds: BuildUploads) ->
 async def test_leftovers_of_a_deleted_build_are_removed(
     builds: BuildUploads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    created = await builds.prepare_and_upload()
-    assert await builds.complete(created) == "OK"
+    build = await builds.prepare_and_upload()
+    assert await builds.complete(build) == "OK"
 
     async def fails(prefix: str) -> None:
         raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
 
-    request = builds_pb2.DeleteGameBuildRequest(game_id=builds.game_id, build_id=created.build_id)
+    request = builds_pb2.DeleteGameBuildRequest(game_id=builds.game_id, build_id=build.build_id)
     with monkeypatch.context() as patched:
         patched.setattr(builds.objects, "delete_prefix", fails)
         await builds.builds.delete(request, builds.caller)
     assert await builds.listed() == {}
-    assert await builds.complete(created) == "UPLOAD_NOT_FOUND"
+    assert await builds.complete(build) == "UPLOAD_NOT_FOUND"
     assert len(builds.objects_left()) == 1
     assert await builds.uploading.remove_abandoned() == 1
     assert builds.objects_left() == []
@@ -254,14 +254,14 @@ async def test_busy_checks_do_not_block_other_work(builds: BuildUploads) -> None
 
 
 async def test_content_check_uses_its_own_threads(builds: BuildUploads) -> None:
-    created = await builds.prepare_and_upload()
+    build = await builds.prepare_and_upload()
     common = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(common)
     let_go = threading.Event()
     occupying = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
     try:
         async with asyncio.timeout(30):
-            assert await builds.complete(created) == "OK"
+            assert await builds.complete(build) == "OK"
         assert not occupying.done()
     finally:
         let_go.set()
@@ -271,7 +271,7 @@ async def test_content_check_uses_its_own_threads(builds: BuildUploads) -> None:
 async def test_object_lost_during_the_check_is_missing(
     builds: BuildUploads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    created = await builds.prepare_and_upload()
+    build = await builds.prepare_and_upload()
     complete = builds.objects.complete
 
     async def and_lose(uploads: Any) -> None:
@@ -280,18 +280,18 @@ async def test_object_lost_during_the_check_is_missing(
 
     with monkeypatch.context() as patched:
         patched.setattr(builds.objects, "complete", and_lose)
-        assert await builds.complete(created) == "UPLOAD_INCOMPLETE"
-    assert await builds.listed() == {created.build_id: False}
-    builds.upload(created)
-    assert await builds.complete(created) == "OK"
+        assert await builds.complete(build) == "UPLOAD_INCOMPLETE"
+    assert await builds.listed() == {build.build_id: False}
+    builds.upload(build)
+    assert await builds.complete(build) == "OK"
 
 
 async def test_build_without_content_is_listed_and_deletable(builds: BuildUploads) -> None:
-    created = await builds.prepare_and_upload()
-    assert await builds.complete(created) == "OK"
+    build = await builds.prepare_and_upload()
+    assert await builds.complete(build) == "OK"
     shutil.rmtree(builds.folder)
-    assert await builds.listed() == {created.build_id: True}
-    request = builds_pb2.DeleteGameBuildRequest(game_id=builds.game_id, build_id=created.build_id)
+    assert await builds.listed() == {build.build_id: True}
+    request = builds_pb2.DeleteGameBuildRequest(game_id=builds.game_id, build_id=build.build_id)
     await builds.builds.delete(request, builds.caller)
     assert await builds.listed() == {}
     again = await builds.prepare()

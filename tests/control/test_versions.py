@@ -40,17 +40,17 @@ def _drop(value: Any, names: tuple[str, ...]) -> None:
 async def test_version_is_returned_exactly(developer: Developer) -> None:
     game_id, config = await developer.game(), available_configuration()
     assert config != EVERYTHING
-    created = await developer.good(
+    response = await developer.good(
         "create_version", game_id=game_id, display_name="1.0.0", config=config
     )
-    assert shape(created) == {"version_id": ID}
-    answer = await developer.good("get_version", game_id=game_id, version_id=created["version_id"])
+    assert shape(response) == {"version_id": ID}
+    answer = await developer.good("get_version", game_id=game_id, version_id=response["version_id"])
     version = answer.pop("version")
     assert answer == {}
     assert version.pop("config") == config
     assert shape(version) == {"create_ts": TIME, "display_name": TEXT, "version_id": ID}
     assert version["display_name"] == "1.0.0"
-    assert version["version_id"] == created["version_id"]
+    assert version["version_id"] == response["version_id"]
 
 
 async def test_versions_are_listed_newest_first(developer: Developer) -> None:
@@ -126,21 +126,21 @@ async def test_version_of_another_game_is_not_found(developer: Developer) -> Non
 
 
 async def complete_site(developer: Developer, game_id: str) -> str:
-    created = await developer.good(
+    response = await developer.good(
         "create_site", game_id=game_id, display_name="1", files=of(FILES)
     )
-    await put_all(created["presigned_requests"], FILES)
-    await developer.good("complete_upload", upload_id=created["upload_id"])
-    return str(created["site_id"])
+    await put_all(response["presigned_requests"], FILES)
+    await developer.good("complete_upload", upload_id=response["upload_id"])
+    return str(response["site_id"])
 
 
 async def complete_build(developer: Developer, game_id: str) -> str:
     image = {"path": "a.tar", "content_length": len(tar())}
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1", "image_file": image}
-    created = await developer.good("create_game_build", **fields)
-    await put_all([created["image_presigned_request"]], {"a.tar": tar()})
-    await developer.good("complete_upload", upload_id=created["upload_id"])
-    return str(created["build_id"])
+    response = await developer.good("create_game_build", **fields)
+    await put_all([response["image_presigned_request"]], {"a.tar": tar()})
+    await developer.good("complete_upload", upload_id=response["upload_id"])
+    return str(response["build_id"])
 
 
 def naming(build_id: str, site_id: str) -> dict[str, Any]:

@@ -31,9 +31,9 @@ async def test_every_engine_refusal_has_an_errorerror_code(engine: Engine) -> No
 
 async def test_player_connects_and_disconnects(engine: Engine) -> None:
     lobby, _ = await attach(engine)
-    placed = await find(engine)
-    assert placed.lobby == lobby
-    [token] = placed.tokens
+    placement = await find(engine)
+    assert placement.lobby == lobby
+    [token] = placement.tokens
     await engine.connected(lobby, token, None, None)
     assert await error_code(engine.connected(lobby, token, None, None)) == "PLAYER_TOKEN_CONSUMED"
     await engine.disconnected(lobby, token, None, None, None)
@@ -54,8 +54,8 @@ async def test_result_is_durable_when_returned(engine: Engine) -> None:
 
 async def test_concurrent_commands_share_batches(engine: Engine) -> None:
     lobby, _ = await attach(engine, max_players=500)
-    placed = await asyncio.gather(*(find(engine) for _ in range(500)))
-    tokens = {token for one in placed for token in one.tokens}
+    placements = await asyncio.gather(*(find(engine) for _ in range(500)))
+    tokens = {token for one in placements for token in one.tokens}
     assert len(tokens) == 500
     await asyncio.gather(*(engine.connected(lobby, token, None, None) for token in tokens))
     assert await error_code(find(engine)) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
@@ -67,9 +67,9 @@ async def test_finds_wait_for_a_starting_lobby(engine: Engine) -> None:
     await _until_held(engine, lobby, 2)
     assert await error_code(find(engine)) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
     await engine.ready(lobby, None)
-    placed = await asyncio.gather(*finds)
-    assert {one.lobby for one in placed} == {lobby}
-    assert len({one.tokens for one in placed}) == 2
+    placements = await asyncio.gather(*finds)
+    assert {one.lobby for one in placements} == {lobby}
+    assert len({one.tokens for one in placements}) == 2
 
 
 async def test_cancelled_find_releases_its_hold_once(engine: Engine) -> None:
@@ -82,8 +82,8 @@ async def test_cancelled_find_releases_its_hold_once(engine: Engine) -> None:
     third = asyncio.create_task(find(engine))
     await _until_held(engine, lobby, 2)
     await engine.ready(lobby, None)
-    placed = await asyncio.gather(finds[1], third)
-    assert {one.lobby for one in placed} == {lobby}
+    placements = await asyncio.gather(finds[1], third)
+    assert {one.lobby for one in placements} == {lobby}
 
 
 async def test_shared_hold_is_released_with_its_last_request(engine: Engine) -> None:
@@ -148,9 +148,9 @@ async def test_oversized_party_is_reported(engine: Engine) -> None:
 
 async def test_heartbeat_reports_each_invalid_token(engine: Engine) -> None:
     lobby, _ = await attach(engine)
-    placed = await find(engine)
+    placement = await find(engine)
     with pytest.raises(ServiceError) as caught:
-        await engine.heartbeat(lobby, ["", placed.tokens[0], "player_nonsense"], None)
+        await engine.heartbeat(lobby, ["", placement.tokens[0], "player_nonsense"], None)
     assert caught.value.code == "BODY_INVALID"
     assert [problem.path for problem in caught.value.errors] == [
         ("player_tokens", "0", "invalid"),

@@ -223,10 +223,10 @@ async def test_channel_token_survives_a_restart(restart: Restart) -> None:
     mina = engine.player_records.channel(MINA)
     lobby, _ = await attach(engine, 4)
     before_ms = time.time_ns() // 1_000_000
-    placed = await join(engine, lobby, mina)
+    placement = await join(engine, lobby, mina)
     after_ms = time.time_ns() // 1_000_000
     [event] = await engine.player_records.channel_events(mina, None)
-    assert (event.lobby, event.token) == (lobby, placed.tokens[1])
+    assert (event.lobby, event.token) == (lobby, placement.tokens[1])
     assert before_ms <= event.ts_ms <= after_ms
     assert heard == [mina]
     again = await restart()
@@ -313,10 +313,10 @@ async def test_unknown_key_has_no_replay(engine: Engine) -> None:
 async def test_known_key_replays_and_refuses_another_message(engine: Engine) -> None:
     lobby, _ = await attach(engine, 4)
     key = engine.idempotency(b"caller", "key", "join", b"message")
-    placed = await join(engine, lobby, idempotency=key)
+    placement = await join(engine, lobby, idempotency=key)
     replayed = await engine.replayed_placement(key, None)
     assert replayed is not None
-    assert (replayed.lobby, replayed.tokens) == (lobby, placed.tokens)
+    assert (replayed.lobby, replayed.tokens) == (lobby, placement.tokens)
     reused = engine.idempotency(b"caller", "key", "join", b"another message")
     assert await error_code(engine.replayed_placement(reused, None)) == "IDEMPOTENCY_KEY_REUSED"
     await engine.detach([NAMESPACE], lobby, None)

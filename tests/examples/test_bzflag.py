@@ -27,8 +27,8 @@ pytestmark = [
 
 @pytest.fixture
 def full_service(tmp_path: Path) -> Iterator[FullService]:
-    with running(FullService(tmp_path / "s", runtime=SETTINGS)) as created:
-        yield created
+    with running(FullService(tmp_path / "s", runtime=SETTINGS)) as full_service:
+        yield full_service
 
 
 def version_of(address: tuple[str, int]) -> bytes | None:
@@ -62,14 +62,14 @@ def test_unmodified_bzflag_server_starts_serves_and_ends(full_service: FullServi
         "runtime": {"build": build},
         "tags": {"map": "default"},
     }
-    created = cloud("POST", path, desired)["server"]
-    port = created["network"]["ports"]["game"]
+    server = cloud("POST", path, desired)["server"]
+    port = server["network"]["ports"]["game"]
     address = port["public_hostname"], port["public_port"]
     assert (until(lambda: version_of(address)) or b"").startswith(b"BZFS")
-    cloud("DELETE", f"{path}/{created['id']}?override_kill_timeout=2000")
+    cloud("DELETE", f"{path}/{server['id']}?override_kill_timeout=2000")
 
     def ended_lobby() -> Any:
-        record = cloud("GET", f"{path}/{created['id']}")["server"]
+        record = cloud("GET", f"{path}/{server['id']}")["server"]
         return record if record["status"] == "destroyed" else None
 
     assert "exit_code" in (until(ended_lobby) or {})

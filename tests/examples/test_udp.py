@@ -305,9 +305,9 @@ def test_all_environment_problems_are_reported_at_once(programs: Path) -> None:
 
 def test_bot_reports_all_missing_arguments(programs: Path) -> None:
     command = [str(programs / "udp-bot"), "--api", "http://127.0.0.1:1"]
-    created = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert created.returncode == 2
-    assert [line.split()[0] for line in created.stderr.splitlines()[:2]] == [
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert [line.split()[0] for line in result.stderr.splitlines()[:2]] == [
         "--token-file",
         "--mode",
     ]

@@ -53,8 +53,8 @@ SERVER_STOPS, LOBBY_ENDED, SILENT = 1, 2, 3
 def built_programs() -> Path:
     """Builds the release programs if they are outdated, and returns their folder."""
     command = ["cargo", "build", "--release", "--quiet", "--locked", "-p", "hosting-example-udp"]
-    created = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert created.returncode == 0, created.stderr
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 
 
@@ -96,8 +96,8 @@ class Stage:
             docker = {"ports": PORTS, **({} if name == BY_HAND else {"image_id": build})}
             modes[name] = {"tier": "basic-1d16", **mode, "docker": docker | mode.get("docker", {})}
         version = {"display_name": "1.0.0", "config": {"matchmaker": {"game_modes": modes}}}
-        created = self.cloud("POST", f"/cloud/games/{GAME}/versions", version)
-        self.cloud("PUT", f"{PATH}/version", {"version_id": created["version_id"]})
+        response = self.cloud("POST", f"/cloud/games/{GAME}/versions", version)
+        self.cloud("PUT", f"{PATH}/version", {"version_id": response["version_id"]})
         self.public_token = self.cloud("POST", f"{PATH}/tokens/public", {})["token"]
 
     def ask(self, method: str, path: str, body: Any, token: str) -> httpx.Response:
@@ -192,15 +192,15 @@ class Stage:
             port = free.getsockname()[1]
         ports = {"game": {"address": "127.0.0.1", "port": port}}
         body = {"game_mode": BY_HAND, "ports": ports}
-        created = self.cloud("POST", f"{PATH}/lobbies/attach", body)
+        response = self.cloud("POST", f"{PATH}/lobbies/attach", body)
         environment = {
             "HOSTING_API_URL": f"http://{self.full_service.ready['http']}",
-            "HOSTING_LOBBY_ID": created["lobby_id"],
-            "HOSTING_LOBBY_TOKEN": created["lobby_token"],
+            "HOSTING_LOBBY_ID": response["lobby_id"],
+            "HOSTING_LOBBY_TOKEN": response["lobby_token"],
             "HOSTING_MAX_PLAYERS": "8",
             "PORT": str(port),
         }
-        hand_made = HandMade(run_server(self.programs, environment, *flags), created["lobby_id"])
+        hand_made = HandMade(run_server(self.programs, environment, *flags), response["lobby_id"])
         try:
             yield hand_made
         finally:

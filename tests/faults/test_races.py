@@ -30,9 +30,9 @@ async def all_at_once(
 
 @pytest.fixture
 async def plane(make_plane: MakePlane) -> Plane:
-    created = make_plane(shim=None)
-    await created.start()
-    return created
+    plane = make_plane(shim=None)
+    await plane.start()
+    return plane
 
 
 @pytest.fixture
@@ -165,9 +165,9 @@ class TestDefaultRates:
 
     @pytest.fixture
     async def plane(self, make_plane: MakePlane) -> Plane:
-        created = make_plane(shim=None, settings={"rate_limits": {}})
-        await created.start()
-        return created
+        plane = make_plane(shim=None, settings={"rate_limits": {}})
+        await plane.start()
+        return plane
 
     async def test_rate_limited_client_gets_retry_after_over_both_transports(
         self, session: ApiSession, clients: ServiceClients

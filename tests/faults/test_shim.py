@@ -34,9 +34,9 @@ for number in range(4):
 def shim(shim_library: Path, tmp_path: Path) -> Shim:
     folder = tmp_path / "journal"
     folder.mkdir()
-    created = Shim(shim_library, tmp_path / "control", folder)
-    created.begin_run()
-    return created
+    shim = Shim(shim_library, tmp_path / "control", folder)
+    shim.begin_run()
+    return shim
 
 
 def spawn(shim: Shim, program: str, *arguments: str) -> subprocess.Popen[str]:

@@ -179,11 +179,11 @@ class Waiting:
 
 @pytest.fixture
 async def waiting() -> AsyncIterator[Waiting]:
-    created = Waiting()
-    yield created
-    for task in created.tasks:
+    waiting = Waiting()
+    yield waiting
+    for task in waiting.tasks:
         task.cancel()
-    await asyncio.gather(*created.tasks, return_exceptions=True)
+    await asyncio.gather(*waiting.tasks, return_exceptions=True)
 
 
 async def open_sessions(

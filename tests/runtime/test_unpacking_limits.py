@@ -292,9 +292,9 @@ class Disk:
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    created = Disk(tmp_path)
-    monkeypatch.setattr(os, "statvfs", created)
-    return created
+    disk = Disk(tmp_path)
+    monkeypatch.setattr(os, "statvfs", disk)
+    return disk
 
 
 @pytest.mark.parametrize("kind", ["archive", "oci_bundle", "docker_image"])

@@ -14,13 +14,13 @@ from tests.support.data_plane_service import GAME
 
 def guarded_lobby(scenario: Scenario) -> Lobby:
     def attach() -> Lobby:
-        created = scenario.good(
+        response = scenario.good(
             "attach",
             path={"game_id": GAME, "namespace_id": "guarded"},
             bearer=scenario.served_game.environment_tokens["guarded"],
             fields={"game_mode": "duel", "tags": {"scenario": scenario.name}},
         )
-        lobby = Lobby(created["lobby_id"], created["lobby_token"])
+        lobby = Lobby(response["lobby_id"], response["lobby_token"])
         scenario.good("ready", bearer=lobby.token, token=None)
         return lobby
 

@@ -57,9 +57,9 @@ def _(scenario: Scenario) -> httpx.Response:
     ended.
     """
     again = {"headers": {"idempotency-key": scenario.name}}
-    created = scenario.good("create", **again)["lobby"]["lobby_id"]
-    assert scenario.good("create", **again)["lobby"]["lobby_id"] == created
-    detach(scenario, Lobby(created, ""))
+    lobby_id = scenario.good("create", **again)["lobby"]["lobby_id"]
+    assert scenario.good("create", **again)["lobby"]["lobby_id"] == lobby_id
+    detach(scenario, Lobby(lobby_id, ""))
     end = time.monotonic() + WAIT_S
     while (answer := scenario.call("create", **again)).status_code == 200:
         assert time.monotonic() < end, "the lobby does not end"

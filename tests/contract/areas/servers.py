@@ -37,8 +37,8 @@ def _(scenario: Scenario) -> str:
 def _server(scenario: Scenario) -> str:
     runtime = {"build": _build(scenario, "patient", _PATIENT)}
     small = {"cpu": 10, "memory": 16}
-    created = scenario.good("create_server", fields={"runtime": runtime, "resources": small})
-    return str(created["server"]["id"])
+    response = scenario.good("create_server", fields={"runtime": runtime, "resources": small})
+    return str(response["server"]["id"])
 
 
 @before("destroy_server")

@@ -107,9 +107,9 @@ class GameFixture:
         self.keep("", await self.developer.good("create_public_token", **self.place))
 
     async def new_cloud_token(self) -> None:
-        created = await self.developer.good("create_game_token", **self.game)
-        self.keep("", created)
-        self.token_id = created["token_id"]
+        response = await self.developer.good("create_game_token", **self.game)
+        self.keep("", response)
+        self.token_id = response["token_id"]
 
     async def new_domain(self) -> None:
         self.spare_domain = f"{uuid4().hex}.example.com"
@@ -125,9 +125,9 @@ class GameFixture:
     async def new_build(self) -> None:
         image = {"path": "server.tar", "content_length": len(BUILD)}
         fields: Fields = {**self.game, "display_name": uuid4().hex, "image_file": image}
-        created = await self.developer.good("create_game_build", **fields)
-        self.build_id = created["build_id"]
-        await self._upload(created["upload_id"], created["image_presigned_request"], BUILD)
+        response = await self.developer.good("create_game_build", **fields)
+        self.build_id = response["build_id"]
+        await self._upload(response["upload_id"], response["image_presigned_request"], BUILD)
 
     async def new_complete_build(self) -> None:
         await self.new_build()
@@ -143,17 +143,17 @@ class GameFixture:
     async def new_site(self) -> None:
         files = [{"path": "index.html", "content_length": len(PAGE)}]
         fields: Fields = {**self.game, "display_name": uuid4().hex, "files": files}
-        created = await self.developer.good("create_site", **fields)
-        self.site_id = created["site_id"]
-        (desired,) = created["presigned_requests"]
-        await self._upload(created["upload_id"], desired, PAGE)
+        response = await self.developer.good("create_site", **fields)
+        self.site_id = response["site_id"]
+        (desired,) = response["presigned_requests"]
+        await self._upload(response["upload_id"], desired, PAGE)
 
     async def new_picture(self, kind: str) -> None:
         content = png(len(self.pictures) + 1)
         fields: Fields = {**self.game, "path": "a.png", "content_length": len(content)}
-        created = await self.developer.good(f"prepare_{kind}", **fields)
-        self.pictures[created["upload_id"]] = content
-        await self._upload(created["upload_id"], created["presigned_request"], content)
+        response = await self.developer.good(f"prepare_{kind}", **fields)
+        self.pictures[response["upload_id"]] = content
+        await self._upload(response["upload_id"], response["presigned_request"], content)
 
     async def _upload(self, upload_id: str, request: Fields, content: bytes) -> None:
         answer = await put(request, content)

@@ -53,10 +53,10 @@ class RunningServers:
         content = images.bundle() if kind == _BUNDLE else programs.server_archive(*STUBBORN)
         image = {"path": "server.tar", "content_length": len(content)}
         fields: dict[str, Any] = {"display_name": "server", "image_file": image, "kind": kind}
-        created = await self._developer.good("create_game_build", game_id=self._game_id, **fields)
-        assert (await put(created["image_presigned_request"], content)).status_code == 200
-        await self._developer.good("complete_upload", upload_id=created["upload_id"])
-        return str(created["build_id"])
+        response = await self._developer.good("create_game_build", game_id=self._game_id, **fields)
+        assert (await put(response["image_presigned_request"], content)).status_code == 200
+        await self._developer.good("complete_upload", upload_id=response["upload_id"])
+        return str(response["build_id"])
 
     def request(self) -> dict[str, Any]:
         return {
@@ -70,9 +70,9 @@ class RunningServers:
 
     async def add(self, *, is_contained: bool = False) -> str:
         await (self.prepare_contained() if is_contained else self.prepare())
-        created = await self._developer.good("create_server", **self.request())
+        response = await self._developer.good("create_server", **self.request())
         await self.check()
-        return str(created["server"]["id"])
+        return str(response["server"]["id"])
 
     async def check(self) -> None:
         try:

@@ -40,17 +40,17 @@ TIMES = 6
 async def proxy(databases: Databases) -> AsyncIterator[PostgresProxy]:
     url = databases.url("postgresql")
     assert url is not None
-    async with open_postgres_proxy(url) as created:
-        yield created
+    async with open_postgres_proxy(url) as proxy:
+        yield proxy
 
 
 @pytest.fixture
 async def database(proxy: PostgresProxy, tmp_path: Path) -> AsyncIterator[Database]:
-    created = open_database(proxy.url, tmp_path)
-    await prepare(created)
-    yield created
-    assert in_use(created) == 0
-    await created.close()
+    database = open_database(proxy.url, tmp_path)
+    await prepare(database)
+    yield database
+    assert in_use(database) == 0
+    await database.close()
 
 
 async def test_broken_idle_connections_cause_no_error(

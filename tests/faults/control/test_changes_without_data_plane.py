@@ -56,8 +56,8 @@ def test_changes_that_wait_for_the_data_plane_are_listed() -> None:
 
 async def waits_of(scenario: NamespaceScenario, ray_id: str) -> list[str]:
     async def perf_lists() -> list[Any]:
-        returned = await scenario.owner.good("get_ray_perf", ray_id=ray_id)
-        lists: list[Any] = returned["perf_lists"]
+        response = await scenario.owner.good("get_ray_perf", ray_id=ray_id)
+        lists: list[Any] = response["perf_lists"]
         return lists
 
     (one,) = await eventually(perf_lists)

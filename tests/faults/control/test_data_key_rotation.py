@@ -105,8 +105,8 @@ class SignedTokens:
 
     async def player(self) -> str:
         fields = {"lobby_id": self.lobby["lobby_id"]}
-        joined = await self.good("join", fields, await self.public_token())
-        return str(joined["player"]["token"])
+        join_response = await self.good("join", fields, await self.public_token())
+        return str(join_response["player"]["token"])
 
     async def unneeded_key(self) -> None:
         """Adds a signing key that no lobby or player token needs."""
@@ -148,9 +148,9 @@ async def signed(tmp_path: Path, shim_library: Path) -> AsyncIterator[SignedToke
     try:
         await asyncio.to_thread(full_service.start)
         client = full_service.client("http")
-        created = await SignedTokens(full_service, client).prepare()
-        yield created
-        await created.state_reader.close()
+        signed = await SignedTokens(full_service, client).prepare()
+        yield signed
+        await signed.state_reader.close()
         await client.close()
         assert await asyncio.to_thread(full_service.stop) == 0
     finally:

@@ -39,18 +39,18 @@ REPORTED_S = 25.0
 
 @pytest.fixture
 async def on_sqlite(tmp_path: Path) -> AsyncIterator[Database]:
-    created = open_database(None, tmp_path)
-    await prepare(created)
-    yield created
-    await created.close()
+    on_sqlite = open_database(None, tmp_path)
+    await prepare(on_sqlite)
+    yield on_sqlite
+    await on_sqlite.close()
 
 
 @pytest.fixture
 async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
-    created = open_database(server.url(), tmp_path)
-    await prepare(created)
-    yield created
-    await created.close()
+    on_server = open_database(server.url(), tmp_path)
+    await prepare(on_server)
+    yield on_server
+    await on_server.close()
 
 
 async def heals(database: Database, timeout_s: float = PATIENCE_S) -> None:

@@ -53,14 +53,14 @@ async def full_service(
     url = databases.url(request.param)
     async with contextlib.AsyncExitStack() as stack:
         proxy = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
-        created = HeldCommitService(
+        full_service = HeldCommitService(
             tmp_path_factory.mktemp("s"), shim_library, None if proxy is None else proxy.url
         )
-        stack.push_async_callback(asyncio.to_thread, created.close)
-        on_disk = functools.partial(created.shim.stalled, "fdatasync fsync", LOG)
-        created.commits_held = on_disk if proxy is None else proxy.held
-        await asyncio.to_thread(created.start)
-        yield created
+        stack.push_async_callback(asyncio.to_thread, full_service.close)
+        on_disk = functools.partial(full_service.shim.stalled, "fdatasync fsync", LOG)
+        full_service.commits_held = on_disk if proxy is None else proxy.held
+        await asyncio.to_thread(full_service.start)
+        yield full_service
 
 
 @dataclass
@@ -83,11 +83,11 @@ class CallerFixture:
 
     async def picture(self, kind: str) -> Watched:
         place = {"game_id": await self.developer.game()}
-        created = await self.developer.good(
+        response = await self.developer.good(
             f"prepare_{kind}", **place, path="x.png", content_length=len(png())
         )
-        assert (await put(created["presigned_request"], png())).status_code == 200
-        upload_id = created["upload_id"]
+        assert (await put(response["presigned_request"], png())).status_code == 200
+        upload_id = response["upload_id"]
         return Watched(
             lambda: self.caller.good(f"complete_{kind}", **place, upload_id=upload_id),
             lambda **more: self.developer.good("get_game", **place, **more),
@@ -97,11 +97,13 @@ class CallerFixture:
     async def picture_upload(self) -> Watched:
         watched = await self.picture("logo")
         place = {"game_id": await self.developer.game()}
-        created = await self.developer.good(
+        response = await self.developer.good(
             "prepare_logo", **place, path="x.png", content_length=len(png())
         )
-        assert (await put(created["presigned_request"], png())).status_code == 200
-        watched.change = lambda: self.caller.good("complete_upload", upload_id=created["upload_id"])
+        assert (await put(response["presigned_request"], png())).status_code == 200
+        watched.change = lambda: self.caller.good(
+            "complete_upload", upload_id=response["upload_id"]
+        )
         watched.read = lambda **more: self.developer.good("get_game", **place, **more)
         return watched
 
@@ -174,18 +176,18 @@ class CallerFixture:
 async def fixture(
     request: pytest.FixtureRequest, full_service: HeldCommitService
 ) -> AsyncIterator[CallerFixture]:
-    created = CallerFixture(full_service, full_service.client(request.param))
-    yield created
-    await created.close()
+    fixture = CallerFixture(full_service, full_service.client(request.param))
+    yield fixture
+    await fixture.close()
 
 
 @pytest.fixture
 async def inside(full_service: HeldCommitService) -> AsyncIterator[CallerFixture]:
-    created = CallerFixture(
+    inside = CallerFixture(
         full_service, GrpcClient(f"unix:{control_socket(full_service.data_dir)}")
     )
-    yield created
-    await created.close()
+    yield inside
+    await inside.close()
 
 
 async def resume(fixture: CallerFixture, watched: Watched) -> None:

@@ -87,18 +87,18 @@ class TokenFixture:
 async def fixture(
     request: pytest.FixtureRequest, full_service: HeldCommitService
 ) -> AsyncIterator[TokenFixture]:
-    created = TokenFixture(full_service, request.param)
-    await created.begin()
-    yield created
-    await created.close()
+    fixture = TokenFixture(full_service, request.param)
+    await fixture.begin()
+    yield fixture
+    await fixture.close()
 
 
 @pytest.fixture
 async def inside(full_service: HeldCommitService) -> AsyncIterator[TokenFixture]:
-    created = TokenFixture(full_service, "http")
-    await created.begin()
-    yield created
-    await created.close()
+    inside = TokenFixture(full_service, "http")
+    await inside.begin()
+    yield inside
+    await inside.close()
 
 
 async def goes(asking: asyncio.Future[Any]) -> None:

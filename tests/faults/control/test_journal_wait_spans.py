@@ -29,12 +29,12 @@ async def full_service(
     shim_library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[KilledService]:
     folder = tmp_path_factory.mktemp("s") / "h"
-    created = KilledService(folder, shim_library, None, rays={"per_second": 10_000})
+    full_service = KilledService(folder, shim_library, None, rays={"per_second": 10_000})
     try:
-        await asyncio.to_thread(created.start)
-        yield created
+        await asyncio.to_thread(full_service.start)
+        yield full_service
     finally:
-        created.close()
+        full_service.close()
 
 
 def now_ms() -> float:
@@ -56,11 +56,11 @@ async def spans_of(developer: Developer, ray_id: str) -> dict[str, tuple[int, in
 async def client(
     request: pytest.FixtureRequest, full_service: KilledService
 ) -> AsyncIterator[ServiceClient]:
-    created = full_service.client(request.param)
+    client = full_service.client(request.param)
     try:
-        yield created
+        yield client
     finally:
-        await created.close()
+        await client.close()
 
 
 @pytest.mark.parametrize("slug", ["join", "connected"])
@@ -73,8 +73,8 @@ async def test_journal_wait_span_lasts_as_long_as_the_disk_stall(
     lobby = await developer.lobby(game_id, token)
     fields: dict[str, Any] = {"lobby_id": lobby["lobby_id"]}
     if slug == "connected":
-        joined = await client.call("join", fields, token=token)
-        fields = {"player_token": joined.body["player"]["token"]}
+        join_response = await client.call("join", fields, token=token)
+        fields = {"player_token": join_response.body["player"]["token"]}
     asking = lobby["lobby_token"] if slug == "connected" else token
     ray_id = uuid4().hex
     with full_service.shim.stalled("fdatasync", "journal/*") as rule:

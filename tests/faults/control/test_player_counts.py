@@ -44,9 +44,9 @@ class Playing:
         developer, client = self.developer, self.developer.client
         lobby = await developer.lobby(self.game_id, await developer.service_token(self.game_id))
         public = await developer.public_token(self.game_id)
-        joined = await client.call("join", {"lobby_id": lobby["lobby_id"]}, token=public)
-        assert joined.code == "OK", joined
-        fields = {"player_token": joined.body["player"]["token"]}
+        join_response = await client.call("join", {"lobby_id": lobby["lobby_id"]}, token=public)
+        assert join_response.code == "OK", join_response
+        fields = {"player_token": join_response.body["player"]["token"]}
         connected = await client.call("connected", fields, token=lobby["lobby_token"])
         assert connected.code == "OK", connected
 
@@ -91,10 +91,10 @@ async def playing(tmp_path: Path) -> AsyncIterator[Playing]:
         await asyncio.to_thread(full_service.start)
         client = full_service.client("http")
         developer = Developer(full_service, client)
-        created = Playing(developer, await developer.arena())
-        await created.connect()
-        await created.is_counted()
-        yield created
+        playing = Playing(developer, await developer.arena())
+        await playing.connect()
+        await playing.is_counted()
+        yield playing
         await client.close()
     finally:
         full_service.close()

@@ -88,19 +88,19 @@ async def test_killed_postgres_loses_and_repeats_no_change(
 
 @pytest.fixture
 def on_disk() -> Iterator[ServerOnDisk]:
-    created = ServerOnDisk(DISK_MIB)
+    on_disk = ServerOnDisk(DISK_MIB)
     try:
-        created.start()
-        yield created
+        on_disk.start()
+        yield on_disk
     finally:
-        created.close()
+        on_disk.close()
 
 
 async def plays(developer: Developer, lobby: Any, token: str) -> None:
     fields = {"lobby_id": lobby["lobby_id"]}
-    joined = await developer.client.call("join", fields, token=token)
-    assert joined.code == "OK", joined
-    player = {"player_token": joined.body["player"]["token"]}
+    join_response = await developer.client.call("join", fields, token=token)
+    assert join_response.code == "OK", join_response
+    player = {"player_token": join_response.body["player"]["token"]}
     for slug in ("connected", "disconnected"):
         answer = await developer.client.call(slug, player, token=lobby["lobby_token"])
         assert answer.code == "OK", answer

@@ -119,9 +119,9 @@ async def check_unavailable(full_service: FullService, game: PlayedGame) -> None
 def full_service(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
-    created = FullService(tmp_path / "s", databases.url(request.param))
-    yield created
-    created.close()
+    full_service = FullService(tmp_path / "s", databases.url(request.param))
+    yield full_service
+    full_service.close()
 
 
 async def test_data_plane_restarts_without_control_plane_or_database(

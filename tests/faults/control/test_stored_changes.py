@@ -202,12 +202,12 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
 
 @change("revoke_namespace_token")
 async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
-    created = await fixture.developer.good("create_public_token", **fixture.place)
+    response = await fixture.developer.good("create_public_token", **fixture.place)
 
     async def effect(_: Any) -> None:
-        assert await fixture.regions(token=created["token"]) == "TOKEN_REVOKED"
+        assert await fixture.regions(token=response["token"]) == "TOKEN_REVOKED"
 
-    return {"token_id": created["token_id"]}, effect
+    return {"token_id": response["token_id"]}, effect
 
 
 def request(fixture: ChangeFixture, slug: str, fields: Fields) -> Fields:

@@ -50,10 +50,10 @@ class FailingGame(Game):
         await self.deploy(**entries)
 
     async def records(self) -> list[Any]:
-        returned = await self.developer.good(
+        response = await self.developer.good(
             "list_lobby_records", game_id=self.game_id, namespace_id="prod"
         )
-        return list(returned["lobbies"])
+        return list(response["lobbies"])
 
     async def failed(self, mode: str) -> dict[str, Any]:
         answer = await self.find(mode)

@@ -141,8 +141,8 @@ async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: Fail
             assert "failure" not in record
         await kill(game, "data", "control")
         requested = {"lobby_id": played}
-        joined = await game.developer.client.call("join", requested, token=game.public_token)
-        assert joined.code == "OK", "join by id works until the timeout"
+        join_response = await game.developer.client.call("join", requested, token=game.public_token)
+        assert join_response.code == "OK", "join by id works until the timeout"
         await game.deploy("3.0.0", duel=idle(0, 0))
         await only(game, {played}, live=True)
         await bystander.check_undisturbed()

@@ -164,10 +164,10 @@ async def test_out_of_memory_after_ready_ends_the_lobby(game: FailingGame) -> No
     assert await asyncio.to_thread(echoed, address) == b"hello"
     signal_run(game.developer.full_service, lobby_id, signal.SIGUSR1)
     await out_of_memory(game, lobby_id)
-    joined = await game.developer.client.call(
+    join_response = await game.developer.client.call(
         "join", {"lobby_id": lobby_id}, token=game.public_token
     )
-    assert joined.code == "MATCHMAKER_LOBBY_STOPPED"
+    assert join_response.code == "MATCHMAKER_LOBBY_STOPPED"
 
 
 async def out_of_memory(game: FailingGame, lobby_id: str) -> None:
@@ -231,11 +231,11 @@ async def test_endless_output_is_not_blocked_and_stays_readable(
 async def test_server_cannot_read_keys_of_the_service(game: FailingGame) -> None:
     desired = secrets_of(game)
     fields = {"game_mode": "spies", "lobby_config": desired}
-    created = await game.developer.client.call("create", fields, token=game.public_token)
-    assert created.code == "OK", created
+    response = await game.developer.client.call("create", fields, token=game.public_token)
+    assert response.code == "OK", response
 
     async def tried() -> Any:
-        lines = await game.logs(created.body["lobby"]["lobby_id"])
+        lines = await game.logs(response.body["lobby"]["lobby_id"])
         return lines if "begins spies" in lines else None
 
     lines = await eventually(tried)
@@ -248,10 +248,10 @@ async def test_server_that_ignores_sigterm_is_killed_after_the_timeout(game: Fai
     lobby_id = placement["lobby"]["lobby_id"]
     address = address_of(placement["ports"]["game"])
     await game.remove(lobby_id)
-    joined = await game.developer.client.call(
+    join_response = await game.developer.client.call(
         "join", {"lobby_id": lobby_id}, token=game.public_token
     )
-    assert joined.code == "MATCHMAKER_LOBBY_DRAINING"
+    assert join_response.code == "MATCHMAKER_LOBBY_DRAINING"
     assert await asyncio.to_thread(echoed, address) == b"hello", "the server responds until SIGKILL"
     record = await eventually(lambda: game.record(lobby_id))
     assert "stopped" not in record["status"]

@@ -243,9 +243,9 @@ async def test_lobby_with_a_port_range_listens_in_it_directly(
         assert placement["ports"] == {"game": desired}
         lobby_id = placement["lobby"]["lobby_id"]
         fields = {"lobby_id": lobby_id}
-        joined = await game.developer.client.call("join", fields, token=game.public_token)
-        assert joined.code == "OK", joined
-        assert joined.body["ports"] == {"game": desired}
+        join_response = await game.developer.client.call("join", fields, token=game.public_token)
+        assert join_response.code == "OK", join_response
+        assert join_response.body["ports"] == {"game": desired}
         assert await reported_value(game, lobby_id, "told") == {
             "PORT_RANGE_MIN_GAME": str(span["min"]),
             "PORT_RANGE_MAX_GAME": str(span["max"]),

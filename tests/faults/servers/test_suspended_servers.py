@@ -129,9 +129,9 @@ async def test_server_that_stays_suspended_ends_once_without_leftovers(game: Fai
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert await game.alive("beats") == []
     assert await asyncio.to_thread(echoed, address_of(placement["ports"]["game"])) == b""
-    joined = await game.developer.client.call(
+    join_response = await game.developer.client.call(
         "join", {"lobby_id": lobby_id}, token=game.public_token
     )
-    assert joined.code == "MATCHMAKER_LOBBY_STOPPED"
+    assert join_response.code == "MATCHMAKER_LOBBY_STOPPED"
     assert await game.record(lobby_id) == record
     assert (await game.find_lobby("beats"))["lobby"]["lobby_id"] != lobby_id
