@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::{Failure, wrong};
+use crate::{Failure, failure};
 
 pub struct Flags(Vec<String>);
 
@@ -15,13 +15,13 @@ impl Flags {
 
     pub fn text(&self, name: &str) -> Result<&str, Failure> {
         let at = self.0.iter().position(|word| word.strip_prefix("--") == Some(name));
-        at.and_then(|at| self.0.get(at + 1)).map(String::as_str).ok_or_else(|| wrong(format!("--{name} is missing")))
+        at.and_then(|at| self.0.get(at + 1)).map(String::as_str).ok_or_else(|| failure(format!("--{name} is missing")))
     }
 
     pub fn get<T: FromStr>(&self, name: &str, default: T) -> Result<T, Failure> {
         match self.text(name) {
             Err(_) => Ok(default),
-            Ok(text) => text.parse().map_err(|_| wrong(format!("--{name} does not take {text}"))),
+            Ok(text) => text.parse().map_err(|_| failure(format!("--{name} does not take {text}"))),
         }
     }
 

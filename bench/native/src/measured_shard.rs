@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hosting_core::{CommandOutcome, Context, Engine, Lsn};
-use hosting_journal::{Journal, Options, RealFiles, RecoverySummary, State};
+use hosting_journal::{Journal, Options, RealFiles, RecoverableState, RecoverySummary};
 use hosting_shard::{ReplayedEngine, Shard};
 
-use crate::hall::new_engine;
-use crate::{Failure, wrong};
+use crate::engine_fixture::new_engine;
+use crate::{Failure, failure};
 
 pub struct MeasuredShard(pub Arc<Shard>);
 
 /// Time of an open by its parts, in milliseconds.
 #[derive(Clone, Copy, Default)]
-pub struct Split {
+pub struct RecoveryTimes {
     pub image_read_ms: f64,
     pub image_load_ms: f64,
     pub log_read_ms: f64,
@@ -27,24 +27,24 @@ pub struct Split {
 
 struct TimedReplay<'a> {
     state: ReplayedEngine<'a>,
-    began: Instant,
-    split: Split,
+    started: Instant,
+    times: RecoveryTimes,
 }
 
-impl State for TimedReplay<'_> {
+impl RecoverableState for TimedReplay<'_> {
     fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.split.image_read_ms = ms_since(self.began);
-        let began = Instant::now();
-        let loaded = self.state.load_image(bytes);
-        self.split.image_load_ms = ms_since(began);
-        loaded
+        self.times.image_read_ms = elapsed_ms(self.started);
+        let started = Instant::now();
+        let result = self.state.load_image(bytes);
+        self.times.image_load_ms = elapsed_ms(started);
+        result
     }
 
     fn apply(&mut self, first_lsn: u64, count: u32, bytes: &[u8], service_ms: u64) -> Result<(), String> {
-        let began = Instant::now();
-        let applied = self.state.apply(first_lsn, count, bytes, service_ms);
-        self.split.apply_ms += ms_since(began);
-        applied
+        let started = Instant::now();
+        let result = self.state.apply(first_lsn, count, bytes, service_ms);
+        self.times.apply_ms += elapsed_ms(started);
+        result
     }
 
     fn write_image(&self, out: &mut dyn Write) -> std::io::Result<()> {
@@ -52,8 +52,8 @@ impl State for TimedReplay<'_> {
     }
 }
 
-fn ms_since(began: Instant) -> f64 {
-    began.elapsed().as_secs_f64() * 1e3
+fn elapsed_ms(started: Instant) -> f64 {
+    started.elapsed().as_secs_f64() * 1e3
 }
 
 fn options(folder: &Path) -> Options {
@@ -61,19 +61,20 @@ fn options(folder: &Path) -> Options {
 }
 
 impl MeasuredShard {
-    pub fn open(folder: &Path) -> Result<(MeasuredShard, RecoverySummary, Split), Failure> {
+    pub fn open(folder: &Path) -> Result<(MeasuredShard, RecoverySummary, RecoveryTimes), Failure> {
         let mut engine = new_engine()?;
-        let began = Instant::now();
-        let mut replay = TimedReplay { state: ReplayedEngine::new(&mut engine), began, split: Split::default() };
+        let started = Instant::now();
+        let mut replay =
+            TimedReplay { state: ReplayedEngine::new(&mut engine), started, times: RecoveryTimes::default() };
         let (journal, recovered) = hosting_journal::open(options(folder), Arc::new(RealFiles), &mut replay)?;
-        let mut split = replay.split;
-        let opened_ms = ms_since(began);
-        let deriving = Instant::now();
+        let mut times = replay.times;
+        let opened_ms = elapsed_ms(started);
+        let derivation_started = Instant::now();
         engine.finish_recovery(journal.clock().service_ms());
-        split.derive_ms = ms_since(deriving);
-        split.log_read_ms = opened_ms - split.image_read_ms - split.image_load_ms - split.apply_ms;
-        split.total_ms = ms_since(began);
-        Ok((MeasuredShard(Shard::new(engine, Some(journal))), recovered, split))
+        times.derive_ms = elapsed_ms(derivation_started);
+        times.log_read_ms = opened_ms - times.image_read_ms - times.image_load_ms - times.apply_ms;
+        times.total_ms = elapsed_ms(started);
+        Ok((MeasuredShard(Shard::new(engine, Some(journal))), recovered, times))
     }
 
     pub fn journal(&self) -> &Journal {
@@ -92,8 +93,8 @@ impl MeasuredShard {
         &self,
         command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<T>,
     ) -> Result<(T, Lsn), Failure> {
-        let answer = self.0.run(command);
-        answer.result.map(|value| (value, answer.wait)).map_err(|refusal| wrong(format!("refused: {refusal:?}")))
+        let outcome = self.0.run(command);
+        outcome.result.map(|value| (value, outcome.wait)).map_err(|refusal| failure(format!("refused: {refusal:?}")))
     }
 
     /// Waits for the next durable batch, at most 100 ms.

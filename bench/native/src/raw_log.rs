@@ -6,26 +6,26 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::figures::Figures;
 use crate::flags::Flags;
-use crate::host::{disk_figures, prewritten};
+use crate::host_measurements::{create_prewritten_file, measure_disk};
+use crate::measurement::Measurement;
 
 const FILE_BYTES: u64 = 64 << 20;
 
 /// Runs `raw --folder F [--together 1] [--bytes 48] [--seconds 3]`.
-pub fn run(flags: &Flags) -> Result<Figures, Failure> {
+pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     let folder = Path::new(flags.text("folder")?);
-    let together: u64 = flags.get("together", 1)?;
+    let group_size: u64 = flags.get("together", 1)?;
     let bytes: u64 = flags.get("bytes", 48)?;
     let seconds: f64 = flags.get("seconds", 3.0)?;
     std::fs::create_dir_all(folder)?;
-    let disk = disk_figures(folder)?;
+    let disk = measure_disk(folder)?;
     let path = folder.join("raw");
-    let file = prewritten(&path, FILE_BYTES)?;
-    let batch = vec![1_u8; (together * bytes) as usize];
+    let file = create_prewritten_file(&path, FILE_BYTES)?;
+    let batch = vec![1_u8; (group_size * bytes) as usize];
     let (mut offset, mut syncs) = (0, 0_u64);
-    let began = Instant::now();
-    let until = began + Duration::from_secs_f64(seconds);
+    let started = Instant::now();
+    let until = started + Duration::from_secs_f64(seconds);
     while Instant::now() < until {
         if offset + batch.len() as u64 > FILE_BYTES {
             offset = 0;
@@ -35,10 +35,10 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
         offset += batch.len() as u64;
         syncs += 1;
     }
-    let wall_s = began.elapsed().as_secs_f64();
+    let wall_s = started.elapsed().as_secs_f64();
     std::fs::remove_file(&path)?;
     Ok(disk
-        .number("transitions_per_s", (syncs * together) as f64 / wall_s)
+        .number("transitions_per_s", (syncs * group_size) as f64 / wall_s)
         .count("syncs", syncs)
-        .count("together", together))
+        .count("together", group_size))
 }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use hosting_core::{Admission, Connect, Disconnect, Id, Join, Lsn};
 use hosting_journal::Stats;
 
-use crate::chance::Chance;
-use crate::figures::Figures;
+use crate::engine_fixture::{LobbyParameters, NAMESPACE, hash_key, lobby_id};
 use crate::flags::Flags;
-use crate::hall::{Kind, NAMESPACE, hash_key, lobby_id};
-use crate::host::{cpu_ns, disk_figures};
-use crate::latency::{Sample, latency_figures};
+use crate::host_measurements::{cpu_ns, measure_disk};
+use crate::latency::{Sample, latency_statistics};
 use crate::measured_shard::MeasuredShard;
-use crate::{Failure, wrong};
+use crate::measurement::Measurement;
+use crate::seeded_random::SeededRandom;
+use crate::{Failure, failure};
 
 pub struct Player {
     lobby: Id,
@@ -23,46 +23,46 @@ pub struct Player {
     is_connected: bool,
 }
 
-pub struct Crowd {
+pub struct PlayerLoop {
     pub lobbies: Vec<Id>,
     players: Vec<Player>,
     idle: Vec<usize>,
-    waiting: VecDeque<(Lsn, usize, Instant)>,
-    chance: Chance,
+    pending: VecDeque<(Lsn, usize, Instant)>,
+    rng: SeededRandom,
     hash: hosting_core::HashKey,
-    pub answered: u64,
+    pub completed_transitions: u64,
     pub samples: Option<(Instant, Vec<Sample>)>,
 }
 
-impl Crowd {
-    pub fn new(lobbies: Vec<Id>, outstanding: usize, seed: u64) -> Crowd {
+impl PlayerLoop {
+    pub fn new(lobbies: Vec<Id>, outstanding: usize, seed: u64) -> PlayerLoop {
         let players = (0..outstanding).map(|_| Player { lobby: Id::default(), token: None, is_connected: false });
-        Crowd {
+        PlayerLoop {
             lobbies,
             players: players.collect(),
             idle: (0..outstanding).collect(),
-            waiting: VecDeque::new(),
-            chance: Chance::new(seed),
+            pending: VecDeque::new(),
+            rng: SeededRandom::new(seed),
             hash: hash_key(),
-            answered: 0,
+            completed_transitions: 0,
             samples: None,
         }
     }
 
     /// Completes the durable transitions, starts the next ones and waits for the journal.
-    pub fn turn(&mut self, shard: &MeasuredShard) -> Result<(), Failure> {
+    pub fn run_step(&mut self, shard: &MeasuredShard) -> Result<(), Failure> {
         let durable = shard.journal().durable();
-        while let Some((lsn, player, asked)) = self.waiting.front().copied() {
+        while let Some((lsn, player, started)) = self.pending.front().copied() {
             if lsn > durable {
                 break;
             }
-            self.waiting.pop_front();
+            self.pending.pop_front();
             self.idle.push(player);
-            self.answered += 1;
-            if let Some((began, samples)) = &mut self.samples {
+            self.completed_transitions += 1;
+            if let Some((measurement_started, samples)) = &mut self.samples {
                 let now = Instant::now();
                 let since = |earlier: Instant| now.duration_since(earlier).as_nanos() as u64;
-                samples.push(Sample { done_ns: since(*began), took_ns: since(asked) });
+                samples.push(Sample { done_ns: since(*measurement_started), duration_ns: since(started) });
             }
         }
         if self.idle.is_empty() {
@@ -70,12 +70,12 @@ impl Crowd {
             return Ok(());
         }
         while let Some(player) = self.idle.pop() {
-            let asked = Instant::now();
+            let started = Instant::now();
             let lsn = self.step(shard, player)?;
-            if self.waiting.back().is_some_and(|(last, ..)| *last > lsn) {
-                return Err(wrong("a later answer waits for an earlier event"));
+            if self.pending.back().is_some_and(|(last, ..)| *last > lsn) {
+                return Err(failure("a later answer waits for an earlier event"));
             }
-            self.waiting.push_back((lsn, player, asked));
+            self.pending.push_back((lsn, player, started));
         }
         Ok(())
     }
@@ -83,8 +83,8 @@ impl Crowd {
     fn step(&mut self, shard: &MeasuredShard, number: usize) -> Result<Lsn, Failure> {
         let player = &mut self.players[number];
         let Some(token) = &player.token else {
-            player.lobby = self.lobbies[self.chance.below(self.lobbies.len())];
-            let address = (self.chance.below(250_000) as u32).to_be_bytes();
+            player.lobby = self.lobbies[self.rng.below(self.lobbies.len())];
+            let address = (self.rng.below(250_000) as u32).to_be_bytes();
             let source = self.hash.source(NAMESPACE, &address);
             let (token, lsn) = reserve(shard, player.lobby, source)?;
             player.token = Some(token);
@@ -115,19 +115,21 @@ pub fn reserve(shard: &MeasuredShard, lobby: Id, source: u64) -> Result<(String,
         idempotency: None,
         channels: &[],
     };
-    let (placed, lsn) = shard.execute(|engine, context| engine.join(context, &join))?;
-    match placed {
-        Admission::Reserved(mut places) if places.tokens.len() == 1 => Ok((places.tokens.remove(0), lsn)),
-        other => Err(wrong(format!("join gave {other:?}"))),
+    let (admission, lsn) = shard.execute(|engine, context| engine.join(context, &join))?;
+    match admission {
+        Admission::Reserved(mut reservation) if reservation.tokens.len() == 1 => {
+            Ok((reservation.tokens.remove(0), lsn))
+        }
+        other => Err(failure(format!("join gave {other:?}"))),
     }
 }
 
-pub fn add_lobbies(shard: &MeasuredShard, first: u64, count: u64, places: u32) -> Result<Vec<Id>, Failure> {
-    let kind = Kind::of("duel", places);
+pub fn add_lobbies(shard: &MeasuredShard, first: u64, count: u64, slots_per_lobby: u32) -> Result<Vec<Id>, Failure> {
+    let parameters = LobbyParameters::with_defaults("duel", slots_per_lobby);
     let mut lobbies = Vec::with_capacity(count as usize);
     for number in first..first + count {
         let id = lobby_id(number);
-        shard.execute(|engine, context| engine.attach(context, &kind.attach(id)))?;
+        shard.execute(|engine, context| engine.attach(context, &parameters.attach(id)))?;
         let ((), lsn) = shard.execute(|engine, context| engine.ready(context, id))?;
         lobbies.push(id);
         if lsn > shard.journal().durable() + 4_096 {
@@ -139,34 +141,35 @@ pub fn add_lobbies(shard: &MeasuredShard, first: u64, count: u64, places: u32) -
 }
 
 /// Runs `transitions --folder F [--outstanding 256] [--seconds 5] [--lobbies 1000] [--places 100]`.
-pub fn run(flags: &Flags) -> Result<Figures, Failure> {
+pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     let folder = Path::new(flags.text("folder")?);
     let outstanding = flags.get("outstanding", 256)?;
     let seconds: f64 = flags.get("seconds", 5.0)?;
     std::fs::create_dir_all(folder)?;
-    let disk = disk_figures(folder)?;
+    let disk = measure_disk(folder)?;
     let (shard, ..) = MeasuredShard::open(folder)?;
     let lobbies = add_lobbies(&shard, 0, flags.get("lobbies", 1_000)?, flags.get("places", 100)?)?;
-    let mut crowd = Crowd::new(lobbies, outstanding, flags.get("seed", 1)?);
+    let mut player_loop = PlayerLoop::new(lobbies, outstanding, flags.get("seed", 1)?);
     shard.wait_for_segments();
-    let warm = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < warm {
-        crowd.turn(&shard)?;
+    let warm_up_end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < warm_up_end {
+        player_loop.run_step(&shard)?;
     }
-    let (before, answered_before, cpu_before_ns) = (shard.journal().stats(), crowd.answered, cpu_ns());
-    let began = Instant::now();
-    crowd.samples = Some((began, Vec::with_capacity(1 << 20)));
-    let until = began + Duration::from_secs_f64(seconds);
+    let (before, completed_before, cpu_before_ns) =
+        (shard.journal().stats(), player_loop.completed_transitions, cpu_ns());
+    let measurement_started = Instant::now();
+    player_loop.samples = Some((measurement_started, Vec::with_capacity(1 << 20)));
+    let until = measurement_started + Duration::from_secs_f64(seconds);
     while Instant::now() < until {
-        crowd.turn(&shard)?;
+        player_loop.run_step(&shard)?;
     }
-    let (wall_s, cpu_s) = (began.elapsed().as_secs_f64(), (cpu_ns() - cpu_before_ns) as f64 / 1e9);
-    let transitions = crowd.answered - answered_before;
-    let samples = crowd.samples.take().map(|(_, samples)| samples).unwrap_or_default();
+    let (wall_s, cpu_s) = (measurement_started.elapsed().as_secs_f64(), (cpu_ns() - cpu_before_ns) as f64 / 1e9);
+    let transitions = player_loop.completed_transitions - completed_before;
+    let samples = player_loop.samples.take().map(|(_, samples)| samples).unwrap_or_default();
     let after = shard.journal().stats();
     shard.flush();
     if shard.0.engine().ledger_violations() > 0 {
-        return Err(wrong("the ledger does not add up"));
+        return Err(failure("the ledger does not add up"));
     }
     Ok(disk
         .number("transitions_per_s", transitions as f64 / wall_s)
@@ -174,13 +177,13 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
         .count("transitions", transitions)
         .count("outstanding", outstanding as u64)
         .and(journal_figures(&before, &after, transitions))
-        .and(latency_figures(samples.into_iter())))
+        .and(latency_statistics(samples.into_iter())))
 }
 
-fn journal_figures(before: &Stats, after: &Stats, transitions: u64) -> Figures {
+fn journal_figures(before: &Stats, after: &Stats, transitions: u64) -> Measurement {
     let (syncs, events) = (after.syncs - before.syncs, after.events - before.events);
     let busy_ns = after.sync_ns.sum - before.sync_ns.sum;
-    Figures::new()
+    Measurement::new()
         .count("syncs", syncs)
         .number("transitions_per_sync", transitions as f64 / syncs as f64)
         .number("bytes_per_event", (after.bytes - before.bytes) as f64 / events as f64)

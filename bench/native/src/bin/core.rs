@@ -4,22 +4,24 @@
 
 use std::process::ExitCode;
 
-use hosting_bench::cycles::{self, Scene};
+use hosting_bench::cycles::{self, CycleOptions};
 use hosting_bench::flags::Flags;
-use hosting_bench::{Failure, figures::Figures, finds, growth, leases, naive, report, wrong};
+use hosting_bench::{
+    Failure, failure, find_cost, measurement::Measurement, memory_growth, naive_engine, port_lease_cost, report,
+};
 
-fn measure(what: &str, flags: &Flags) -> Result<Figures, Failure> {
-    match what {
-        "cycles" => cycles::run(&Scene::of(flags)?, flags.has("keys")),
-        "naive" => naive::run(&Scene::of(flags)?),
-        "find" => finds::run(flags),
-        "growth" => growth::run(flags),
-        "leases" => leases::run(flags),
-        _ => Err(wrong("usage: bench-core cycles|naive|find|growth|leases [--seed N] ...")),
+fn measure(name: &str, flags: &Flags) -> Result<Measurement, Failure> {
+    match name {
+        "cycles" => cycles::run(&CycleOptions::from_flags(flags)?, flags.has("keys")),
+        "naive" => naive_engine::run(&CycleOptions::from_flags(flags)?),
+        "find" => find_cost::run(flags),
+        "growth" => memory_growth::run(flags),
+        "leases" => port_lease_cost::run(flags),
+        _ => Err(failure("usage: bench-core cycles|naive|find|growth|leases [--seed N] ...")),
     }
 }
 
 fn main() -> ExitCode {
-    let (what, flags) = Flags::of_process();
-    report("bench-core", measure(&what, &flags))
+    let (name, flags) = Flags::of_process();
+    report("bench-core", measure(&name, &flags))
 }

@@ -4,9 +4,9 @@
 
 use std::process::ExitCode;
 
-use hosting_bench::{flags::Flags, passing, report};
+use hosting_bench::{flags::Flags, proxy_load, report};
 
 fn main() -> ExitCode {
-    let (what, flags) = Flags::of_process();
-    report("bench-edge", passing::run(&what, &flags))
+    let (name, flags) = Flags::of_process();
+    report("bench-edge", proxy_load::run(&name, &flags))
 }

@@ -6,25 +6,27 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use hosting_bench::flags::Flags;
-use hosting_bench::{Failure, figures::Figures, host, raw_log, recovery, report, transitions, wrong};
+use hosting_bench::{
+    Failure, failure, host_measurements, measurement::Measurement, raw_log, recovery, report, transitions,
+};
 
-fn measure(what: &str, flags: &Flags) -> Result<Figures, Failure> {
-    match what {
+fn measure(name: &str, flags: &Flags) -> Result<Measurement, Failure> {
+    match name {
         "transitions" => transitions::run(flags),
         "raw" => raw_log::run(flags),
         "build" => recovery::build(flags),
         "recover" => recovery::recover(flags),
         "disk" => disk(Path::new(flags.text("folder")?)),
-        _ => Err(wrong("usage: bench-journal transitions|raw|build|recover|disk --folder FOLDER ...")),
+        _ => Err(failure("usage: bench-journal transitions|raw|build|recover|disk --folder FOLDER ...")),
     }
 }
 
-fn disk(folder: &Path) -> Result<Figures, Failure> {
+fn disk(folder: &Path) -> Result<Measurement, Failure> {
     std::fs::create_dir_all(folder)?;
-    host::disk_figures(folder)
+    host_measurements::measure_disk(folder)
 }
 
 fn main() -> ExitCode {
-    let (what, flags) = Flags::of_process();
-    report("bench-journal", measure(&what, &flags))
+    let (name, flags) = Flags::of_process();
+    report("bench-journal", measure(&name, &flags))
 }

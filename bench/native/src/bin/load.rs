@@ -4,9 +4,9 @@
 
 use std::process::ExitCode;
 
-use hosting_bench::{flags::Flags, report, transports};
+use hosting_bench::{flags::Flags, report, server_load};
 
 fn main() -> ExitCode {
     let (transport, flags) = Flags::of_process();
-    report("bench-load", transports::run(&transport, &flags))
+    report("bench-load", server_load::run(&transport, &flags))
 }

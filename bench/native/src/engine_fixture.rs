@@ -5,14 +5,14 @@ use hosting_core::{
     HashKey, Id, Idempotency, Join, KeyRing, Ms,
 };
 
-use crate::{Failure, wrong};
+use crate::{Failure, failure};
 
 pub const NAMESPACE: Id = Id([0x11; 16]);
 pub const VERSION: Id = Id([0x22; 16]);
 pub const REGION: &str = "local";
 
 pub fn new_engine() -> Result<Engine, Failure> {
-    let keys = KeyRing::new(vec![(1, [7; 32])], 1).map_err(|error| wrong(format!("{error:?}")))?;
+    let keys = KeyRing::new(vec![(1, [7; 32])], 1).map_err(|error| failure(format!("{error:?}")))?;
     Ok(Engine::new(EngineConfig::new(1, keys)))
 }
 
@@ -22,9 +22,9 @@ pub fn hash_key() -> HashKey {
 
 pub fn lobby_id(number: u64) -> Id {
     let mut id = [0_u8; 16];
-    let mut chance = crate::chance::Chance::new(number);
-    id[2..10].copy_from_slice(&chance.number().to_be_bytes());
-    id[10..].copy_from_slice(&chance.number().to_be_bytes()[..6]);
+    let mut rng = crate::seeded_random::SeededRandom::new(number);
+    id[2..10].copy_from_slice(&rng.number().to_be_bytes());
+    id[10..].copy_from_slice(&rng.number().to_be_bytes()[..6]);
     id[1] = 1;
     id[6] = (id[6] & 0x0f) | 0x40;
     id[8] = (id[8] & 0x3f) | 0x80;
@@ -33,7 +33,7 @@ pub fn lobby_id(number: u64) -> Id {
 
 /// Parameters of lobbies. All other parameters are the defaults of the service.
 #[derive(Clone, Copy)]
-pub struct Kind<'a> {
+pub struct LobbyParameters<'a> {
     pub mode: &'a str,
     /// Limit of the operations find, join and party.
     pub max_players: u32,
@@ -41,10 +41,10 @@ pub struct Kind<'a> {
     pub player_token_ttl_ms: u64,
 }
 
-impl<'a> Kind<'a> {
+impl<'a> LobbyParameters<'a> {
     /// Returns lobby parameters without tags. The reservations outlive the measurement.
-    pub fn of(mode: &'a str, max_players: u32) -> Kind<'a> {
-        Kind { mode, max_players, tags: &[], player_token_ttl_ms: 3_600_000 }
+    pub fn with_defaults(mode: &'a str, max_players: u32) -> LobbyParameters<'a> {
+        LobbyParameters { mode, max_players, tags: &[], player_token_ttl_ms: 3_600_000 }
     }
 
     pub fn attach(&self, id: Id) -> Attach<'a> {
@@ -70,7 +70,7 @@ impl<'a> Kind<'a> {
     }
 }
 
-pub struct Hall {
+pub struct EngineFixture {
     pub engine: Engine,
     pub hash: HashKey,
     pub now: Ms,
@@ -78,22 +78,22 @@ pub struct Hall {
     buffer: EventBuffer,
 }
 
-impl Hall {
-    pub fn new() -> Result<Hall, Failure> {
+impl EngineFixture {
+    pub fn new() -> Result<EngineFixture, Failure> {
         let (engine, hash) = (new_engine()?, hash_key());
-        Ok(Hall { engine, hash, now: 1_000_000, lobbies: Vec::new(), buffer: EventBuffer::default() })
+        Ok(EngineFixture { engine, hash, now: 1_000_000, lobbies: Vec::new(), buffer: EventBuffer::default() })
     }
 
     /// Runs one command, and drops its encoded events.
-    pub fn ask<T>(
+    pub fn execute<T>(
         &mut self,
         command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<T>,
     ) -> Result<T, Failure> {
         let mut context = Context { now: self.now, credit: Credit::UNLIMITED, events: &mut self.buffer };
-        let answer = command(&mut self.engine, &mut context);
+        let outcome = command(&mut self.engine, &mut context);
         self.buffer.bytes.clear();
         self.buffer.count = 0;
-        answer.result.map_err(|refusal| wrong(format!("refused: {refusal:?}")))
+        outcome.result.map_err(|refusal| failure(format!("refused: {refusal:?}")))
     }
 
     pub fn advance(&mut self) {
@@ -103,13 +103,13 @@ impl Hall {
         self.buffer.count = 0;
     }
 
-    pub fn add_lobby(&mut self, kind: &Kind<'_>) -> Result<Id, Failure> {
+    pub fn add_lobby(&mut self, parameters: &LobbyParameters<'_>) -> Result<Id, Failure> {
         let id = lobby_id(self.lobbies.len() as u64);
-        let made = self.ask(|engine, context| engine.attach(context, &kind.attach(id)))?;
-        if made.lobby != id {
-            return Err(wrong("attach made another lobby"));
+        let attached = self.execute(|engine, context| engine.attach(context, &parameters.attach(id)))?;
+        if attached.lobby != id {
+            return Err(failure("attach made another lobby"));
         }
-        self.ask(|engine, context| engine.ready(context, id))?;
+        self.execute(|engine, context| engine.ready(context, id))?;
         self.lobbies.push(id);
         Ok(id)
     }
@@ -132,15 +132,15 @@ impl Hall {
             idempotency,
             channels: &[],
         };
-        match self.ask(|engine, context| engine.join(context, &join))? {
-            Admission::Reserved(places) if places.lobby == lobby => Ok(places.tokens),
-            other => Err(wrong(format!("join gave {other:?}"))),
+        match self.execute(|engine, context| engine.join(context, &join))? {
+            Admission::Reserved(reservation) if reservation.lobby == lobby => Ok(reservation.tokens),
+            other => Err(failure(format!("join gave {other:?}"))),
         }
     }
 
     pub fn connect(&mut self, lobby: Id, player_token: &str, idempotency: Option<Idempotency>) -> Result<(), Failure> {
         let connect = Connect { lobby, player_token, idempotency };
-        self.ask(|engine, context| engine.connected(context, &connect))
+        self.execute(|engine, context| engine.connected(context, &connect))
     }
 
     pub fn disconnect(
@@ -150,20 +150,20 @@ impl Hall {
         idempotency: Option<Idempotency>,
     ) -> Result<(), Failure> {
         let disconnect = Disconnect { lobby, player_token, hold_ms: None, idempotency };
-        self.ask(|engine, context| engine.disconnected(context, &disconnect))
+        self.execute(|engine, context| engine.disconnected(context, &disconnect))
     }
 
     /// Checks that every lobby has these slot counts (held, reserved, connected, kept).
-    pub fn check(&self, players: [u32; 4]) -> Result<(), Failure> {
+    pub fn check_slot_counts(&self, players: [u32; 4]) -> Result<(), Failure> {
         for id in &self.lobbies {
-            let found = self.engine.lobby(*id).map(|lobby| lobby.players);
-            if found != Some(players) {
-                return Err(wrong(format!("a lobby has players {found:?}, not {players:?}")));
+            let players_of_lobby = self.engine.lobby(*id).map(|lobby| lobby.players);
+            if players_of_lobby != Some(players) {
+                return Err(failure(format!("a lobby has players {players_of_lobby:?}, not {players:?}")));
             }
         }
         match self.engine.ledger_violations() {
             0 => Ok(()),
-            violations => Err(wrong(format!("{violations} ledger violations"))),
+            violations => Err(failure(format!("{violations} ledger violations"))),
         }
     }
 }

@@ -6,73 +6,78 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use super::pace::Pace;
-use super::plan::{Ask, Plan};
-use super::{Reply, Seen};
-use crate::{Failure, wrong};
+use super::pacing::Pacing;
+use super::request_plan::{PlannedRequest, RequestPlan};
+use super::{RequestResult, WorkerResult};
+use crate::{Failure, failure};
 
 pub async fn start(
     address: &str,
     connections: usize,
-    plan: &Arc<Plan>,
-    pace: &Arc<Pace>,
-) -> Result<Vec<JoinHandle<Result<Seen, Failure>>>, Failure> {
+    plan: &Arc<RequestPlan>,
+    pacing: &Arc<Pacing>,
+) -> Result<Vec<JoinHandle<Result<WorkerResult, Failure>>>, Failure> {
     let mut workers = Vec::with_capacity(connections);
     for number in 0..connections {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let (plan, pace, host) = (Arc::clone(plan), Arc::clone(pace), address.to_owned());
-        workers.push(tokio::spawn(async move { work(stream, plan.of(number), &pace, &host).await }));
+        let (plan, pacing, host) = (Arc::clone(plan), Arc::clone(pacing), address.to_owned());
+        workers.push(tokio::spawn(async move { run_worker(stream, plan.for_worker(number), &pacing, &host).await }));
     }
     Ok(workers)
 }
 
-async fn work(mut stream: TcpStream, asks: &[Ask], pace: &Pace, host: &str) -> Result<Seen, Failure> {
-    let mut seen = Seen::default();
-    seen.samples.reserve_exact(asks.len());
-    let (mut request, mut answer) = (Vec::with_capacity(512), Vec::with_capacity(2_048));
-    pace.started().await;
-    for ask in asks {
-        write_request(&mut request, ask, host);
-        let asked = pace.turn().await;
+async fn run_worker(
+    mut stream: TcpStream,
+    planned_requests: &[PlannedRequest],
+    pacing: &Pacing,
+    host: &str,
+) -> Result<WorkerResult, Failure> {
+    let mut result = WorkerResult::default();
+    result.samples.reserve_exact(planned_requests.len());
+    let (mut request, mut response_bytes) = (Vec::with_capacity(512), Vec::with_capacity(2_048));
+    pacing.wait_for_start().await;
+    for planned in planned_requests {
+        write_request(&mut request, planned, host);
+        let started = pacing.wait_for_turn().await;
         stream.write_all(&request).await?;
-        answer.clear();
+        response_bytes.clear();
         let reply = loop {
-            if stream.read_buf(&mut answer).await? == 0 {
-                return Err(wrong("the connection was closed"));
+            if stream.read_buf(&mut response_bytes).await? == 0 {
+                return Err(failure("the connection was closed"));
             }
-            if let Some(reply) = parse(&answer)? {
+            if let Some(reply) = parse(&response_bytes)? {
                 break reply;
             }
         };
-        seen.note(pace, asked, reply);
+        result.record(pacing, started, reply);
     }
-    Ok(seen)
+    Ok(result)
 }
 
-fn write_request(into: &mut Vec<u8>, ask: &Ask, host: &str) {
-    let body_bytes = r#"{"player_token":""}"#.len() + ask.player_token.len();
+fn write_request(into: &mut Vec<u8>, planned: &PlannedRequest, host: &str) {
+    let body_bytes = r#"{"player_token":""}"#.len() + planned.player_token.len();
     into.clear();
     for part in [
         "POST /matchmaker/players/connected HTTP/1.1\r\nhost: ",
         host,
         "\r\nuser-agent: bench\r\nauthorization: Bearer ",
-        &ask.lobby_token,
+        &planned.lobby_token,
         "\r\ncontent-type: application/json\r\ncontent-length: ",
         &body_bytes.to_string(),
         "\r\n\r\n{\"player_token\":\"",
-        &ask.player_token,
+        &planned.player_token,
         "\"}",
     ] {
         into.extend_from_slice(part.as_bytes());
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Option<Reply>, Failure> {
+fn parse(bytes: &[u8]) -> Result<Option<RequestResult>, Failure> {
     let Some(head_end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     let head = std::str::from_utf8(&bytes[..head_end])?;
     let mut lines = head.split("\r\n");
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)).ok_or_else(|| wrong("no status"))?;
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)).ok_or_else(|| failure("no status"))?;
     let (mut length, mut has_ray) = (None, false);
     for (name, value) in lines.filter_map(|line| line.split_once(':')) {
         if name.eq_ignore_ascii_case("content-length") {
@@ -81,15 +86,15 @@ fn parse(bytes: &[u8]) -> Result<Option<Reply>, Failure> {
             has_ray = value.trim().len() == 32;
         }
     }
-    let length = length.ok_or_else(|| wrong("an answer without a length"))?;
+    let length = length.ok_or_else(|| failure("an answer without a length"))?;
     let body = &bytes[head_end + 4..];
     if body.len() < length {
         return Ok(None);
     }
     Ok(Some(if status == "200" && body == b"{}" {
-        Reply::Done { has_ray }
+        RequestResult::Done { has_ray }
     } else {
-        Reply::Refused(code_of(status, body))
+        RequestResult::Refused(code_of(status, body))
     }))
 }
 

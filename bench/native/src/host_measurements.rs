@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::figures::Figures;
-use crate::{Failure, wrong};
+use crate::measurement::Measurement;
+use crate::{Failure, failure};
 
 pub fn cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -19,11 +19,11 @@ pub fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-pub fn resident_bytes() -> Result<(u64, u64), Failure> {
+pub fn resident_and_peak_bytes() -> Result<(u64, u64), Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| -> Result<u64, Failure> {
-        let line = status.lines().find(|line| line.starts_with(name)).ok_or_else(|| wrong(name))?;
-        let number = line.split_whitespace().nth(1).ok_or_else(|| wrong(line))?;
+        let line = status.lines().find(|line| line.starts_with(name)).ok_or_else(|| failure(name))?;
+        let number = line.split_whitespace().nth(1).ok_or_else(|| failure(line))?;
         Ok(number.parse::<u64>()? * 1024)
     };
     Ok((field("VmRSS:")?, field("VmHWM:")?))
@@ -40,7 +40,7 @@ pub fn file_system(folder: &Path) -> Result<&'static str, Failure> {
     }
     match stat.f_type as u64 {
         0x0102_1994 | 0x8584_58f6 => {
-            Err(wrong(format!("{} is in memory: a sync costs nothing there", folder.display())))
+            Err(failure(format!("{} is in memory: a sync costs nothing there", folder.display())))
         }
         0xef53 => Ok("ext4"),
         0x5846_5342 => Ok("xfs"),
@@ -51,7 +51,7 @@ pub fn file_system(folder: &Path) -> Result<&'static str, Failure> {
 }
 
 /// Creates a file with written blocks, so that later syncs change no metadata.
-pub fn prewritten(path: &Path, bytes: u64) -> io::Result<File> {
+pub fn create_prewritten_file(path: &Path, bytes: u64) -> io::Result<File> {
     let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     let zeros = vec![0; 1 << 20];
     for offset in (0..bytes).step_by(zeros.len()) {
@@ -62,24 +62,24 @@ pub fn prewritten(path: &Path, bytes: u64) -> io::Result<File> {
 }
 
 /// Returns the file system of a folder, and the median time to write and sync one block.
-pub fn disk_figures(folder: &Path) -> Result<Figures, Failure> {
+pub fn measure_disk(folder: &Path) -> Result<Measurement, Failure> {
     const SYNCS: usize = 300;
     let name = file_system(folder)?;
     let path = folder.join("sync-probe");
-    let file = prewritten(&path, 4 << 20)?;
+    let file = create_prewritten_file(&path, 4 << 20)?;
     let mut times_ns: Vec<u64> = Vec::with_capacity(SYNCS);
     for block in 0..SYNCS {
         file.write_all_at(&[1; 4096], block as u64 * 4096)?;
-        let began = Instant::now();
+        let started = Instant::now();
         file.sync_data()?;
-        times_ns.push(began.elapsed().as_nanos() as u64);
+        times_ns.push(started.elapsed().as_nanos() as u64);
     }
     std::fs::remove_file(&path)?;
     times_ns.sort_unstable();
-    Ok(Figures::new().text("file_system", name).number("fdatasync_us", times_ns[SYNCS / 2] as f64 / 1e3))
+    Ok(Measurement::new().text("file_system", name).number("fdatasync_us", times_ns[SYNCS / 2] as f64 / 1e3))
 }
 
-pub fn forget_pages(path: &Path) -> Result<(), Failure> {
+pub fn evict_pages(path: &Path) -> Result<(), Failure> {
     let file = File::open(path)?;
     // SAFETY: plain call on an open descriptor.
     match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
@@ -88,13 +88,13 @@ pub fn forget_pages(path: &Path) -> Result<(), Failure> {
     }
 }
 
-pub fn remember_pages(path: &Path) -> Result<u64, Failure> {
+pub fn load_pages(path: &Path) -> Result<u64, Failure> {
     Ok(io::copy(&mut File::open(path)?, &mut io::sink())?)
 }
 
 const PAGE: usize = 4096;
 
-pub fn paged_bytes(path: &Path) -> Result<u64, Failure> {
+pub fn page_aligned_bytes(path: &Path) -> Result<u64, Failure> {
     Ok(std::fs::metadata(path)?.len().next_multiple_of(PAGE as u64))
 }
 
@@ -111,9 +111,9 @@ pub fn cached_bytes(path: &Path) -> Result<u64, Failure> {
         if map == libc::MAP_FAILED {
             return Err(io::Error::last_os_error().into());
         }
-        let done = libc::mincore(map, length, pages.as_mut_ptr());
+        let result = libc::mincore(map, length, pages.as_mut_ptr());
         libc::munmap(map, length);
-        if done != 0 {
+        if result != 0 {
             return Err(io::Error::last_os_error().into());
         }
     }

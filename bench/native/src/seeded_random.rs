@@ -1,10 +1,10 @@
 //! Seeded random numbers, so that each run measures the same sequence.
 
-pub struct Chance(u64);
+pub struct SeededRandom(u64);
 
-impl Chance {
-    pub fn new(seed: u64) -> Chance {
-        Chance(seed)
+impl SeededRandom {
+    pub fn new(seed: u64) -> SeededRandom {
+        SeededRandom(seed)
     }
 
     pub fn number(&mut self) -> u64 {

@@ -9,10 +9,10 @@ use http::{HeaderMap, Request};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use super::pace::Pace;
-use super::plan::{Ask, Plan};
-use super::{Reply, Seen};
-use crate::{Failure, wrong};
+use super::pacing::Pacing;
+use super::request_plan::{PlannedRequest, RequestPlan};
+use super::{RequestResult, WorkerResult};
+use crate::{Failure, failure};
 
 const METHOD: &str = "/hosting.v1.Matchmaker/PlayerConnected";
 const WINDOW_BYTES: u32 = 1 << 24;
@@ -22,9 +22,9 @@ pub async fn start(
     address: &str,
     connections: usize,
     streams: usize,
-    plan: &Arc<Plan>,
-    pace: &Arc<Pace>,
-) -> Result<Vec<JoinHandle<Result<Seen, Failure>>>, Failure> {
+    plan: &Arc<RequestPlan>,
+    pacing: &Arc<Pacing>,
+) -> Result<Vec<JoinHandle<Result<WorkerResult, Failure>>>, Failure> {
     let mut workers = Vec::with_capacity(connections * streams);
     for connection in 0..connections {
         let stream = TcpStream::connect(address).await?;
@@ -34,40 +34,46 @@ pub async fn start(
         let (sender, driver) = builder.handshake::<_, Bytes>(stream).await?;
         tokio::spawn(driver);
         for number in connection * streams..(connection + 1) * streams {
-            let (plan, pace, sender) = (Arc::clone(plan), Arc::clone(pace), sender.clone());
+            let (plan, pacing, sender) = (Arc::clone(plan), Arc::clone(pacing), sender.clone());
             let target = format!("http://{address}{METHOD}");
-            workers.push(tokio::spawn(async move { work(sender, plan.of(number), &pace, &target).await }));
+            workers
+                .push(tokio::spawn(async move { run_worker(sender, plan.for_worker(number), &pacing, &target).await }));
         }
     }
     Ok(workers)
 }
 
-async fn work(sender: SendRequest<Bytes>, asks: &[Ask], pace: &Pace, target: &str) -> Result<Seen, Failure> {
-    let mut seen = Seen::default();
-    seen.samples.reserve_exact(asks.len());
+async fn run_worker(
+    sender: SendRequest<Bytes>,
+    planned_requests: &[PlannedRequest],
+    pacing: &Pacing,
+    target: &str,
+) -> Result<WorkerResult, Failure> {
+    let mut result = WorkerResult::default();
+    result.samples.reserve_exact(planned_requests.len());
     let mut sender = sender.ready().await?;
-    pace.started().await;
-    for ask in asks {
+    pacing.wait_for_start().await;
+    for planned in planned_requests {
         let request = Request::post(target)
             .header("te", "trailers")
             .header("content-type", "application/grpc")
             .header("user-agent", "bench")
-            .header("authorization", format!("Bearer {}", ask.lobby_token))
+            .header("authorization", format!("Bearer {}", planned.lobby_token))
             .body(())?;
-        let message = frame(&ask.player_token)?;
-        let asked = pace.turn().await;
+        let message = frame(&planned.player_token)?;
+        let started = pacing.wait_for_turn().await;
         let (response, mut body) = sender.send_request(request, false)?;
         body.send_data(message, true)?;
         let reply = read(response.await?).await?;
-        seen.note(pace, asked, reply);
+        result.record(pacing, started, reply);
         sender = sender.ready().await?;
     }
-    Ok(seen)
+    Ok(result)
 }
 
 fn frame(player_token: &str) -> Result<Bytes, Failure> {
     let length = u8::try_from(player_token.len()).ok().filter(|length| *length < 0x80);
-    let length = length.ok_or_else(|| wrong("a player token of 128 characters or more"))?;
+    let length = length.ok_or_else(|| failure("a player token of 128 characters or more"))?;
     let mut frame = BytesMut::with_capacity(7 + player_token.len());
     frame.put_u8(0);
     frame.put_u32(2 + u32::from(length));
@@ -77,7 +83,7 @@ fn frame(player_token: &str) -> Result<Bytes, Failure> {
     Ok(frame.freeze())
 }
 
-async fn read(response: http::Response<RecvStream>) -> Result<Reply, Failure> {
+async fn read(response: http::Response<RecvStream>) -> Result<RequestResult, Failure> {
     let (head, mut body) = response.into_parts();
     let mut message = Vec::new();
     while let Some(data) = body.data().await {
@@ -89,9 +95,9 @@ async fn read(response: http::Response<RecvStream>) -> Result<Reply, Failure> {
     let status = text(&trailers, "grpc-status");
     let has_ray = text(&trailers, "x-ray-id").len() == 32;
     Ok(if status == "0" && message == [0; 5] {
-        Reply::Done { has_ray }
+        RequestResult::Done { has_ray }
     } else {
-        Reply::Refused(format!("grpc {status} {}", text(&trailers, "grpc-message")))
+        RequestResult::Refused(format!("grpc {status} {}", text(&trailers, "grpc-message")))
     })
 }
 

@@ -8,51 +8,52 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use super::poll::{Poll, Ticks};
-use super::{Window, pattern};
-use crate::figures::Figures;
+use super::epoll::{Epoll, RateSchedule};
+use super::{MeasurementWindow, pattern};
 use crate::flags::Flags;
-use crate::latency::{Sample, latency_figures};
-use crate::{Failure, wrong};
+use crate::latency::{Sample, latency_statistics};
+use crate::measurement::Measurement;
+use crate::{Failure, failure};
 
-pub const SIZE: usize = 128;
-static ROOM: libc::c_int = 4 << 20;
-const GRACE: Duration = Duration::from_millis(300);
+pub const DATAGRAM_BYTES: usize = 128;
+static SOCKET_BUFFER_BYTES: libc::c_int = 4 << 20;
+const FINAL_WAIT: Duration = Duration::from_millis(300);
 
 struct Load {
     sessions: Vec<UdpSocket>,
-    window: Window,
+    window: MeasurementWindow,
     /// Planned time of each datagram, taken when its answer arrives.
     sent: Vec<Option<Instant>>,
     samples: Vec<Sample>,
-    filling: Vec<u8>,
+    pattern_bytes: Vec<u8>,
 }
 
-pub fn run(flags: &Flags) -> Result<Figures, Failure> {
+pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     let rate: f64 = flags.get("rate", 100_000.0)?;
-    let mut poll = Poll::new()?;
+    let mut epoll = Epoll::new()?;
     let mut sessions = Vec::new();
     for number in 0..flags.get("sessions", 256)? {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.connect(flags.text("address")?)?;
         socket.set_nonblocking(true)?;
-        make_room(&socket);
-        poll.add(&socket, number)?;
+        enlarge_socket_buffers(&socket);
+        epoll.add(&socket, number)?;
         sessions.push(socket);
     }
-    let mut ticks = Ticks::new(rate, flags.get("tick-us", 200)?);
-    let window = Window::begin(flags)?;
-    let mut load = Load { sessions, window, sent: Vec::new(), samples: Vec::new(), filling: pattern(SIZE, 7) };
-    let end = load.window.began + load.window.length + GRACE;
+    let mut schedule = RateSchedule::new(rate, flags.get("tick-us", 200)?);
+    let window = MeasurementWindow::start(flags)?;
+    let mut load =
+        Load { sessions, window, sent: Vec::new(), samples: Vec::new(), pattern_bytes: pattern(DATAGRAM_BYTES, 7) };
+    let end = load.window.started + load.window.length + FINAL_WAIT;
     while Instant::now() < end {
         let is_over = load.window.is_over();
-        if let Some((since, due)) = ticks.due()
+        if let Some((since, due)) = schedule.due()
             && !is_over
         {
             load.send(due, since)?;
         }
-        for number in poll.wait(Some(ticks.next().min(end)))? {
-            load.take(number)?;
+        for number in epoll.wait(Some(schedule.next().min(end)))? {
+            load.receive(number)?;
         }
     }
     Ok(load.figures(rate))
@@ -61,7 +62,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
 impl Load {
     fn send(&mut self, due: std::ops::Range<u64>, since: Instant) -> Result<(), Failure> {
         for number in due {
-            let bytes = datagram(&self.filling, number);
+            let bytes = datagram(&self.pattern_bytes, number);
             match self.sessions[number as usize % self.sessions.len()].send(&bytes) {
                 Ok(_) => {}
                 // The datagram counts as lost.
@@ -73,18 +74,18 @@ impl Load {
         Ok(())
     }
 
-    fn take(&mut self, session: usize) -> Result<(), Failure> {
-        let mut came = [0; 2 * SIZE];
+    fn receive(&mut self, session: usize) -> Result<(), Failure> {
+        let mut received = [0; 2 * DATAGRAM_BYTES];
         loop {
-            match self.sessions[session].recv(&mut came) {
+            match self.sessions[session].recv(&mut received) {
                 Ok(count) => {
-                    let number = u64::from_le_bytes(came[..8].try_into()?);
-                    let is_right = came[..count] == datagram(&self.filling, number)
+                    let number = u64::from_le_bytes(received[..8].try_into()?);
+                    let is_expected = received[..count] == datagram(&self.pattern_bytes, number)
                         && number as usize % self.sessions.len() == session;
                     let since = self.sent.get_mut(number as usize).and_then(Option::take);
-                    match since.filter(|_| is_right) {
+                    match since.filter(|_| is_expected) {
                         Some(since) => self.samples.push(self.window.sample(since)),
-                        None => return Err(wrong("a datagram was altered, repeated or sent to another client")),
+                        None => return Err(failure("a datagram was altered, repeated or sent to another client")),
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -94,40 +95,47 @@ impl Load {
         }
     }
 
-    fn figures(self, rate: f64) -> Figures {
-        let (sent, came) = (self.sent.len(), self.samples.len());
+    fn figures(self, rate: f64) -> Measurement {
+        let (sent, received) = (self.sent.len(), self.samples.len());
         let seconds = self.window.length.as_secs_f64();
-        let counted = self.window.counted(self.samples);
+        let in_window = self.window.in_window(self.samples);
         self.window
-            .load()
+            .cpu_share()
             .number("asked_per_s", rate)
             .number("sent_per_s", sent as f64 / seconds)
-            .number("received_per_s", counted.len() as f64 / (seconds * 0.9))
+            .number("received_per_s", in_window.len() as f64 / (seconds * 0.9))
             .count("sent", sent as u64)
-            .count("received", came as u64)
-            .number("lost_share", 1.0 - came as f64 / sent as f64)
-            .and(latency_figures(counted.into_iter()))
+            .count("received", received as u64)
+            .number("lost_share", 1.0 - received as f64 / sent as f64)
+            .and(latency_statistics(in_window.into_iter()))
     }
 }
 
-fn datagram(filling: &[u8], number: u64) -> [u8; SIZE] {
-    let mut bytes = [0; SIZE];
+fn datagram(pattern_bytes: &[u8], number: u64) -> [u8; DATAGRAM_BYTES] {
+    let mut bytes = [0; DATAGRAM_BYTES];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
-    let turn = number as usize % SIZE;
+    let rotation = number as usize % DATAGRAM_BYTES;
     for (index, byte) in bytes.iter_mut().enumerate().skip(8) {
-        *byte = filling[(index + turn) % SIZE];
+        *byte = pattern_bytes[(index + rotation) % DATAGRAM_BYTES];
     }
     bytes
 }
 
 /// Enlarges the socket buffers, for datagrams that wait while other threads use the core. Needs privileges.
-pub fn make_room(socket: &UdpSocket) {
+pub fn enlarge_socket_buffers(socket: &UdpSocket) {
     for option in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
         let length = size_of::<libc::c_int>() as libc::socklen_t;
         // SAFETY: the option is an int, which lives through the call; the descriptor is open.
-        let done =
-            unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const ROOM).cast(), length) };
-        if done != 0 {
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const SOCKET_BUFFER_BYTES).cast(),
+                length,
+            )
+        };
+        if result != 0 {
             eprintln!("bench-edge: buffers stay small: {}", io::Error::last_os_error());
         }
     }

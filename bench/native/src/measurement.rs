@@ -3,35 +3,35 @@
 use std::fmt;
 
 #[derive(Default)]
-pub struct Figures(Vec<(&'static str, String)>);
+pub struct Measurement(Vec<(&'static str, String)>);
 
-impl Figures {
-    pub fn new() -> Figures {
-        Figures::default()
+impl Measurement {
+    pub fn new() -> Measurement {
+        Measurement::default()
     }
 
-    pub fn number(mut self, name: &'static str, value: f64) -> Figures {
+    pub fn number(mut self, name: &'static str, value: f64) -> Measurement {
         self.0.push((name, if value.is_finite() { format!("{value}") } else { "null".to_owned() }));
         self
     }
 
-    pub fn count(mut self, name: &'static str, value: u64) -> Figures {
+    pub fn count(mut self, name: &'static str, value: u64) -> Measurement {
         self.0.push((name, value.to_string()));
         self
     }
 
-    pub fn text(mut self, name: &'static str, value: &str) -> Figures {
+    pub fn text(mut self, name: &'static str, value: &str) -> Measurement {
         self.0.push((name, quoted(value)));
         self
     }
 
-    pub fn counts<'a>(mut self, name: &'static str, counts: impl Iterator<Item = (&'a str, u64)>) -> Figures {
+    pub fn counts<'a>(mut self, name: &'static str, counts: impl Iterator<Item = (&'a str, u64)>) -> Measurement {
         let members: Vec<String> = counts.map(|(word, count)| format!("{}: {count}", quoted(word))).collect();
         self.0.push((name, format!("{{{}}}", members.join(", "))));
         self
     }
 
-    pub fn and(mut self, other: Figures) -> Figures {
+    pub fn and(mut self, other: Measurement) -> Measurement {
         self.0.extend(other.0);
         self
     }
@@ -50,7 +50,7 @@ fn quoted(text: &str) -> String {
     json
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let members: Vec<String> = self.0.iter().map(|(name, value)| format!("{}: {value}", quoted(name))).collect();
         write!(f, "{{{}}}", members.join(", "))
