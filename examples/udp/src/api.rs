@@ -12,7 +12,7 @@ pub struct Api {
 }
 
 #[derive(Default)]
-pub struct Answer {
+pub struct ApiResponse {
     /// HTTP status, or 0 without a response. The service may have processed that call.
     pub status: u16,
     pub body: Value,
@@ -26,45 +26,45 @@ impl Api {
         Self { agent: config.new_agent(), url: url.trim_end_matches('/').to_owned(), bearer: format!("Bearer {token}") }
     }
 
-    pub fn call(&self, path: &str, body: &Value, key: Option<&str>, time: Duration) -> Answer {
+    pub fn call(&self, path: &str, body: &Value, key: Option<&str>, timeout: Duration) -> ApiResponse {
         let url = format!("{}/matchmaker/{path}", self.url);
         let request = if path == "lobbies/closed" { self.agent.put(url) } else { self.agent.post(url) };
         let request = request.header("authorization", &self.bearer).header("content-type", "application/json");
         let request = if let Some(key) = key { request.header("idempotency-key", key) } else { request };
-        let answer =
-            request.config().timeout_global(Some(time)).build().send(body.to_string()).and_then(|mut answer| {
-                let seconds = answer.headers().get("retry-after").and_then(|text| text.to_str().ok()?.parse().ok());
-                let (status, retry_after) = (answer.status().as_u16(), Duration::from_secs(seconds.unwrap_or(0)));
-                let body = serde_json::from_slice(&answer.body_mut().read_to_vec()?).unwrap_or_default();
-                Ok(Answer { status, body, retry_after })
+        let response =
+            request.config().timeout_global(Some(timeout)).build().send(body.to_string()).and_then(|mut response| {
+                let seconds = response.headers().get("retry-after").and_then(|text| text.to_str().ok()?.parse().ok());
+                let (status, retry_after) = (response.status().as_u16(), Duration::from_secs(seconds.unwrap_or(0)));
+                let body = serde_json::from_slice(&response.body_mut().read_to_vec()?).unwrap_or_default();
+                Ok(ApiResponse { status, body, retry_after })
             });
-        answer.unwrap_or_default()
+        response.unwrap_or_default()
     }
 }
 
-impl Answer {
+impl ApiResponse {
     /// Returns whether the outcome of the call is known. If not, repeat the call under the same key.
-    pub fn is_decided(&self) -> bool {
+    pub fn is_outcome_known(&self) -> bool {
         !matches!(self.status, 0 | 408 | 429 | 500..)
     }
 
-    pub fn code(&self) -> &str {
+    pub fn error_code(&self) -> &str {
         self.body["code"].as_str().unwrap_or("UNKNOWN")
     }
 
     /// Returns the pause before the next attempt: at most 2 s with jitter, and at least `Retry-After`.
-    pub fn pause(&self, tries: u32) -> Duration {
-        let longest = Duration::from_millis(100 << tries.min(5)).min(Duration::from_secs(2));
-        longest.mul_f64(rand::random_range(0.5..1.0)).max(self.retry_after.min(Duration::from_secs(30)))
+    pub fn retry_delay(&self, attempts: u32) -> Duration {
+        let maximum = Duration::from_millis(100 << attempts.min(5)).min(Duration::from_secs(2));
+        maximum.mul_f64(rand::random_range(0.5..1.0)).max(self.retry_after.min(Duration::from_secs(30)))
     }
 }
 
-pub fn plain_url(url: &str) -> Result<String, String> {
-    let https = "is https, which this program does not speak: give it the plain http address of the service, \
+pub fn check_http_url(url: &str) -> Result<String, String> {
+    let https_problem = "is https, which this program does not speak: give it the plain http address of the service, \
                  on the same machine or network";
     match url.split_once("://") {
         Some(("http", _)) if url.parse::<Uri>().is_ok() => Ok(url.to_owned()),
-        Some(("https", _)) => Err(https.to_owned()),
+        Some(("https", _)) => Err(https_problem.to_owned()),
         _ => Err("must be like http://127.0.0.1:8080".to_owned()),
     }
 }
@@ -80,21 +80,21 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_two_seconds_and_are_never_shorter_than_the_service_asks_for() {
-        let mut answer = Answer::default();
-        let pauses: Vec<_> = (0..40).map(|tries| answer.pause(tries).as_millis()).collect();
+        let mut response = ApiResponse::default();
+        let pauses: Vec<_> = (0..40).map(|attempts| response.retry_delay(attempts).as_millis()).collect();
         assert!((50..=100).contains(&pauses[0]) && (100..=200).contains(&pauses[1]), "{pauses:?}");
-        assert!(pauses[5..].iter().all(|pause| (1000..=2000).contains(pause)), "{pauses:?}");
-        answer.retry_after = Duration::from_secs(7);
-        assert_eq!(answer.pause(0), Duration::from_secs(7));
-        answer.retry_after = Duration::from_secs(7_000);
-        assert_eq!(answer.pause(0), Duration::from_secs(30));
+        assert!(pauses[5..].iter().all(|retry_delay| (1000..=2000).contains(retry_delay)), "{pauses:?}");
+        response.retry_after = Duration::from_secs(7);
+        assert_eq!(response.retry_delay(0), Duration::from_secs(7));
+        response.retry_after = Duration::from_secs(7_000);
+        assert_eq!(response.retry_delay(0), Duration::from_secs(30));
     }
 
     #[test]
     fn no_answer_and_a_service_in_trouble_decide_nothing() {
-        let is_decided = |status| Answer { status, ..Answer::default() }.is_decided();
-        assert!([0, 408, 429, 500, 503].iter().all(|status| !is_decided(*status)));
-        assert!([200, 400, 401, 404, 409, 410].iter().all(|status| is_decided(*status)));
+        let is_outcome_known = |status| ApiResponse { status, ..ApiResponse::default() }.is_outcome_known();
+        assert!([0, 408, 429, 500, 503].iter().all(|status| !is_outcome_known(*status)));
+        assert!([200, 400, 401, 404, 409, 410].iter().all(|status| is_outcome_known(*status)));
     }
 
     #[test]
@@ -102,8 +102,10 @@ mod tests {
         assert!(
             ["http://127.0.0.1:8080", "http://[::1]:81/", "http://a.example/v1"]
                 .iter()
-                .all(|url| plain_url(url).is_ok())
+                .all(|url| check_http_url(url).is_ok())
         );
-        assert!(["", "api", "ftp://a", "http://", "http://a b", "https://a"].iter().all(|url| plain_url(url).is_err()));
+        assert!(
+            ["", "api", "ftp://a", "http://", "http://a b", "https://a"].iter().all(|url| check_http_url(url).is_err())
+        );
     }
 }

@@ -4,12 +4,12 @@
 
 pub mod api;
 pub mod protocol;
-pub mod seats;
 pub mod service;
+pub mod sessions;
 pub mod settings;
 pub mod world;
 
 /// Writes a line to the log. Ignores errors, so that a closed log does not end the game.
-pub fn say(line: &str) {
+pub fn log_line(line: &str) {
     let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{line}\n"));
 }

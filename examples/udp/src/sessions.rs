@@ -8,146 +8,168 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::protocol::{FULL, Pass, Place, Player, SILENT, Said, TOKEN_USED, Told, UNDECIDED};
-use crate::service::Order;
-use crate::{say, world};
+use crate::protocol::{
+    ClientMessage, END_SILENT, Player, Position, REFUSAL_FULL, REFUSAL_TOKEN_USED, REFUSAL_UNDECIDED, ServerMessage,
+    SessionPass,
+};
+use crate::service::ServiceRequest;
+use crate::{log_line, world};
 
-const CONFIRM: Duration = Duration::from_secs(10);
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Further hellos get no answer. Clients repeat them.
-const WAITING_MAX: usize = 64;
+const PENDING_HELLOS_MAX: usize = 64;
 
 #[derive(Default)]
-pub struct Seats {
+pub struct SessionTable {
     /// Queues of datagrams and orders, which the game loop empties.
-    pub told: Vec<(SocketAddr, Told)>,
-    pub orders: Vec<Order>,
-    places: u16,
-    silence: Duration,
+    pub outgoing: Vec<(SocketAddr, ServerMessage)>,
+    pub service_requests: Vec<ServiceRequest>,
+    session_limit: u16,
+    silence_timeout: Duration,
     tick: u32,
-    stars: Vec<Place>,
-    seats: HashMap<u16, Seat>,
-    waiting: HashMap<String, (SocketAddr, Instant)>,
+    stars: Vec<Position>,
+    sessions: HashMap<u16, Session>,
+    pending_hellos: HashMap<String, (SocketAddr, Instant)>,
     /// Key of the cookies. A cookie is a keyed hash of the address, so the server does not store the cookie.
     cookies: RandomState,
 }
 
-struct Seat {
+struct Session {
     token: String,
-    pass: Pass,
+    pass: SessionPass,
     address: SocketAddr,
     /// The client has shown the secret, so the client receives at this address. Before that, no states are sent.
-    is_proven: bool,
-    heard: Instant,
+    has_shown_secret: bool,
+    last_received_at: Instant,
     seq: u32,
     direction: u8,
     player: Player,
 }
 
-impl Seats {
-    /// `silence` is the time without datagrams after which a session ends.
-    pub fn new(places: u16, silence: Duration) -> Self {
-        Self { places, silence, stars: (0..world::STARS).map(|_| rand::random()).collect(), ..Self::default() }
+impl SessionTable {
+    /// `silence_timeout` is the time without datagrams after which a session ends.
+    pub fn new(session_limit: u16, silence_timeout: Duration) -> Self {
+        Self {
+            session_limit,
+            silence_timeout,
+            stars: (0..world::STARS).map(|_| rand::random()).collect(),
+            ..Self::default()
+        }
     }
 
     pub fn is_idle(&self) -> bool {
-        self.seats.is_empty() && self.waiting.is_empty()
+        self.sessions.is_empty() && self.pending_hellos.is_empty()
     }
 
-    pub fn take(&mut self, said: Said, from: SocketAddr, now: Instant) {
-        match said {
-            Said::Hello { token } => self.hello(token, from, now),
-            Said::Ping(payload) => self.told.push((from, Told::Pong(payload))),
-            Said::Bye(pass) => self.let_go("said goodbye", |seat| seat.pass == pass),
-            Said::Input { pass, cookie, seq, direction } => {
+    pub fn handle_message(&mut self, client_message: ClientMessage, from: SocketAddr, now: Instant) {
+        match client_message {
+            ClientMessage::Hello { token } => self.hello(token, from, now),
+            ClientMessage::Ping(payload) => self.outgoing.push((from, ServerMessage::Pong(payload))),
+            ClientMessage::Bye(pass) => self.end_sessions("said goodbye", |session| session.pass == pass),
+            ClientMessage::Input { pass, cookie, seq, direction } => {
                 let expected = self.cookies.hash_one(from) as u32;
-                let Some(seat) = self.seats.get_mut(&pass.id).filter(|seat| seat.pass == pass) else { return };
-                if seat.address != from && cookie != expected {
-                    return self.told.push((from, Told::Path(expected)));
+                let Some(session) = self.sessions.get_mut(&pass.id).filter(|session| session.pass == pass) else {
+                    return;
+                };
+                if session.address != from && cookie != expected {
+                    return self.outgoing.push((from, ServerMessage::Path(expected)));
                 }
-                (seat.address, seat.is_proven, seat.heard) = (from, true, now);
-                if seq > seat.seq {
-                    (seat.seq, seat.direction) = (seq, direction);
+                (session.address, session.has_shown_secret, session.last_received_at) = (from, true, now);
+                if seq > session.seq {
+                    (session.seq, session.direction) = (seq, direction);
                 }
             }
         }
     }
 
     fn hello(&mut self, token: String, from: SocketAddr, now: Instant) {
-        let answer = match (self.seats.values().find(|seat| seat.token == token), self.waiting.get(&token)) {
-            // The client repeats the hello because the welcome was lost.
-            (Some(seat), _) if seat.address == from => self.welcome(seat.pass),
-            (None, Some((address, _))) if *address == from => return,
-            (None, None) if self.waiting.len() >= WAITING_MAX => return,
-            (None, None) => {
-                self.orders.push(Order::Ask(token.clone()));
-                self.waiting.insert(token, (from, now));
-                return;
-            }
-            _ => Told::Refused(TOKEN_USED),
-        };
-        self.told.push((from, answer));
+        let response =
+            match (self.sessions.values().find(|session| session.token == token), self.pending_hellos.get(&token)) {
+                // The client repeats the hello because the welcome was lost.
+                (Some(session), _) if session.address == from => self.welcome(session.pass),
+                (None, Some((address, _))) if *address == from => return,
+                (None, None) if self.pending_hellos.len() >= PENDING_HELLOS_MAX => return,
+                (None, None) => {
+                    self.service_requests.push(ServiceRequest::Connect(token.clone()));
+                    self.pending_hellos.insert(token, (from, now));
+                    return;
+                }
+                _ => ServerMessage::Refused(REFUSAL_TOKEN_USED),
+            };
+        self.outgoing.push((from, response));
     }
 
     /// Sends the decision of the service to the client, unless the hello has timed out.
-    pub fn decided(&mut self, token: String, decision: Result<(), u8>, now: Instant) {
-        let Some((address, _)) = self.waiting.remove(&token) else { return };
-        let free = (0..self.places).find(|id| !self.seats.contains_key(id));
-        let answer = match (decision, free) {
+    pub fn apply_decision(&mut self, token: String, decision: Result<(), u8>, now: Instant) {
+        let Some((address, _)) = self.pending_hellos.remove(&token) else { return };
+        let free = (0..self.session_limit).find(|id| !self.sessions.contains_key(id));
+        let response = match (decision, free) {
             (Ok(()), Some(id)) => {
-                let pass = Pass { id, secret: rand::random() };
-                let player = Player { id, place: rand::random(), score: 0 };
-                let seat = Seat { token, pass, address, is_proven: false, heard: now, seq: 0, direction: 0, player };
-                self.seats.insert(id, seat);
-                say(&format!("player {id} connected; {} players", self.seats.len()));
+                let pass = SessionPass { id, secret: rand::random() };
+                let player = Player { id, position: rand::random(), score: 0 };
+                let session = Session {
+                    token,
+                    pass,
+                    address,
+                    has_shown_secret: false,
+                    last_received_at: now,
+                    seq: 0,
+                    direction: 0,
+                    player,
+                };
+                self.sessions.insert(id, session);
+                log_line(&format!("player {id} connected; {} players", self.sessions.len()));
                 self.welcome(pass)
             }
             (Ok(()), None) => {
-                self.orders.push(Order::Leave(token));
-                Told::Refused(FULL)
+                self.service_requests.push(ServiceRequest::Disconnect(token));
+                ServerMessage::Refused(REFUSAL_FULL)
             }
-            (Err(why), _) => Told::Refused(why),
+            (Err(reason), _) => ServerMessage::Refused(reason),
         };
-        self.told.push((address, answer));
+        self.outgoing.push((address, response));
     }
 
     /// Advances the game by one step, sends states, and ends silent sessions.
     pub fn step(&mut self, now: Instant) {
         self.tick = self.tick.wrapping_add(1);
-        for seat in self.seats.values_mut() {
-            seat.player.place = world::moved(seat.player.place, seat.direction);
+        for session in self.sessions.values_mut() {
+            session.player.position = world::step(session.player.position, session.direction);
         }
-        world::gather(&mut self.stars, self.seats.values_mut().map(|seat| &mut seat.player).collect());
-        let (tick, here, silence) = (self.tick, self.seats.len() as u16, self.silence);
-        for Seat { address, seq, player, .. } in self.seats.values().filter(|seat| seat.is_proven) {
-            let everybody = self.seats.values().map(|seat| seat.player).collect();
-            let (players, stars) = world::nearest(player, everybody, self.stars.clone());
-            self.told.push((*address, Told::State { tick, seq: *seq, here, players, stars }));
+        world::gather(&mut self.stars, self.sessions.values_mut().map(|session| &mut session.player).collect());
+        let (tick, player_total, silence_timeout) = (self.tick, self.sessions.len() as u16, self.silence_timeout);
+        for Session { address, seq, player, .. } in self.sessions.values().filter(|session| session.has_shown_secret) {
+            let all_players = self.sessions.values().map(|session| session.player).collect();
+            let (players, stars) = world::nearest(player, all_players, self.stars.clone());
+            self.outgoing.push((*address, ServerMessage::State { tick, seq: *seq, player_total, players, stars }));
         }
         let is_over = |since: Instant, time| now.saturating_duration_since(since) >= time;
-        let silent = self.seats.values().filter(|seat| is_over(seat.heard, silence));
-        self.told.extend(silent.map(|seat| (seat.address, Told::Ended(SILENT))));
-        self.let_go("was silent for too long", |seat| is_over(seat.heard, silence));
-        for (token, (address, _)) in self.waiting.extract_if(|_, (_, since)| is_over(*since, CONFIRM)) {
+        let silent = self.sessions.values().filter(|session| is_over(session.last_received_at, silence_timeout));
+        self.outgoing.extend(silent.map(|session| (session.address, ServerMessage::Ended(END_SILENT))));
+        self.end_sessions("was silent for too long", |session| is_over(session.last_received_at, silence_timeout));
+        for (token, (address, _)) in
+            self.pending_hellos.extract_if(|_, (_, since)| is_over(*since, CONFIRMATION_TIMEOUT))
+        {
             // The service may have marked the slot as connected.
-            self.orders.push(Order::Leave(token));
-            self.told.push((address, Told::Refused(UNDECIDED)));
+            self.service_requests.push(ServiceRequest::Disconnect(token));
+            self.outgoing.push((address, ServerMessage::Refused(REFUSAL_UNDECIDED)));
         }
     }
 
-    pub fn end(&mut self, why: u8) {
-        self.told.extend(self.seats.values().map(|seat| (seat.address, Told::Ended(why))));
+    pub fn end(&mut self, reason: u8) {
+        self.outgoing.extend(self.sessions.values().map(|session| (session.address, ServerMessage::Ended(reason))));
     }
 
-    fn let_go(&mut self, why: &str, is_meant: impl Fn(&Seat) -> bool) {
-        let gone: Vec<_> = self.seats.extract_if(|_, seat| is_meant(seat)).collect();
-        for (id, Seat { token, player, .. }) in gone {
-            say(&format!("player {id} {why}, with {} stars; {} players", player.score, self.seats.len()));
-            self.orders.push(Order::Leave(token));
+    fn end_sessions(&mut self, reason: &str, is_selected: impl Fn(&Session) -> bool) {
+        let ended: Vec<_> = self.sessions.extract_if(|_, session| is_selected(session)).collect();
+        for (id, Session { token, player, .. }) in ended {
+            log_line(&format!("player {id} {reason}, with {} stars; {} players", player.score, self.sessions.len()));
+            self.service_requests.push(ServiceRequest::Disconnect(token));
         }
     }
 
-    fn welcome(&self, pass: Pass) -> Told {
-        Told::Welcome { pass, tick: self.tick, tick_ms: (1000 / world::TICKS_PER_SECOND) as u8 }
+    fn welcome(&self, pass: SessionPass) -> ServerMessage {
+        ServerMessage::Welcome { pass, tick: self.tick, tick_ms: (1000 / world::TICKS_PER_SECOND) as u8 }
     }
 }
 
@@ -161,94 +183,106 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
-    fn hello(token: &str) -> Said {
-        Said::Hello { token: token.to_owned() }
+    fn hello(token: &str) -> ClientMessage {
+        ClientMessage::Hello { token: token.to_owned() }
     }
 
-    fn seated() -> (Seats, Pass, Instant) {
-        let (mut seats, now) = (Seats::new(1, SILENCE), Instant::now());
-        seats.take(hello("one"), address(1), now);
-        seats.take(hello("one"), address(1), now);
-        assert_eq!(std::mem::take(&mut seats.orders), [Order::Ask("one".to_owned())]);
-        seats.decided("one".to_owned(), Ok(()), now);
-        let [(to, Told::Welcome { pass, .. })] = seats.told[..] else { panic!("{:?}", seats.told) };
+    fn table_with_one_session() -> (SessionTable, SessionPass, Instant) {
+        let (mut sessions, now) = (SessionTable::new(1, SILENCE), Instant::now());
+        sessions.handle_message(hello("one"), address(1), now);
+        sessions.handle_message(hello("one"), address(1), now);
+        assert_eq!(std::mem::take(&mut sessions.service_requests), [ServiceRequest::Connect("one".to_owned())]);
+        sessions.apply_decision("one".to_owned(), Ok(()), now);
+        let [(to, ServerMessage::Welcome { pass, .. })] = sessions.outgoing[..] else {
+            panic!("{:?}", sessions.outgoing)
+        };
         assert_eq!(to, address(1));
-        seats.told.clear();
-        (seats, pass, now)
+        sessions.outgoing.clear();
+        (sessions, pass, now)
     }
 
-    fn input(pass: Pass, cookie: u32, seq: u32) -> Said {
-        Said::Input { pass, cookie, seq, direction: 3 }
+    fn input(pass: SessionPass, cookie: u32, seq: u32) -> ClientMessage {
+        ClientMessage::Input { pass, cookie, seq, direction: 3 }
     }
 
     #[test]
     fn a_token_has_one_session_and_who_did_not_hear_the_welcome_hears_it_again() {
-        let (mut seats, pass, now) = seated();
-        seats.take(hello("one"), address(2), now);
-        seats.take(hello("one"), address(1), now);
-        assert_eq!(seats.told[0], (address(2), Told::Refused(TOKEN_USED)));
-        assert_eq!(seats.told[1], (address(1), seats.welcome(pass)));
-        assert!(seats.orders.is_empty());
+        let (mut sessions, pass, now) = table_with_one_session();
+        sessions.handle_message(hello("one"), address(2), now);
+        sessions.handle_message(hello("one"), address(1), now);
+        assert_eq!(sessions.outgoing[0], (address(2), ServerMessage::Refused(REFUSAL_TOKEN_USED)));
+        assert_eq!(sessions.outgoing[1], (address(1), sessions.welcome(pass)));
+        assert!(sessions.service_requests.is_empty());
     }
 
     #[test]
     fn states_begin_when_the_secret_was_shown_and_inputs_count_in_their_order() {
-        let (mut seats, pass, now) = seated();
-        seats.step(now);
-        seats.take(input(Pass { secret: pass.secret ^ 1, ..pass }, 0, 5), address(1), now);
-        seats.step(now);
-        assert_eq!(seats.told, []);
-        seats.take(input(pass, 0, 5), address(1), now);
-        seats.take(input(pass, 0, 4), address(1), now);
-        seats.step(now);
-        assert!(matches!(seats.told[..], [(to, Told::State { seq: 5, here: 1, .. })] if to == address(1)));
+        let (mut sessions, pass, now) = table_with_one_session();
+        sessions.step(now);
+        sessions.handle_message(input(SessionPass { secret: pass.secret ^ 1, ..pass }, 0, 5), address(1), now);
+        sessions.step(now);
+        assert_eq!(sessions.outgoing, []);
+        sessions.handle_message(input(pass, 0, 5), address(1), now);
+        sessions.handle_message(input(pass, 0, 4), address(1), now);
+        sessions.step(now);
+        assert!(
+            matches!(sessions.outgoing[..], [(to, ServerMessage::State { seq: 5, player_total: 1, .. })] if to == address(1))
+        );
     }
 
     #[test]
     fn a_seat_follows_its_client_once_the_new_address_has_shown_that_it_hears() {
-        let (mut seats, pass, now) = seated();
-        seats.take(input(pass, 0, 1), address(2), now);
-        seats.step(now);
-        let [(to, Told::Path(cookie))] = seats.told[..] else { panic!("{:?}", seats.told) };
+        let (mut sessions, pass, now) = table_with_one_session();
+        sessions.handle_message(input(pass, 0, 1), address(2), now);
+        sessions.step(now);
+        let [(to, ServerMessage::Path(cookie))] = sessions.outgoing[..] else { panic!("{:?}", sessions.outgoing) };
         assert_eq!(to, address(2));
-        seats.take(input(pass, cookie, 2), address(3), now);
-        seats.take(input(pass, cookie, 2), address(2), now);
-        seats.step(now);
-        assert!(matches!(seats.told[2..], [(to, Told::State { seq: 2, .. })] if to == address(2)), "{:?}", seats.told);
+        sessions.handle_message(input(pass, cookie, 2), address(3), now);
+        sessions.handle_message(input(pass, cookie, 2), address(2), now);
+        sessions.step(now);
+        assert!(
+            matches!(sessions.outgoing[2..], [(to, ServerMessage::State { seq: 2, .. })] if to == address(2)),
+            "{:?}",
+            sessions.outgoing
+        );
     }
 
     #[test]
     fn silence_and_a_bye_free_the_seat() {
-        let (mut seats, pass, now) = seated();
-        seats.take(Said::Bye(Pass { secret: pass.secret ^ 1, ..pass }), address(1), now);
-        assert!(!seats.is_idle());
-        seats.take(Said::Bye(pass), address(1), now);
-        assert!(seats.is_idle() && seats.orders == [Order::Leave("one".to_owned())]);
-        let (mut seats, _, now) = seated();
-        seats.step(now + SILENCE);
-        assert!(seats.is_idle() && seats.orders == [Order::Leave("one".to_owned())]);
-        assert_eq!(seats.told, [(address(1), Told::Ended(SILENT))]);
+        let (mut sessions, pass, now) = table_with_one_session();
+        sessions.handle_message(ClientMessage::Bye(SessionPass { secret: pass.secret ^ 1, ..pass }), address(1), now);
+        assert!(!sessions.is_idle());
+        sessions.handle_message(ClientMessage::Bye(pass), address(1), now);
+        assert!(sessions.is_idle() && sessions.service_requests == [ServiceRequest::Disconnect("one".to_owned())]);
+        let (mut sessions, _, now) = table_with_one_session();
+        sessions.step(now + SILENCE);
+        assert!(sessions.is_idle() && sessions.service_requests == [ServiceRequest::Disconnect("one".to_owned())]);
+        assert_eq!(sessions.outgoing, [(address(1), ServerMessage::Ended(END_SILENT))]);
     }
 
     #[test]
     fn who_waits_for_too_long_is_refused_and_released_and_a_late_word_lets_nobody_in() {
-        let (mut seats, now) = (Seats::new(1, SILENCE), Instant::now());
-        (0..=WAITING_MAX).for_each(|number| seats.take(hello(&number.to_string()), address(1), now));
-        assert_eq!(std::mem::take(&mut seats.orders).len(), WAITING_MAX);
-        seats.decided("0".to_owned(), Err(4), now);
-        seats.step(now + CONFIRM);
-        assert!(seats.told[0].1 == Told::Refused(4) && seats.told[1].1 == Told::Refused(UNDECIDED));
-        assert_eq!(seats.orders.len(), WAITING_MAX - 1);
-        seats.decided("1".to_owned(), Ok(()), now);
-        assert!(seats.is_idle());
+        let (mut sessions, now) = (SessionTable::new(1, SILENCE), Instant::now());
+        (0..=PENDING_HELLOS_MAX)
+            .for_each(|number| sessions.handle_message(hello(&number.to_string()), address(1), now));
+        assert_eq!(std::mem::take(&mut sessions.service_requests).len(), PENDING_HELLOS_MAX);
+        sessions.apply_decision("0".to_owned(), Err(4), now);
+        sessions.step(now + CONFIRMATION_TIMEOUT);
+        assert!(
+            sessions.outgoing[0].1 == ServerMessage::Refused(4)
+                && sessions.outgoing[1].1 == ServerMessage::Refused(REFUSAL_UNDECIDED)
+        );
+        assert_eq!(sessions.service_requests.len(), PENDING_HELLOS_MAX - 1);
+        sessions.apply_decision("1".to_owned(), Ok(()), now);
+        assert!(sessions.is_idle());
     }
 
     #[test]
     fn a_full_game_refuses_and_releases() {
-        let (mut seats, _, now) = seated();
-        seats.take(hello("two"), address(2), now);
-        seats.decided("two".to_owned(), Ok(()), now);
-        assert_eq!(seats.told, [(address(2), Told::Refused(FULL))]);
-        assert_eq!(seats.orders[1], Order::Leave("two".to_owned()));
+        let (mut sessions, _, now) = table_with_one_session();
+        sessions.handle_message(hello("two"), address(2), now);
+        sessions.apply_decision("two".to_owned(), Ok(()), now);
+        assert_eq!(sessions.outgoing, [(address(2), ServerMessage::Refused(REFUSAL_FULL))]);
+        assert_eq!(sessions.service_requests[1], ServiceRequest::Disconnect("two".to_owned()));
     }
 }

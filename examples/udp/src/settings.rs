@@ -14,10 +14,10 @@ pub struct Settings {
 
 impl Settings {
     pub fn read() -> Self {
-        let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+        let mut arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         let mut settings = Self::default();
-        while let Some(flag) = words.next() {
-            let value = if flag == "--json" { Some("yes".to_owned()) } else { words.next() };
+        while let Some(flag) = arguments.next() {
+            let value = if flag == "--json" { Some("yes".to_owned()) } else { arguments.next() };
             settings.flags.insert(flag, value.unwrap_or_default());
         }
         settings
@@ -25,19 +25,20 @@ impl Settings {
 
     /// Returns the value of a flag or variable. Notes a problem if the value is not valid.
     pub fn get<T: Default>(&mut self, name: &str, default: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
-        let given = self.flags.remove(name).or_else(|| std::env::var(name).ok()).filter(|text| !text.is_empty());
-        let parsed = match given.as_deref().unwrap_or(default) {
+        let value = self.flags.remove(name).or_else(|| std::env::var(name).ok()).filter(|text| !text.is_empty());
+        let result = match value.as_deref().unwrap_or(default) {
             "" => Err("must be set".to_owned()),
             text => parse(text),
         };
-        parsed.map_err(|problem| self.problems.push(format!("{name} {problem}"))).unwrap_or_default()
+        result.map_err(|problem| self.problems.push(format!("{name} {problem}"))).unwrap_or_default()
     }
 
     /// Returns a boolean that SIGTERM and SIGINT set, or prints all problems.
     pub fn finish(mut self, usage: &str) -> Option<Arc<AtomicBool>> {
         let stop = Arc::new(AtomicBool::new(false));
-        let handled = [SIGTERM, SIGINT].map(|signal| signal_hook::flag::register(signal, stop.clone()));
-        self.problems.extend(handled.into_iter().filter_map(Result::err).map(|error| format!("no signals: {error}")));
+        let registrations = [SIGTERM, SIGINT].map(|signal| signal_hook::flag::register(signal, stop.clone()));
+        self.problems
+            .extend(registrations.into_iter().filter_map(Result::err).map(|error| format!("no signals: {error}")));
         self.problems.extend(self.flags.into_keys().map(|flag| format!("{flag} is not known")));
         if !self.problems.is_empty() {
             eprintln!("{}\n{usage}", self.problems.join("\n"));
