@@ -13,14 +13,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hosting_journal::{Journal, Lsn, Options, RealFiles, State};
+use hosting_journal::{Journal, Lsn, Options, RealFiles, RecoverableState};
 
 #[derive(Default)]
 struct Count {
     events: u64,
 }
 
-impl State for Count {
+impl RecoverableState for Count {
     fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
         let bytes: [u8; 8] = bytes.try_into().map_err(|_| "not eight bytes".to_owned())?;
         self.events = u64::from_le_bytes(bytes);
@@ -47,12 +47,12 @@ struct Arguments {
 fn parse() -> Result<Arguments, String> {
     let mut arguments = Arguments { folder: PathBuf::new(), outstanding: 256, seconds: 5, event_bytes: 40 };
     let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
+    while let Some(argument) = words.next() {
         let mut number = || {
             let value = words.next().and_then(|value| value.parse::<u64>().ok());
-            value.filter(|&value| value > 0).ok_or_else(|| format!("{word} takes a number above 0"))
+            value.filter(|&value| value > 0).ok_or_else(|| format!("{argument} takes a number above 0"))
         };
-        match word.as_str() {
+        match argument.as_str() {
             "--outstanding" => arguments.outstanding = number()?,
             "--seconds" => arguments.seconds = number()?,
             "--event-bytes" => arguments.event_bytes = number()? as usize,
@@ -182,10 +182,10 @@ fn run(arguments: &Arguments) -> Result<(), String> {
 
 fn median_bound_ns(stats: &hosting_journal::Stats) -> u64 {
     let half = stats.sync_ns.count() / 2;
-    let mut seen = 0;
+    let mut cumulative_count = 0;
     for (count, bound) in stats.sync_ns.counts.iter().zip(stats.sync_ns.bounds) {
-        seen += count;
-        if seen > half {
+        cumulative_count += count;
+        if cumulative_count > half {
             return *bound;
         }
     }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hosting_journal::{Lsn, Options, RealFiles, State};
+use hosting_journal::{Lsn, Options, RealFiles, RecoverableState};
 
 const RECORD: usize = 64;
 const EVENT: usize = 40;
@@ -33,7 +33,7 @@ impl Walk {
     }
 }
 
-impl State for Walk {
+impl RecoverableState for Walk {
     fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.records = self.over(bytes, RECORD);
         Ok(())
@@ -61,11 +61,11 @@ fn cpu_ms() -> f64 {
 }
 
 fn number(name: &str, default: u64) -> u64 {
-    let mut words = std::env::args().skip_while(|word| word != name).skip(1);
-    words.next().and_then(|word| word.parse().ok()).unwrap_or(default)
+    let mut words = std::env::args().skip_while(|argument| argument != name).skip(1);
+    words.next().and_then(|argument| argument.parse().ok()).unwrap_or(default)
 }
 
-fn fill(options: &Options, bytes: u64) -> Result<u64, hosting_journal::OpenError> {
+fn fill_log(options: &Options, bytes: u64) -> Result<u64, hosting_journal::OpenError> {
     let (journal, _) = hosting_journal::open(options.clone(), Arc::new(RealFiles), &mut Walk::default())?;
     let events = [3_u8; EVENT * EVENTS_AT_ONCE as usize];
     let mut left = bytes;
@@ -86,10 +86,10 @@ fn run(folder: &Path) -> Result<(), hosting_journal::OpenError> {
     let options = Options::new(folder, 1, &[(1, "Measured")]);
     let log_bytes = number("--log-mib", 256) << 20;
     let records = number("--records", 1_000_000);
-    let image_lsn = fill(&options, 80 << 20)?;
+    let image_lsn = fill_log(&options, 80 << 20)?;
     let mut state = Walk { records, ..Walk::default() };
     let compacted = hosting_journal::write_compacted_image(options.clone(), Arc::new(RealFiles), &mut state)?;
-    let last = fill(&options, log_bytes)?;
+    let last = fill_log(&options, log_bytes)?;
     for round in 0..5 {
         let mut state = Walk::default();
         let (started_at, cpu_ms) = (Instant::now(), cpu_ms());

@@ -196,9 +196,9 @@ fn source_limit_covers_all_lobbies_of_a_namespace() {
     let reserved = one_token(w.join_with(first, from_seven).result.unwrap());
     let connected = one_token(w.join_with(second, from_seven).result.unwrap());
     w.connect(second, &connected).unwrap();
-    let kept = one_token(w.join_with(second, from_seven).result.unwrap());
-    w.connect(second, &kept).unwrap();
-    w.disconnect(second, &kept, Some(1_000)).unwrap();
+    let kept_slot = one_token(w.join_with(second, from_seven).result.unwrap());
+    w.connect(second, &kept_slot).unwrap();
+    w.disconnect(second, &kept_slot, Some(1_000)).unwrap();
     let held = hold(w.join_with(starting, from_seven).result.unwrap());
     assert_eq!(w.join_with(first, from_seven).result, Err(TooManyPlayersFromSource), "held, reserved, connected, kept");
     let refused = w.find_with(|c| (c.source, c.source_limit) = (7, 4));

@@ -47,8 +47,8 @@ fn hold_delivers_when_its_lobby_is_ready() {
     let mut w = TestEngine::new();
     let starting = w.starting(|_| {});
     let held = hold(w.find_with(|c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap());
-    let gone = hold(w.find_with(|c| (c.party_size, c.channels) = (2, &[OLE])).result.unwrap());
-    w.run(|e, cx| e.release_hold(cx, gone));
+    let released_hold = hold(w.find_with(|c| (c.party_size, c.channels) = (2, &[OLE])).result.unwrap());
+    w.run(|e, cx| e.release_hold(cx, released_hold));
     assert_eq!(tokens(&mut w, MINA), []);
     assert_eq!(w.engine.take_notified_channels(Lsn::MAX), [] as [ChannelId; 0]);
     w.ready(starting).unwrap();

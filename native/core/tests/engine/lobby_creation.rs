@@ -316,8 +316,8 @@ fn recovery_reports_all_desired_lobbies() {
     let stopping = w.start_idle(|template| template.lobby.mode = "party").result.unwrap();
     w.ready(stopping).unwrap();
     w.run(|e, cx| e.stop(cx, stopping, false)).result.unwrap();
-    let gone = w.start_idle(|template| template.lobby.mode = "party").result.unwrap();
-    w.detach(gone).unwrap();
+    let ended_lobby = w.start_idle(|template| template.lobby.mode = "party").result.unwrap();
+    w.detach(ended_lobby).unwrap();
     w.lobby(|_| {});
     w.replica.finish_recovery(w.now);
     let mut all: Vec<_> =
@@ -326,7 +326,7 @@ fn recovery_reports_all_desired_lobbies() {
     let mut expected = [(starting, false), (stopping, true)];
     expected.sort_unstable();
     assert_eq!(all, expected, "attached lobbies run elsewhere");
-    assert_eq!(w.replica.routes_since(0, Lsn::MAX).removed, [gone]);
+    assert_eq!(w.replica.routes_since(0, Lsn::MAX).removed, [ended_lobby]);
 }
 
 fn starting_lobby(w: &mut TestEngine) -> Id {

@@ -69,18 +69,18 @@ fn end_fact_carries_player_totals() {
     let lobby = w.lobby(|c| c.heartbeat_grace_ms = 1_000);
     let before = facts_of(&w.engine).len();
     let tokens: Vec<String> = (0..4).map(|_| w.join(lobby).unwrap()).collect();
-    let [left, kept, missing, stays] = [0, 1, 2, 3].map(|at: usize| tokens[at].as_str());
-    w.connect(lobby, left).unwrap();
+    let [left_token, kept_token, missing_token, staying_token] = [0, 1, 2, 3].map(|at: usize| tokens[at].as_str());
+    w.connect(lobby, left_token).unwrap();
     w.pass(100);
-    w.connect(lobby, kept).unwrap();
-    w.connect(lobby, missing).unwrap();
+    w.connect(lobby, kept_token).unwrap();
+    w.connect(lobby, missing_token).unwrap();
     w.pass(100);
-    w.disconnect(lobby, left, None).unwrap();
-    w.disconnect(lobby, kept, Some(60_000)).unwrap();
-    w.connect(lobby, stays).unwrap();
-    w.heartbeat(lobby, Some(&[stays])).unwrap();
+    w.disconnect(lobby, left_token, None).unwrap();
+    w.disconnect(lobby, kept_token, Some(60_000)).unwrap();
+    w.connect(lobby, staying_token).unwrap();
+    w.heartbeat(lobby, Some(&[staying_token])).unwrap();
     w.pass(1_000);
-    w.heartbeat(lobby, Some(&[stays])).unwrap();
+    w.heartbeat(lobby, Some(&[staying_token])).unwrap();
     let again = w.join(lobby).unwrap();
     w.pass(1_000);
     assert_eq!(facts_of(&w.engine).len(), before, "places are no facts");
@@ -89,7 +89,7 @@ fn end_fact_carries_player_totals() {
     let end = ended(facts.last().unwrap());
     let expected = LobbyAttendance { player_ms: 200 + 100 + 1_100 + 2_000, peak_players: 3, connections: 4 };
     assert_eq!(end.attendance, expected);
-    assert_eq!((end.players, end.reason), ([1, 1, 1], EndReason::Removed), "{again} is reserved, {kept} kept");
+    assert_eq!((end.players, end.reason), ([1, 1, 1], EndReason::Removed), "{again} is reserved, {kept_token} kept");
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn commands_expire_due_slots_without_a_timer() {
 }
 
 #[test]
-fn forged_and_foreign_tokens_are_refused_differently() {
+fn forged_and_other_engines_are_refused_differently() {
     let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let other = w.lobby(|_| {});
@@ -82,13 +82,13 @@ fn token_of_an_unknown_key_is_invalid() {
     let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     w.join(lobby).unwrap();
-    let mut stranger = TestEngine::with(
+    let mut other_engine = TestEngine::with(
         Engine::new(EngineConfig::new(1, keys(&[2], 2))),
         Engine::new(EngineConfig::new(1, keys(&[2], 2))),
     );
-    let same_lobby = stranger.lobby(|_| {});
+    let same_lobby = other_engine.lobby(|_| {});
     assert_eq!(same_lobby, lobby);
-    let token = stranger.join(lobby).unwrap();
+    let token = other_engine.join(lobby).unwrap();
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenInvalid));
 }
 

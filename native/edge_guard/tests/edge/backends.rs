@@ -84,7 +84,7 @@ pub fn connect(port: u16) -> TcpStream {
     stream
 }
 
-pub fn speak(port: u16) -> UdpSocket {
+pub fn connect_datagram(port: u16) -> UdpSocket {
     speak_from("127.0.0.1", port)
 }
 

@@ -16,7 +16,7 @@ use crate::wait::{LONG, wait_for};
 use crate::wire::Route;
 
 pub struct EdgeProcess {
-    pub home: TempDir,
+    pub test_folder: TempDir,
     pub source: RouteSource,
     settings: Value,
     pub child: Child,
@@ -37,20 +37,20 @@ impl EdgeProcess {
         Self::start_in_folder(tempfile::tempdir().unwrap(), changes)
     }
 
-    pub fn start_in_folder(home: TempDir, changes: Value) -> Self {
-        let source = RouteSource::new(&home.path().join("source.sock"));
+    pub fn start_in_folder(test_folder: TempDir, changes: Value) -> Self {
+        let source = RouteSource::new(&test_folder.path().join("source.sock"));
         let mut settings = json!({
-            "folder": home.path().join("edge"),
-            "source": home.path().join("source.sock"),
+            "folder": test_folder.path().join("edge"),
+            "source": test_folder.path().join("source.sock"),
             "workers": 2,
         });
         for (name, value) in changes.as_object().unwrap() {
             settings[name] = value.clone();
         }
-        let config = home.path().join("config.json");
+        let config = test_folder.path().join("config.json");
         std::fs::write(&config, settings.to_string()).unwrap();
         let child = Self::spawn(&config, &[]);
-        let guard = Self { home, source, settings, child };
+        let guard = Self { test_folder, source, settings, child };
         guard.wait_until_ready();
         guard
     }
@@ -65,7 +65,7 @@ impl EdgeProcess {
     }
 
     pub fn config(&self) -> PathBuf {
-        self.home.path().join("config.json")
+        self.test_folder.path().join("config.json")
     }
 
     pub fn set(&mut self, name: &str, value: Value) {
@@ -74,7 +74,7 @@ impl EdgeProcess {
     }
 
     pub fn folder(&self) -> PathBuf {
-        self.home.path().join("edge")
+        self.test_folder.path().join("edge")
     }
 
     #[track_caller]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use serde_json::json;
 
-use crate::backends::{ask_datagram, connect, echo, is_closed, speak, tcp_echo, udp};
+use crate::backends::{ask_datagram, connect, connect_datagram, echo, is_closed, tcp_echo, udp};
 use crate::edge_process::{EdgeProcess, free_port, route};
 use crate::http_client::{get, server, upgrade, websocket};
 use crate::wait::wait_for;
@@ -58,7 +58,7 @@ fn sessions_continue_during_a_takeover() {
     }
     let mut streams: Vec<TcpStream> = (0..100).map(|_| connect(stream)).collect();
     streams.iter_mut().for_each(|stream| echo(stream, "before"));
-    let players: Vec<UdpSocket> = (0..100).map(|_| speak(datagram)).collect();
+    let players: Vec<UdpSocket> = (0..100).map(|_| connect_datagram(datagram)).collect();
     let sessions: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
     let mut socket = connect(web);
     upgrade(&mut socket, "c");
@@ -105,7 +105,7 @@ fn takeover_refuses_no_connection_and_loses_no_datagram() {
     let speakers = std::thread::spawn({
         let is_over = is_over.clone();
         move || {
-            let player = speak(datagram);
+            let player = connect_datagram(datagram);
             let mut count = 0_u64;
             // Sends the next datagram after the reply to the last, which shows a loss.
             while !is_over.load(SeqCst) {
@@ -157,11 +157,11 @@ fn removal_waits_for_older_processes() {
 fn older_process_finishes_its_requests() {
     let mut guard = EdgeProcess::start();
     let port = free_port();
-    let (say, hear) = std::sync::mpsc::channel::<()>();
-    let hear = Arc::new(std::sync::Mutex::new(hear));
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let receiver = Arc::new(std::sync::Mutex::new(receiver));
     let backend = server(move |request, _| {
         if request.first_line.contains("slow") {
-            hear.lock().unwrap().recv().unwrap();
+            receiver.lock().unwrap().recv().unwrap();
         }
         "done".to_owned()
     });
@@ -171,7 +171,7 @@ fn older_process_finishes_its_requests() {
     guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 1);
     let mut older = replace(&mut guard);
     assert_eq!(get(&mut connect(port), "a", "/quick").text(), "done");
-    say.send(()).unwrap();
+    sender.send(()).unwrap();
     assert_eq!(crate::http_client::read(&mut player).unwrap().text(), "done");
     assert!(is_closed(&mut player), "the next request is the newer process's");
     older.assert_it_ends();
@@ -196,8 +196,8 @@ fn failed_takeover_leaves_everything_to_the_older_process() {
     guard.source.wait_for("b", OutcomeKind::Listening);
     let mut player = connect(stream);
     echo(&mut player, "before");
-    let speaker = speak(datagram);
-    let session = ask_datagram(&speaker, "who");
+    let udp_player = connect_datagram(datagram);
+    let session = ask_datagram(&udp_player, "who");
     let listener = guard.listener("http");
     let mut failures = 0;
     let mut assert_it_goes_on = |guard: &EdgeProcess, player: &mut TcpStream| {
@@ -206,7 +206,7 @@ fn failed_takeover_leaves_everything_to_the_older_process() {
         guard.wait_until_ready();
         assert_eq!(guard.listener("http"), listener);
         assert_eq!(get(&mut connect(listener.port()), "nobody", "/").status(), 404);
-        assert_eq!(ask_datagram(&speaker, "who"), session, "a new UDP session was created");
+        assert_eq!(ask_datagram(&udp_player, "who"), session, "a new UDP session was created");
         echo(player, "as before");
         echo(&mut connect(stream), "new");
         let pid = std::fs::read_to_string(guard.folder().join("LOCK")).unwrap();
@@ -215,25 +215,25 @@ fn failed_takeover_leaves_everything_to_the_older_process() {
 
     // Occupies the address of the host listener.
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let wanted = held.local_addr().unwrap().to_string();
-    guard.set("http", json!(wanted));
-    let said = fail_to_replace(&guard);
-    assert!(said.contains(&format!("cannot listen on {wanted}: ")), "{said}");
+    let expected_address = held.local_addr().unwrap().to_string();
+    guard.set("http", json!(expected_address));
+    let output = fail_to_replace(&guard);
+    assert!(output.contains(&format!("cannot listen on {expected_address}: ")), "{output}");
     assert_it_goes_on(&guard, &mut player);
     guard.set("http", json!("127.0.0.1:0"));
     // Occupies the path of the new administration socket.
     let in_the_way = guard.folder().join("admin.sock.new");
     std::fs::create_dir(&in_the_way).unwrap();
-    let said = fail_to_replace(&guard);
-    assert!(said.contains("cannot listen"), "{said}");
+    let output = fail_to_replace(&guard);
+    assert!(output.contains("cannot listen"), "{output}");
     assert_it_goes_on(&guard, &mut player);
     std::fs::remove_dir(&in_the_way).unwrap();
 
     drop(held);
-    guard.set("http", json!(wanted));
+    guard.set("http", json!(expected_address));
     let mut older = replace(&mut guard);
-    assert_eq!(guard.listener("http").to_string(), wanted);
-    assert_eq!(ask_datagram(&speaker, "who"), session);
+    assert_eq!(guard.listener("http").to_string(), expected_address);
+    assert_eq!(ask_datagram(&udp_player, "who"), session);
     echo(&mut player, "in the older process");
     drop(player);
     older.assert_it_ends();
@@ -247,7 +247,7 @@ fn newer_process_that_dies_during_the_handover_changes_nothing() {
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(session_server))]);
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
-    let player = speak(datagram);
+    let player = connect_datagram(datagram);
     let session = ask_datagram(&player, "who");
     let mut newer = UnixStream::connect(guard.folder().join("admin.sock")).unwrap();
     newer
@@ -283,7 +283,7 @@ fn takeover_of_more_sessions_than_free_descriptors_succeeds() {
     let port = free_port();
     let session_server = udp(|_, from| Some(from.port().to_string().into()));
     guard.source.serve_route(&route("a", "udp", port, Some(session_server)));
-    let players: Vec<UdpSocket> = (0..300).map(|_| speak(port)).collect();
+    let players: Vec<UdpSocket> = (0..300).map(|_| connect_datagram(port)).collect();
     let sessions: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
     crate::limits::limit_descriptors(guard.child.id(), Some(guard.descriptors() as u64 + 30));
     let mut older = replace(&mut guard);

@@ -40,8 +40,8 @@ fn hosts_are_routed_case_insensitively() {
 fn host_without_listener_and_duplicate_host_are_unserved() {
     let guard = EdgeProcess::start_with(json!({"http": "127.0.0.1:0"}));
     let backend = mirror();
-    let secure = Route { protocol: "https".to_owned(), ..by_host("s", "s.example", backend) };
-    guard.source.put(&[by_host("a", "a.example", backend), secure]);
+    let tls_route = Route { protocol: "https".to_owned(), ..by_host("s", "s.example", backend) };
+    guard.source.put(&[by_host("a", "a.example", backend), tls_route]);
     assert!(guard.source.wait_for("s", OutcomeKind::Unserved).reason.contains("no listener"));
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.put(&[by_host("b", "a.example", backend)]);

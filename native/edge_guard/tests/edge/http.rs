@@ -191,11 +191,11 @@ fn closed_pooled_connection_is_retried() {
 fn slow_head_is_cut_off_and_slow_backend_is_not() {
     let guard = EdgeProcess::start_with(json!({"timeouts": {"head_ms": 300, "keep_alive_ms": 60_000}}));
     let port = free_port();
-    let (say, hear) = std::sync::mpsc::channel::<()>();
-    let hear = Arc::new(std::sync::Mutex::new(hear));
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let receiver = Arc::new(std::sync::Mutex::new(receiver));
     let backend = server(move |request, _| {
         if request.first_line.contains("slow") {
-            hear.lock().unwrap().recv().unwrap();
+            receiver.lock().unwrap().recv().unwrap();
         }
         "done".to_owned()
     });
@@ -206,12 +206,12 @@ fn slow_head_is_cut_off_and_slow_backend_is_not() {
     let mut second = connect(port);
     get(&mut second, "a", "/");
     second.write_all(b"GET / HT").unwrap();
-    let mut loris = connect(port);
-    loris.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n").unwrap();
-    loris.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    wait_for("the slow client is disconnected", || match loris.read(&mut [0; 1]) {
+    let mut slow_client = connect(port);
+    slow_client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n").unwrap();
+    slow_client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    wait_for("the slow client is disconnected", || match slow_client.read(&mut [0; 1]) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
-            let _ = loris.write_all(b"x-a: b\r\n");
+            let _ = slow_client.write_all(b"x-a: b\r\n");
             None
         }
         ended => {
@@ -222,7 +222,7 @@ fn slow_head_is_cut_off_and_slow_backend_is_not() {
     for cut in [&mut silent, &mut second] {
         assert!(is_closed(cut));
     }
-    say.send(()).unwrap();
+    sender.send(()).unwrap();
     assert_eq!(read(&mut slow_server).unwrap().text(), "done");
 }
 
@@ -230,13 +230,13 @@ fn slow_head_is_cut_off_and_slow_backend_is_not() {
 fn slow_body_is_cut_off_only_when_it_stalls() {
     let guard = EdgeProcess::start_with(json!({"timeouts": {"head_ms": 300, "response_ms": 600}}));
     let port = free_port();
-    let (came, hear) = std::sync::mpsc::channel();
+    let (count_sender, count_receiver) = std::sync::mpsc::channel();
     let backend = tcp(move |mut stream: TcpStream| {
         while read_head(&mut stream).is_some() {
             let mut count = 0;
             while let Some(chunk @ [_, ..]) = read_chunk(&mut stream).as_deref() {
                 count += chunk.len();
-                came.send(count).unwrap();
+                count_sender.send(count).unwrap();
             }
             let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n!");
         }
@@ -245,12 +245,12 @@ fn slow_body_is_cut_off_only_when_it_stalls() {
     let mut player = connect(port);
     let head = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
     player.write_all(head).unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     // Each chunk follows the one before. In total they take longer than either timeout.
     for count in 1.. {
         player.write_all(b"1\r\nx\r\n").unwrap();
-        assert_eq!(hear.recv_timeout(LONG), Ok(count));
-        if begun.elapsed() > Duration::from_millis(900) {
+        assert_eq!(count_receiver.recv_timeout(LONG), Ok(count));
+        if started.elapsed() > Duration::from_millis(900) {
             break;
         }
     }
@@ -280,23 +280,23 @@ fn too_large_head_is_refused() {
 fn request_with_two_lengths_is_refused() {
     let guard = EdgeProcess::start();
     let port = free_port();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = asked.clone();
+    let request_count = Arc::new(AtomicUsize::new(0));
+    let count = request_count.clone();
     let backend = server(move |_, _| {
         count.fetch_add(1, SeqCst);
         String::new()
     });
     guard.source.serve_route(&route("a", "http", port, Some(backend)));
-    for twofold in [
+    for ambiguous_request in [
         "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ncontent-length: 30\r\n\r\nabc",
         "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
         "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +3\r\n\r\nabc",
     ] {
         let mut player = connect(port);
-        player.write_all(twofold.as_bytes()).unwrap();
-        assert!(read(&mut player).is_none_or(|answer| answer.status() == 400), "{twofold}");
+        player.write_all(ambiguous_request.as_bytes()).unwrap();
+        assert!(read(&mut player).is_none_or(|answer| answer.status() == 400), "{ambiguous_request}");
     }
-    assert_eq!(asked.load(SeqCst), 0);
+    assert_eq!(request_count.load(SeqCst), 0);
 }
 
 #[test]
@@ -317,8 +317,8 @@ fn early_response_does_not_block_other_requests() {
     });
     guard.source.serve_route(&route("a", "http", port, Some(backend)));
     let mut slow = connect(port);
-    let begun = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nbegun";
-    assert_eq!(ask(&mut slow, begun).status(), 200);
+    let partial_request = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nbegun";
+    assert_eq!(ask(&mut slow, partial_request).status(), 200);
     let mut other = connect(port);
     other.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
     assert_eq!(get(&mut other, "a", "/").status(), 200, "the request waited for the body of another one");
@@ -345,24 +345,26 @@ fn stalled_reader_is_cut_off_and_slow_reader_is_not() {
     let _never: Vec<TcpStream> = (0..7).map(|_| with_room(65_536)).collect();
     let mut slow = with_room(1_000_000);
     let mut buffer = vec![0; 400_000];
-    let mut came = 0;
-    let (say, hear) = std::sync::mpsc::channel();
+    let mut received_bytes = 0;
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let guard = &guard;
         scope.spawn(move || {
             guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 1);
-            say.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         // Reads a chunk now and then, for longer in total than the timeout.
-        while came < WHOLE && hear.recv_timeout(Duration::from_millis(40)) == Err(RecvTimeoutError::Timeout) {
-            came += slow.read(&mut buffer).unwrap();
+        while received_bytes < WHOLE
+            && receiver.recv_timeout(Duration::from_millis(40)) == Err(RecvTimeoutError::Timeout)
+        {
+            received_bytes += slow.read(&mut buffer).unwrap();
         }
     });
     assert!(guard.memory() < memory + 8 * 1024 * 1024, "{} grew to {}: answers wait here", memory, guard.memory());
-    while came < WHOLE {
+    while received_bytes < WHOLE {
         let read = slow.read(&mut buffer).unwrap();
-        assert!(read > 0, "the reading client was disconnected after {came} bytes");
-        came += read;
+        assert!(read > 0, "the reading client was disconnected after {received_bytes} bytes");
+        received_bytes += read;
     }
 }
 

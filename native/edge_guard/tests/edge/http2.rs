@@ -67,7 +67,7 @@ fn silent_http2_connection_is_cut_off() {
 
 pub async fn ask_by_http2(io: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static, scheme: &str) {
     let sender = agree::<String>(io).await;
-    let mut asked = Vec::new();
+    let mut responses = Vec::new();
     for n in 0..40 {
         let mut sender = sender.clone();
         let request = Request::post(format!("{scheme}://localhost/{n}"))
@@ -75,9 +75,9 @@ pub async fn ask_by_http2(io: impl hyper::rt::Read + hyper::rt::Write + Unpin + 
             .header("cookie", "b=2")
             .body(format!("body {n}"))
             .unwrap();
-        asked.push(tokio::spawn(async move { sender.send_request(request).await.unwrap() }));
+        responses.push(tokio::spawn(async move { sender.send_request(request).await.unwrap() }));
     }
-    for (n, answer) in asked.into_iter().enumerate() {
+    for (n, answer) in responses.into_iter().enumerate() {
         let text = text_of(answer.await.unwrap().into_body()).await;
         for expected in [
             format!("POST /{n} HTTP/1.1\n"),
@@ -151,11 +151,11 @@ fn concurrent_http2_requests_count_as_connections() {
             (answer.status().as_u16(), text_of(answer.into_body()).await)
         })
     };
-    let mut asked: Vec<_> = (0..10).map(|_| ask()).collect();
+    let mut responses: Vec<_> = (0..10).map(|_| ask()).collect();
     wait_for("those that are too many are answered", || {
-        (asked.iter().filter(|answer| answer.is_finished()).count() == 7).then_some(())
+        (responses.iter().filter(|answer| answer.is_finished()).count() == 7).then_some(())
     });
-    let (refused, waiting): (Vec<_>, Vec<_>) = asked.drain(..).partition(|answer| answer.is_finished());
+    let (refused, waiting): (Vec<_>, Vec<_>) = responses.drain(..).partition(|answer| answer.is_finished());
     for answer in refused {
         let (status, text) = runtime.block_on(answer).unwrap();
         assert_eq!(status, 503);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::backends::{ask_datagram, connect, echo, echo_datagram, is_closed, speak, tcp_echo, udp_echo};
+use crate::backends::{ask_datagram, connect, connect_datagram, echo, echo_datagram, is_closed, tcp_echo, udp_echo};
 use crate::edge_process::{EdgeProcess, free_port, route};
 use crate::wait::{wait_for, wait_until_stable};
 
@@ -77,7 +77,7 @@ fn sighup_applies_limits_and_timeouts_without_closing_connections() {
     let mut held = [connect(bytes), connect(bytes)];
     held.iter_mut().for_each(|player| echo(player, "in"));
     assert!(is_closed(&mut connect(bytes)));
-    let speakers = [speak(datagrams), speak(datagrams), speak(datagrams)];
+    let speakers = [connect_datagram(datagrams), connect_datagram(datagrams), connect_datagram(datagrams)];
     speakers[..2].iter().for_each(|player| echo_datagram(player, "in"));
     speakers[2].send(b"one too many").unwrap();
     guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_address\"}", |dropped| dropped == 1);
@@ -134,18 +134,18 @@ fn exhausted_descriptors_only_delay_new_connections() {
     let mut metrics = guard.connect_metrics();
     // No further descriptor can be opened.
     limit_descriptors(guard.child.id(), Some(3));
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut late = connect(port);
     wait_for("it was tried again and again", || (metrics.figure("accept_pauses_total") >= 4).then_some(()));
-    let waited = begun.elapsed();
+    let waited = started.elapsed();
     assert!(waited >= Duration::from_millis(150), "4 tries in {waited:?}: a loop that does not pause");
     echo(&mut inside, "meanwhile");
     // Unserved and not refused: another port would not help.
     let others = [route("b", "tcp", free_port(), Some(tcp_echo())), route("c", "udp", free_port(), Some(udp_echo()))];
     guard.source.put(&others);
     for owner in ["b", "c"] {
-        let told = guard.source.wait_for(owner, crate::wire::OutcomeKind::Unserved);
-        assert!(told.reason.contains("open files"), "{}", told.reason);
+        let report = guard.source.wait_for(owner, crate::wire::OutcomeKind::Unserved);
+        assert!(report.reason.contains("open files"), "{}", report.reason);
     }
     limit_descriptors(guard.child.id(), None);
     echo(&mut late, "at last");
@@ -184,11 +184,11 @@ fn connection_with_the_last_descriptor_waits_for_its_backend() {
 #[test]
 fn descriptor_limit_is_raised() {
     let guard = EdgeProcess::start_with(json!({"limits": {"connections": 1_000, "datagram_sessions": 500}}));
-    let told = guard.status();
+    let report = guard.status();
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", guard.child.id())).unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let now: u64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
     let most: u64 = line.split_whitespace().nth(4).unwrap().parse().unwrap();
     assert_eq!(now, most, "there is more to be had");
-    assert_eq!(told["descriptors"], now);
+    assert_eq!(report["descriptors"], now);
 }

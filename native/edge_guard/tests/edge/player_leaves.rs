@@ -13,21 +13,21 @@ use serde_json::json;
 use crate::backends::{connect, tcp};
 use crate::edge_process::{EdgeProcess, free_port, route};
 use crate::http_client::{get, read, read_chunk, read_head};
-use crate::tls::{secure, secure_route, started, trusting};
+use crate::tls::{connect_tls, secure_route, started, trusting};
 use crate::wait::LONG;
 
 /// Time limit of a reaction, much shorter than every timeout in these tests.
 const SOON: Duration = Duration::from_secs(5);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum BackendEvent {
     Request,
-    Gone,
+    Disconnected,
 }
 
 /// Starts a server that sends `answer`, then nothing, and reports the end of its connection.
-fn silent_after(answer: &'static str) -> (SocketAddr, Receiver<Seen>) {
-    let (tell, told) = channel();
+fn silent_after(answer: &'static str) -> (SocketAddr, Receiver<BackendEvent>) {
+    let (event_sender, events) = channel();
     let server = tcp(move |mut stream: TcpStream| {
         while let Some(request) = read(&mut stream) {
             if request.first_line.contains("/quick") {
@@ -35,25 +35,25 @@ fn silent_after(answer: &'static str) -> (SocketAddr, Receiver<Seen>) {
                 continue;
             }
             stream.write_all(answer.as_bytes()).unwrap();
-            let _ = tell.send(Seen::Request);
+            let _ = event_sender.send(BackendEvent::Request);
         }
-        let _ = tell.send(Seen::Gone);
+        let _ = event_sender.send(BackendEvent::Disconnected);
     });
-    (server, told)
+    (server, events)
 }
 
-fn silent_route(guard: &EdgeProcess, answer: &'static str) -> (u16, Receiver<Seen>) {
+fn silent_route(guard: &EdgeProcess, answer: &'static str) -> (u16, Receiver<BackendEvent>) {
     let port = free_port();
-    let (server, told) = silent_after(answer);
+    let (server, events) = silent_after(answer);
     guard.source.serve_route(&route("a", "http", port, Some(server)));
-    (port, told)
+    (port, events)
 }
 
 #[track_caller]
-fn expect_gone(told: &Receiver<Seen>, why: &str) {
-    let begun = Instant::now();
-    assert_eq!(told.recv_timeout(LONG), Ok(Seen::Gone), "{why}");
-    assert!(begun.elapsed() < SOON, "{why}: after {:?}", begun.elapsed());
+fn expect_disconnect(events: &Receiver<BackendEvent>, context: &str) {
+    let started = Instant::now();
+    assert_eq!(events.recv_timeout(LONG), Ok(BackendEvent::Disconnected), "{context}");
+    assert!(started.elapsed() < SOON, "{context}: after {:?}", started.elapsed());
 }
 
 const REQUESTS: [&str; 4] = [
@@ -64,7 +64,7 @@ const REQUESTS: [&str; 4] = [
 ];
 
 /// Ways to leave: a reset, an orderly close and a half close.
-const WAYS: [fn(TcpStream) -> Option<TcpStream>; 3] = [
+const DISCONNECTS: [fn(TcpStream) -> Option<TcpStream>; 3] = [
     |player| {
         socket2::SockRef::from(&player).set_linger(Some(Duration::ZERO)).unwrap();
         None
@@ -79,14 +79,14 @@ const WAYS: [fn(TcpStream) -> Option<TcpStream>; 3] = [
 #[test]
 fn backend_sees_a_waiting_player_leave() {
     let guard = EdgeProcess::start();
-    let (port, told) = silent_route(&guard, "");
+    let (port, events) = silent_route(&guard, "");
     for request in REQUESTS {
-        for leave in WAYS {
+        for leave in DISCONNECTS {
             let mut player = connect(port);
             player.write_all(request.as_bytes()).unwrap();
-            assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+            assert_eq!(events.recv_timeout(LONG), Ok(BackendEvent::Request));
             let _half = leave(player);
-            expect_gone(&told, request);
+            expect_disconnect(&events, request);
         }
     }
     guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
@@ -96,13 +96,13 @@ fn backend_sees_a_waiting_player_leave() {
 #[test]
 fn backend_sees_a_player_leave_on_a_reused_connection() {
     let guard = EdgeProcess::start_with(json!({"workers": 1}));
-    let (port, told) = silent_route(&guard, "");
+    let (port, events) = silent_route(&guard, "");
     let mut player = connect(port);
     (0..3).for_each(|_| assert_eq!(get(&mut player, "a", "/quick").status(), 200));
     player.write_all(REQUESTS[0].as_bytes()).unwrap();
-    assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+    assert_eq!(events.recv_timeout(LONG), Ok(BackendEvent::Request));
     drop(player);
-    expect_gone(&told, "it was used before");
+    expect_disconnect(&events, "it was used before");
     // No other player gets the rest of the response.
     assert_eq!(get(&mut connect(port), "a", "/quick").status(), 200);
 }
@@ -112,15 +112,15 @@ fn backend_sees_a_player_leave_a_silent_stream() {
     const FIRST: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
         9\r\ndata: 1\n\n\r\n";
     let guard = EdgeProcess::start();
-    let (port, told) = silent_route(&guard, FIRST);
-    for leave in WAYS {
+    let (port, events) = silent_route(&guard, FIRST);
+    for leave in DISCONNECTS {
         let mut player = connect(port);
         player.write_all(REQUESTS[0].as_bytes()).unwrap();
         read_head(&mut player).unwrap();
         assert_eq!(read_chunk(&mut player).unwrap(), b"data: 1\n\n");
-        assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+        assert_eq!(events.recv_timeout(LONG), Ok(BackendEvent::Request));
         let _half = leave(player);
-        expect_gone(&told, "after the first event");
+        expect_disconnect(&events, "after the first event");
     }
     guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
 }
@@ -128,13 +128,13 @@ fn backend_sees_a_player_leave_a_silent_stream() {
 #[test]
 fn connection_limit_is_released_when_a_player_leaves() {
     let guard = EdgeProcess::start_with(json!({"limits": {"connections_per_route": 1}}));
-    let (port, told) = silent_route(&guard, "");
+    let (port, events) = silent_route(&guard, "");
     for _ in 0..5 {
         let mut player = connect(port);
         player.write_all(REQUESTS[0].as_bytes()).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request), "a disconnected player still takes the place");
+        assert_eq!(events.recv_timeout(LONG), Ok(BackendEvent::Request), "a disconnected player still takes the place");
         drop(player);
-        expect_gone(&told, "the only one");
+        expect_disconnect(&events, "the only one");
         guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
     }
     assert_eq!(guard.figure("connections_refused_total{reason=\"connections_per_route\"}"), 0);
@@ -144,20 +144,20 @@ fn connection_limit_is_released_when_a_player_leaves() {
 fn backend_sees_a_player_leave_during_a_body() {
     let guard = EdgeProcess::start();
     let port = free_port();
-    let (tell, told) = channel();
+    let (event_sender, events) = channel();
     let server = tcp(move |mut stream: TcpStream| {
         read_head(&mut stream).unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
-        let _ = tell.send(Seen::Request);
+        let _ = event_sender.send(BackendEvent::Request);
         while matches!(stream.read(&mut [0; 64]), Ok(1..)) {}
-        let _ = tell.send(Seen::Gone);
+        let _ = event_sender.send(BackendEvent::Disconnected);
     });
     guard.source.serve_route(&route("a", "http", port, Some(server)));
     let mut player = connect(port);
     player.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nbody").unwrap();
-    assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+    assert_eq!(events.recv_timeout(LONG), Ok(BackendEvent::Request));
     drop(player);
-    expect_gone(&told, "with a part of the body");
+    expect_disconnect(&events, "with a part of the body");
     guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
 }
 
@@ -165,18 +165,18 @@ fn backend_sees_a_player_leave_during_a_body() {
 fn backend_sees_a_player_leave_over_tls() {
     let (guard, keys) = started();
     let port = free_port();
-    let (server, told) = silent_after("");
+    let (server, events) = silent_after("");
     guard.source.serve_route(&secure_route("a", "https", port, server));
     for says_goodbye in [false, true] {
-        let mut player = secure(&trusting(keys.path(), &[b"http/1.1"]), "localhost", port).unwrap();
+        let mut player = connect_tls(&trusting(keys.path(), &[b"http/1.1"]), "localhost", port).unwrap();
         player.write_all(b"GET /find HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+        assert_eq!(events.recv_timeout(LONG), Ok(BackendEvent::Request));
         if says_goodbye {
             player.conn.send_close_notify();
             player.flush().unwrap();
         }
         drop(player);
-        expect_gone(&told, "over TLS");
+        expect_disconnect(&events, "over TLS");
     }
     guard.wait_for_figure("connections{kind=\"https\"}", |open| open == 0);
 }
@@ -184,7 +184,7 @@ fn backend_sees_a_player_leave_over_tls() {
 #[test]
 fn backend_sees_one_cancelled_http2_request() {
     let guard = EdgeProcess::start();
-    let (port, told) = silent_route(&guard, "");
+    let (port, events) = silent_route(&guard, "");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -192,13 +192,13 @@ fn backend_sees_one_cancelled_http2_request() {
         tokio::spawn(connection);
         let ask = |path| Request::get(format!("http://a{path}")).body(String::new()).unwrap();
         let answer = tokio::spawn(sender.send_request(ask("/find")));
-        let told = tokio::task::spawn_blocking(move || {
-            assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
-            told
+        let events = tokio::task::spawn_blocking(move || {
+            assert_eq!(events.recv_timeout(LONG), Ok(BackendEvent::Request));
+            events
         });
-        let told = told.await.unwrap();
+        let events = events.await.unwrap();
         answer.abort();
-        tokio::task::spawn_blocking(move || expect_gone(&told, "over HTTP/2")).await.unwrap();
+        tokio::task::spawn_blocking(move || expect_disconnect(&events, "over HTTP/2")).await.unwrap();
         assert_eq!(sender.send_request(ask("/quick")).await.unwrap().status(), 200, "the other streams continue");
     });
 }

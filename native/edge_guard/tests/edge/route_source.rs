@@ -17,7 +17,7 @@ use crate::wire::{FollowRequest, FollowResponse, Outcome, OutcomeKind, Route};
 
 /// State of the route source, which survives restarts of the source.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct ServedRoutes {
     pub epoch: u64,
     version: u64,
     routes: BTreeMap<(String, String), Route>,
@@ -34,27 +34,27 @@ pub struct Held {
 
 pub struct RouteSource {
     socket: PathBuf,
-    held: Arc<Mutex<Held>>,
+    state: Arc<Mutex<ServedRoutes>>,
     changed: Arc<Notify>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl RouteSource {
     pub fn new(socket: &Path) -> Self {
-        let held = Held { epoch: 1, ..Held::default() };
-        Self { socket: socket.to_owned(), held: Arc::new(Mutex::new(held)), changed: Arc::default(), runtime: None }
+        let state = ServedRoutes { epoch: 1, ..ServedRoutes::default() };
+        Self { socket: socket.to_owned(), state: Arc::new(Mutex::new(state)), changed: Arc::default(), runtime: None }
     }
 
     /// Starts the route source with a new epoch.
     pub fn start(&mut self) {
-        self.held.lock().unwrap().epoch += 1;
+        self.state.lock().unwrap().epoch += 1;
         self.serve();
     }
 
     fn serve(&mut self) {
         let _ = std::fs::remove_file(&self.socket);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let service = RoutesService { held: self.held.clone(), changed: self.changed.clone() };
+        let service = RoutesService { state: self.state.clone(), changed: self.changed.clone() };
         let listener = {
             let _entered = runtime.enter();
             UnixListener::bind(&self.socket).unwrap()
@@ -84,45 +84,45 @@ impl RouteSource {
 
     fn change(&self, routes: &[Route], removed: &[&str]) {
         {
-            let held = &mut *self.held.lock().unwrap();
-            held.version += 1;
+            let state = &mut *self.state.lock().unwrap();
+            state.version += 1;
             for route in routes {
-                held.routes.insert((route.owner_id.clone(), route.port_name.clone()), route.clone());
+                state.routes.insert((route.owner_id.clone(), route.port_name.clone()), route.clone());
             }
-            held.routes.retain(|(owner, _), _| !removed.contains(&owner.as_str()));
-            held.going.extend(removed.iter().map(|owner| (*owner).to_owned()));
+            state.routes.retain(|(owner, _), _| !removed.contains(&owner.as_str()));
+            state.going.extend(removed.iter().map(|owner| (*owner).to_owned()));
             let change = FollowResponse {
-                epoch: held.epoch,
-                version: held.version,
+                epoch: state.epoch,
+                version: state.version,
                 is_complete: false,
                 routes: routes.to_vec(),
                 removed: removed.iter().map(|owner| (*owner).to_owned()).collect(),
             };
-            held.changes.push((held.version, change));
+            state.changes.push((state.version, change));
         }
         self.changed.notify_waiters();
     }
 
     /// Removes an owner from the state without a report to the client.
     pub fn lose(&self, owner: &str) {
-        self.held.lock().unwrap().routes.retain(|(held, _), _| held != owner);
+        self.state.lock().unwrap().routes.retain(|(route_owner, _), _| route_owner != owner);
     }
 
     /// Sends `answer` as the next response. Its epoch and version must be unique.
     pub fn answer_next(&self, answer: FollowResponse) {
-        self.held.lock().unwrap().next = Some(answer);
+        self.state.lock().unwrap().next = Some(answer);
         self.changed.notify_waiters();
     }
 
-    pub fn held<T>(&self, look: impl FnOnce(&mut Held) -> T) -> T {
-        look(&mut self.held.lock().unwrap())
+    pub fn with_state<T>(&self, inspect: impl FnOnce(&mut ServedRoutes) -> T) -> T {
+        inspect(&mut self.state.lock().unwrap())
     }
 
     #[track_caller]
     pub fn wait_for(&self, owner: &str, kind: OutcomeKind) -> Outcome {
         wait_for(&format!("{owner} is {kind:?}"), || {
-            let held = self.held.lock().unwrap();
-            let last = held.outcomes.iter().rev().find(|outcome| outcome.owner_id == owner)?;
+            let state = self.state.lock().unwrap();
+            let last = state.outcomes.iter().rev().find(|outcome| outcome.owner_id == owner)?;
             (last.kind == i32::from(kind)).then(|| last.clone())
         })
     }
@@ -131,8 +131,8 @@ impl RouteSource {
     pub fn wait_for_backend(&self, owner: &str, backend: Option<SocketAddr>) {
         let port = backend.map_or(0, |backend| backend.port().into());
         wait_for(&format!("{owner} leads to {backend:?}"), || {
-            let held = self.held.lock().unwrap();
-            let last = held.outcomes.iter().rev().find(|outcome| outcome.owner_id == owner)?;
+            let state = self.state.lock().unwrap();
+            let last = state.outcomes.iter().rev().find(|outcome| outcome.owner_id == owner)?;
             (last.kind == i32::from(OutcomeKind::Listening) && last.backend_port == port).then_some(())
         });
     }
@@ -144,18 +144,18 @@ impl RouteSource {
     }
 
     pub fn was_told(&self, owner: &str, kind: OutcomeKind) -> bool {
-        let held = self.held.lock().unwrap();
-        held.outcomes.iter().any(|outcome| outcome.owner_id == owner && outcome.kind == i32::from(kind))
+        let state = self.state.lock().unwrap();
+        state.outcomes.iter().any(|outcome| outcome.owner_id == owner && outcome.kind == i32::from(kind))
     }
 
     pub fn forget_outcomes(&self) {
-        self.held.lock().unwrap().outcomes.clear();
+        self.state.lock().unwrap().outcomes.clear();
     }
 
     #[track_caller]
     pub fn wait_for_questions(&self, more: u64) {
-        let first = self.held.lock().unwrap().questions;
-        wait_for("more questions", || (self.held.lock().unwrap().questions >= first + more).then_some(()));
+        let first = self.state.lock().unwrap().questions;
+        wait_for("more questions", || (self.state.lock().unwrap().questions >= first + more).then_some(()));
     }
 }
 
@@ -166,30 +166,30 @@ impl Drop for RouteSource {
 }
 
 struct RoutesService {
-    held: Arc<Mutex<Held>>,
+    state: Arc<Mutex<ServedRoutes>>,
     changed: Arc<Notify>,
 }
 
 impl RoutesService {
     fn answer(&self, question: &FollowRequest) -> Option<FollowResponse> {
-        let held = &mut *self.held.lock().unwrap();
-        if held.next.is_some() {
-            return held.next.clone();
+        let state = &mut *self.state.lock().unwrap();
+        if state.next.is_some() {
+            return state.next.clone();
         }
-        if question.epoch != held.epoch || question.version > held.version {
+        if question.epoch != state.epoch || question.version > state.version {
             return Some(FollowResponse {
-                epoch: held.epoch,
-                version: held.version,
+                epoch: state.epoch,
+                version: state.version,
                 is_complete: true,
-                routes: held.routes.values().cloned().collect(),
-                removed: held.going.iter().cloned().collect(),
+                routes: state.routes.values().cloned().collect(),
+                removed: state.going.iter().cloned().collect(),
             });
         }
-        if question.version == held.version {
+        if question.version == state.version {
             return None;
         }
-        let mut answer = FollowResponse { epoch: held.epoch, version: held.version, ..FollowResponse::default() };
-        for (_, change) in held.changes.iter().filter(|(version, _)| *version > question.version) {
+        let mut answer = FollowResponse { epoch: state.epoch, version: state.version, ..FollowResponse::default() };
+        for (_, change) in state.changes.iter().filter(|(version, _)| *version > question.version) {
             answer.routes.retain(|route| !change.removed.contains(&route.owner_id));
             answer.routes.extend(change.routes.iter().cloned());
             answer.removed.extend(change.removed.iter().cloned());
@@ -203,22 +203,22 @@ impl Routes for RoutesService {
     async fn follow(&self, request: Request<FollowRequest>) -> Result<Response<FollowResponse>, Status> {
         let question = request.into_inner();
         {
-            let held = &mut *self.held.lock().unwrap();
-            if held.newest.0 != question.instance {
-                held.newest = (question.instance.clone(), 0);
+            let state = &mut *self.state.lock().unwrap();
+            if state.newest.0 != question.instance {
+                state.newest = (question.instance.clone(), 0);
             }
-            held.newest.1 = held.newest.1.max(question.question);
-            let counts = question.question == held.newest.1;
+            state.newest.1 = state.newest.1.max(question.question);
+            let counts = question.question == state.newest.1;
             for outcome in question.outcomes.iter().filter(|_| counts) {
                 if outcome.kind == i32::from(OutcomeKind::Removed) {
-                    held.going.remove(&outcome.owner_id);
+                    state.going.remove(&outcome.owner_id);
                 }
-                held.outcomes.push(outcome.clone());
+                state.outcomes.push(outcome.clone());
             }
-            held.questions += 1;
+            state.questions += 1;
             // A client that received a partial response requests everything.
             let heard = |next: &FollowResponse| if next.is_complete { (next.epoch, next.version) } else { (0, 0) };
-            held.next.take_if(|next| heard(next) == (question.epoch, question.version));
+            state.next.take_if(|next| heard(next) == (question.epoch, question.version));
         }
         let end = tokio::time::Instant::now() + Duration::from_millis(question.wait_ms.into());
         loop {
@@ -227,8 +227,8 @@ impl Routes for RoutesService {
                 return Ok(Response::new(answer));
             }
             if tokio::time::timeout_at(end, changed).await.is_err() {
-                let held = self.held.lock().unwrap();
-                let (epoch, version) = (held.epoch, held.version);
+                let state = self.state.lock().unwrap();
+                let (epoch, version) = (state.epoch, state.version);
                 return Ok(Response::new(FollowResponse { epoch, version, ..FollowResponse::default() }));
             }
         }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use serde_json::json;
 
-use crate::backends::{connect, echo, echo_datagram, is_closed, speak, tcp_echo, tcp_named, udp_echo};
+use crate::backends::{connect, connect_datagram, echo, echo_datagram, is_closed, tcp_echo, tcp_named, udp_echo};
 use crate::edge_process::{EdgeProcess, free_port, route};
 use crate::http_client::{get, mirror};
 use crate::wait::wait_for;
@@ -20,7 +20,7 @@ fn route_is_reported_as_listening_once_it_serves() {
     assert_eq!((reported.port_name.as_str(), reported.port), ("game", stream.into()));
     guard.source.wait_for("b", OutcomeKind::Listening);
     echo(&mut connect(stream), "hello");
-    echo_datagram(&speak(datagram), "hello");
+    echo_datagram(&connect_datagram(datagram), "hello");
     assert_eq!(guard.status()["routes_listening"], 2);
 }
 
@@ -35,7 +35,7 @@ fn removal_is_reported_after_sockets_and_sessions_are_closed() {
     guard.source.wait_for("a", OutcomeKind::Listening);
     let mut player = connect(stream);
     echo(&mut player, "before");
-    let other = speak(datagram);
+    let other = connect_datagram(datagram);
     echo_datagram(&other, "before");
     guard.source.remove(&["a"]);
     guard.source.wait_for("a", OutcomeKind::Removed);
@@ -60,7 +60,7 @@ fn empty_set_and_older_epoch_remove_nothing() {
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     let mut player = connect(port);
     echo(&mut player, "before");
-    let epoch = guard.source.held(|held| held.epoch);
+    let epoch = guard.source.with_state(|state| state.epoch);
     let empty = FollowResponse { epoch: epoch + 1, version: 9, is_complete: true, ..FollowResponse::default() };
     guard.source.answer_next(empty);
     guard.source.wait_for_questions(2);
@@ -88,7 +88,7 @@ fn removal_by_an_older_epoch_is_ignored() {
     guard.source.wait_for("b", OutcomeKind::Listening);
     let mut players = [connect(first), connect(second)];
     players.iter_mut().for_each(|player| echo(player, "before"));
-    let epoch = guard.source.held(|held| held.epoch);
+    let epoch = guard.source.with_state(|state| state.epoch);
     // A removal of an unknown owner is reported, which shows that the request was received.
     let removed = ["a", "b", "nobody"].map(str::to_owned).to_vec();
     let older = FollowResponse { epoch: epoch - 1, version: 9, removed, ..FollowResponse::default() };
@@ -129,7 +129,7 @@ fn sessions_survive_restarts_of_the_source() {
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
     let mut streams: Vec<TcpStream> = (0..100).map(|_| connect(stream)).collect();
-    let datagrams: Vec<UdpSocket> = (0..100).map(|_| speak(datagram)).collect();
+    let datagrams: Vec<UdpSocket> = (0..100).map(|_| connect_datagram(datagram)).collect();
     for death in 0..10 {
         guard.source.kill();
         streams.iter_mut().for_each(|stream| echo(stream, &format!("death {death}")));
@@ -157,7 +157,7 @@ fn start_serves_the_saved_routes_without_the_source() {
     guard.kill();
     guard.restart();
     echo(&mut connect(stream), "alone");
-    echo_datagram(&speak(datagram), "alone");
+    echo_datagram(&connect_datagram(datagram), "alone");
     assert_eq!(guard.status()["is_connected"], false);
     guard.source.forget_outcomes();
     guard.source.start();
@@ -195,7 +195,7 @@ fn occupied_port_is_refused_and_retried() {
     let guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     // A program with SO_REUSEADDR gets no more than others.
-    let stranger = TcpListener::bind(("127.0.0.1", stream)).unwrap();
+    let other_listener = TcpListener::bind(("127.0.0.1", stream)).unwrap();
     let sharing = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
     sharing.set_reuse_address(true).unwrap();
     sharing.set_reuse_port(true).unwrap();
@@ -206,20 +206,20 @@ fn occupied_port_is_refused_and_retried() {
     assert!(reported.reason.contains("in use"), "{}", reported.reason);
     guard.source.wait_for("b", OutcomeKind::Refused);
     assert_eq!(guard.figure("routes{state=\"refused\"}"), 2);
-    drop((stranger, sharing));
+    drop((other_listener, sharing));
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
     echo(&mut connect(stream), "mine now");
-    echo_datagram(&speak(datagram), "mine now");
+    echo_datagram(&connect_datagram(datagram), "mine now");
 }
 
 #[test]
 fn refused_route_is_served_on_its_new_port() {
     let guard = EdgeProcess::start();
-    let (taken, free) = (free_port(), free_port());
-    let _stranger = TcpListener::bind(("127.0.0.1", taken)).unwrap();
+    let (occupied_port, free) = (free_port(), free_port());
+    let _other_listener = TcpListener::bind(("127.0.0.1", occupied_port)).unwrap();
     let backend = tcp_echo();
-    guard.source.put(&[route("a", "tcp", taken, Some(backend))]);
+    guard.source.put(&[route("a", "tcp", occupied_port, Some(backend))]);
     guard.source.wait_for("a", OutcomeKind::Refused);
     guard.source.put(&[route("a", "tcp", free, Some(backend))]);
     guard.source.wait_for("a", OutcomeKind::Listening);
@@ -234,7 +234,7 @@ fn route_without_backend_closes_streams_and_drops_datagrams() {
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
     assert!(is_closed(&mut connect(stream)));
-    let early = speak(datagram);
+    let early = connect_datagram(datagram);
     early.send(b"too early").unwrap();
     guard.wait_for_figure("datagrams_dropped_total{reason=\"no_backend\"}", |dropped| dropped == 1);
     guard.source.forget_outcomes();
@@ -268,7 +268,7 @@ fn backend_is_reported_on_change_and_to_a_restarted_source() {
     }
     echo(&mut connect(stream), "led");
     // After the report, not even the first datagram is dropped.
-    echo_datagram(&speak(datagram), "led");
+    echo_datagram(&connect_datagram(datagram), "led");
     let mut asking = connect(guard.listener("http").port());
     assert_eq!(get(&mut asking, "c.example", "/").status(), 200);
     guard.source.kill();
@@ -319,8 +319,8 @@ fn second_process_in_a_folder_is_refused() {
 
 #[test]
 fn invalid_settings_are_all_reported_and_nothing_starts() {
-    let home = tempfile::tempdir().unwrap();
-    let config = home.path().join("config.json");
+    let test_folder = tempfile::tempdir().unwrap();
+    let config = test_folder.path().join("config.json");
     std::fs::write(&config, json!({"folder": "relative", "speed": 1}).to_string()).unwrap();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard")).arg(&config).output().unwrap();
     let reported = String::from_utf8(output.stderr).unwrap();
@@ -332,18 +332,18 @@ fn invalid_settings_are_all_reported_and_nothing_starts() {
 
 #[test]
 fn unreadable_certificate_is_an_invalid_setting() {
-    let home = tempfile::tempdir().unwrap();
-    let config = home.path().join("config.json");
+    let test_folder = tempfile::tempdir().unwrap();
+    let config = test_folder.path().join("config.json");
     let run = |settings: serde_json::Value, more: &[&str]| {
         std::fs::write(&config, settings.to_string()).unwrap();
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));
         let output = command.arg(&config).args(more).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let folder = home.path().join("edge");
-    let good = json!({"folder": folder, "source": home.path().join("source.sock")});
-    assert_eq!(run(good.clone(), &["--check"]), (Some(0), String::new()));
-    let mut bad = good;
+    let folder = test_folder.path().join("edge");
+    let valid_config = json!({"folder": folder, "source": test_folder.path().join("source.sock")});
+    assert_eq!(run(valid_config.clone(), &["--check"]), (Some(0), String::new()));
+    let mut bad = valid_config;
     bad["certificates"] = json!([{"server_names": ["a"], "cert": "/nowhere/a.pem", "key": "/nowhere/a.key"}]);
     for more in [&["--check"][..], &[]] {
         let (code, reported) = run(bad.clone(), more);
@@ -355,12 +355,11 @@ fn unreadable_certificate_is_an_invalid_setting() {
 
 #[test]
 fn unbindable_listener_is_named_in_the_last_log_line() {
-    let home = tempfile::tempdir().unwrap();
-    let config = home.path().join("config.json");
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
-    let settings =
-        json!({"folder": home.path().join("edge"), "source": home.path().join("source.sock"), "http": address});
+    let test_folder = tempfile::tempdir().unwrap();
+    let config = test_folder.path().join("config.json");
+    let occupied_port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = occupied_port.local_addr().unwrap();
+    let settings = json!({"folder": test_folder.path().join("edge"), "source": test_folder.path().join("source.sock"), "http": address});
     std::fs::write(&config, settings.to_string()).unwrap();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard")).arg(&config).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -42,9 +42,9 @@ pub fn trusting(folder: &Path, protocols: &[&[u8]]) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-pub type Secure = StreamOwned<ClientConnection, TcpStream>;
+pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
-pub fn secure(config: &Arc<ClientConfig>, name: &str, port: u16) -> std::io::Result<Secure> {
+pub fn connect_tls(config: &Arc<ClientConfig>, name: &str, port: u16) -> std::io::Result<TlsStream> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut stream = StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), connect(port));
     while stream.conn.is_handshaking() {
@@ -70,7 +70,7 @@ fn tls_is_terminated_and_half_close_relayed() {
     guard.source.serve_route(&secure_route("a", "tcp_tls", port, tcp_echo()));
     // A client of the advertised address sends no server name.
     for name in ["localhost", "127.0.0.1"] {
-        let mut player = secure(&trusting(keys.path(), &[]), name, port).unwrap();
+        let mut player = connect_tls(&trusting(keys.path(), &[]), name, port).unwrap();
         echo(&mut player, "hello");
         let large = vec![5; 1_000_000];
         let mut answer = vec![0; large.len()];
@@ -90,22 +90,22 @@ fn tls_is_terminated_and_half_close_relayed() {
 fn data_before_a_missing_close_notify_is_delivered() {
     let (guard, keys) = started();
     let port = free_port();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (event_sender, events) = std::sync::mpsc::channel();
     let server = tcp(move |mut stream: TcpStream| {
         let mut all = Vec::new();
         stream.write_all(b"hello").unwrap();
         let ended = stream.read_to_end(&mut all);
-        tell.send(ended.map(|length| (length, all.ends_with(b"goodbye")))).unwrap();
+        event_sender.send(ended.map(|length| (length, all.ends_with(b"goodbye")))).unwrap();
     });
     guard.source.serve_route(&secure_route("a", "tcp_tls", port, server));
-    let mut player = secure(&trusting(keys.path(), &[]), "localhost", port).unwrap();
+    let mut player = connect_tls(&trusting(keys.path(), &[]), "localhost", port).unwrap();
     // Unread data would reset the connection.
     player.read_exact(&mut [0; 5]).unwrap();
     player.write_all(&vec![5; 1_000_000]).unwrap();
     player.write_all(b"goodbye").unwrap();
     player.flush().unwrap();
     drop(player);
-    assert_eq!(told.recv_timeout(crate::wait::LONG).unwrap().unwrap(), (1_000_007, true));
+    assert_eq!(events.recv_timeout(crate::wait::LONG).unwrap().unwrap(), (1_000_007, true));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn websocket_over_tls_relays_bytes() {
     let (guard, keys) = started();
     let port = free_port();
     guard.source.serve_route(&secure_route("a", "https", port, websocket()));
-    let mut player = secure(&trusting(keys.path(), &[b"http/1.1"]), "localhost", port).unwrap();
+    let mut player = connect_tls(&trusting(keys.path(), &[b"http/1.1"]), "localhost", port).unwrap();
     upgrade(&mut player, "localhost");
     (0..50).for_each(|n| echo(&mut player, &format!("message {n}")));
 }
@@ -147,11 +147,11 @@ fn certificate_is_selected_by_server_name() {
     let by_host = Route { host: host.to_owned(), ..secure_route("a", "https", 0, mirror()) };
     guard.source.serve_route(&by_host);
     let port = guard.listener("https").port();
-    let mut game = secure(&trusting(first.path(), &[]), host, port).unwrap();
+    let mut game = connect_tls(&trusting(first.path(), &[]), host, port).unwrap();
     assert!(get(&mut game, host, "/").text().contains("x-forwarded-proto=https"));
-    let mut api = secure(&trusting(second.path(), &[]), "api.example", port).unwrap();
+    let mut api = connect_tls(&trusting(second.path(), &[]), "api.example", port).unwrap();
     assert_eq!(get(&mut api, "api.example", "/").status(), 200);
-    secure(&trusting(second.path(), &[]), "stranger.example", port).expect_err("no certificate has this name");
+    connect_tls(&trusting(second.path(), &[]), "stranger.example", port).expect_err("no certificate has this name");
     guard.wait_for_figure("connections_refused_total{reason=\"handshake\"}", |refused| refused == 1);
 }
 
@@ -161,18 +161,18 @@ fn sighup_reloads_certificates_and_keeps_old_ones_on_error() {
     let port = free_port();
     guard.source.serve_route(&secure_route("a", "tcp_tls", port, tcp_echo()));
     let old_authority = trusting(keys.path(), &[]);
-    let mut player = secure(&old_authority, "localhost", port).unwrap();
+    let mut player = connect_tls(&old_authority, "localhost", port).unwrap();
     let renewed = tempfile::tempdir().unwrap();
     let certificate = certificate(renewed.path(), &["localhost"]);
     guard.set("certificates", json!([certificate]));
     guard.signal(libc::SIGHUP);
     let new_authority = trusting(renewed.path(), &[]);
-    wait_for("the new certificate is shown", || secure(&new_authority, "localhost", port).ok());
+    wait_for("the new certificate is shown", || connect_tls(&new_authority, "localhost", port).ok());
     echo(&mut player, "an earlier connection stays");
     std::fs::write(renewed.path().join("server.pem"), "nothing").unwrap();
     guard.signal(libc::SIGHUP);
     guard.wait_for_figure("failures_total{of=\"certificates\"}", |failures| failures == 1);
-    echo(&mut secure(&new_authority, "localhost", port).unwrap(), "still");
+    echo(&mut connect_tls(&new_authority, "localhost", port).unwrap(), "still");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::backends::{ask_datagram, echo_datagram, speak, speak_from, udp, udp_echo};
+use crate::backends::{ask_datagram, connect_datagram, echo_datagram, speak_from, udp, udp_echo};
 use crate::edge_process::{EdgeProcess, free_port, route};
 use crate::wait::wait_for;
 
@@ -17,16 +17,17 @@ fn each_player_has_a_separate_session() {
     let port = free_port();
     let server = udp(|datagram, from| Some(format!("{} {}", String::from_utf8_lossy(datagram), from.port()).into()));
     guard.source.serve_route(&route("a", "udp", port, Some(server)));
-    let hear = |socket: &UdpSocket, text: &str| {
+    let exchange = |socket: &UdpSocket, text: &str| {
         socket.send(text.as_bytes()).unwrap();
         let mut answer = [0; 64];
         let length = socket.recv(&mut answer).unwrap();
         String::from_utf8_lossy(&answer[..length]).into_owned()
     };
-    let players: Vec<_> = (0..20).map(|_| speak(port)).collect();
-    let first: Vec<String> = players.iter().enumerate().map(|(n, player)| hear(player, &n.to_string())).collect();
-    let again: Vec<String> = players.iter().enumerate().map(|(n, player)| hear(player, &n.to_string())).collect();
-    assert_eq!(first, again, "a session changed its address");
+    let players: Vec<_> = (0..20).map(|_| connect_datagram(port)).collect();
+    let first: Vec<String> = players.iter().enumerate().map(|(n, player)| exchange(player, &n.to_string())).collect();
+    let repeated: Vec<String> =
+        players.iter().enumerate().map(|(n, player)| exchange(player, &n.to_string())).collect();
+    assert_eq!(first, repeated, "a session changed its address");
     let seen: std::collections::BTreeSet<&str> = first.iter().map(|text| text.split(' ').nth(1).unwrap()).collect();
     assert_eq!(seen.len(), 20, "the server cannot tell players apart");
     assert_eq!(guard.figure("datagram_sessions"), 20);
@@ -37,7 +38,7 @@ fn largest_and_empty_datagrams_are_relayed() {
     let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
-    let player = speak(port);
+    let player = connect_datagram(port);
     for length in [65_507, 0, 1_472] {
         let sent: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
         player.send(&sent).unwrap();
@@ -54,7 +55,7 @@ fn backend_burst_arrives_complete_and_in_order() {
     let port = free_port();
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     guard.source.serve_route(&route("a", "udp", port, server.local_addr().ok()));
-    let players = [speak(port), speak(port)];
+    let players = [connect_datagram(port), connect_datagram(port)];
     let sessions = players.each_ref().map(|player| {
         player.send(b"in").unwrap();
         server.recv_from(&mut [0; 8]).unwrap().1
@@ -78,7 +79,7 @@ fn sessions_survive_a_short_backend_outage() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
     guard.source.serve_route(&route("a", "udp", port, Some(address)));
-    let player = speak(port);
+    let player = connect_datagram(port);
     player.send(b"one").unwrap();
     let (_, session) = server.recv_from(&mut [0; 8]).unwrap();
     drop(server);
@@ -87,12 +88,12 @@ fn sessions_survive_a_short_backend_outage() {
     guard.wait_for_figure("datagrams_total{way=\"in\"}", |passed| passed >= 10);
     let server = UdpSocket::bind(address).unwrap();
     server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    let again = wait_for("the process hears the player", || {
+    let repeated = wait_for("the process hears the player", || {
         player.send(b"two").unwrap();
         Some(server.recv_from(&mut [0; 8]).ok()?.1)
     });
-    assert_eq!(again, session, "the player has another session");
-    server.send_to(b"welcome back", again).unwrap();
+    assert_eq!(repeated, session, "the player has another session");
+    server.send_to(b"welcome back", repeated).unwrap();
     assert_eq!(player.recv(&mut [0; 32]).unwrap(), 12);
 }
 
@@ -101,7 +102,7 @@ fn idle_session_ends() {
     let guard = EdgeProcess::start_with(json!({"timeouts": {"datagram_idle_ms": 300}}));
     let port = free_port();
     guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
-    echo_datagram(&speak(port), "hello");
+    echo_datagram(&connect_datagram(port), "hello");
     guard.wait_for_figure("datagram_sessions_ended_total{reason=\"idle\"}", |ended| ended == 1);
     assert_eq!(guard.figure("datagram_sessions"), 0);
 }
@@ -115,10 +116,10 @@ fn spoof(ports: &[u16], sources: std::ops::Range<u32>, meanwhile: impl FnOnce())
             (from, ("127.0.0.1", ports[source as usize % ports.len()]))
         })
         .collect();
-    let speak = || spoofed.iter().for_each(|(from, to)| drop(from.send_to(b"who are you", to)));
-    speak();
+    let connect_datagram = || spoofed.iter().for_each(|(from, to)| drop(from.send_to(b"who are you", to)));
+    connect_datagram();
     meanwhile();
-    speak();
+    connect_datagram();
 }
 
 #[test]
@@ -131,7 +132,7 @@ fn spoofed_flood_is_bounded_and_evicts_no_player() {
     guard.source.put(&[route("a", "udp", port, Some(server())), route("b", "udp", quiet, Some(server()))]);
     guard.source.wait_for("a", crate::wire::OutcomeKind::Listening);
     guard.source.wait_for("b", crate::wire::OutcomeKind::Listening);
-    let players: Vec<_> = (0..50).map(|n| speak(if n % 2 == 0 { port } else { quiet })).collect();
+    let players: Vec<_> = (0..50).map(|n| connect_datagram(if n % 2 == 0 { port } else { quiet })).collect();
     let session_of = || -> Vec<String> { players.iter().map(|player| ask_datagram(player, "play")).collect() };
     let first = session_of();
     assert_eq!(session_of(), first);
@@ -168,7 +169,7 @@ fn answered_flood_fills_only_its_own_port() {
     });
     let (guard, flooded, quiet) = with_ports(1, limits);
     let session_of = |player: &UdpSocket| ask_datagram(player, "who am I");
-    let mut players: Vec<_> = (0..20).map(|n| speak(if n % 2 == 0 { flooded[0] } else { quiet })).collect();
+    let mut players: Vec<_> = (0..20).map(|n| connect_datagram(if n % 2 == 0 { flooded[0] } else { quiet })).collect();
     let descriptors = guard.descriptors();
     let mut first: Vec<String> = players.iter().map(session_of).collect();
     // In chunks that fit, so that sessions do not evict each other before they speak again.
@@ -181,7 +182,7 @@ fn answered_flood_fills_only_its_own_port() {
             );
         });
         if chunk % 5 == 4 {
-            players.push(speak(quiet));
+            players.push(connect_datagram(quiet));
             first.push(session_of(players.last().unwrap()));
         }
     }
@@ -201,7 +202,7 @@ fn flooded_ports_make_room_for_players_of_other_ports() {
     let (guard, flooded, quiet) = with_ports(3, limits);
     let session_of = |player: &UdpSocket| ask_datagram(player, "who am I");
     let descriptors = guard.descriptors();
-    let mut players: Vec<_> = flooded.iter().map(|port| speak(*port)).collect();
+    let mut players: Vec<_> = flooded.iter().map(|port| connect_datagram(*port)).collect();
     let mut first: Vec<String> = players.iter().map(session_of).collect();
     for chunk in 0..100 {
         spoof(&flooded, chunk * 10..(chunk + 1) * 10, || {
@@ -212,10 +213,10 @@ fn flooded_ports_make_room_for_players_of_other_ports() {
             );
         });
         if chunk >= 40 {
-            let begun = Instant::now();
-            players.push(speak(quiet));
+            let started = Instant::now();
+            players.push(connect_datagram(quiet));
             first.push(session_of(players.last().unwrap()));
-            assert!(begun.elapsed() < Duration::from_secs(5), "it waited until the flood was no longer in use");
+            assert!(started.elapsed() < Duration::from_secs(5), "it waited until the flood was no longer in use");
         }
     }
     assert_eq!(players.iter().map(session_of).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
@@ -244,7 +245,7 @@ fn flood_above_the_session_rate_does_not_block_other_ports() {
     for count in 1..=20 {
         wait_for("the flood has all that it may have", || (refused() > count * 100).then_some(()));
         // With its first datagram, which is not repeated.
-        let newcomer = speak(quiet);
+        let newcomer = connect_datagram(quiet);
         newcomer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         newcomer.send(b"let me in").unwrap();
         newcomer.recv(&mut [0; 16]).expect("it was not let in");
@@ -271,9 +272,9 @@ fn sessions_per_address_are_limited() {
     let guard = EdgeProcess::start_with(json!({"limits": {"datagram_sessions_per_address": 3}}));
     let port = free_port();
     guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
-    let players: Vec<_> = (0..3).map(|_| speak(port)).collect();
+    let players: Vec<_> = (0..3).map(|_| connect_datagram(port)).collect();
     players.iter().for_each(|player| echo_datagram(player, "in"));
-    speak(port).send(b"one too many").unwrap();
+    connect_datagram(port).send(b"one too many").unwrap();
     guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_address\"}", |dropped| dropped == 1);
     echo_datagram(&speak_from("127.4.4.4", port), "another client");
 }
@@ -282,14 +283,14 @@ fn sessions_per_address_are_limited() {
 fn sessions_per_port_are_limited_also_after_sighup() {
     let limits = |per_route| json!({"datagram_sessions_per_route": per_route});
     let (mut guard, full, other) = with_ports(1, limits(2));
-    let inside = [speak(full[0]), speak(full[0])];
+    let inside = [connect_datagram(full[0]), connect_datagram(full[0])];
     let session_of = |player: &UdpSocket| ask_datagram(player, "who am I");
     let first = inside.each_ref().map(session_of);
     assert_eq!(inside.each_ref().map(session_of), first);
-    let late = speak(full[0]);
+    let late = connect_datagram(full[0]);
     late.send(b"one too many").unwrap();
     guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_route\"}", |dropped| dropped == 1);
-    session_of(&speak(other));
+    session_of(&connect_datagram(other));
     guard.set("limits", limits(3));
     guard.signal(libc::SIGHUP);
     session_of(&late);
@@ -307,7 +308,7 @@ fn unanswered_session_sends_nothing_to_the_player() {
         None
     });
     guard.source.serve_route(&route("a", "udp", port, Some(server)));
-    let player = speak(port);
+    let player = connect_datagram(port);
     (0..50).for_each(|_| assert_eq!(player.send(&[1; 100]).unwrap(), 100));
     wait_for("all of it arrives", || (heard.load(SeqCst) == 5_000).then_some(()));
     assert_eq!(guard.figure("datagram_bytes_total{way=\"out\"}"), 0);
@@ -321,7 +322,7 @@ fn old_datagrams_never_reach_the_next_lobby_of_a_port() {
     let port = free_port();
     let first = UdpSocket::bind("127.0.0.1:0").unwrap();
     guard.source.serve_route(&route("a", "udp", port, first.local_addr().ok()));
-    let old = speak(port);
+    let old = connect_datagram(port);
     old.send(b"of the first lobby").unwrap();
     let (_, session) = first.recv_from(&mut [0; 32]).unwrap();
     let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -341,7 +342,7 @@ fn old_datagrams_never_reach_the_next_lobby_of_a_port() {
     flood.join().unwrap();
     let second = UdpSocket::bind("127.0.0.1:0").unwrap();
     guard.source.serve_route(&route("b", "udp", port, second.local_addr().ok()));
-    let new = speak(port);
+    let new = connect_datagram(port);
     new.send(b"of the second lobby").unwrap();
     let mut buffer = [0; 64];
     let (length, of_new) = second.recv_from(&mut buffer).unwrap();
@@ -365,7 +366,7 @@ fn changed_backend_receives_the_players() {
     let port = free_port();
     let named = |name: &'static str| udp(move |_, _| Some(name.into()));
     guard.source.serve_route(&route("a", "udp", port, Some(named("first"))));
-    let player = speak(port);
+    let player = connect_datagram(port);
     assert_eq!(ask_datagram(&player, "who"), "first");
     guard.source.forget_outcomes();
     guard.source.serve_route(&route("a", "udp", port, Some(named("second"))));

@@ -40,12 +40,12 @@ fn count_connections(path: &Path) {
 
 /// Number of all connections and of open connections.
 #[derive(Default)]
-struct Met {
-    ever: AtomicUsize,
+struct ConnectionCounts {
+    total: AtomicUsize,
     open: AtomicUsize,
 }
 
-impl Met {
+impl ConnectionCounts {
     #[track_caller]
     fn wait_until_open(&self, what: &str, is_expected: impl Fn(usize) -> bool) {
         wait_for(what, || is_expected(self.open.load(SeqCst)).then_some(()));
@@ -53,26 +53,26 @@ impl Met {
 }
 
 /// Starts a server that reads PROXY headers, and responds when `at_once` connections have arrived.
-fn proxied_backend(path: &Path, at_once: usize) -> Arc<Met> {
-    let met = Arc::new(Met::default());
-    let of_all = met.clone();
+fn proxied_backend(path: &Path, at_once: usize) -> Arc<ConnectionCounts> {
+    let counts = Arc::new(ConnectionCounts::default());
+    let all_counts = counts.clone();
     at_socket(path, move |mut stream| {
-        of_all.ever.fetch_add(1, SeqCst);
-        of_all.open.fetch_add(1, SeqCst);
+        all_counts.total.fetch_add(1, SeqCst);
+        all_counts.open.fetch_add(1, SeqCst);
         let mut is_there = stream.read_exact(&mut [0; 28]).is_ok();
         while is_there && read(&mut stream).is_some() {
-            wait_for("all are here", || (of_all.ever.load(SeqCst) >= at_once).then_some(()));
+            wait_for("all are here", || (all_counts.total.load(SeqCst) >= at_once).then_some(()));
             is_there = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nin").is_ok();
         }
-        of_all.open.fetch_sub(1, SeqCst);
+        all_counts.open.fetch_sub(1, SeqCst);
     });
-    met
+    counts
 }
 
 #[test]
 fn proxy_header_has_player_and_listener_addresses() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("api.sock");
+    let test_folder = tempfile::tempdir().unwrap();
+    let path = test_folder.path().join("api.sock");
     at_socket(&path, say_client);
     let guard = guard(json!([backend("api.example", &path, true)]));
     let port = guard.listener("http").port();
@@ -88,8 +88,8 @@ fn proxy_header_has_player_and_listener_addresses() {
 
 #[test]
 fn connections_without_proxy_header_are_shared() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("cdn.sock");
+    let test_folder = tempfile::tempdir().unwrap();
+    let path = test_folder.path().join("cdn.sock");
     count_connections(&path);
     let guard = guard(json!([backend("cdn.example", &path, false)]));
     for _ in 0..3 {
@@ -100,8 +100,8 @@ fn connections_without_proxy_header_are_shared() {
 
 #[test]
 fn upgraded_connection_relays_bytes() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("api.sock");
+    let test_folder = tempfile::tempdir().unwrap();
+    let path = test_folder.path().join("api.sock");
     at_socket(&path, upgraded_echo);
     let guard = guard(json!([backend("api.example", &path, false)]));
     let mut player = connect(guard.listener("http").port());
@@ -115,8 +115,8 @@ fn upgraded_connection_relays_bytes() {
 
 #[test]
 fn missing_backend_fails_one_request_only() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("api.sock");
+    let test_folder = tempfile::tempdir().unwrap();
+    let path = test_folder.path().join("api.sock");
     let guard = guard(json!([backend("api.example", &path, false)]));
     let mut player = connect(guard.listener("http").port());
     let answer = get(&mut player, "api.example", "/");
@@ -128,8 +128,8 @@ fn missing_backend_fails_one_request_only() {
 
 #[test]
 fn full_accept_queue_is_retried() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("api.sock");
+    let test_folder = tempfile::tempdir().unwrap();
+    let path = test_folder.path().join("api.sock");
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
     socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
     socket.listen(0).unwrap();
@@ -154,8 +154,8 @@ fn full_accept_queue_is_retried() {
 
 #[test]
 fn address_limit_applies_before_the_backend() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("api.sock");
+    let test_folder = tempfile::tempdir().unwrap();
+    let path = test_folder.path().join("api.sock");
     at_socket(&path, say_client);
     let guard = EdgeProcess::start_with(json!({
         "http": "127.0.0.1:0",
@@ -179,9 +179,9 @@ fn address_limit_applies_before_the_backend() {
 #[test]
 fn one_backend_connection_is_kept_after_concurrent_requests() {
     const AT_ONCE: usize = 100;
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("api.sock");
-    let met = proxied_backend(&path, AT_ONCE);
+    let test_folder = tempfile::tempdir().unwrap();
+    let path = test_folder.path().join("api.sock");
+    let counts = proxied_backend(&path, AT_ONCE);
     let guard = guard(json!([backend("api.example", &path, true)]));
     let port = guard.listener("http").port();
     runtime().block_on(async {
@@ -191,20 +191,20 @@ fn one_backend_connection_is_kept_after_concurrent_requests() {
             let request = Request::get("http://api.example/").body(String::new()).unwrap();
             tokio::spawn(async move { text_of(sender.send_request(request).await.unwrap().into_body()).await })
         };
-        let asked: Vec<_> = (0..AT_ONCE).map(|_| ask()).collect();
-        for answer in asked {
+        let responses: Vec<_> = (0..AT_ONCE).map(|_| ask()).collect();
+        for answer in responses {
             assert_eq!(answer.await.unwrap(), "in");
         }
-        met.wait_until_open("no more than the player's connection is counted for", |open| open <= 1);
+        counts.wait_until_open("no more than the player's connection is counted for", |open| open <= 1);
         assert_eq!(ask().await.unwrap(), "in");
-        assert_eq!(met.ever.load(SeqCst), AT_ONCE, "the one that was left is good for the next request");
+        assert_eq!(counts.total.load(SeqCst), AT_ONCE, "the one that was left is good for the next request");
     });
 }
 
 #[test]
 fn kept_connection_is_reused_or_closed_by_the_next_request() {
-    let home = tempfile::tempdir().unwrap();
-    let [api, other, cdn] = ["api.sock", "other.sock", "cdn.sock"].map(|name| home.path().join(name));
+    let test_folder = tempfile::tempdir().unwrap();
+    let [api, other, cdn] = ["api.sock", "other.sock", "cdn.sock"].map(|name| test_folder.path().join(name));
     let (of_api, of_other) = (proxied_backend(&api, 1), proxied_backend(&other, 1));
     count_connections(&cdn);
     let guard = guard(json!([
@@ -216,7 +216,7 @@ fn kept_connection_is_reused_or_closed_by_the_next_request() {
     for _ in 0..2 {
         assert_eq!(get(&mut player, "api.example", "/").text(), "in");
     }
-    assert_eq!(of_api.ever.load(SeqCst), 1, "used again");
+    assert_eq!(of_api.total.load(SeqCst), 1, "used again");
     assert_eq!(get(&mut player, "other.example", "/").text(), "in");
     of_api.wait_until_open("it is closed for another backend", |open| open == 0);
     assert_eq!(get(&mut player, "cdn.example", "/").text(), "1");
@@ -225,9 +225,9 @@ fn kept_connection_is_reused_or_closed_by_the_next_request() {
 
 #[test]
 fn idle_kept_connection_is_closed() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("api.sock");
-    let met = proxied_backend(&path, 1);
+    let test_folder = tempfile::tempdir().unwrap();
+    let path = test_folder.path().join("api.sock");
+    let counts = proxied_backend(&path, 1);
     let guard = EdgeProcess::start_with(json!({
         "http": "127.0.0.1:0",
         "backends": [backend("api.example", &path, true)],
@@ -235,7 +235,7 @@ fn idle_kept_connection_is_closed() {
     }));
     let mut player = connect(guard.listener("http").port());
     assert_eq!(get(&mut player, "api.example", "/").text(), "in");
-    met.wait_until_open("it is closed", |open| open == 0);
+    counts.wait_until_open("it is closed", |open| open == 0);
     assert_eq!(get(&mut player, "api.example", "/").text(), "in", "the player is where it was");
-    assert_eq!(met.ever.load(SeqCst), 2);
+    assert_eq!(counts.total.load(SeqCst), 2);
 }

@@ -79,18 +79,18 @@ fn a_heartbeat_records_the_clocks_once_a_second_and_only_when_nothing_else_did()
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
     let opened = world.journal().stats().batches;
-    let beat = |world: &mut World, ms: u64| {
+    let heartbeat_after = |world: &mut World, ms: u64| {
         world.time_and_random.pass(ms);
         world.journal().heartbeat();
         world.commit();
         world.journal().stats().batches - opened
     };
-    assert_eq!(beat(&mut world, 999), 0);
-    assert_eq!(beat(&mut world, 1), 1);
-    assert_eq!(beat(&mut world, 600), 1);
+    assert_eq!(heartbeat_after(&mut world, 999), 0);
+    assert_eq!(heartbeat_after(&mut world, 1), 1);
+    assert_eq!(heartbeat_after(&mut world, 600), 1);
     world.write(1, 50);
-    assert_eq!(beat(&mut world, 600), 2, "the event recorded them");
-    assert_eq!(beat(&mut world, 400), 3);
+    assert_eq!(heartbeat_after(&mut world, 600), 2, "the event recorded them");
+    assert_eq!(heartbeat_after(&mut world, 400), 3);
     let service_ms = world.journal().clock().service_ms();
     world.drop_journal();
     world.disk.lose_power();

@@ -8,11 +8,11 @@ use crate::world::{Memory, World};
 fn with_closed(closed: u64) -> World {
     let mut world = World::new(Disk::new(2));
     world.open().unwrap();
-    fill(&mut world, closed);
+    fill_segments(&mut world, closed);
     world
 }
 
-fn fill(world: &mut World, closed: u64) {
+fn fill_segments(world: &mut World, closed: u64) {
     while world.journal().stats().segments_closed < closed {
         world.submit(50_000);
         world.commit();
@@ -60,7 +60,7 @@ fn recycled_files_are_used_before_new_ones_are_made() {
     world.journal().image_written().unwrap();
     let used = world.disk.used();
     let created = world.disk.call_counts()["create"];
-    fill(&mut world, 4);
+    fill_segments(&mut world, 4);
     assert_eq!(world.disk.used(), used);
     assert_eq!(world.disk.call_counts()["create"], created);
     world.compact().unwrap();
@@ -132,7 +132,7 @@ fn an_older_image_serves_when_the_newest_is_damaged() {
     let mut world = with_closed(2);
     let first = world.compact().unwrap();
     world.journal().image_written().unwrap();
-    fill(&mut world, 2);
+    fill_segments(&mut world, 2);
     let second = world.compact().unwrap();
     assert!(second.lsn > first.lsn);
     world.drop_journal();

@@ -38,20 +38,20 @@ fn a_full_disk_refuses_new_places_first_and_heals() {
     let mut new_places = 0;
     while world.submit(5_000) {
         world.commit();
-        world.keep_house();
+        world.run_background_work();
         new_places += 1;
         assert!(new_places < 1_000);
     }
     let stats = world.journal().stats();
     assert!(stats.is_stalled && stats.stall_reason.unwrap().contains("/journal"));
-    let mut kept = 0;
+    let mut reserved_count = 0;
     while submit_from_reserve(&mut world, 5_000) {
         world.commit();
-        world.keep_house();
-        kept += 1;
+        world.run_background_work();
+        reserved_count += 1;
         assert!(!world.submit(1), "new places stay refused");
     }
-    assert!(kept * 5_632 > SEGMENT - 40_000, "a segment was kept: {kept} events");
+    assert!(reserved_count * 5_632 > SEGMENT - 40_000, "a segment was kept: {reserved_count} events");
     world.time_and_random.pass(2_000);
     let batches = world.journal().stats().batches;
     world.journal().heartbeat();
@@ -123,11 +123,11 @@ fn a_submission_may_take_a_whole_segment_and_no_more() {
     world.commit();
     assert_eq!(world.journal().durable(), 1);
     let bytes = vec![1; largest as usize + 1];
-    let lived = world.live(|world| {
+    let survived = world.run_until_crash(|world| {
         world.journal().submit(2, 1, &bytes);
         Ok(())
     });
-    assert!(!lived.unwrap(), "it would be written nowhere");
+    assert!(!survived.unwrap(), "it would be written nowhere");
     world.drop_journal();
     world.disk.lose_power();
     assert_eq!(world.open().unwrap().last_lsn, 1);
@@ -138,10 +138,10 @@ fn a_submission_out_of_order_is_fatal() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
     for (first_lsn, count) in [(2, 1), (0, 1), (1, 0)] {
-        let lived = world.live(|world| {
+        let survived = world.run_until_crash(|world| {
             world.journal().submit(first_lsn, count, b"x");
             Ok(())
         });
-        assert!(!lived.unwrap(), "{count} from {first_lsn}");
+        assert!(!survived.unwrap(), "{count} from {first_lsn}");
     }
 }

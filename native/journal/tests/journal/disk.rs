@@ -16,7 +16,7 @@ pub enum Fault {
 #[derive(Clone, Default)]
 struct Content {
     cache: Vec<u8>,
-    platter: Vec<u8>,
+    durable_bytes: Vec<u8>,
     /// Blocks for the next sync. A failed sync clears the set, although some blocks may not be written.
     dirty: BTreeSet<usize>,
 }
@@ -31,7 +31,7 @@ struct NameChange {
 struct Inner {
     contents: Vec<Content>,
     names: BTreeMap<PathBuf, usize>,
-    platter_names: BTreeMap<PathBuf, usize>,
+    durable_names: BTreeMap<PathBuf, usize>,
     changes: Vec<NameChange>,
     calls: u64,
     fault: Option<(u64, Fault)>,
@@ -57,7 +57,7 @@ impl Inner {
         value ^ (value >> 31)
     }
 
-    fn coin(&mut self) -> bool {
+    fn random_bool(&mut self) -> bool {
         self.next() & 1 == 1
     }
 
@@ -106,16 +106,16 @@ impl Inner {
         if start >= end {
             return;
         }
-        if content.platter.len() < end {
-            content.platter.resize(end, 0);
+        if content.durable_bytes.len() < end {
+            content.durable_bytes.resize(end, 0);
         }
-        content.platter[start..end].copy_from_slice(&content.cache[start..end]);
+        content.durable_bytes[start..end].copy_from_slice(&content.cache[start..end]);
     }
 
     fn persist_some(&mut self, content: usize) {
-        let mood = self.next() % 4;
+        let loss_mode = self.next() % 4;
         for block in self.contents[content].dirty.clone() {
-            if mood == 1 || (mood > 1 && self.coin()) {
+            if loss_mode == 1 || (loss_mode > 1 && self.random_bool()) {
                 self.persist(content, block);
                 self.contents[content].dirty.remove(&block);
             }
@@ -134,20 +134,20 @@ impl Inner {
 
     fn persist_names(&mut self, change: NameChange) {
         if let Some(path) = change.removed {
-            self.platter_names.remove(&path);
+            self.durable_names.remove(&path);
         }
         if let Some((path, content)) = change.set {
-            self.platter_names.insert(path, content);
+            self.durable_names.insert(path, content);
         }
     }
 
     fn persist_some_names(&mut self) {
         let changes = std::mem::take(&mut self.changes);
-        let in_order = self.coin();
+        let in_order = self.random_bool();
         let cut = self.next() as usize % (changes.len() + 1);
         for (index, change) in changes.into_iter().enumerate() {
-            let is_kept = if in_order { index < cut } else { self.coin() };
-            if is_kept {
+            let is_durable = if in_order { index < cut } else { self.random_bool() };
+            if is_durable {
                 self.persist_names(change);
             }
         }
@@ -220,18 +220,18 @@ impl Disk {
     pub fn lose_power(&self) {
         let mut inner = self.inner();
         inner.persist_some_names();
-        let kept: BTreeSet<usize> = inner.platter_names.values().copied().collect();
+        let durable_files: BTreeSet<usize> = inner.durable_names.values().copied().collect();
         for content in 0..inner.contents.len() {
-            if !kept.contains(&content) {
+            if !durable_files.contains(&content) {
                 inner.contents[content] = Content::default();
                 continue;
             }
             inner.persist_some(content);
             let content = &mut inner.contents[content];
-            content.cache = content.platter.clone();
+            content.cache = content.durable_bytes.clone();
             content.dirty.clear();
         }
-        inner.names = inner.platter_names.clone();
+        inner.names = inner.durable_names.clone();
         drop(inner);
         self.kill();
     }
@@ -240,7 +240,7 @@ impl Disk {
         let mut inner = self.inner();
         let content = inner.names[path];
         let content = &mut inner.contents[content];
-        for bytes in [&mut content.cache, &mut content.platter] {
+        for bytes in [&mut content.cache, &mut content.durable_bytes] {
             for byte in &mut bytes[offset..offset + length] {
                 *byte ^= 0x5A;
             }
@@ -254,17 +254,17 @@ impl Disk {
 
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut inner = self.inner();
-        let content = Content { cache: bytes.to_vec(), platter: bytes.to_vec(), dirty: BTreeSet::new() };
+        let content = Content { cache: bytes.to_vec(), durable_bytes: bytes.to_vec(), dirty: BTreeSet::new() };
         inner.contents.push(content);
         let number = inner.contents.len() - 1;
         inner.names.insert(path.to_owned(), number);
-        inner.platter_names.insert(path.to_owned(), number);
+        inner.durable_names.insert(path.to_owned(), number);
     }
 
     pub fn lose(&self, path: &Path) {
         let mut inner = self.inner();
         inner.names.remove(path);
-        inner.platter_names.remove(path);
+        inner.durable_names.remove(path);
     }
 
     pub fn names(&self) -> Vec<String> {

@@ -12,14 +12,14 @@ enum After {
     PowerLoss,
 }
 
-fn whole_life(world: &mut World) -> Result<(), OpenError> {
+fn full_run(world: &mut World) -> Result<(), OpenError> {
     world.open()?;
     for round in 0..26_u32 {
         for part in 0..=round % 3 {
             world.submit(if part == 2 { 40 } else { 50_000 + 700 * round });
         }
         world.commit();
-        world.keep_house();
+        world.run_background_work();
         if round % 7 == 0 {
             world.time_and_random.pass(1_500);
             world.journal().heartbeat();
@@ -29,14 +29,14 @@ fn whole_life(world: &mut World) -> Result<(), OpenError> {
     world.shut_down();
     world.time_and_random.pass(10);
     world.open()?;
-    short_life(world)
+    short_run(world)
 }
 
-fn short_life(world: &mut World) -> Result<(), OpenError> {
+fn short_run(world: &mut World) -> Result<(), OpenError> {
     for length in [100, 30_000, 300] {
         world.submit(length);
         world.commit();
-        world.keep_house();
+        world.run_background_work();
     }
     world.submit(77);
     world.drop_journal();
@@ -50,17 +50,17 @@ fn after(world: &World, after: After) {
     }
 }
 
-fn check_and_go_on(world: &mut World, kind: After, hint: &str) {
+fn check_and_continue(world: &mut World, kind: After, context: &str) {
     world.drop_journal();
     after(world, kind);
-    world.open().unwrap_or_else(|error| panic!("{hint}: {error}"));
+    world.open().unwrap_or_else(|error| panic!("{context}: {error}"));
     world.drop_journal();
     world.disk.lose_power();
-    world.open().unwrap_or_else(|error| panic!("{hint}, then power loss: {error}"));
+    world.open().unwrap_or_else(|error| panic!("{context}, then power loss: {error}"));
     world.write(7, 60_000);
     world.drop_journal();
     world.disk.lose_power();
-    world.open().unwrap_or_else(|error| panic!("{hint}, went on, then power loss: {error}"));
+    world.open().unwrap_or_else(|error| panic!("{context}, went on, then power loss: {error}"));
     world.drop_journal();
 }
 
@@ -74,18 +74,18 @@ fn at_every_call(
     for call in 1.. {
         let mut world = base.fork(seed.wrapping_add(call));
         world.disk.plan(call, fault);
-        let lived = world.live(life);
+        let survived = world.run_until_crash(life);
         if !world.disk.was_hit() {
-            assert!(matches!(lived, Ok(true)), "without a fault: {lived:?}");
+            assert!(matches!(survived, Ok(true)), "without a fault: {survived:?}");
             return call - 1;
         }
-        let hint = format!("{fault:?} at call {call} ({}), {kind:?}", world.disk.last_call());
-        if let Err(error) = &lived {
+        let context = format!("{fault:?} at call {call} ({}), {kind:?}", world.disk.last_call());
+        if let Err(error) = &survived {
             let message = error.to_string();
-            assert!(message.contains('/') || message.contains("segment "), "{hint}: {message} names no file");
-            assert!(!matches!(error, OpenError::Damaged { .. } | OpenError::Gap { .. }), "{hint}: {message}");
+            assert!(message.contains('/') || message.contains("segment "), "{context}: {message} names no file");
+            assert!(!matches!(error, OpenError::Damaged { .. } | OpenError::Gap { .. }), "{context}: {message}");
         }
-        check_and_go_on(&mut world, kind, &hint);
+        check_and_continue(&mut world, kind, &context);
     }
     unreachable!("the loop ends when a life meets no fault")
 }
@@ -93,7 +93,7 @@ fn at_every_call(
 #[test]
 fn a_life_meets_every_kind_of_call() {
     let mut world = World::new(Disk::new(2));
-    assert!(world.live(whole_life).unwrap());
+    assert!(world.run_until_crash(full_run).unwrap());
     let counts = world.disk.call_counts();
     for call in ["create", "open", "read", "write", "sync", "allocate", "rename", "unlink", "sync_folder", "list"] {
         assert!(counts.get(call).is_some_and(|&count| count > 0), "{call}: {counts:?}");
@@ -105,57 +105,57 @@ fn a_life_meets_every_kind_of_call() {
 
 #[test]
 fn a_crash_at_every_call_loses_nothing_when_the_page_cache_stays() {
-    let calls = at_every_call(&World::new(Disk::new(0)), Fault::Crash, After::Kill, 100, whole_life);
+    let calls = at_every_call(&World::new(Disk::new(0)), Fault::Crash, After::Kill, 100, full_run);
     assert!(calls > 200, "{calls} calls");
 }
 
 #[test]
 fn a_crash_at_every_call_loses_nothing_when_power_goes() {
     for (disk, seed) in [(0, 200), (1, 300)] {
-        at_every_call(&World::new(Disk::new(disk)), Fault::Crash, After::PowerLoss, seed, whole_life);
+        at_every_call(&World::new(Disk::new(disk)), Fault::Crash, After::PowerLoss, seed, full_run);
     }
 }
 
 #[test]
 fn a_failed_call_loses_nothing_when_the_page_cache_stays() {
-    at_every_call(&World::new(Disk::new(0)), Fault::Error(libc::EIO), After::Kill, 500, whole_life);
+    at_every_call(&World::new(Disk::new(0)), Fault::Error(libc::EIO), After::Kill, 500, full_run);
 }
 
 #[test]
 fn a_failed_call_loses_nothing_when_power_goes() {
-    at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::EIO), After::PowerLoss, 600, whole_life);
+    at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::EIO), After::PowerLoss, 600, full_run);
 }
 
 #[test]
 fn a_full_disk_at_every_call_loses_nothing() {
-    at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::ENOSPC), After::PowerLoss, 900, whole_life);
+    at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::ENOSPC), After::PowerLoss, 900, full_run);
 }
 
-fn died_in_a_batch(seed: u64, before: usize) -> World {
+fn crash_during_batch(seed: u64, before: usize) -> World {
     let mut world = World::new(Disk::new(seed));
     world.open().unwrap();
     world.write(before, 40_000);
     assert!(world.submit(60_000));
     world.disk.plan(1 + seed % 2, Fault::Crash);
-    let lived = world.live(|world| {
+    let survived = world.run_until_crash(|world| {
         world.commit();
         Ok(())
     });
-    assert!(!lived.unwrap(), "a batch that cannot be written ends the process");
+    assert!(!survived.unwrap(), "a batch that cannot be written ends the process");
     world.drop_journal();
     world
 }
 
 fn open_and_go_on(world: &mut World) -> Result<(), OpenError> {
     world.open()?;
-    short_life(world)
+    short_run(world)
 }
 
 #[test]
 fn a_fault_at_every_call_of_a_recovery_loses_nothing() {
     for seed in 0..6 {
         for before in [2, 5] {
-            let base = died_in_a_batch(seed, before);
+            let base = crash_during_batch(seed, before);
             if seed % 3 == 0 {
                 base.disk.lose_power();
             } else {
@@ -195,7 +195,7 @@ fn compaction_fails(call: u64, fault: Fault) -> bool {
     }
     assert!(world.journal().image_written().unwrap() >= 4);
     assert!(!world.disk.names().iter().any(|name| name.ends_with(".tmp")), "{:?}", world.disk.names());
-    check_and_go_on(&mut world, After::PowerLoss, &format!("compaction: {fault:?} at call {call}"));
+    check_and_continue(&mut world, After::PowerLoss, &format!("compaction: {fault:?} at call {call}"));
     was_hit
 }
 
@@ -211,8 +211,8 @@ fn a_compaction_may_fail_at_every_call() {
 fn short_writes_are_continued() {
     let mut world = World::new(Disk::new(4));
     world.disk.write_short(true);
-    assert!(world.live(whole_life).unwrap());
-    check_and_go_on(&mut world, After::PowerLoss, "short writes");
+    assert!(world.run_until_crash(full_run).unwrap());
+    check_and_continue(&mut world, After::PowerLoss, "short writes");
 }
 
 #[test]
@@ -223,11 +223,11 @@ fn nothing_is_published_after_a_failed_sync() {
         world.write(1, 100);
         world.submit(100);
         world.disk.plan(call, Fault::Error(libc::EIO));
-        let lived = world.live(|world| {
+        let survived = world.run_until_crash(|world| {
             world.commit();
             Ok(())
         });
-        assert!(!lived.unwrap());
+        assert!(!survived.unwrap());
         let journal = world.journal();
         assert_eq!((journal.durable(), journal.last()), (1, 2));
         // on_fatal would have ended the process. The journal must not write or publish anything afterwards.

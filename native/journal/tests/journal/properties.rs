@@ -11,11 +11,11 @@ enum Step {
     Submit(u32),
     Commit,
     Prepare,
-    KeepHouse,
+    BackgroundWork,
     PassAndBeat(u64),
     Close,
     Kill,
-    LosePower,
+    PowerLoss,
     FaultIn(u64, Fault),
     Fill,
     Free,
@@ -28,11 +28,11 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (500..90_000_u32).prop_map(Step::Submit),
         12 => Just(Step::Commit),
         4 => Just(Step::Prepare),
-        6 => Just(Step::KeepHouse),
+        6 => Just(Step::BackgroundWork),
         2 => (0..3_000_u64).prop_map(Step::PassAndBeat),
         1 => Just(Step::Close),
         1 => Just(Step::Kill),
-        1 => Just(Step::LosePower),
+        1 => Just(Step::PowerLoss),
         2 => (1..40_u64, fault).prop_map(|(calls, fault)| Step::FaultIn(calls, fault)),
         1 => Just(Step::Fill),
         2 => Just(Step::Free),
@@ -47,7 +47,7 @@ fn take(world: &mut World, step: &Step) -> Result<(), OpenError> {
             assert_eq!(world.journal().durable(), world.journal().last());
         }
         Step::Prepare => drop(world.journal().step_prepare()),
-        Step::KeepHouse => world.keep_house(),
+        Step::BackgroundWork => world.run_background_work(),
         Step::PassAndBeat(ms) => {
             world.time_and_random.pass(*ms);
             world.journal().heartbeat();
@@ -56,7 +56,7 @@ fn take(world: &mut World, step: &Step) -> Result<(), OpenError> {
             world.shut_down();
             world.open()?;
         }
-        Step::Kill | Step::LosePower => {
+        Step::Kill | Step::PowerLoss => {
             world.drop_journal();
             if matches!(step, Step::Kill) {
                 world.disk.kill()
@@ -80,8 +80,8 @@ proptest! {
         let mut world = World::new(Disk::new(seed));
         world.open().unwrap();
         for (index, step) in steps.iter().enumerate() {
-            let lived = world.live(|world| take(world, step));
-            if !matches!(lived, Ok(true)) {
+            let survived = world.run_until_crash(|world| take(world, step));
+            if !matches!(survived, Ok(true)) {
                 world.drop_journal();
                 if (seed >> (index % 64)) & 1 == 0 { world.disk.kill() } else { world.disk.lose_power() }
                 world.open().unwrap();

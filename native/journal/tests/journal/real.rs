@@ -123,17 +123,17 @@ fn segments_have_their_full_length_from_the_start_and_no_other_reader() {
     journal.close();
 }
 
-struct Gated {
-    gate: Arc<Gate>,
+struct GatedFiles {
+    gate: Arc<SyncGate>,
 }
 
 #[derive(Default)]
-struct Gate {
+struct SyncGate {
     state: Mutex<(bool, u64)>,
     changed: Condvar,
 }
 
-impl Gate {
+impl SyncGate {
     fn set_shut(&self, is_shut: bool) {
         self.state.lock().unwrap().0 = is_shut;
         self.changed.notify_all();
@@ -158,10 +158,10 @@ impl Gate {
 
 struct GatedFile {
     file: Box<dyn FileHandle>,
-    gate: Arc<Gate>,
+    gate: Arc<SyncGate>,
 }
 
-impl Files for Gated {
+impl Files for GatedFiles {
     fn create_folder(&self, path: &Path) -> io::Result<()> {
         RealFiles.create_folder(path)
     }
@@ -207,8 +207,8 @@ impl FileHandle for GatedFile {
 #[test]
 fn while_a_sync_stalls_nothing_blocks_nothing_is_durable_and_all_who_wait_share_the_next() {
     let folder = tempfile::tempdir().unwrap();
-    let gate = Arc::new(Gate::default());
-    let files = Arc::new(Gated { gate: Arc::clone(&gate) });
+    let gate = Arc::new(SyncGate::default());
+    let files = Arc::new(GatedFiles { gate: Arc::clone(&gate) });
     let (journal, _) = open(options(folder.path()), files, &mut Memory::default()).unwrap();
     // Waits for the last segment of the thread that prepares segments. All later syncs belong to batches.
     while journal.stats().segments_ready < 2 {

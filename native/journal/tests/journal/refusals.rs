@@ -11,7 +11,7 @@ const fn batch(n: usize) -> usize {
     FIRST + 512 + n * BATCH
 }
 
-fn nine_events() -> World {
+fn world_with_nine_events() -> World {
     let mut world = World::new(Disk::new(2));
     world.open().unwrap();
     world.write(9, 40_000);
@@ -34,7 +34,7 @@ fn refusal(world: &mut World) -> OpenError {
 #[test]
 fn damage_with_something_valid_after_it_is_refused_with_segment_and_offset() {
     for place in [0, 60, 128, 20_000] {
-        let mut world = nine_events();
+        let mut world = world_with_nine_events();
         world.disk.damage(&second(&world), batch(1) - 512 + place, 1);
         let error = refusal(&mut world);
         let OpenError::Damaged { segment, offset, next_segment, next_offset } = error else { panic!("{error}") };
@@ -45,7 +45,7 @@ fn damage_with_something_valid_after_it_is_refused_with_segment_and_offset() {
 
 #[test]
 fn damage_at_the_end_of_a_segment_is_refused_when_the_log_goes_on_in_the_next() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     world.disk.damage(&first(&world), batch(5) + 9_000, 1);
     let error = refusal(&mut world);
     let OpenError::Gap { segment, offset, expected, found, .. } = error else { panic!("{error}") };
@@ -54,7 +54,7 @@ fn damage_at_the_end_of_a_segment_is_refused_when_the_log_goes_on_in_the_next() 
 
 #[test]
 fn damage_at_the_start_of_a_segment_is_refused_when_that_segment_goes_on() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     world.disk.damage(&second(&world), FIRST, 1);
     let error = refusal(&mut world);
     let OpenError::Damaged { segment, offset, next_segment, next_offset } = error else { panic!("{error}") };
@@ -64,7 +64,7 @@ fn damage_at_the_start_of_a_segment_is_refused_when_that_segment_goes_on() {
 
 #[test]
 fn a_damaged_last_batch_is_a_torn_tail_and_stays_cut() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     let at = batch(2) - 512;
     let bytes = world.disk.read(&second(&world));
     world.disk.damage(&second(&world), at + 9_000, 1);
@@ -81,7 +81,7 @@ fn a_damaged_last_batch_is_a_torn_tail_and_stays_cut() {
 #[test]
 fn a_missing_segment_is_refused_by_name() {
     for (number, name) in [(1, "seg-000000000001.log"), (2, "seg-000000000002.log")] {
-        let mut world = nine_events();
+        let mut world = world_with_nine_events();
         world.disk.lose(&world.path(name));
         let error = refusal(&mut world);
         assert!(matches!(error, OpenError::MissingSegment { segment, .. } if segment == number), "{error}");
@@ -91,12 +91,12 @@ fn a_missing_segment_is_refused_by_name() {
 
 #[test]
 fn a_damaged_segment_header_is_refused_by_name() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     world.disk.damage(&second(&world), 70, 1);
     let error = refusal(&mut world);
     assert!(matches!(error, OpenError::Header { .. }), "{error}");
     assert!(error.to_string().contains("seg-000000000002.log"), "{error}");
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     let bytes = world.disk.read(&second(&world));
     world.disk.put(&second(&world), &bytes[..bytes.len() - 4_096]);
     assert!(matches!(refusal(&mut world), OpenError::Header { .. }));
@@ -104,7 +104,7 @@ fn a_damaged_segment_header_is_refused_by_name() {
 
 #[test]
 fn a_segment_in_another_ones_place_is_refused() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     let bytes = world.disk.read(&first(&world));
     world.disk.put(&second(&world), &bytes);
     let error = refusal(&mut world);
@@ -113,7 +113,7 @@ fn a_segment_in_another_ones_place_is_refused() {
 
 #[test]
 fn another_format_version_is_refused_by_number() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     world.disk.damage(&first(&world), 8, 1);
     let error = refusal(&mut world);
     assert!(matches!(error, OpenError::Version { known: hosting_journal::FORMAT_VERSION, .. }), "{error}");
@@ -121,7 +121,7 @@ fn another_format_version_is_refused_by_number() {
 
 #[test]
 fn another_shard_is_refused() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     world.options.shard = 2;
     let error = refusal(&mut world);
     assert!(matches!(error, OpenError::Shard { found: 1, expected: 2, .. }), "{error}");
@@ -146,7 +146,7 @@ fn an_unknown_kind_is_refused_by_the_name_that_the_segment_gives_it() {
 
 #[test]
 fn a_kind_that_was_renamed_is_refused() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     world.options.kinds = &[(1, "Tiny"), (2, "Large")];
     let error = refusal(&mut world);
     assert!(matches!(error, OpenError::KindRenamed { kind: 1, expected: "Tiny", .. }), "{error}");
@@ -154,7 +154,7 @@ fn a_kind_that_was_renamed_is_refused() {
 
 #[test]
 fn a_build_with_more_kinds_goes_on_in_a_segment_that_names_them() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     world.options.kinds = &[(1, "Small"), (2, "Large"), (3, "Newer")];
     world.open().unwrap();
     let credit = world.journal().credit();
@@ -174,7 +174,7 @@ fn a_build_with_more_kinds_goes_on_in_a_segment_that_names_them() {
 
 #[test]
 fn the_length_of_segments_may_change_between_runs() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     for segment_bytes in [2 * SEGMENT, SEGMENT, SEGMENT + 4_096] {
         world.options.segment_bytes = segment_bytes;
         world.open().unwrap();
@@ -187,7 +187,7 @@ fn the_length_of_segments_may_change_between_runs() {
 
 #[test]
 fn a_leftover_of_another_use_of_the_file_is_not_taken_for_the_log() {
-    let mut world = nine_events();
+    let mut world = world_with_nine_events();
     // A valid segment with the same number and batches, but another salt.
     let mut other = World::new(Disk::new(2));
     other.time_and_random.pass(1);
@@ -212,11 +212,11 @@ fn a_tail_torn_across_a_switch_of_segments_is_cut_where_it_began() {
         world.write(5, 40_000);
         world.disk.plan(call, Fault::Crash);
         assert!(world.submit(60_000));
-        let lived = world.live(|world| {
+        let survived = world.run_until_crash(|world| {
             world.commit();
             Ok(())
         });
-        assert!(!lived.unwrap());
+        assert!(!survived.unwrap());
         world.drop_journal();
         world.disk.kill();
         // Only the header of the second segment's first batch reached the disk.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosting_journal::{
-    CompactionResult, Journal, Lsn, OpenError, Options, RecoverySummary, State, TimeAndRandom, open_stepped,
+    CompactionResult, Journal, Lsn, OpenError, Options, RecoverableState, RecoverySummary, TimeAndRandom, open_stepped,
     write_compacted_image,
 };
 
@@ -68,7 +68,7 @@ pub struct Memory {
 
 const IMAGE_RECORD: usize = 24 * 1024;
 
-impl State for Memory {
+impl RecoverableState for Memory {
     fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
         assert!(self.events.is_empty(), "the state is fresh");
         for mut record in bytes.chunks(IMAGE_RECORD) {
@@ -148,10 +148,10 @@ impl TimeAndRandom for FixedTimeAndRandom {
     }
 }
 
-struct Died;
+struct SimulatedCrash;
 
 fn die(_reason: &str) -> ! {
-    std::panic::resume_unwind(Box::new(Died))
+    std::panic::resume_unwind(Box::new(SimulatedCrash))
 }
 
 pub struct World {
@@ -280,7 +280,7 @@ impl World {
         Ok(done)
     }
 
-    pub fn keep_house(&self) {
+    pub fn run_background_work(&self) {
         let _ = self.journal().step_prepare();
         if self.journal().compaction_due() {
             match self.compact() {
@@ -304,21 +304,24 @@ impl World {
     pub fn write(&mut self, count: usize, length: u32) {
         for _ in 0..count {
             while !self.submit(length) {
-                self.keep_house();
+                self.run_background_work();
                 assert!(self.journal().stats().stall_reason.is_none());
             }
             self.commit();
-            self.keep_house();
+            self.run_background_work();
         }
     }
 
     /// Runs a scenario. Returns false if a fault ended the service before the end of the scenario.
-    pub fn live(&mut self, life: impl FnOnce(&mut Self) -> Result<(), OpenError>) -> Result<bool, OpenError> {
+    pub fn run_until_crash(
+        &mut self,
+        life: impl FnOnce(&mut Self) -> Result<(), OpenError>,
+    ) -> Result<bool, OpenError> {
         let result = catch_unwind(AssertUnwindSafe(|| life(self)));
         match result {
             Ok(Ok(())) => Ok(true),
             Ok(Err(error)) => Err(error),
-            Err(payload) if payload.is::<Died>() => Ok(false),
+            Err(payload) if payload.is::<SimulatedCrash>() => Ok(false),
             Err(payload) => std::panic::resume_unwind(payload),
         }
     }

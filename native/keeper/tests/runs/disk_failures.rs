@@ -38,18 +38,18 @@ impl Disk {
 
     /// Writes a file that uses all free space.
     fn fill(&self) -> std::path::PathBuf {
-        let ballast = self.place.path().join("ballast");
-        let mut file = fs::File::create(&ballast).expect("ballast");
+        let filler_file = self.place.path().join("ballast");
+        let mut file = fs::File::create(&filler_file).expect("ballast");
         let page = [0; 4096];
         while std::io::Write::write_all(&mut file, &page).is_ok() {}
-        ballast
+        filler_file
     }
 }
 
 /// Truncates and removes a file, because a child process of another test may still have the file open.
-fn free_ballast(ballast: &Path) {
-    fs::File::options().write(true).open(ballast).and_then(|file| file.set_len(0)).expect("room again");
-    fs::remove_file(ballast).expect("removed");
+fn free_ballast(filler_file: &Path) {
+    fs::File::options().write(true).open(filler_file).and_then(|file| file.set_len(0)).expect("room again");
+    fs::remove_file(filler_file).expect("removed");
 }
 
 impl Drop for Disk {
@@ -58,9 +58,9 @@ impl Drop for Disk {
     }
 }
 
-/// Returns the numbers in the keeper's log lines that end with `what`.
-fn reported_counts(log: &[String], what: &str) -> Vec<u64> {
-    let number = |line: &String| line.strip_prefix("e [")?.strip_suffix(what)?.parse().ok();
+/// Returns the numbers in the keeper's log lines that end with `suffix`.
+fn reported_counts(log: &[String], suffix: &str) -> Vec<u64> {
+    let number = |line: &String| line.strip_prefix("e [")?.strip_suffix(suffix)?.parse().ok();
     log.iter().filter_map(number).collect()
 }
 
@@ -68,7 +68,7 @@ const LEFT_OUT_SUFFIX: &str = " lines left out for want of disk space]";
 /// Bytes of the disk reserve that a keeper can use between two checks, including its other files.
 const RESERVE_OVERSHOOT_BYTES: u64 = 256 << 10;
 
-fn mark(path: &Path) -> String {
+fn touch_command(path: &Path) -> String {
     format!("echo {} >&2; : > {}", "x".repeat(9), path.display())
 }
 
@@ -83,18 +83,18 @@ fn full_disk_never_blocks_the_program_and_lost_lines_are_counted() {
     let script = format!(
         "echo first; until [ -e {} ]; do sleep 0.01; done; yes | head -n 3000000; {}",
         full.display(),
-        mark(&wrote)
+        touch_command(&wrote)
     );
     let run = disk.run(&script).started();
     run.wait_for_line("o first");
-    let ballast = disk.fill();
+    let filler_file = disk.fill();
     fs::write(&full, "").expect("written");
     // The program wrote many times the size of a pipe.
     wait_until(|| wrote.exists(), "it writes as if there was no disk");
     let keeper = run.number("keeper_pid");
     wait_until(|| crate::run_fixture::descendants(keeper).is_empty(), "it ends");
     assert_eq!(run.state()["status"], "running", "the run ended, but its end is not recorded");
-    free_ballast(&ballast);
+    free_ballast(&filler_file);
     let state = run.wait_ended();
     assert_eq!((state["exit_code"].as_str(), state["reason"].as_str()), ("0", "exited"));
     let log = run.log();
@@ -103,9 +103,9 @@ fn full_disk_never_blocks_the_program_and_lost_lines_are_counted() {
         .filter_map(|line| line.strip_prefix("e [")?.strip_suffix(" lines lost: the disk took no more]"))
         .map(|count| count.parse::<u64>().expect("a number"))
         .sum();
-    let kept = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
+    let written_lines = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
     assert!(lost > 0, "{:?}", log.last());
-    assert_eq!(kept + lost, 3_000_001);
+    assert_eq!(written_lines + lost, 3_000_001);
 }
 
 #[test]
@@ -119,16 +119,16 @@ fn log_stops_at_the_disk_reserve_and_reports_left_out_lines_once() {
     let (wrote, go) = (outside.path().join("wrote"), outside.path().join("go"));
     let script = format!(
         "echo first; yes | head -n 3000000; {}; until [ -e {} ]; do sleep 0.01; done; echo after",
-        mark(&wrote),
+        touch_command(&wrote),
         go.display()
     );
-    let ballast = disk.place.path().join("ballast");
-    fs::write(&ballast, vec![0; 4 << 20]).expect("ballast");
+    let filler_file = disk.place.path().join("ballast");
+    fs::write(&filler_file, vec![0; 4 << 20]).expect("ballast");
     let run = disk.run_with(&script, &[&format!("reserve_bytes={reserve}")]).started();
     wait_until(|| wrote.exists(), "it writes as if there was no disk");
     assert!(disk.free_bytes() >= reserve - RESERVE_OVERSHOOT_BYTES, "{} of {reserve} are free", disk.free_bytes());
     assert!(run.log_bytes() > 4 << 20, "up to the reserve it is written");
-    free_ballast(&ballast);
+    free_ballast(&filler_file);
     wait_until(
         || !reported_counts(&run.log(), LEFT_OUT_SUFFIX).is_empty(),
         "the loss is reported while the program is silent",
@@ -139,10 +139,10 @@ fn log_stops_at_the_disk_reserve_and_reports_left_out_lines_once() {
     assert_eq!(log.last().map(String::as_str), Some("o after"));
     let left_out = reported_counts(&log, LEFT_OUT_SUFFIX);
     assert_eq!(left_out.len(), 1, "{left_out:?}");
-    let kept = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
+    let written_lines = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
     // On a disk that is slower than the pipe, some lines are lost as well.
     let lost: u64 = reported_counts(&log, " lines lost: the disk took no more]").iter().sum();
-    assert_eq!(kept + lost + left_out[0], 3_000_001);
+    assert_eq!(written_lines + lost + left_out[0], 3_000_001);
 }
 
 #[test]
@@ -164,12 +164,12 @@ fn start_on_a_full_disk_fails_and_can_be_retried() {
     }
     let disk = Disk::of_bytes(1 << 20);
     let run = disk.run("echo up");
-    let ballast = disk.fill();
+    let filler_file = disk.fill();
     let refused = run.keep();
     assert_eq!(refused.status.code(), Some(74), "{}", String::from_utf8_lossy(&refused.stderr));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("No space left"));
     assert!(run.state().is_empty(), "nothing is recorded");
-    free_ballast(&ballast);
+    free_ballast(&filler_file);
     assert_eq!(run.started().wait_ended()["exit_code"], "0");
 }
 
@@ -177,7 +177,7 @@ fn start_on_a_full_disk_fails_and_can_be_retried() {
 fn hanging_disk_never_blocks_the_program_or_its_stop() {
     let outside = tempfile::tempdir().expect("a folder");
     let wrote = outside.path().join("wrote");
-    let script = format!("trap '' TERM; yes | head -n 3000000; {}; sleep 1000", mark(&wrote));
+    let script = format!("trap '' TERM; yes | head -n 3000000; {}; sleep 1000", touch_command(&wrote));
     let run = Run::of_shell(&script);
     fs::create_dir(run.path("log")).expect("log");
     // Opening this FIFO blocks until a reader opens it, like a disk that hangs.
@@ -193,8 +193,8 @@ fn hanging_disk_never_blocks_the_program_or_its_stop() {
     assert_eq!(run.wait_ended()["reason"], "stopped");
     let lost =
         text.lines().find_map(|line| line.split_once(" e [")?.1.strip_suffix(" lines lost: the disk took no more]"));
-    let kept = text.lines().filter(|line| line.ends_with(" o y") || line.ends_with(" e xxxxxxxxx")).count();
-    assert_eq!(kept + lost.expect("written").parse::<usize>().expect("a number"), 3_000_001);
+    let written_lines = text.lines().filter(|line| line.ends_with(" o y") || line.ends_with(" e xxxxxxxxx")).count();
+    assert_eq!(written_lines + lost.expect("written").parse::<usize>().expect("a number"), 3_000_001);
 }
 
 #[test]

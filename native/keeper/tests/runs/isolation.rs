@@ -196,11 +196,11 @@ fn assert_isolated(mode: Mode, mut begin: impl FnMut(Run) -> Run) {
     let is_weak = u8::from(mode.isolation == "landlock" && (mode.is_unprivileged || !is_root()));
     let is_scoped = u8::from(has_abstract_socket_scope());
     let is_landlock = u8::from(mode.isolation == "landlock");
-    let (folder, theirs) = (run.folder.path().display(), other.folder.path().display());
+    let (folder, other_folder) = (run.folder.path().display(), other.folder.path().display());
     fs::write(
         run.path("scratch/go"),
         format!(
-            "{is_scoped} {is_weak} {is_landlock} {} {theirs} {folder} {pids} {}\n{}\n",
+            "{is_scoped} {is_weak} {is_landlock} {} {other_folder} {folder} {pids} {}\n{}\n",
             key.path().join("secret").display(),
             std::process::id(),
             system_paths().collect::<Vec<_>>().join(" ")
@@ -265,12 +265,12 @@ fn program_has_only_the_given_descriptors_variables_and_files() {
                       [ -w . ] && umask";
         let run = Run::new(mode, script, &["env=A=b c"]).started();
         assert_eq!(run.wait_ended()["exit_code"], "0", "{mode:?}: {:?}", run.log());
-        let mut seen = run.stdout_lines();
+        let mut output = run.stdout_lines();
         // Three streams and the listed folder. The shell sets some variables itself.
-        assert_eq!(seen.remove(0), "4", "{mode:?}");
-        seen.retain(|line| !["PWD=", "OLDPWD=", "SHLVL=", "_="].iter().any(|start| line.starts_with(start)));
-        seen.sort();
-        assert_eq!(seen, ["0022", "A=b c", "PATH=/usr/bin:/bin", "fine"], "{mode:?}");
+        assert_eq!(output.remove(0), "4", "{mode:?}");
+        output.retain(|line| !["PWD=", "OLDPWD=", "SHLVL=", "_="].iter().any(|start| line.starts_with(start)));
+        output.sort();
+        assert_eq!(output, ["0022", "A=b c", "PATH=/usr/bin:/bin", "fine"], "{mode:?}");
     }
 }
 
@@ -295,15 +295,15 @@ fn program_starts_with_default_signal_actions() {
         let script =
             "while read line; do case $line in SigBlk*|SigIgn*) echo \"$line\"; esac; done < /proc/self/status";
         let run = Run::new(mode, script, &[]);
-        let mut deaf = Command::new("/bin/sh");
-        deaf.args(["-c", "trap '' HUP INT QUIT USR1 PIPE TERM XFSZ; exec \"$0\" \"$1\"", KEEPER]);
-        assert!(run.set_keeper_user(deaf.arg(run.folder.path())).status().expect("keeper runs").success());
+        let mut keeper_command = Command::new("/bin/sh");
+        keeper_command.args(["-c", "trap '' HUP INT QUIT USR1 PIPE TERM XFSZ; exec \"$0\" \"$1\"", KEEPER]);
+        assert!(run.set_keeper_user(keeper_command.arg(run.folder.path())).status().expect("keeper runs").success());
         let state = run.wait_ended();
-        let said = run.stdout_lines();
-        let masks = said.iter().filter_map(|line| u64::from_str_radix(line.split_once(":\t")?.1, 16).ok());
+        let output_lines = run.stdout_lines();
+        let masks = output_lines.iter().filter_map(|line| u64::from_str_radix(line.split_once(":\t")?.1, 16).ok());
         // The C library reserves two signals.
         let masks: Vec<u64> = masks.map(|mask| mask & !(0b11 << 31)).collect();
-        assert_eq!(masks, [0, 0], "{mode:?}: {state:?} {said:?}");
+        assert_eq!(masks, [0, 0], "{mode:?}: {state:?} {output_lines:?}");
     }
 }
 
@@ -332,12 +332,12 @@ fn program_cannot_see_the_keepers_mounts() {
                 run.started()
             };
             let state = run.wait_ended();
-            let said = run.stdout_lines();
-            assert_eq!(said.len(), 3, "{mode:?}: {state:?} {said:?}");
-            assert!(!said.iter().any(|line| line.contains(&name)), "{mode:?}: {said:?}");
-            assert_eq!(said[2], "own 4", "{mode:?}: its own is seen");
+            let output_lines = run.stdout_lines();
+            assert_eq!(output_lines.len(), 3, "{mode:?}: {state:?} {output_lines:?}");
+            assert!(!output_lines.iter().any(|line| line.contains(&name)), "{mode:?}: {output_lines:?}");
+            assert_eq!(output_lines[2], "own 4", "{mode:?}: its own is seen");
             if mode.isolation == "user" {
-                assert_eq!(said[0], "first", "its keeper is there, and nothing of it");
+                assert_eq!(output_lines[0], "first", "its keeper is there, and nothing of it");
             }
         }
     }
@@ -400,9 +400,9 @@ fn root_under_landlock_has_no_capabilities() {
     let mode = Mode { isolation: "landlock", is_unprivileged: false };
     let run = Run::new(mode, "while read line; do echo $line; done < /proc/self/status", &["uid=0", "gid=0"]).started();
     run.wait_ended();
-    let said = run.stdout_lines();
+    let output_lines = run.stdout_lines();
     for name in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
-        assert!(said.contains(&format!("{name} 0000000000000000")), "{name} {said:?}");
+        assert!(output_lines.contains(&format!("{name} 0000000000000000")), "{name} {output_lines:?}");
     }
 }
 
@@ -447,8 +447,8 @@ fn programs_of_a_root_keeper_have_another_user() {
         let inside = if mode.isolation == "namespace" { 65_534 } else { USER };
         let [uid, gid] = ["Uid:", "Gid:"].map(|name| format!("{name} {inside} {inside} {inside} {inside}"));
         assert_eq!(run.stdout_lines(), [uid.as_str(), gid.as_str(), "Groups:"], "{mode:?}");
-        let mine = fs::metadata(run.path("scratch/mine")).expect("made");
-        assert_eq!((mine.uid(), mine.gid()), (USER, USER), "{mode:?}");
+        let own_file = fs::metadata(run.path("scratch/mine")).expect("made");
+        assert_eq!((own_file.uid(), own_file.gid()), (USER, USER), "{mode:?}");
         let program = fs::metadata(format!("/proc/{}/stat", run.number("pid"))).expect("runs");
         assert!(program.uid() == USER || mode.isolation == "namespace", "{mode:?}");
     }

@@ -150,42 +150,42 @@ fn try_step(mode: Mode, step: usize) -> Option<Option<String>> {
     };
     let code = caller.wait().expect("ended").code();
     wait_until(|| processes_of(&run).is_empty(), "all of them go with the keeper");
-    let what = format!("{mode:?}, step {step}: {code:?}, {:?}", run.state());
+    let context = format!("{mode:?}, step {step}: {code:?}, {:?}", run.state());
     let state = run.state().get("status").cloned();
     let before = start_count(&run);
     match state.as_deref() {
         None => {
-            assert_eq!(before, 0, "{what}: the program ran without a record");
-            assert!([None, Some(70)].contains(&code), "{what}");
-            assert_eq!(run.keep().status.code(), Some(0), "{what}: nothing ran, so it may");
+            assert_eq!(before, 0, "{context}: the program ran without a record");
+            assert!([None, Some(70)].contains(&code), "{context}");
+            assert_eq!(run.keep().status.code(), Some(0), "{context}: nothing ran, so it may");
             wait_until(|| start_count(&run) == 1 || run.has_ended(), "it runs");
-            assert_eq!(start_count(&run), 1, "{what}, then {:?}", run.state());
+            assert_eq!(start_count(&run), 1, "{context}, then {:?}", run.state());
             run.send_command("stop 0");
             run.wait_ended();
-            assert_eq!(start_count(&run), 1, "{what}");
+            assert_eq!(start_count(&run), 1, "{context}");
         }
         Some("starting" | "running") => {
-            assert!(before <= 1 && [None, Some(0), Some(70)].contains(&code), "{what}");
+            assert!(before <= 1 && [None, Some(0), Some(70)].contains(&code), "{context}");
             assert!(run.number("keeper_pid") > 0);
-            assert_eq!(run.keep().status.code(), Some(75), "{what}");
-            assert_eq!(start_count(&run), before, "{what}");
+            assert_eq!(run.keep().status.code(), Some(75), "{context}");
+            assert_eq!(start_count(&run), before, "{context}");
         }
-        other => panic!("{what}: {other:?}"),
+        other => panic!("{context}: {other:?}"),
     }
     Some(state)
 }
 
 fn try_every_step(mode: Mode) {
     let mut step = 1;
-    let mut seen = Vec::new();
+    let mut observed_states = Vec::new();
     while let Some(state) = try_step(mode, step) {
-        if seen.last() != Some(&state) {
-            seen.push(state);
+        if observed_states.last() != Some(&state) {
+            observed_states.push(state);
         }
         step += 1;
     }
     eprintln!("{mode:?}: {} steps", step - 1);
-    let words: Vec<Option<&str>> = seen.iter().map(Option::as_deref).collect();
+    let words: Vec<Option<&str>> = observed_states.iter().map(Option::as_deref).collect();
     assert!(words.starts_with(&[None, Some("starting")]), "{mode:?}: {words:?}");
     assert!(step > 50, "{mode:?}: {step} steps are no start");
 }

@@ -19,7 +19,7 @@ pub type Reply = (String, String, String);
 
 pub struct Launcher {
     process: Child,
-    asked: Option<ChildStdin>,
+    requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
@@ -35,7 +35,7 @@ impl Launcher {
             .spawn()
             .expect("a launcher");
         let answers = BufReader::new(process.stdout.take().expect("answers"));
-        Self { asked: process.stdin.take(), answers, process }
+        Self { requests: process.stdin.take(), answers, process }
     }
 
     pub fn new(runs: &Path) -> Self {
@@ -46,17 +46,17 @@ impl Launcher {
 
     fn ask(&mut self, folder: &Path) {
         let request = [folder.as_os_str().as_bytes(), &[0]].concat();
-        self.asked.as_mut().expect("open").write_all(&request).expect("asked");
+        self.requests.as_mut().expect("open").write_all(&request).expect("asked");
     }
 
     fn answer(&mut self) -> Reply {
-        let [status, folder, why] = [(); 3].map(|()| {
+        let [status, folder, message] = [(); 3].map(|()| {
             let mut word = Vec::new();
             self.answers.read_until(0, &mut word).expect("an answer");
             assert_eq!(word.pop(), Some(0), "the launcher is gone");
             String::from_utf8(word).expect("text")
         });
-        (status, folder, why)
+        (status, folder, message)
     }
 
     pub fn start(&mut self, folder: &Path) -> Reply {
@@ -66,7 +66,7 @@ impl Launcher {
 
     /// Waits for the end of the replies, which proves that no keeper has the pipe open.
     fn ends(&mut self) {
-        self.asked = None;
+        self.requests = None;
         assert!(self.process.wait().expect("ends").success());
         let mut rest = Vec::new();
         self.answers.read_to_end(&mut rest).expect("its end");
@@ -76,13 +76,13 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        self.asked = None;
+        self.requests = None;
         let _ = self.process.wait();
     }
 }
 
-pub fn reply(status: &str, folder: &Path, why: &str) -> Reply {
-    (status.to_owned(), folder.display().to_string(), why.to_owned())
+pub fn reply(status: &str, folder: &Path, message: &str) -> Reply {
+    (status.to_owned(), folder.display().to_string(), message.to_owned())
 }
 
 fn lock_of(runs: &TempDir) -> File {
@@ -185,7 +185,7 @@ fn next_launcher_waits_for_pending_starts_of_the_last() {
     let run = Run::of_shell("exit 0");
     let leased = LeasedFile::new(&run.path("state"));
     last.ask(run.folder.path());
-    last.asked = None;
+    last.requests = None;
     assert!(last.process.wait().expect("ends").success());
     let mut next = Launcher::begin(runs.path());
     assert!(flock(lock_of(&runs), FlockOperation::NonBlockingLockExclusive).is_err(), "a keeper is about to start");

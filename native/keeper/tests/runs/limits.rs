@@ -83,16 +83,21 @@ fn process_limit_holds_per_user_namespace() {
 fn open_file_limit_is_only_lowered() {
     for mode in available_modes() {
         let run = Run::new(mode, "ulimit -Sn; ulimit -Hn", &[]);
-        let mut rich = Command::new("/bin/sh");
-        rich.args(["-c", "ulimit -n 70000 2> /dev/null; exec \"$0\" \"$1\"", KEEPER]).arg(run.folder.path());
-        assert!(run.set_keeper_user(&mut rich).status().expect("keeper runs").success());
+        let mut keeper_command = Command::new("/bin/sh");
+        keeper_command.args(["-c", "ulimit -n 70000 2> /dev/null; exec \"$0\" \"$1\"", KEEPER]).arg(run.folder.path());
+        assert!(run.set_keeper_user(&mut keeper_command).status().expect("keeper runs").success());
         run.wait_ended();
-        let said: Vec<u64> = run.stdout_lines().iter().map(|line| line.parse().expect("a limit")).collect();
-        assert!(said.len() == 2 && said.iter().all(|&limit| limit <= 65_536), "{mode:?}: {said:?}");
+        let output_lines: Vec<u64> = run.stdout_lines().iter().map(|line| line.parse().expect("a limit")).collect();
+        assert!(
+            output_lines.len() == 2 && output_lines.iter().all(|&limit| limit <= 65_536),
+            "{mode:?}: {output_lines:?}"
+        );
         let run = Run::new(mode, "ulimit -Sn; ulimit -Hn", &[]);
-        let mut poor = Command::new("/bin/sh");
-        poor.args(["-c", "ulimit -Sn 400; ulimit -Hn 500; exec \"$0\" \"$1\"", KEEPER]).arg(run.folder.path());
-        assert!(run.set_keeper_user(&mut poor).status().expect("keeper runs").success());
+        let mut keeper_command = Command::new("/bin/sh");
+        keeper_command
+            .args(["-c", "ulimit -Sn 400; ulimit -Hn 500; exec \"$0\" \"$1\"", KEEPER])
+            .arg(run.folder.path());
+        assert!(run.set_keeper_user(&mut keeper_command).status().expect("keeper runs").success());
         run.wait_ended();
         assert_eq!(run.stdout_lines(), ["400", "500"], "{mode:?}: no more than there was");
     }

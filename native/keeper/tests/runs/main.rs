@@ -2,9 +2,9 @@
 
 /// Prints a message about a test that this machine cannot run. The test still passes.
 macro_rules! skipped {
-    ($($what:tt)*) => {{
+    ($($context:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), "SKIPPED {}", format_args!($($what)*));
+        let _ = writeln!(std::io::stderr(), "SKIPPED {}", format_args!($($context)*));
     }};
 }
 

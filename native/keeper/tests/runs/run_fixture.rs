@@ -56,14 +56,14 @@ pub fn isolating_modes() -> Vec<Mode> {
     available_modes().into_iter().filter(|mode| !["none", "processes"].contains(&mode.isolation)).collect()
 }
 
-fn skip_mode(mode: Mode, why: &str) -> bool {
-    skipped!("{mode:?}: {why}");
+fn skip_mode(mode: Mode, message: &str) -> bool {
+    skipped!("{mode:?}: {message}");
     false
 }
 
-pub fn needs_root(what: &str) -> bool {
+pub fn needs_root(context: &str) -> bool {
     if !is_root() {
-        skipped!("{what}: needs root");
+        skipped!("{context}: needs root");
     }
     is_root()
 }
@@ -241,10 +241,10 @@ impl Drop for Run {
     }
 }
 
-pub fn wait_until(mut is_so: impl FnMut() -> bool, what: &str) {
+pub fn wait_until(mut is_so: impl FnMut() -> bool, context: &str) {
     let give_up = Instant::now() + WAIT_LIMIT;
     while !is_so() {
-        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        assert!(Instant::now() < give_up, "waited in vain: {context}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -3,7 +3,7 @@
 use hosting_core::{Id, Refusal};
 
 use super::commands::{AttachArgs, CreationArgs, FindArgs, JoinArgs};
-use super::decisions::{Decision, Seen, Verdict, Wait, refuse};
+use super::decisions::{Decision, TokenReading, Verdict, Wait, refuse};
 use super::model_state::{Lobby, Model, Stage};
 
 impl Model {
@@ -27,7 +27,7 @@ impl Model {
             for is_ready in [true, false] {
                 if let Some(lobby) = self.fullest(args, region, is_ready) {
                     return if is_ready {
-                        let places = Verdict::NewPlaces { lobby, size: args.party_size };
+                        let places = Verdict::NewSlots { lobby, size: args.party_size };
                         Decision::new(places, Wait::Lobby(lobby), "reserved")
                     } else {
                         Decision::new(Verdict::NewHold { lobby }, Wait::Any, "held")
@@ -80,8 +80,8 @@ impl Model {
     pub fn decide_join(&self, args: &JoinArgs) -> Decision {
         let asking = self.lobby_index(args.lobby).unwrap_or(usize::MAX);
         match args.rejoin_token.as_ref().map(|token| self.see(asking, token)) {
-            Some(Seen::Forged) => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
-            Some(Seen::OtherLobby) => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
+            Some(TokenReading::Forged) => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
+            Some(TokenReading::OtherLobby) => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
             _ => {}
         }
         let Some(index) = self.lobby_index(args.lobby).filter(|i| self.lobbies[*i].namespace == args.namespace) else {
@@ -105,7 +105,7 @@ impl Model {
             return self.decide_new_place(args, index);
         };
         match self.see(index, token) {
-            Seen::Mine(old) => match self.uses[old].stage {
+            TokenReading::OwnUse(old) => match self.uses[old].stage {
                 Stage::Kept { .. } => self.decide_same_place(args, old, "kept place again"),
                 Stage::Reserved { .. } => self.decide_same_place(args, old, "reserved anew"),
                 _ => self.decide_new_place(args, index),
@@ -137,7 +137,7 @@ impl Model {
         let decision = if self.players(index) + args.party_size > limit {
             refuse(Refusal::LobbyFull, Wait::Lobby(index))
         } else if lobby.is_ready {
-            let places = Verdict::NewPlaces { lobby: index, size: args.party_size };
+            let places = Verdict::NewSlots { lobby: index, size: args.party_size };
             Decision::new(
                 places,
                 Wait::Lobby(index),

@@ -4,18 +4,24 @@ use hosting_core::{Credit, Id, LobbyView, ManagedLobbyView, Ms, NamespaceCounts,
 
 use super::commands::{Command, Reply};
 use super::decisions::{Decision, Verdict, Wait};
-use super::engine_driver::{Called, EngineDriver};
+use super::engine_driver::{CommandRecord, EngineDriver};
 use super::model_state::{Lobby, Model};
 
 type Checked = Result<(), String>;
 
-fn ensure(holds: bool, why: impl FnOnce() -> String) -> Checked {
-    if holds { Ok(()) } else { Err(why()) }
+fn ensure(holds: bool, reason: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(reason()) }
 }
 
-pub fn check_answer(model: &Model, command: &Command, decision: &Decision, called: &Called, credit: Credit) -> Checked {
-    let agrees = model.agrees(decision, &called.reply);
-    let is_full = called.reply == Reply::Refused(Refusal::StorageFull);
+pub fn check_answer(
+    model: &Model,
+    command: &Command,
+    decision: &Decision,
+    command_record: &CommandRecord,
+    credit: Credit,
+) -> Checked {
+    let agrees = model.agrees(decision, &command_record.reply);
+    let is_full = command_record.reply == Reply::Refused(Refusal::StorageFull);
     let wrong = || format!("expected {:?} ({}), or {:?}", decision.verdict, decision.label, decision.also);
     if credit == Credit::UNLIMITED || command.is_free_of_credit() {
         return ensure(agrees, wrong);
@@ -33,18 +39,22 @@ pub fn check_answer(model: &Model, command: &Command, decision: &Decision, calle
         has_overdue && busy.contains(refusal)
     };
     if is_blocked && changes {
-        return ensure(is_full || is_stale(&called.reply), || "expected STORAGE_FULL: no credit is left".to_owned());
+        return ensure(is_full || is_stale(&command_record.reply), || {
+            "expected STORAGE_FULL: no credit is left".to_owned()
+        });
     }
     let is_unsaid = matches!(command, Command::Heartbeat { .. }) && credit.total <= credit.reserve;
     let is_plenty = credit.total >= 1_000_000 && !command.leaves_the_reserve() && !is_unsaid;
     let may_be_full = is_full && !is_plenty;
-    ensure(agrees || may_be_full || is_stale(&called.reply), || format!("{}, or STORAGE_FULL if it may", wrong()))
+    ensure(agrees || may_be_full || is_stale(&command_record.reply), || {
+        format!("{}, or STORAGE_FULL if it may", wrong())
+    })
 }
 
-pub fn check_wait(model: &Model, command: &Command, decision: &Decision, called: &Called) -> Checked {
-    let (wait, last) = (called.wait, called.lsns.after);
+pub fn check_wait(model: &Model, command: &Command, decision: &Decision, command_record: &CommandRecord) -> Checked {
+    let (wait, last) = (command_record.wait, command_record.lsns.after);
     ensure(wait <= last, || format!("waits for LSN {wait}, the last is {last}"))?;
-    if let Reply::Refused(refusal) = &called.reply
+    if let Reply::Refused(refusal) = &command_record.reply
         && !matches!(&decision.verdict, Verdict::Refused(expected) if expected == refusal)
     {
         return Ok(());
@@ -54,7 +64,7 @@ pub fn check_wait(model: &Model, command: &Command, decision: &Decision, called:
         Wait::Any => Ok(()),
         Wait::Shard => ensure(wait == last, || format!("waits for LSN {wait}, not the shard's last {last}")),
         Wait::Lobby(_) if changes && !matches!(command, Command::Advance) => {
-            ensure(last > called.lsns.before, || "changed something and wrote no event".to_owned())?;
+            ensure(last > command_record.lsns.before, || "changed something and wrote no event".to_owned())?;
             ensure(wait == last, || format!("waits for LSN {wait}, but its own event is LSN {last}"))
         }
         Wait::Lobby(index) => {
@@ -64,11 +74,11 @@ pub fn check_wait(model: &Model, command: &Command, decision: &Decision, called:
     }
 }
 
-pub fn check_credit(called: &Called, credit: Credit) -> Checked {
-    ensure(called.written <= credit.total, || format!("wrote {} bytes on {credit:?}", called.written))?;
-    let left = credit.total - called.written;
-    ensure(called.credit_after == left, || {
-        format!("left {} of {credit:?} after {}", called.credit_after, called.written)
+pub fn check_credit(command_record: &CommandRecord, credit: Credit) -> Checked {
+    ensure(command_record.written <= credit.total, || format!("wrote {} bytes on {credit:?}", command_record.written))?;
+    let left = credit.total - command_record.written;
+    ensure(command_record.credit_after == left, || {
+        format!("left {} of {credit:?} after {}", command_record.credit_after, command_record.written)
     })
 }
 
@@ -84,8 +94,8 @@ pub fn check_views(
     for (index, lobby) in model.lobbies.iter().enumerate().filter(|(_, lobby)| !lobby.has_overdue) {
         let just_ended = lobby.end.is_some_and(|end| end.noticed == model.now);
         if lobby.is_live() || just_ended {
-            let (seen, expected) = (engine.lobby(lobby.id), lobby.is_live().then(|| view(model, index)));
-            ensure(seen == expected, || format!("lobby() shows {seen:?}, expected {expected:?}"))?;
+            let (actual, expected) = (engine.lobby(lobby.id), lobby.is_live().then(|| view(model, index)));
+            ensure(actual == expected, || format!("lobby() shows {actual:?}, expected {expected:?}"))?;
         }
     }
     for namespace in namespaces.iter().filter(|namespace| !model.namespace_has_overdue(**namespace)) {
@@ -129,26 +139,26 @@ fn check_namespace(model: &Model, driver: &EngineDriver, namespace: Id, versions
             .filter(|(_, lobby)| lobby.version == *version && lobby.is_public && lobby.is_listed(model.now))
             .map(|(index, _)| view(model, index))
             .collect();
-        let seen = engine.list(namespace, *version);
-        ensure(seen == listed, || format!("list() shows {seen:?}, expected {listed:?}"))?;
+        let actual = engine.list(namespace, *version);
+        ensure(actual == listed, || format!("list() shows {actual:?}, expected {listed:?}"))?;
     }
-    let mut seen = engine.player_counts(namespace);
-    seen.retain(|count| count.player_count > 0);
-    seen.sort_by(|one, other| (&one.mode, &one.region).cmp(&(&other.mode, &other.region)));
+    let mut actual = engine.player_counts(namespace);
+    actual.retain(|count| count.player_count > 0);
+    actual.sort_by(|one, other| (&one.mode, &one.region).cmp(&(&other.mode, &other.region)));
     let expected = model.player_counts(namespace);
-    ensure(seen == expected, || format!("player_counts() shows {seen:?}, expected {expected:?}"))?;
-    let mut seen = base.since_start(engine.namespace_counts(), namespace);
+    ensure(actual == expected, || format!("player_counts() shows {actual:?}, expected {expected:?}"))?;
+    let mut actual = base.since_start(engine.namespace_counts(), namespace);
     let expected = counts(model, namespace);
-    check_lobby_states(model, namespace, seen.lobbies)?;
-    seen.lobbies = expected.lobbies;
+    check_lobby_states(model, namespace, actual.lobbies)?;
+    actual.lobbies = expected.lobbies;
     // A slot use that was overdue when its lobby ended may count as expired or as lobby gone.
-    let late = seen.ends[3].saturating_sub(expected.ends[3]);
+    let late = actual.ends[3].saturating_sub(expected.ends[3]);
     if late <= model.late_ends.get(&namespace).copied().unwrap_or_default()
-        && seen.ends.iter().sum::<u64>() == expected.ends.iter().sum::<u64>()
+        && actual.ends.iter().sum::<u64>() == expected.ends.iter().sum::<u64>()
     {
-        seen.ends = expected.ends;
+        actual.ends = expected.ends;
     }
-    ensure(seen == expected, || format!("namespace_counts() shows {seen:?}, expected {expected:?}"))
+    ensure(actual == expected, || format!("namespace_counts() shows {actual:?}, expected {expected:?}"))
 }
 
 fn counts(model: &Model, namespace: Id) -> NamespaceCounts {
@@ -172,17 +182,17 @@ fn states(lobby: &Lobby, now: Ms) -> [bool; 4] {
     [!lobby.is_ready, lobby.is_listed(now), is_shut, lobby.is_silent(now)]
 }
 
-fn check_lobby_states(model: &Model, namespace: Id, seen: [u64; 4]) -> Checked {
+fn check_lobby_states(model: &Model, namespace: Id, actual: [u64; 4]) -> Checked {
     let all: Vec<[bool; 4]> = model.live_lobbies(namespace).map(|(_, lobby)| states(lobby, model.now)).collect();
-    for (state, seen) in seen.into_iter().enumerate() {
+    for (state, actual) in actual.into_iter().enumerate() {
         let most = all.iter().filter(|states| states[state]).count() as u64;
         let sure = all.iter().filter(|states| states[state] && states.iter().filter(|is_it| **is_it).count() == 1);
         let least = sure.count() as u64;
-        ensure((least..=most).contains(&seen), || {
-            format!("namespace_counts() shows {seen} lobbies in state {state}, expected {least} to {most}")
+        ensure((least..=most).contains(&actual), || {
+            format!("namespace_counts() shows {actual} lobbies in state {state}, expected {least} to {most}")
         })?;
     }
-    ensure(seen.iter().sum::<u64>() == all.len() as u64, || format!("{seen:?} are not {} lobbies", all.len()))
+    ensure(actual.iter().sum::<u64>() == all.len() as u64, || format!("{actual:?} are not {} lobbies", all.len()))
 }
 
 #[derive(Default)]

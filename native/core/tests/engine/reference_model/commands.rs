@@ -79,7 +79,7 @@ pub enum Command {
     Disconnected { lobby: Id, token: String, hold_ms: Option<u64>, key: KeyNumber },
     SetClosed { lobby: Id, is_closed: bool },
     SetState { lobby: Id, state: Vec<u8> },
-    State { namespace: Id, lobby: Id, speaker: Option<Id> },
+    State { namespace: Id, lobby: Id, caller: Option<Id> },
     Heartbeat { lobby: Id, tokens: Option<Vec<String>> },
     Detach { namespace: Id, lobby: Id },
     Stop { lobby: Id, only_if_idle: bool },

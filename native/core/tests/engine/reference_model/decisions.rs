@@ -19,9 +19,9 @@ pub enum Wait {
 pub enum Verdict {
     NewLobby(Id),
     KnownLobby(usize),
-    NewPlaces { lobby: usize, size: u32 },
+    NewSlots { lobby: usize, size: u32 },
     SamePlace { old: usize },
-    KnownPlaces(Vec<usize>),
+    KnownSlots(Vec<usize>),
     NewHold { lobby: usize },
     Created(Id),
     KnownHold(usize),
@@ -63,12 +63,12 @@ pub fn refuse(refusal: Refusal, wait: Wait) -> Decision {
     Decision::new(Verdict::Refused(refusal), wait, label)
 }
 
-pub enum Seen {
+pub enum TokenReading {
     Forged,
     OtherLobby,
     /// Authentic, but the slot use was never issued.
-    NeverGiven,
-    Mine(usize),
+    NeverIssued,
+    OwnUse(usize),
 }
 
 impl Model {
@@ -102,7 +102,7 @@ impl Model {
             Command::Disconnected { lobby, token, hold_ms, .. } => self.decide_disconnected(*lobby, token, *hold_ms),
             Command::SetClosed { lobby, is_closed } => self.decide_setting(*lobby, |one| one.is_closed == *is_closed),
             Command::SetState { lobby, state } => self.decide_setting(*lobby, |one| one.state == *state),
-            Command::State { namespace, lobby, speaker } => self.decide_state(*namespace, *lobby, *speaker),
+            Command::State { namespace, lobby, caller } => self.decide_state(*namespace, *lobby, *caller),
             Command::Heartbeat { lobby, tokens } => self.decide_heartbeat(*lobby, tokens.as_deref()),
             Command::Detach { namespace, lobby } => self.decide_detach(*namespace, *lobby),
             Command::Stop { lobby, only_if_idle } => self.decide_stop(*lobby, *only_if_idle),
@@ -119,7 +119,7 @@ impl Model {
             }
             Command::Heartbeat { lobby, .. } | Command::Connected { lobby, .. } => Some(*lobby),
             Command::Disconnected { lobby, .. } => Some(*lobby),
-            Command::State { speaker, .. } => *speaker,
+            Command::State { caller, .. } => *caller,
             _ => None,
         }
     }
@@ -157,7 +157,7 @@ impl Model {
         match success {
             Remembered::Attached(lobby) => Some(self.replay(*lobby, Verdict::KnownLobby(*lobby))),
             Remembered::Admission(uses) => {
-                Some(self.replay(self.uses[uses[0]].lobby, Verdict::KnownPlaces(uses.clone())))
+                Some(self.replay(self.uses[uses[0]].lobby, Verdict::KnownSlots(uses.clone())))
             }
             // The replay of connected succeeds only while the player is connected. Later the token's end decides.
             Remembered::Connected(index) => {
@@ -206,13 +206,13 @@ impl Model {
             (Verdict::KnownLobby(index), Reply::Attached { lobby, lobby_token }) => {
                 self.lobbies[*index].id == *lobby && self.lobbies[*index].lobby_token == *lobby_token
             }
-            (Verdict::NewPlaces { lobby, size }, Reply::Reserved { lobby: id, tokens }) => {
+            (Verdict::NewSlots { lobby, size }, Reply::Reserved { lobby: id, tokens }) => {
                 self.lobbies[*lobby].id == *id && tokens.len() == *size as usize && is_new(tokens)
             }
             (Verdict::SamePlace { old }, Reply::Reserved { lobby, tokens }) => {
                 self.lobbies[self.uses[*old].lobby].id == *lobby && tokens.len() == 1 && is_new(tokens)
             }
-            (Verdict::KnownPlaces(uses), Reply::Reserved { lobby, tokens }) => {
+            (Verdict::KnownSlots(uses), Reply::Reserved { lobby, tokens }) => {
                 let known: Vec<&String> = uses.iter().map(|index| &self.uses[*index].token).collect();
                 self.lobbies[self.uses[uses[0]].lobby].id == *lobby && known.into_iter().eq(tokens.iter())
             }

@@ -4,8 +4,8 @@ use hosting_core::{EndReason, HoldId, Id, Refusal, ResolvedHold, Source};
 
 use super::commands::{AttachArgs, Command, Reply};
 use super::decisions::{Decision, Verdict, Wait};
-use super::fact_reader::{History, Seen};
-use super::model_state::{Ending, Hold, KEY_LIFE_MS, Key, Lobby, Model, Remembered, Settled, Slot, Stage};
+use super::fact_reader::{ExpectedFact, History};
+use super::model_state::{Ending, Hold, KEY_LIFE_MS, Key, Lobby, Model, Remembered, SettledHold, Slot, Stage};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Lsns {
@@ -13,7 +13,7 @@ pub struct Lsns {
     pub after: u64,
 }
 
-pub type SlotOf = fn(&str) -> Option<usize>;
+pub type SlotLookup = fn(&str) -> Option<usize>;
 
 impl Model {
     pub fn effect(
@@ -22,7 +22,7 @@ impl Model {
         decision: &Decision,
         reply: &Reply,
         lsns: Lsns,
-        slot_of: SlotOf,
+        slot_of: SlotLookup,
     ) -> Result<(), String> {
         if let Reply::Refused(_) = reply {
             self.count_refusal(command, reply);
@@ -32,7 +32,7 @@ impl Model {
             (Verdict::NewLobby(_), Command::Attach(args, key), Reply::Attached { lobby, lobby_token }) => {
                 self.attach(args, *key, (*lobby, lobby_token), command.message(), lsns)?;
             }
-            (Verdict::NewPlaces { lobby, .. }, _, Reply::Reserved { tokens, .. }) => {
+            (Verdict::NewSlots { lobby, .. }, _, Reply::Reserved { tokens, .. }) => {
                 let uses = self.begin_uses(*lobby, source_of(command), tokens, slot_of)?;
                 self.remember(command.key(), command.message(), Remembered::Admission(uses));
                 self.lobbies[*lobby].changed_lsn = lsns.after;
@@ -47,7 +47,7 @@ impl Model {
             }
             (Verdict::KnownHold(index), ..) => self.holds[*index].waiters += 1,
             (Verdict::Done | Verdict::Removed(true), ..) => self.effect_done(command, decision, lsns),
-            (Verdict::State(_), Command::State { speaker: Some(lobby), .. }, _) => {
+            (Verdict::State(_), Command::State { caller: Some(lobby), .. }, _) => {
                 self.speak(*lobby, command, decision, lsns);
             }
             _ => {}
@@ -107,7 +107,7 @@ impl Model {
             Command::Disconnected { token, hold_ms, .. } => self.disconnect(token, *hold_ms, decision),
             Command::SetClosed { is_closed, .. } if self.lobbies[index].is_closed != *is_closed => {
                 self.lobbies[index].is_closed = *is_closed;
-                self.lobbies[index].history.seen.push((self.now, Seen::Closed(*is_closed)));
+                self.lobbies[index].history.expected_facts.push((self.now, ExpectedFact::Closed(*is_closed)));
             }
             Command::SetState { state, .. } => self.lobbies[index].state.clone_from(state),
             Command::Heartbeat { tokens: Some(list), .. } => self.list(index, list),
@@ -130,7 +130,7 @@ impl Model {
         match command {
             Command::Stop { .. } => {
                 self.lobbies[index].is_stopping = true;
-                self.lobbies[index].history.seen.push((self.now, Seen::Stopping));
+                self.lobbies[index].history.expected_facts.push((self.now, ExpectedFact::Stopping));
                 self.fail_holds(index, EndReason::Removed);
             }
             Command::End { reason, .. } => self.end_lobby(index, self.now, *reason),
@@ -187,7 +187,7 @@ impl Model {
             has_overdue: false,
             overdue_uses: 0,
             owed_after: None,
-            history: History { seen: vec![(self.now, Seen::Made)], ..History::default() },
+            history: History { expected_facts: vec![(self.now, ExpectedFact::Created)], ..History::default() },
         });
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Model {
         lobby: usize,
         source: Source,
         tokens: &[String],
-        slot_of: SlotOf,
+        slot_of: SlotLookup,
     ) -> Result<Vec<usize>, String> {
         let mut uses = Vec::new();
         for token in tokens {
@@ -222,7 +222,7 @@ impl Model {
         Ok(uses)
     }
 
-    fn check_token(&self, token: &str, slot_of: SlotOf) -> Result<usize, String> {
+    fn check_token(&self, token: &str, slot_of: SlotLookup) -> Result<usize, String> {
         let is_safe = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
         if !token.starts_with("player_") || token.len() > 64 || !is_safe {
             return Err(format!("not the form of a player token: {token}"));
@@ -238,7 +238,7 @@ impl Model {
         old: usize,
         source: Source,
         token: &str,
-        slot_of: SlotOf,
+        slot_of: SlotLookup,
         command: &Command,
     ) -> Result<(), String> {
         let (lobby, slot) = (self.uses[old].lobby, self.uses[old].slot);
@@ -258,11 +258,11 @@ impl Model {
             return;
         }
         self.lobbies[lobby].is_ready = true;
-        self.lobbies[lobby].history.seen.push((self.now, Seen::Ready));
+        self.lobbies[lobby].history.expected_facts.push((self.now, ExpectedFact::Ready));
         let (mine, rest): (Vec<Hold>, Vec<Hold>) =
             std::mem::take(&mut self.holds).into_iter().partition(|hold| hold.lobby == lobby);
         self.holds = rest;
-        self.settled.extend(mine.into_iter().map(|hold| Settled { hold, outcome: Ok(()) }));
+        self.settled.extend(mine.into_iter().map(|hold| SettledHold { hold, outcome: Ok(()) }));
     }
 
     fn connect(&mut self, token: &str, key: Option<u8>, message: u128, decision: &Decision) {
@@ -306,12 +306,12 @@ impl Model {
         }
     }
 
-    pub fn settle(&mut self, resolved: &[ResolvedHold], lsns: Lsns, slot_of: SlotOf) -> Result<(), String> {
+    pub fn settle(&mut self, resolved: &[ResolvedHold], lsns: Lsns, slot_of: SlotLookup) -> Result<(), String> {
         for one in resolved {
             let Some(at) = self.settled.iter().position(|settled| settled.hold.id == one.hold) else {
                 return Err(format!("resolved, but no request waits: {one:?}"));
             };
-            let Settled { hold, outcome } = self.settled.remove(at);
+            let SettledHold { hold, outcome } = self.settled.remove(at);
             let first_of_lobby = self.settled.iter().position(|other| other.hold.lobby == hold.lobby);
             if outcome.is_ok() && first_of_lobby.is_some_and(|first| first < at) {
                 return Err(format!("resolved out of the order of arrival: {one:?}"));
@@ -337,7 +337,8 @@ impl Model {
             }
         }
         // A hold without waiting requests, or in a lobby with overdue changes, need not be resolved yet.
-        let is_late = |settled: &&Settled| settled.hold.waiters > 0 && !self.lobbies[settled.hold.lobby].has_overdue;
+        let is_late =
+            |settled: &&SettledHold| settled.hold.waiters > 0 && !self.lobbies[settled.hold.lobby].has_overdue;
         let late = self.settled.iter().find(is_late);
         late.map_or(Ok(()), |settled| Err(format!("not resolved: {settled:?}")))
     }

@@ -9,7 +9,7 @@ use super::commands::{AttachArgs, Command, CreateArgs, CreationArgs, FindArgs, J
 use super::effects::Lsns;
 use crate::test_engine::image_of;
 
-pub struct Called {
+pub struct CommandRecord {
     pub reply: Reply,
     pub wait: u64,
     pub lsns: Lsns,
@@ -83,7 +83,7 @@ impl EngineDriver {
         EngineDriver { engine: fresh_engine(&[1], 0x5A), journal: Vec::new(), image: None, key_ids: vec![1] }
     }
 
-    pub fn call(&mut self, command: &Command, now: Ms, credit: Credit) -> Called {
+    pub fn call(&mut self, command: &Command, now: Ms, credit: Credit) -> CommandRecord {
         let before = self.engine.last_lsn();
         let mut events = EventBuffer::default();
         let mut context = Context { now, credit, events: &mut events };
@@ -94,7 +94,7 @@ impl EngineDriver {
         if count > 0 {
             self.journal.push(Batch { first_lsn: before + 1, count, bytes: events.bytes });
         }
-        Called { reply, wait, lsns: Lsns { before, after: before + u64::from(count) }, written, credit_after }
+        CommandRecord { reply, wait, lsns: Lsns { before, after: before + u64::from(count) }, written, credit_after }
     }
 
     pub fn acknowledge(&mut self, up_to: u64, now: Ms) {
@@ -180,8 +180,8 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Reply, 
         }
         Command::SetClosed { lobby, is_closed } => reply_of(engine.set_closed(cx, *lobby, *is_closed), done),
         Command::SetState { lobby, state } => reply_of(engine.set_state(cx, *lobby, state), done),
-        Command::State { namespace, lobby, speaker } => {
-            reply_of(engine.state(cx, &[*namespace], *lobby, *speaker), Reply::State)
+        Command::State { namespace, lobby, caller } => {
+            reply_of(engine.state(cx, &[*namespace], *lobby, *caller), Reply::State)
         }
         Command::Heartbeat { lobby, tokens } => {
             let list: Option<Vec<&str>> = tokens.as_ref().map(|all| all.iter().map(String::as_str).collect());

@@ -9,8 +9,8 @@ use super::sequence_runner::SequenceRunner;
 use crate::random::Random;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
-    Made,
+pub enum ExpectedFact {
+    Created,
     Ready,
     Closed(bool),
     Stopping,
@@ -19,7 +19,7 @@ pub enum Seen {
 
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    pub seen: Vec<(Ms, Seen)>,
+    pub expected_facts: Vec<(Ms, ExpectedFact)>,
     pub attendance: LobbyAttendance,
 }
 
@@ -47,8 +47,9 @@ impl SequenceRunner {
         facts.facts.iter().for_each(|fact| waiting.entry(fact.lobby).or_default().push(fact));
         for lobby in &self.model.lobbies {
             let presence = waiting.remove(&lobby.id).unwrap_or_default();
-            let seen = &lobby.history.seen;
-            if presence.len() != seen.len() || !presence.iter().zip(seen).all(|(fact, seen)| is_told(lobby, fact, seen))
+            let expected_facts = &lobby.history.expected_facts;
+            if presence.len() != expected_facts.len()
+                || !presence.iter().zip(expected_facts).all(|(fact, expected)| matches_event(lobby, fact, expected))
             {
                 return Err(format!("presence of {:?}: {presence:?}, expected {:?}", lobby.id, lobby.history));
             }
@@ -58,10 +59,10 @@ impl SequenceRunner {
         }
         if let Some(last) = random.pick(&facts.facts) {
             self.driver.acknowledge(last.lsn, self.now);
-            let gone = facts.facts.iter().take_while(|fact| fact.lsn <= last.lsn);
-            for fact in gone {
+            let acknowledged = facts.facts.iter().take_while(|fact| fact.lsn <= last.lsn);
+            for fact in acknowledged {
                 let lobby = self.model.lobby_index(fact.lobby).unwrap_or_default();
-                self.model.lobbies[lobby].history.seen.remove(0);
+                self.model.lobbies[lobby].history.expected_facts.remove(0);
             }
             self.model.last_lsn = self.driver.engine.last_lsn();
             self.coverage.count("facts", if last.lsn == self.model.last_lsn - 1 { "all read" } else { "some read" });
@@ -97,12 +98,14 @@ fn presence(model: &Model) -> BTreeMap<Id, (u64, u64)> {
     all
 }
 
-fn is_told(lobby: &Lobby, fact: &Fact, (at, seen): &(Ms, Seen)) -> bool {
-    let is_then = match (&fact.kind, seen) {
-        (LobbyFactKind::Created(details), Seen::Made) => fact.at == 0 && has_details(lobby, details),
-        (LobbyFactKind::Ready, Seen::Ready) | (LobbyFactKind::Stopping, Seen::Stopping) => fact.at == *at,
-        (LobbyFactKind::Closed(presence), Seen::Closed(is_closed)) => presence == is_closed && fact.at == *at,
-        (LobbyFactKind::Ended(ended), Seen::Ended(reason, connected)) => {
+fn matches_event(lobby: &Lobby, fact: &Fact, (at, expected): &(Ms, ExpectedFact)) -> bool {
+    let is_same_kind = match (&fact.kind, expected) {
+        (LobbyFactKind::Created(details), ExpectedFact::Created) => fact.at == 0 && has_details(lobby, details),
+        (LobbyFactKind::Ready, ExpectedFact::Ready) | (LobbyFactKind::Stopping, ExpectedFact::Stopping) => {
+            fact.at == *at
+        }
+        (LobbyFactKind::Closed(presence), ExpectedFact::Closed(is_closed)) => presence == is_closed && fact.at == *at,
+        (LobbyFactKind::Ended(ended), ExpectedFact::Ended(reason, connected)) => {
             // The engine may end a lobby after its deadline, and players count as connected until then.
             let expected = LobbyAttendance {
                 player_ms: lobby.history.attendance.player_ms + u64::from(*connected) * (fact.at - at),
@@ -116,7 +119,7 @@ fn is_told(lobby: &Lobby, fact: &Fact, (at, seen): &(Ms, Seen)) -> bool {
         }
         _ => false,
     };
-    is_then && fact.namespace == lobby.namespace
+    is_same_kind && fact.namespace == lobby.namespace
 }
 
 fn has_details(lobby: &Lobby, details: &LobbyDetails) -> bool {

@@ -21,7 +21,7 @@ impl Model {
         if is_same(&self.lobbies[index]) { decision("repeated").repeat() } else { decision("set") }
     }
 
-    pub fn decide_state(&self, namespace: Id, lobby: Id, speaker: Option<Id>) -> Decision {
+    pub fn decide_state(&self, namespace: Id, lobby: Id, caller: Option<Id>) -> Decision {
         match self.lobby_index(lobby).filter(|index| self.lobbies[*index].namespace == namespace) {
             None => refuse(Refusal::LobbyNotFound, Wait::Any),
             Some(index) if self.is_forgotten(index) => {
@@ -32,7 +32,7 @@ impl Model {
             Some(index) => {
                 let state = &self.lobbies[index].state;
                 let value = (!state.is_empty()).then(|| state.clone());
-                let label = match (&value, speaker) {
+                let label = match (&value, caller) {
                     (_, Some(_)) => "returned to a server",
                     (None, None) => "none",
                     (Some(_), None) => "value",

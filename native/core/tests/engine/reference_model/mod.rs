@@ -35,8 +35,8 @@ const FIRST_SEED: u64 = 20_240_229;
 const STEPS: usize = 300;
 const COMMANDS: u64 = 200;
 
-fn run(seed: u64, steps: &[Step], story: Transcript) -> (SequenceRunner, Result<(), String>) {
-    let mut world = SequenceRunner::new(seed, story);
+fn run(seed: u64, steps: &[Step], transcript: Transcript) -> (SequenceRunner, Result<(), String>) {
+    let mut world = SequenceRunner::new(seed, transcript);
     let result = catch_unwind(AssertUnwindSafe(|| world.run(steps))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -48,9 +48,14 @@ fn run(seed: u64, steps: &[Step], story: Transcript) -> (SequenceRunner, Result<
 fn shortest_failure(seed: u64, steps: &[Step]) -> String {
     let short = shrink(steps, 3_000, |fewer| run(seed, fewer, Transcript::default()).1.is_err());
     let (world, result) = run(seed, &short, Transcript::recording());
-    let why = result.err().unwrap_or_else(|| "it did not fail again".to_owned());
-    let why = world.story.named(&why);
-    format!("sequence {seed}, {} of {} steps:\n{}\n!! {why}\n", short.len(), steps.len(), world.story.lines.join("\n"))
+    let reason = result.err().unwrap_or_else(|| "it did not fail again".to_owned());
+    let reason = world.transcript.named(&reason);
+    format!(
+        "sequence {seed}, {} of {} steps:\n{}\n!! {reason}\n",
+        short.len(),
+        steps.len(),
+        world.transcript.lines.join("\n")
+    )
 }
 
 fn number_from_environment(name: &str) -> Option<u64> {
@@ -80,8 +85,8 @@ fn engine_matches_reference_model_and_replays_to_the_same_hash() {
         let steps = step_generator::draw(&mut Random::new(seed ^ 0x5EED), STEPS);
         let (world, result) = run(seed, &steps, Transcript::default());
         if result.is_err() {
-            let story = shortest_failure(seed, &steps);
-            panic!("engine and model differ\n{story}");
+            let transcript = shortest_failure(seed, &steps);
+            panic!("engine and model differ\n{transcript}");
         }
         commands += world.commands;
         fewest = fewest.min(world.commands);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hosting_core::{EndReason, HoldId, Id, Ms, PlayerCount, Port, Source};
 
-use super::fact_reader::{History, Seen};
+use super::fact_reader::{ExpectedFact, History};
 
 pub const START_LIMIT_MS: Ms = 300_000;
 pub const TOMBSTONE_MS: Ms = 24 * 3_600_000;
@@ -16,7 +16,7 @@ pub enum Ending {
     Expired,
     Consumed,
     Released,
-    LobbyGone,
+    LobbyRemoved,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,7 +171,7 @@ pub struct Key {
 }
 
 #[derive(Clone, Debug)]
-pub struct Settled {
+pub struct SettledHold {
     pub hold: Hold,
     pub outcome: Result<(), EndReason>,
 }
@@ -186,7 +186,7 @@ pub struct Model {
     /// Authentic tokens of slot uses that the engine never issued, with their lobby.
     pub never_given: Vec<(String, usize)>,
     pub dropped_keys: Vec<u16>,
-    pub settled: Vec<Settled>,
+    pub settled: Vec<SettledHold>,
     pub last_lsn: u64,
     pub order: u64,
     /// Ended slot uses: `expired, consumed, released, lobby gone`.
@@ -305,11 +305,11 @@ impl Model {
 
     pub fn end_lobby(&mut self, lobby: usize, at: Ms, reason: EndReason) {
         let connected = self.players_by_stage(lobby)[2];
-        self.lobbies[lobby].history.seen.push((at, Seen::Ended(reason, connected)));
+        self.lobbies[lobby].history.expected_facts.push((at, ExpectedFact::Ended(reason, connected)));
         let live: Vec<usize> =
             (0..self.uses.len()).filter(|i| self.uses[*i].lobby == lobby && self.uses[*i].stage.is_live()).collect();
         for index in live {
-            self.end_use(index, Ending::LobbyGone, (at, 0));
+            self.end_use(index, Ending::LobbyRemoved, (at, 0));
         }
         self.lobbies[lobby].end = Some(End { at, noticed: Ms::MAX });
         *self.late_ends.entry(self.lobbies[lobby].namespace).or_default() += self.lobbies[lobby].overdue_uses;
@@ -325,10 +325,10 @@ impl Model {
     }
 
     pub fn fail_holds(&mut self, lobby: usize, reason: EndReason) {
-        let (gone, rest): (Vec<Hold>, Vec<Hold>) =
+        let (failed, remaining): (Vec<Hold>, Vec<Hold>) =
             std::mem::take(&mut self.holds).into_iter().partition(|hold| hold.lobby == lobby);
-        self.holds = rest;
-        self.settled.extend(gone.into_iter().map(|hold| Settled { hold, outcome: Err(reason) }));
+        self.holds = remaining;
+        self.settled.extend(failed.into_iter().map(|hold| SettledHold { hold, outcome: Err(reason) }));
     }
 
     pub fn count_token(&mut self, lobby: usize, outcome: usize) {

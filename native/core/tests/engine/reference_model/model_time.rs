@@ -22,19 +22,19 @@ impl Model {
                 if let Some(at) = due.filter(|_| self.uses[index].lobby == lobby) {
                     let is_kept = matches!(self.uses[index].stage, Stage::Kept { .. });
                     self.end_use(index, if is_kept { Ending::Consumed } else { Ending::Expired }, (at, 0));
-                    self.owe(lobby);
+                    self.require(lobby);
                     self.lobbies[lobby].overdue_uses += 1;
                     self.lobbies[lobby].slots[self.uses[index].slot].noticed_at = LATER;
                 }
             }
             if let Some((at, reason)) = end {
                 self.end_lobby(lobby, at, reason);
-                self.owe(lobby);
+                self.require(lobby);
             }
         }
     }
 
-    fn owe(&mut self, lobby: usize) {
+    fn require(&mut self, lobby: usize) {
         self.lobbies[lobby].has_overdue = true;
         self.lobbies[lobby].owed_after.get_or_insert(self.last_lsn);
     }

@@ -2,35 +2,39 @@
 
 use hosting_core::{Id, Refusal};
 
-use super::decisions::{Decision, Seen, Verdict, Wait, refuse};
+use super::decisions::{Decision, TokenReading, Verdict, Wait, refuse};
 use super::engine_driver::key_id_of;
 use super::model_state::{Ending, Model, REMEMBERED_USES, Stage, Use};
 
 impl Model {
-    pub fn see(&self, lobby: usize, token: &str) -> Seen {
+    pub fn see(&self, lobby: usize, token: &str) -> TokenReading {
         if key_id_of(token).is_some_and(|id| self.dropped_keys.contains(&id)) {
-            return Seen::Forged;
+            return TokenReading::Forged;
         }
         if let Some(index) = self.use_of(token) {
-            return if self.uses[index].lobby == lobby { Seen::Mine(index) } else { Seen::OtherLobby };
+            return if self.uses[index].lobby == lobby {
+                TokenReading::OwnUse(index)
+            } else {
+                TokenReading::OtherLobby
+            };
         }
         match self.never_given.iter().find(|(known, _)| known == token) {
-            None => Seen::Forged,
-            Some((_, of)) if *of != lobby => Seen::OtherLobby,
-            Some(_) => Seen::NeverGiven,
+            None => TokenReading::Forged,
+            Some((_, of)) if *of != lobby => TokenReading::OtherLobby,
+            Some(_) => TokenReading::NeverIssued,
         }
     }
 
     pub fn decide_connected(&self, lobby: Id, token: &str) -> Decision {
         let asking = self.lobby_index(lobby).unwrap_or_default();
         let index = match self.see(asking, token) {
-            Seen::Forged => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
-            Seen::OtherLobby => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
-            Seen::NeverGiven if self.lobbies[asking].is_live() => {
+            TokenReading::Forged => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
+            TokenReading::OtherLobby => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
+            TokenReading::NeverIssued if self.lobbies[asking].is_live() => {
                 return refuse(Refusal::PlayerTokenInvalid, Wait::Lobby(asking));
             }
-            Seen::NeverGiven => return refuse(Refusal::PlayerRemoved, Wait::Lobby(asking)),
-            Seen::Mine(index) => index,
+            TokenReading::NeverIssued => return refuse(Refusal::PlayerRemoved, Wait::Lobby(asking)),
+            TokenReading::OwnUse(index) => index,
         };
         if !self.lobbies[asking].is_live() {
             return refuse(Refusal::PlayerRemoved, Wait::Lobby(asking));
@@ -56,7 +60,7 @@ impl Model {
         let truth = match ending {
             Ending::Expired => Refusal::PlayerTokenExpired,
             Ending::Consumed => Refusal::PlayerTokenConsumed,
-            Ending::Released | Ending::LobbyGone => Refusal::PlayerRemoved,
+            Ending::Released | Ending::LobbyRemoved => Refusal::PlayerRemoved,
         };
         let one = &self.uses[index];
         let wait = Wait::Lobby(one.lobby);
@@ -73,14 +77,14 @@ impl Model {
     pub fn decide_disconnected(&self, lobby: Id, token: &str, hold_ms: Option<u64>) -> Decision {
         let asking = self.lobby_index(lobby).unwrap_or_default();
         let index = match self.see(asking, token) {
-            Seen::Forged => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
-            Seen::OtherLobby => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
+            TokenReading::Forged => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
+            TokenReading::OtherLobby => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
             // The documentation allows success and PLAYER_TOKEN_INVALID for a slot use that was never issued.
-            Seen::NeverGiven => {
+            TokenReading::NeverIssued => {
                 let done = Decision::new(Verdict::Done, Wait::Any, "repeated").repeat();
                 return done.or(Refusal::PlayerTokenInvalid);
             }
-            Seen::Mine(index) => index,
+            TokenReading::OwnUse(index) => index,
         };
         let done = |label| Decision::new(Verdict::Done, Wait::Lobby(asking), label);
         match (self.uses[index].stage, hold_ms) {
@@ -97,7 +101,7 @@ impl Model {
         let Some(list) = tokens else {
             return Decision::new(Verdict::Done, Wait::Lobby(index), "spoken").repeat();
         };
-        let is_bad = |token: &String| !matches!(self.see(index, token), Seen::Mine(_));
+        let is_bad = |token: &String| !matches!(self.see(index, token), TokenReading::OwnUse(_));
         let bad: Vec<u32> = (0..).zip(list).filter(|(_, token)| is_bad(token)).map(|(at, _)| at).collect();
         if !bad.is_empty() {
             let mut invalid = refuse(Refusal::TokenInListInvalid(bad.as_slice().into()), Wait::Any);

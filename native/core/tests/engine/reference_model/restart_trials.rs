@@ -46,7 +46,7 @@ impl SequenceRunner {
         if recovered.durable_hash() != hash {
             return Err("recovered() changed durable state".to_owned());
         }
-        self.story.record(|| format!("-- restart, recovered at {}, keys {key_ids:?}", self.now));
+        self.transcript.record(|| format!("-- restart, recovered at {}, keys {key_ids:?}", self.now));
         self.driver.engine = recovered;
         self.driver.key_ids = key_ids;
         self.model.restart(self.now);
@@ -155,7 +155,7 @@ impl SequenceRunner {
             if is_fork {
                 self.model.never_given.push((token.clone(), index));
             }
-            self.story.record(|| {
+            self.transcript.record(|| {
                 format!("-- {} makes {token} for L{index}", if is_fork { "a fork" } else { "another ring" })
             });
             self.foreign.push(token);

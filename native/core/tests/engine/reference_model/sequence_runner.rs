@@ -7,10 +7,10 @@ use super::commands::{Command, Reply};
 use super::coverage::Coverage;
 use super::decisions::Decision;
 use super::effects::Lsns;
-use super::engine_driver::{Called, EngineDriver, slot_of};
+use super::engine_driver::{CommandRecord, EngineDriver, slot_of};
 use super::fact_reader::Reader;
 use super::model_state::{Lobby, Model};
-use super::step_generator::{Drawing, Kind, Step};
+use super::step_generator::{Kind, Step, StepDraw};
 use super::transcript::Transcript;
 use super::workload::Workload;
 use crate::random::Random;
@@ -25,16 +25,16 @@ pub struct SequenceRunner {
     pub keyed: Vec<Command>,
     pub foreign: Vec<String>,
     pub coverage: Coverage,
-    pub story: Transcript,
+    pub transcript: Transcript,
     pub commands: u64,
 }
 
 impl SequenceRunner {
-    pub fn new(seed: u64, mut story: Transcript) -> Self {
+    pub fn new(seed: u64, mut transcript: Transcript) -> Self {
         let mut random = Random::new(seed);
         let workload = Workload::draw(&mut random);
-        story.name_ids('N', &workload.namespaces);
-        story.name_ids('V', &workload.versions);
+        transcript.name_ids('N', &workload.namespaces);
+        transcript.name_ids('V', &workload.versions);
         SequenceRunner {
             workload,
             driver: EngineDriver::new(),
@@ -45,7 +45,7 @@ impl SequenceRunner {
             keyed: Vec::new(),
             foreign: Vec::new(),
             coverage: Coverage::default(),
-            story,
+            transcript,
             commands: 0,
         }
     }
@@ -57,9 +57,9 @@ impl SequenceRunner {
         self.restart(&mut Random::new(self.commands))
     }
 
-    pub fn draw(&self, random: &Random) -> Drawing<'_> {
+    pub fn draw(&self, random: &Random) -> StepDraw<'_> {
         let random = random.clone();
-        Drawing { random, workload: &self.workload, model: &self.model, keyed: &self.keyed, foreign: &self.foreign }
+        StepDraw { random, workload: &self.workload, model: &self.model, keyed: &self.keyed, foreign: &self.foreign }
     }
 
     fn step(&mut self, step: Step) -> Result<(), String> {
@@ -68,7 +68,7 @@ impl SequenceRunner {
             Kind::Time => self.pass_time(&mut random),
             Kind::Image => {
                 self.driver.take_image();
-                self.story.record(|| "-- an image is taken".to_owned());
+                self.transcript.record(|| "-- an image is taken".to_owned());
                 Ok(())
             }
             Kind::Restart => self.restart(&mut random),
@@ -103,22 +103,22 @@ impl SequenceRunner {
         let expected = self.model.decide(&command);
         let hash = (credit.total == 0).then(|| self.driver.engine.durable_hash());
         self.commands += 1;
-        let called = self.driver.call(&command, self.now, credit);
-        self.story.tell_command(&command, credit, &called, self.now);
-        let decision = self.recall(&command, expected, &called, credit);
-        answer_checks::check_answer(&self.model, &command, &decision, &called, credit)?;
-        answer_checks::check_credit(&called, credit)?;
+        let command_record = self.driver.call(&command, self.now, credit);
+        self.transcript.record_command(&command, credit, &command_record, self.now);
+        let decision = self.recall(&command, expected, &command_record, credit);
+        answer_checks::check_answer(&self.model, &command, &decision, &command_record, credit)?;
+        answer_checks::check_credit(&command_record, credit)?;
         if hash.is_some_and(|hash| hash != self.driver.engine.durable_hash()) {
             return Err("something was applied without credit".to_owned());
         }
-        self.count(&command, &decision, &called.reply);
-        self.model.effect(&command, &decision, &called.reply, called.lsns, slot_of)?;
+        self.count(&command, &decision, &command_record.reply);
+        self.model.effect(&command, &decision, &command_record.reply, command_record.lsns, slot_of)?;
         if credit == Credit::UNLIMITED {
             self.model.notice_touched(&command, &decision);
         }
-        self.model.last_lsn = called.lsns.after;
-        self.settle(called.lsns)?;
-        answer_checks::check_wait(&self.model, &command, &decision, &called)?;
+        self.model.last_lsn = command_record.lsns.after;
+        self.settle(command_record.lsns)?;
+        answer_checks::check_wait(&self.model, &command, &decision, &command_record)?;
         answer_checks::check_views(
             &self.model,
             &self.driver,
@@ -126,7 +126,7 @@ impl SequenceRunner {
             &self.workload.versions,
             &self.base,
         )?;
-        if command.key().is_some() && !matches!(called.reply, Reply::Refused(_)) {
+        if command.key().is_some() && !matches!(command_record.reply, Reply::Refused(_)) {
             self.keyed.push(command);
         }
         Ok(())
@@ -147,12 +147,18 @@ impl SequenceRunner {
         meets_ended_hold || credit != Credit::UNLIMITED && has_overdue && !may_meet_overdue
     }
 
-    fn recall(&self, command: &Command, expected: Decision, called: &Called, credit: Credit) -> Decision {
-        if self.model.agrees(&expected, &called.reply) || !self.model.may_recall(command, credit) {
+    fn recall(
+        &self,
+        command: &Command,
+        expected: Decision,
+        command_record: &CommandRecord,
+        credit: Credit,
+    ) -> Decision {
+        if self.model.agrees(&expected, &command_record.reply) || !self.model.may_recall(command, credit) {
             return expected;
         }
         let recalled = self.model.decide_recalling(command);
-        if self.model.agrees(&recalled, &called.reply) { recalled } else { expected }
+        if self.model.agrees(&recalled, &command_record.reply) { recalled } else { expected }
     }
 
     fn settle(&mut self, lsns: Lsns) -> Result<(), String> {
@@ -173,7 +179,7 @@ impl SequenceRunner {
                 },
             );
         }
-        self.story.tell_resolved(&resolved);
+        self.transcript.record_resolved(&resolved);
         self.model.settle(&resolved, lsns, slot_of)
     }
 

@@ -82,7 +82,7 @@ pub fn draw(random: &mut Random, count: usize) -> Vec<Step> {
     (0..count).map(|_| Step { kind: kind(random), dice: random.next() }).collect()
 }
 
-pub struct Drawing<'a> {
+pub struct StepDraw<'a> {
     pub random: Random,
     pub workload: &'a Workload,
     pub model: &'a Model,
@@ -90,7 +90,7 @@ pub struct Drawing<'a> {
     pub foreign: &'a [String],
 }
 
-impl Drawing<'_> {
+impl StepDraw<'_> {
     fn lobby(&mut self) -> Option<usize> {
         if self.model.lobbies.is_empty() {
             return None;
@@ -157,9 +157,9 @@ impl Drawing<'_> {
             }
             Kind::State => {
                 let is_own = self.random.chance(60);
-                let speaker = if is_own { index } else { self.lobby() };
-                let speaker = self.random.chance(60).then(|| if is_own { lobby } else { self.id_of(speaker) });
-                Command::State { namespace, lobby, speaker }
+                let caller = if is_own { index } else { self.lobby() };
+                let caller = self.random.chance(60).then(|| if is_own { lobby } else { self.id_of(caller) });
+                Command::State { namespace, lobby, caller }
             }
             Kind::Detach => Command::Detach { namespace, lobby },
             Kind::Stop => Command::Stop { lobby, only_if_idle: self.random.chance(60) },
@@ -242,10 +242,10 @@ impl Drawing<'_> {
 
     fn rejoin(&mut self) -> Option<JoinArgs> {
         let mut args = self.join();
-        let kept: Vec<usize> = (0..self.model.uses.len())
+        let kept_slots: Vec<usize> = (0..self.model.uses.len())
             .filter(|index| matches!(self.model.uses[*index].stage, Stage::Kept { .. } | Stage::Reserved { .. }))
             .collect();
-        let chosen = if self.random.chance(70) { self.random.pick(&kept).copied() } else { None };
+        let chosen = if self.random.chance(70) { self.random.pick(&kept_slots).copied() } else { None };
         let token = match chosen {
             Some(index) => self.model.uses[index].token.clone(),
             None => self.token(|_| false)?,

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use hosting_core::{Credit, Id, ResolvedHold};
 
 use super::commands::{Command, Reply};
-use super::engine_driver::{Called, slot_of};
+use super::engine_driver::{CommandRecord, slot_of};
 use super::step_generator::Step;
 
 #[derive(Default)]
 pub struct Transcript {
-    pub is_told: bool,
+    pub is_recording: bool,
     pub lines: Vec<String>,
     names: BTreeMap<String, String>,
     lobbies: usize,
@@ -19,7 +19,7 @@ pub struct Transcript {
 
 impl Transcript {
     pub fn recording() -> Self {
-        Transcript { is_told: true, ..Transcript::default() }
+        Transcript { is_recording: true, ..Transcript::default() }
     }
 
     pub fn name_ids(&mut self, letter: char, ids: &[Id]) {
@@ -28,26 +28,27 @@ impl Transcript {
     }
 
     pub fn record(&mut self, line: impl FnOnce() -> String) {
-        if self.is_told {
+        if self.is_recording {
             let line = self.named(&line());
             self.lines.push(line);
         }
     }
 
-    pub fn tell_command(&mut self, command: &Command, credit: Credit, called: &Called, now: u64) {
-        if !self.is_told {
+    pub fn record_command(&mut self, command: &Command, credit: Credit, command_record: &CommandRecord, now: u64) {
+        if !self.is_recording {
             return;
         }
-        self.learn(&called.reply);
+        self.learn(&command_record.reply);
         let credit = if credit == Credit::UNLIMITED { String::new() } else { format!(" with {credit:?}") };
-        let lsns = format!("wait {} of {}..={}", called.wait, called.lsns.before, called.lsns.after);
-        let line = format!("{now} {command:?}{credit}\n      -> {:?}, {lsns}", called.reply);
+        let lsns =
+            format!("wait {} of {}..={}", command_record.wait, command_record.lsns.before, command_record.lsns.after);
+        let line = format!("{now} {command:?}{credit}\n      -> {:?}, {lsns}", command_record.reply);
         let line = self.named(&line);
         self.lines.push(line);
     }
 
-    pub fn tell_resolved(&mut self, resolved: &[ResolvedHold]) {
-        if !self.is_told {
+    pub fn record_resolved(&mut self, resolved: &[ResolvedHold]) {
+        if !self.is_recording {
             return;
         }
         for one in resolved {

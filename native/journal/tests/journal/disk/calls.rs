@@ -66,7 +66,7 @@ impl Files for Disk {
         let mut inner = self.inner();
         let fault = inner.enter("rename")?;
         let Some(&content) = inner.names.get(from) else { return Err(error(libc::ENOENT)) };
-        if fault.is_none() || (fault == Some(Fault::Crash) && inner.coin()) {
+        if fault.is_none() || (fault == Some(Fault::Crash) && inner.random_bool()) {
             inner.change(NameChange { removed: Some(from.to_owned()), set: Some((to.to_owned(), content)) });
         }
         fault.map_or(Ok(()), |fault| Err(failed(fault)))
@@ -78,7 +78,7 @@ impl Files for Disk {
         if !inner.names.contains_key(path) {
             return Err(error(libc::ENOENT));
         }
-        if fault.is_none() || (fault == Some(Fault::Crash) && inner.coin()) {
+        if fault.is_none() || (fault == Some(Fault::Crash) && inner.random_bool()) {
             inner.change(NameChange { removed: Some(path.to_owned()), set: None });
         }
         fault.map_or(Ok(()), |fault| Err(failed(fault)))
@@ -140,7 +140,7 @@ impl FileHandle for Handle {
         if let Some(fault) = fault {
             let block = inner.block;
             for (index, piece) in bytes.chunks(block).enumerate() {
-                if inner.coin() {
+                if inner.random_bool() {
                     inner.write_cache(self.content, piece, offset + index * block);
                 }
             }
@@ -169,7 +169,7 @@ impl FileHandle for Handle {
                 }
                 // A data sync also makes the length durable.
                 let content = &mut inner.contents[self.content];
-                content.platter.resize(content.cache.len(), 0);
+                content.durable_bytes.resize(content.cache.len(), 0);
                 Ok(())
             }
             Some(fault) => {
