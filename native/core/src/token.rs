@@ -3,6 +3,8 @@
 //! Text: kind, underscore, base64url of `(version, key id, content, 128-bit MAC)`. Signing the same content again gives
 //! the same text. MACs are blake3 with one key for each kind.
 
+#![allow(missing_docs, reason = "the other names say their content")]
+
 use crate::base64url;
 use crate::command::Id;
 

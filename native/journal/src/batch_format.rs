@@ -28,7 +28,7 @@ pub(crate) struct SegmentIdentity {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct BatchHeader {
     pub epoch: u64,
     /// Number of the batch, from 1, over all segments and including empty batches.
     pub sequence: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Header {
     pub clock: ClockRecord,
 }
 
-pub(crate) fn seal(buffer: &mut Vec<u8>, identity: &SegmentIdentity, header: &Header) {
+pub(crate) fn seal(buffer: &mut Vec<u8>, identity: &SegmentIdentity, header: &BatchHeader) {
     let payload_crc = crc32fast::hash(&buffer[HEADER..]);
     let mut bytes = [0_u8; HEADER];
     let mut fields = FieldWriter { bytes: &mut bytes, at: 0 };
@@ -62,7 +62,7 @@ pub(crate) fn seal(buffer: &mut Vec<u8>, identity: &SegmentIdentity, header: &He
 }
 
 /// Reads a batch header and the checksum of its payload. Returns `None` unless the header is valid for `identity`.
-pub(crate) fn read_header(bytes: &[u8], identity: &SegmentIdentity) -> Option<(Header, u32)> {
+pub(crate) fn read_header(bytes: &[u8], identity: &SegmentIdentity) -> Option<(BatchHeader, u32)> {
     if bytes.len() < HEADER || bytes[..4] != MAGIC.to_le_bytes() {
         return None;
     }
@@ -78,7 +78,7 @@ pub(crate) fn read_header(bytes: &[u8], identity: &SegmentIdentity) -> Option<(H
     if fields.u64() != identity.segment {
         return None;
     }
-    let header = Header {
+    let header = BatchHeader {
         epoch,
         sequence: fields.u64(),
         first_lsn: fields.u64(),
@@ -158,8 +158,8 @@ mod tests {
 
     const IDENTITY: SegmentIdentity = SegmentIdentity { shard: 1, segment: 7, salt: 0x1234_5678_9ABC_DEF0 };
 
-    fn sealed(payload: &[u8]) -> (Header, Vec<u8>) {
-        let header = Header {
+    fn sealed(payload: &[u8]) -> (BatchHeader, Vec<u8>) {
+        let header = BatchHeader {
             epoch: 3,
             sequence: 44,
             first_lsn: 1_000,

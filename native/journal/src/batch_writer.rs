@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use crate::batch_format::{self, HEADER, Header};
+use crate::batch_format::{self, BatchHeader, HEADER};
 use crate::batch_queue::PendingBatch;
 use crate::error::OpenError;
 use crate::files::write_all_at;
@@ -58,7 +58,7 @@ impl JournalCore {
         let Some(mut batch) = self.take_batch() else { return Ok(false) };
         let Some((segment, offset)) = batch.position.take() else { return Ok(false) };
         let started_ns = self.time_and_random.elapsed_ns();
-        let header = Header {
+        let header = BatchHeader {
             epoch: self.epoch,
             sequence: writing.sequence + 1,
             first_lsn: batch.first_lsn,
@@ -98,7 +98,7 @@ impl JournalCore {
         Some(batch)
     }
 
-    fn publish(&self, batch: PendingBatch, header: &Header, took_ns: u64) {
+    fn publish(&self, batch: PendingBatch, header: &BatchHeader, took_ns: u64) {
         let mut shared = lock(&self.shared);
         let counters = &mut shared.counters;
         counters.batches += 1;

@@ -9,7 +9,7 @@ use crate::error::OpenError;
 use crate::files::Files;
 use crate::folder::Folder;
 use crate::image::{self, ImagePosition};
-use crate::options::{Options, State};
+use crate::options::{Options, RecoverableState};
 use crate::recovery::{Replay, load_base};
 use crate::segment_reader::{SegmentEntry, SegmentReader};
 
@@ -31,7 +31,7 @@ pub struct CompactionResult {
 pub fn write_compacted_image(
     options: Options,
     files: Arc<dyn Files>,
-    state: &mut dyn State,
+    state: &mut dyn RecoverableState,
 ) -> Result<CompactionResult, OpenError> {
     options.check()?;
     let folder = Folder { files, path: options.dir.clone() };

@@ -1,4 +1,4 @@
-//! Image files: the state after the last event of a closed segment, with one checksum. [`State`] defines the content.
+//! Image files: the state after the last event of a closed segment, with one checksum. [`RecoverableState`] defines the content.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use crate::batch_format::{FieldReader, FieldWriter, read_clock_record, write_clo
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, read_exact_at, write_all_at};
 use crate::folder::Folder;
-use crate::options::{Options, State};
+use crate::options::{Options, RecoverableState};
 use crate::segment_format::{self, HEADER_SPACE};
 use crate::service_clock::ClockRecord;
 use crate::{FORMAT_VERSION, Lsn};
@@ -123,7 +123,7 @@ impl Image {
         Ok(Self { position, path, content })
     }
 
-    pub fn load(&self, state: &mut dyn State) -> Result<(), OpenError> {
+    pub fn load(&self, state: &mut dyn RecoverableState) -> Result<(), OpenError> {
         state.load_image(&self.content).map_err(|reason| OpenError::Image { path: self.path.clone(), reason })
     }
 }
@@ -213,7 +213,7 @@ pub(crate) fn write(
     folder: &Folder,
     options: &Options,
     position: &ImagePosition,
-    state: &dyn State,
+    state: &dyn RecoverableState,
 ) -> Result<(PathBuf, u64), OpenError> {
     let unfinished = folder.unfinished("image");
     let result = write_unfinished(folder, &unfinished, options, position, state);
@@ -234,7 +234,7 @@ fn write_unfinished(
     path: &Path,
     options: &Options,
     position: &ImagePosition,
-    state: &dyn State,
+    state: &dyn RecoverableState,
 ) -> Result<u64, OpenError> {
     let write_error = |error| OpenError::io("write", path, error);
     let file = folder.open(path, Access::Create)?;

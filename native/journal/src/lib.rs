@@ -2,8 +2,9 @@
 //!
 //! Owns the files of one journal folder and the service clock. Events are opaque bytes with numbers.
 //!
-//! Start with [`open`], [`Journal`], [`State`] and [`write_compacted_image`]. A journal folder holds `seg-<number>.log` (segments),
-//! `free-<number>.log` (pre-written files for later segments), `image-<lsn>.img`, `lock` and `compact.lock`.
+//! Start with [`open`], [`Journal`], [`RecoverableState`] and [`write_compacted_image`]. A journal folder holds
+//! `seg-<number>.log` (segments), `free-<number>.log` (pre-written files for later segments), `image-<lsn>.img`, `lock`
+//! and `compact.lock`.
 
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
 
@@ -33,7 +34,7 @@ pub use error::OpenError;
 pub use files::{Access, Entry, FileHandle, Files, RealFiles};
 pub use journal::Journal;
 pub use opening::{RecoverySummary, open, open_stepped};
-pub use options::{Options, State};
+pub use options::{Options, RecoverableState};
 pub use service_clock::{ClockRecord, ServiceClock};
 pub use stats::{BATCH_EVENT_BOUNDS, Histogram, LastCompaction, SYNC_NS_BOUNDS, Stats};
 pub use time_and_random::{RealTimeAndRandom, TimeAndRandom};

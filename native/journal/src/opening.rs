@@ -11,7 +11,7 @@ use crate::eventfd::EventFd;
 use crate::files::{Access, Files, read_exact_at, write_all_at};
 use crate::folder::{Folder, Listing};
 use crate::journal::{Journal, JournalCore, Shared, lock};
-use crate::options::{Options, State};
+use crate::options::{Options, RecoverableState};
 use crate::recovery::{self, LastBatch, LogCursor, LogTail, Replay};
 use crate::segment_pool::SegmentPool;
 use crate::service_clock::{ServiceClock, read_boot_id};
@@ -38,7 +38,7 @@ pub struct RecoverySummary {
 pub fn open(
     options: Options,
     files: Arc<dyn Files>,
-    state: &mut dyn State,
+    state: &mut dyn RecoverableState,
 ) -> Result<(Journal, RecoverySummary), OpenError> {
     let (journal, recovered) = open_stepped(options, files, Arc::new(RealTimeAndRandom), state)?;
     journal.start_threads()?;
@@ -52,7 +52,7 @@ pub fn open_stepped(
     options: Options,
     files: Arc<dyn Files>,
     time_and_random: Arc<dyn TimeAndRandom>,
-    state: &mut dyn State,
+    state: &mut dyn RecoverableState,
 ) -> Result<(Journal, RecoverySummary), OpenError> {
     options.check()?;
     let boot_id = read_boot_id(&options.boot_id_path)?;
@@ -117,7 +117,7 @@ fn read_log(
     folder: &Folder,
     options: &Options,
     listing: &Listing,
-    state: &mut dyn State,
+    state: &mut dyn RecoverableState,
 ) -> Result<ReplayedLog, OpenError> {
     let base = recovery::load_base(folder, options, listing, state)?;
     let mut replay = Replay::new(folder, options, state, base.cursor);

@@ -64,7 +64,7 @@ pub(crate) fn abort_process(reason: &str) -> ! {
     std::process::abort()
 }
 
-pub trait State {
+pub trait RecoverableState {
     fn load_image(&mut self, bytes: &[u8]) -> Result<(), String>;
 
     /// Applies the events of one batch. `bytes` joins one or more submissions. `service_ms` is the time of the write.
@@ -72,7 +72,7 @@ pub trait State {
 
     fn write_image(&self, out: &mut dyn io::Write) -> io::Result<()>;
 
-    /// Returns the event kind that the last [`State::apply`] did not know, or None if it had no such error.
+    /// Returns the event kind that the last [`RecoverableState::apply`] did not know, or None if it had no such error.
     fn unknown_kind(&self) -> Option<u8> {
         None
     }

@@ -2,11 +2,11 @@
 //! Accepts a torn last batch and rejects all other damage. Changes no file.
 
 use crate::Lsn;
-use crate::batch_format::{Header, SECTOR};
+use crate::batch_format::{BatchHeader, SECTOR};
 use crate::error::OpenError;
 use crate::folder::{Folder, Listing};
 use crate::image::{Image, ImagePosition};
-use crate::options::{Options, State};
+use crate::options::{Options, RecoverableState};
 use crate::segment_format::{HEADER_SPACE, has_all_kinds};
 use crate::segment_reader::{SegmentEntry, SegmentReader};
 use crate::service_clock::ClockRecord;
@@ -56,7 +56,7 @@ pub(crate) fn load_base(
     folder: &Folder,
     options: &Options,
     listing: &Listing,
-    state: &mut dyn State,
+    state: &mut dyn RecoverableState,
 ) -> Result<RecoveryBase, OpenError> {
     let mut damage = None;
     for &lsn in listing.images.iter().rev() {
@@ -103,7 +103,7 @@ pub(crate) struct LastBatch {
 pub(crate) struct Replay<'a> {
     pub folder: &'a Folder,
     pub options: &'a Options,
-    pub state: &'a mut dyn State,
+    pub state: &'a mut dyn RecoverableState,
     pub cursor: LogCursor,
     pub batches: u64,
     pub events: u64,
@@ -113,7 +113,12 @@ pub(crate) struct Replay<'a> {
 type LogPosition = (u64, u64);
 
 impl<'a> Replay<'a> {
-    pub fn new(folder: &'a Folder, options: &'a Options, state: &'a mut dyn State, cursor: LogCursor) -> Self {
+    pub fn new(
+        folder: &'a Folder,
+        options: &'a Options,
+        state: &'a mut dyn RecoverableState,
+        cursor: LogCursor,
+    ) -> Self {
         Self { folder, options, state, cursor, batches: 0, events: 0, last_batch: None }
     }
 
@@ -180,7 +185,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn check_order(&self, header: &Header, position: LogPosition) -> Result<(), OpenError> {
+    fn check_order(&self, header: &BatchHeader, position: LogPosition) -> Result<(), OpenError> {
         let (expected, expected_batch) = (self.cursor.lsn + 1, self.cursor.sequence + 1);
         if header.first_lsn == expected && header.sequence == expected_batch && header.epoch >= self.cursor.epoch {
             return Ok(());
@@ -195,7 +200,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    fn apply(&mut self, header: &Header, payload: &[u8]) -> Result<(), String> {
+    fn apply(&mut self, header: &BatchHeader, payload: &[u8]) -> Result<(), String> {
         if header.count > 0 {
             self.state.apply(header.first_lsn, header.count, payload, header.clock.service_ms)?;
         }
@@ -208,7 +213,13 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn apply_error(&self, reader: &SegmentReader, position: LogPosition, header: &Header, reason: String) -> OpenError {
+    fn apply_error(
+        &self,
+        reader: &SegmentReader,
+        position: LogPosition,
+        header: &BatchHeader,
+        reason: String,
+    ) -> OpenError {
         let (segment, offset) = position;
         match self.state.unknown_kind() {
             Some(kind) => {

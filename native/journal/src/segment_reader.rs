@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::batch_format::{self, HEADER, Header, SECTOR, framed_bytes};
+use crate::batch_format::{self, BatchHeader, HEADER, SECTOR, framed_bytes};
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, read_exact_at};
 use crate::folder::Folder;
@@ -13,8 +13,8 @@ use crate::segment_format::{self, HEADER_SPACE, SegmentHeader};
 const CHUNK: usize = 1024 * 1024;
 
 pub(crate) enum SegmentEntry<'a> {
-    Batch(Header, &'a [u8]),
-    TornBatch(Header),
+    Batch(BatchHeader, &'a [u8]),
+    TornBatch(BatchHeader),
     NoBatch,
 }
 

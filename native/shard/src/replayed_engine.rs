@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use hosting_core::{ApplyError, Engine};
-use hosting_journal::{CompactionResult, OpenError, Options, RealFiles, State};
+use hosting_journal::{CompactionResult, OpenError, Options, RealFiles, RecoverableState};
 
 pub struct ReplayedEngine<'a> {
     engine: &'a mut Engine,
@@ -17,7 +17,7 @@ impl ReplayedEngine<'_> {
     }
 }
 
-impl State for ReplayedEngine<'_> {
+impl RecoverableState for ReplayedEngine<'_> {
     fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.engine.load_image(bytes).map_err(|error| error.to_string())
     }
