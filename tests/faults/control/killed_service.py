@@ -68,83 +68,85 @@ class Step:
 
 LOG: Final = "control/records.db-wal"
 RECORDS: Final = (
-    Step("nothing is written yet", "control", "pwrite", LOG),
-    Step("the first page is half of it", "control", "pwrite", LOG, at=3),
-    Step("written and not synced", "control", "fdatasync fsync", LOG),
-    Step("committed without notification", "control", "fdatasync fsync", LOG, after=True),
+    Step("before the first write", "control", "pwrite", LOG),
+    Step("after the first database page", "control", "pwrite", LOG, at=3),
+    Step("before the sync of the writes", "control", "fdatasync fsync", LOG),
+    Step("after the commit", "control", "fdatasync fsync", LOG, after=True),
 )
 ONE_PAGE: Final = (
     RECORDS[0],
-    Step("the page header is written without its page", "control", "pwrite", LOG, at=2),
+    Step("after the page header, before its page", "control", "pwrite", LOG, at=2),
     *RECORDS[2:],
 )
 """Kill steps of a change with fewer than three database writes."""
 KEPT_FILES: Final = "control/objects/kept/*"
 KEPT: Final = (
-    Step("the file has not its last name", "control", "rename", KEPT_FILES),
-    Step("the file is kept and in no record", "control", "rename", KEPT_FILES, after=True),
-    Step("the folder of the file is not synced", "control", "fsync", KEPT_FILES),
-    Step("the file is durable and in no record", "control", "fsync", KEPT_FILES, after=True),
+    Step("before the file is renamed", "control", "rename", KEPT_FILES),
+    Step("after the file is renamed", "control", "rename", KEPT_FILES, after=True),
+    Step("before the sync of the file's folder", "control", "fsync", KEPT_FILES),
+    Step("before the file's record", "control", "fsync", KEPT_FILES, after=True),
 )
 REMOVED: Final = (
-    Step("the file is gone and that is not synced", "control", "fsync", KEPT_FILES),
-    Step("the file is gone and its upload is not", "control", "fsync", KEPT_FILES, after=True),
+    Step("after the file is removed, before the sync", "control", "fsync", KEPT_FILES),
+    Step("before the upload is removed", "control", "fsync", KEPT_FILES, after=True),
 )
 FED: Final = (
-    Step("the new file is not synced", "data", "fsync", "feed/.*.tmp"),
-    Step("the new file is beside the old one", "data", "fsync", "feed/.*.tmp", after=True),
-    Step("the old file is there", "data", "rename", "feed/*.cfg"),
-    Step("the new file is in its place", "data", "rename", "feed/*.cfg", after=True),
-    Step("the folder is not synced", "data", "fsync", "feed"),
-    Step("held and not acknowledged", "data", "fsync", "feed", after=True),
+    Step("before the sync of the new file", "data", "fsync", "feed/.*.tmp"),
+    Step("after the sync of the new file", "data", "fsync", "feed/.*.tmp", after=True),
+    Step("before the new file replaces the old one", "data", "rename", "feed/*.cfg"),
+    Step("after the new file replaces the old one", "data", "rename", "feed/*.cfg", after=True),
+    Step("before the sync of the folder", "data", "fsync", "feed"),
+    Step("before the acknowledgement", "data", "fsync", "feed", after=True),
 )
 JOURNAL: Final = "journal/seg-*"
 STARTED: Final = (
-    Step("its ports are leased and unconfirmed", "control", "fdatasync", JOURNAL, other="data"),
-    Step("its record is there and its folder is not", "control", "mkdir", "servers/*"),
-    Step("its folder is empty", "control", "mkdir", "servers/*", after=True),
-    Step("its folder has no spec", "control", "make", "servers/*/spec"),
-    Step("half of its spec is there", "control", "write", "servers/*/spec", is_half=True),
-    Step("its slots have no route", "control", "write", "servers/*/spec", after=True),
-    Step("routed and unconfirmed", "control", "fdatasync", JOURNAL, at=2, other="data"),
-    Step("its start is not requested", "control", "ask", "servers/*"),
-    Step("its start is requested", "control", "ask", "servers/*", after=True),
+    Step("before the port lease is durable", "control", "fdatasync", JOURNAL, other="data"),
+    Step("after the server record, before the run folder", "control", "mkdir", "servers/*"),
+    Step("after the run folder is created", "control", "mkdir", "servers/*", after=True),
+    Step("before the spec is created", "control", "make", "servers/*/spec"),
+    Step("after half of the spec", "control", "write", "servers/*/spec", is_half=True),
+    Step("after the spec, before the routes", "control", "write", "servers/*/spec", after=True),
+    Step("before the routes are durable", "control", "fdatasync", JOURNAL, at=2, other="data"),
+    Step("before the start request", "control", "ask", "servers/*"),
+    Step("after the start request", "control", "ask", "servers/*", after=True),
 )
 UNPACKED: Final = (
-    Step("nothing of its build is there", "control", "mkdir", "builds/*"),
-    Step("the folder of its build is empty", "control", "mkdir", "builds/*", at=3, after=True),
-    Step("a file of its build is made", "control", "make", "builds/*/root/*", other=UNPACKER),
-    Step("half of its build is there", "control", "write", "builds/*/root/*", at=2, other=UNPACKER),
-    Step("its build is there, of no boot", "control", "make", "builds/*/boot_id"),
-    Step("its build has not its name", "control", "rename", "builds/*"),
-    Step("its build is whole", "control", "rename", "builds/*", after=True),
+    Step("before the build folder", "control", "mkdir", "builds/*"),
+    Step("after the empty build folder", "control", "mkdir", "builds/*", at=3, after=True),
+    Step("before the first build file", "control", "make", "builds/*/root/*", other=UNPACKER),
+    Step(
+        "after one write of the build", "control", "write", "builds/*/root/*", at=2, other=UNPACKER
+    ),
+    Step("after the build files, before the boot ID", "control", "make", "builds/*/boot_id"),
+    Step("before the build is renamed", "control", "rename", "builds/*"),
+    Step("after the build is renamed", "control", "rename", "builds/*", after=True),
     *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
 )
 BUNDLE: Final = "servers/*/bundle"
 IN_CONTAINER: Final = (
-    Step("its folder has no bundle", "control", "mkdir", BUNDLE),
-    Step("its bundle is empty", "control", "mkdir", BUNDLE, after=True),
-    Step("half of its bundle is there", "control", "write", f"{BUNDLE}/*", is_half=True),
-    Step("its bundle has not its name", "control", "rename", f"{BUNDLE}/*"),
-    Step("its bundle is whole, and nothing else", "control", "make", "servers/*/spec"),
+    Step("before the bundle folder", "control", "mkdir", BUNDLE),
+    Step("after the empty bundle folder", "control", "mkdir", BUNDLE, after=True),
+    Step("after half of the bundle", "control", "write", f"{BUNDLE}/*", is_half=True),
+    Step("before the bundle is renamed", "control", "rename", f"{BUNDLE}/*"),
+    Step("after the bundle, before the spec", "control", "make", "servers/*/spec"),
     *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
 )
 STARTED_IN_RECORDS: Final = (
-    Step("placed and in no record", "control", "fdatasync fsync", LOG, at=2),
-    Step("placed in its record", "control", "fdatasync fsync", LOG, at=2, after=True),
-    Step("it runs and no record says so", "control", "fdatasync fsync", LOG, at=3),
-    Step("it runs in its record", "control", "fdatasync fsync", LOG, at=3, after=True),
+    Step("after the placement, before its record", "control", "fdatasync fsync", LOG, at=2),
+    Step("after the record of the placement", "control", "fdatasync fsync", LOG, at=2, after=True),
+    Step("before the record of the process", "control", "fdatasync fsync", LOG, at=3),
+    Step("after the record of the process", "control", "fdatasync fsync", LOG, at=3, after=True),
 )
 ENDED: Final = (
-    Step("its keeper has no stop command", "control", "write", "servers/*/control"),
-    Step("its keeper has the stop command", "control", "write", "servers/*/control", after=True),
-    Step("its lease has ended, unconfirmed", "control", "fdatasync", JOURNAL, other="data"),
-    Step("its end is reported and not noted", "control", "make", "servers/*/told"),
-    Step("its end is noted", "control", "make", "servers/*/told", after=True),
+    Step("before the stop command", "control", "write", "servers/*/control"),
+    Step("after the stop command", "control", "write", "servers/*/control", after=True),
+    Step("before the end of the lease is durable", "control", "fdatasync", JOURNAL, other="data"),
+    Step("before the marker file of the end", "control", "make", "servers/*/told"),
+    Step("after the marker file of the end", "control", "make", "servers/*/told", after=True),
 )
 ENDED_IN_RECORDS: Final = (
-    Step("it has ended and no record says so", "control", "fdatasync fsync", LOG, at=2),
-    Step("it has ended in its record", "control", "fdatasync fsync", LOG, at=2, after=True),
+    Step("before the record of the end", "control", "fdatasync fsync", LOG, at=2),
+    Step("after the record of the end", "control", "fdatasync fsync", LOG, at=2, after=True),
 )
 MOMENTS: Final = tuple(
     Step(f"after {delay_ms} ms", role, delay_ms=delay_ms)

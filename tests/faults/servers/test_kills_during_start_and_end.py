@@ -145,11 +145,9 @@ def _named(steps: Data, *names: str) -> list[Step]:
 
 
 FEW_BEGUN: Final = _named(
-    BEGUN, "half of its spec is there", "its start is requested", "batch 2 is not synced"
+    BEGUN, "after half of the spec", "after the start request", "batch 2 is not synced"
 )
-FEW_OVER: Final = _named(
-    OVER, "its keeper has the stop command", "its end is reported and not noted"
-)
+FEW_OVER: Final = _named(OVER, "after the stop command", "before the marker file of the end")
 
 
 @pytest.mark.parametrize("kind", KINDS)
