@@ -67,8 +67,8 @@ def run_plane(
     """Creates a plane with `make` and runs it until a stop signal or an error. Returns the exit
     status.
 
-    Prints OSError, DirectoryUnusable and the errors in `failures` to standard error. `outlived_dir`
-    is locked by another plane. If the supervisor dies, this plane stops after that plane.
+    Prints OSError, DirectoryUnusable and the errors in `failures` to standard error. If the
+    supervisor dies, this plane stops after the process that has locked `outlived_dir` has exited.
     """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)

@@ -25,8 +25,8 @@ class SingleFlight(Generic[Key, Result]):
         """If `is_kept`, the work continues even if all its callers are cancelled. Otherwise it is
         cancelled with its last caller.
 
-        If `is_fresh`, a caller joins only work that is scheduled but has not started. Each result
-        is then newer than its request.
+        If `is_fresh`, a caller never joins work that has already started. So the work starts after
+        the call, and its result cannot be older than the call.
         """
         self._is_kept = is_kept
         self._is_fresh = is_fresh

@@ -49,17 +49,17 @@ def is_header_of_connection(name: str) -> bool:
 
 
 def is_header_of_requests(name: str) -> bool:
-    """Returns whether the service sets this header in its webhook requests.
+    """Returns whether only the service sets this header in its webhook requests.
 
-    Connection headers such as `upgrade` are excluded: see `is_header_of_connection`.
+    Returns False for headers of the connection, which `is_header_of_connection` checks.
     """
     return name.lower() in HEADERS_OF_REQUESTS
 
 
 def is_header_of_answers(name: str) -> bool:
-    """Returns True if the routes of a site must not set this response header.
+    """Returns whether the routes of a site must not set this response header.
 
-    Connection headers such as `upgrade` are excluded: see `is_header_of_connection`.
+    Returns False for headers of the connection, which `is_header_of_connection` checks.
     """
     return name.lower() in HEADERS_OF_ANSWERS
 

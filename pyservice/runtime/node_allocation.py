@@ -22,10 +22,10 @@ from pyservice.runtime.run_requests import PortRequest, Resources, RunPlacement,
 
 
 class NodeCapacity:
-    """CPU and memory of the node. A run claims resources when it begins, and takes them later.
+    """CPU and memory of the node, counted in two steps for each run.
 
-    Each run calls `claim` and `end` once. It gets its resources at most once, through `take`,
-    `wait` or `hold`.
+    `claim` counts the resources when the run begins, even if none are free. `take`, `wait` or
+    `hold` then occupies them, at most once for each run. `end` releases both.
     """
 
     def __init__(self, capacity: Resources) -> None:

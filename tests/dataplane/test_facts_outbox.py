@@ -1,4 +1,4 @@
-"""Facts and counts for the control plane."""
+"""Lobby facts, and counts of players and lobbies, that the data plane reports to the control plane."""
 
 from __future__ import annotations
 

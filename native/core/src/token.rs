@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(grown.sign_public(Id([1; 16]), Id([2; 16])), ring(&[1, 2], 2).sign_public(Id([1; 16]), Id([2; 16])));
         assert!(grown.verify_public(&old).is_some());
         assert_eq!(grown.add(1, &[9; 32]), Err(KeyRingError::DuplicateId(1)));
-        assert!(!grown.remove(2) && !grown.remove(7), "the one that signs, and one that is not there");
+        assert!(!grown.remove(2) && !grown.remove(7), "neither the signing key nor an unknown key can be removed");
         assert!(grown.remove(1));
         assert_eq!((grown.current_id(), grown.ids()), (2, vec![2]));
         assert_eq!(grown.verify_public(&old), None);
@@ -394,7 +394,7 @@ mod tests {
         let newer = new.sign_public(Id([1; 16]), Id([2; 16]));
         assert_ne!(newer, text);
         assert_eq!(old.verify_public(&newer), None, "a key that the ring does not have");
-        assert_eq!(new.sign_player(&token()), old.sign_player(&token()), "under the key that it names");
+        assert_eq!(new.sign_player(&token()), old.sign_player(&token()), "signed with the key that the token names");
         assert_eq!(new.sign_lobby(3, Id([1; 16])), None);
     }
 

@@ -184,7 +184,7 @@ mod tests {
         assert!(limits.is_full());
         assert_eq!(limits.admit(Some(second_client), Some(&two)).unwrap_err(), ConnectionRefusal::All);
         drop(first);
-        assert!(limits.admit(Some(second_client), Some(&one)).is_ok(), "a place that was given back is a place");
+        assert!(limits.admit(Some(second_client), Some(&one)).is_ok(), "a closed connection frees its permit");
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub fn write_compacted_image(
     Ok(result)
 }
 
-/// Reports whether the first batch of a segment is valid. The previous segment is then closed, complete and synced.
+/// Reports whether the first batch of a segment is valid. The writer closes and syncs a segment before it begins the
+/// next one, so a valid batch proves that the previous segment is complete.
 fn has_batch(folder: &Folder, options: &Options, number: u64) -> Result<bool, OpenError> {
     let mut reader = SegmentReader::open(folder, options, number)?;
     Ok(matches!(reader.next()?, SegmentEntry::Batch(..)))

@@ -58,7 +58,7 @@ impl Engine {
     /// [`ApplyError::Malformed`]; the engine is unusable then.
     pub fn load_image(&mut self, bytes: &[u8]) -> Result<(), ApplyError> {
         if self.last_lsn != 0 {
-            return Err(ApplyError::Malformed("an image goes into a new engine"));
+            return Err(ApplyError::Malformed("an image can only be loaded into a new engine"));
         }
         self.enter_recovery();
         let mut r = Reader::new(bytes);
@@ -90,7 +90,7 @@ impl Engine {
         self.captcha_passes.load(&mut r)?;
         self.mock_tokens.load(&mut r)?;
         self.leases.load(&mut r)?;
-        if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("an image with bytes behind it")) }
+        if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("unexpected bytes after the image")) }
     }
 
     /// Returns the hash of the image.
@@ -255,7 +255,7 @@ impl Engine {
             _ => EncodedSlotUses(&[]),
         };
         let Some(entries) = self.lobbies.entries_mut(slot_use.lobby) else {
-            return Err(ApplyError::Malformed("an entry of a lobby that is not there"));
+            return Err(ApplyError::Malformed("an idempotency entry of an unknown lobby"));
         };
         *entries += 1;
         let number = self.entries.insert(&self.seed, IdempotencyEntry::new(&stamp, purpose, slot_use, key_id), uses);

@@ -212,7 +212,7 @@ fn source_limit_covers_all_lobbies_of_a_namespace() {
     w.run(|e, cx| e.release_hold(cx, held));
     assert!(w.join_with(first, from_seven).result.is_ok(), "the hold is gone");
     w.pass(1_000);
-    assert!(w.join_with(first, from_seven).result.is_ok(), "the kept place is gone");
+    assert!(w.join_with(first, from_seven).result.is_ok(), "the kept slot is free again");
     w.disconnect(first, &reserved, None).unwrap();
     assert!(w.join_with(second, from_seven).result.is_ok());
     w.detach(second).unwrap();

@@ -147,7 +147,7 @@ fn without_credit_expiry_is_postponed() {
     assert_eq!(w.disconnect(lobby, &token, None), Ok(()));
     assert_eq!(w.players(lobby), [0, 1, 0, 0]);
     w.credit = Credit { total: 50, reserve: 0, largest: u64::MAX };
-    assert_eq!(w.join(lobby), Err(StorageFull), "no room for a place");
+    assert_eq!(w.join(lobby), Err(StorageFull), "no journal credit for a slot use");
     assert_eq!(w.run(|e, cx| e.expire_due(cx)), 1, "but for the expiry");
     assert_eq!(w.players(lobby), [0; 4]);
     w.credit = Credit::UNLIMITED;

@@ -34,7 +34,7 @@ fn changed_groups_are_reported_once() {
         "whether a player is reserved or connected makes no difference"
     );
     w.disconnect(lobby, &token, Some(5_000)).unwrap();
-    assert!(w.engine.take_changed_idle_groups().is_empty(), "a kept place is a player");
+    assert!(w.engine.take_changed_idle_groups().is_empty(), "a kept slot counts as occupied");
     w.pass(5_000);
     assert_eq!(changed_group(&mut w), (0, 1, vec![(lobby, 0, true)]));
     w.pass_unnoticed(30_000);
