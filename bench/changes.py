@@ -131,7 +131,7 @@ class _ChangeLoad:
             for number in range(COUNT // CALLERS * CALLERS)
         ]
         batch = self._measure(questions)
-        configurations = self.service.held()
+        configurations = self.service.current_version_ids()
         for namespace_id, version_ids in zip(self.namespaces, version_ids_of_games, strict=True):
             if configurations[namespace_id] != version_ids[-1]:
                 raise WrongAnswer("the data plane lacks an acknowledged configuration")

@@ -150,7 +150,7 @@ class Service:
 
     # Configuration in the data plane
 
-    def held(self) -> dict[str, str]:
+    def current_version_ids(self) -> dict[str, str]:
 
         async def ask() -> dict[str, str]:
             async with InternalClient(self.data_dir / "admin.sock") as client:
@@ -162,7 +162,7 @@ class Service:
     def wait_held(self) -> None:
         expected = self.count_of(namespaces)
         end_s = time.monotonic() + _TAKEN_IN_S
-        while len(self.held()) < expected:
+        while len(self.current_version_ids()) < expected:
             if time.monotonic() > end_s:
                 raise WrongAnswer("the data plane was not fed every new namespace")
             time.sleep(0.05)

@@ -31,7 +31,7 @@ class SupervisedService(Service):
         assert self.process is not None
         self.process.send_signal(number)
 
-    def seen(self, path: str) -> Path:
+    def host_path(self, path: str) -> Path:
         return Path(path)
 
     def ready(self) -> dict[str, Any]:

@@ -284,8 +284,8 @@ def test_first_start_without_a_control_plane_fails_and_reports_it(
 
 def test_failed_data_plane_fails_the_start(make_supervised: MakeSupervised) -> None:
     supervised = make_supervised()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         supervised.addresses = {"http": address}
         assert supervised.spawn().wait(PATIENCE_S) == 1
     assert f"listen on {address}" in supervised.log()

@@ -136,7 +136,7 @@ class Game:
         assert answer.code == "OK", answer
         return answer.tokens[0]
 
-    async def held(self) -> int:
+    async def held_slots(self) -> int:
         return int(await self._plane.metric("hosting_slots", state="held"))
 
     async def detach_all(self) -> None:

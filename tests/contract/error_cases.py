@@ -16,7 +16,7 @@ from pyservice.openapi import CODES_BY_CREDENTIAL, credential_kinds, declared_co
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.schema.methods import Method, descriptor_of, option
 from tests.contract.scenario import Scenario
-from tests.contract.service_errors import CONDITIONS, shown
+from tests.contract.service_errors import CONDITIONS, shared_error_test
 
 Row = Callable[[Scenario], httpx.Response]
 ROWS: Final[dict[tuple[str, str], Row]] = {}
@@ -78,7 +78,7 @@ def rows_of(method: Method) -> Iterator[tuple[str, Row]]:
             yield code, row
     for code in implied_codes(method):
         row = ROWS.get((method.slug, code))
-        if row is None and (shown(method, code) or (method.slug, code) in ELSEWHERE):
+        if row is None and (shared_error_test(method, code) or (method.slug, code) in ELSEWHERE):
             continue
         is_instead = row is not None and code not in declared_codes(method)
         for general in [row] if row and is_instead else _GENERAL[code](method):

@@ -96,12 +96,12 @@ class ServedGame:
     guarded_public_token: str = ""
     environment_tokens: dict[str, str] = field(default_factory=dict)
     document: dict[str, Any] = field(default_factory=dict)
-    _made: dict[str, str] = field(default_factory=dict)
+    _results: dict[str, str] = field(default_factory=dict)
 
     def once(self, name: str, make: Callable[[], str]) -> str:
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
+        if name not in self._results:
+            self._results[name] = make()
+        return self._results[name]
 
     def scenario(self) -> Scenario:
         return Scenario(self)
@@ -131,7 +131,7 @@ def open_served_game(
         try:
             service.start()
             output = service.ready()
-            token = service.seen(output["cloud_token_file"]).read_text().strip()
+            token = service.host_path(output["cloud_token_file"]).read_text().strip()
             served_game = ServedGame(
                 service, admission_servers, token, output["owner_group_id"], database_url
             )
@@ -247,12 +247,12 @@ class Scenario:
         self.name = secrets.token_hex(4)
         # A client address of its own, so that scenarios do not share rate limits.
         self.address = ".".join(["10", *(str(part) for part in secrets.token_bytes(3))])
-        self._made: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
+        if name not in self._results:
+            self._results[name] = make()
+        return self._results[name]
 
     def value(self, name: str, service: str = _ANY) -> str:
         """Returns the value of a placeholder. Raises KeyError for an unknown placeholder."""

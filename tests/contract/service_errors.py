@@ -119,7 +119,7 @@ CONDITIONS: Final[dict[str, tuple[SharedErrorTest, ...]]] = {
 }
 
 
-def shown(method: Method, code: str) -> SharedErrorTest | None:
+def shared_error_test(method: Method, code: str) -> SharedErrorTest | None:
     return next((one for one in CONDITIONS.get(code, ()) if one.of(method)), None)
 
 
@@ -128,7 +128,7 @@ def left_to_others(
 ) -> Iterator[tuple[str, SharedErrorTest]]:
     """Yields the codes of an operation that its own requests do not reach, each with its test."""
     for code in sorted({*declared_codes(method), *implied_codes(method)} - set(reached)):
-        one = shown(method, code)
+        one = shared_error_test(method, code)
         if one is not None:
             yield code, one
 
@@ -139,7 +139,7 @@ def swept(code: str, test: Callable[..., None]) -> list[str]:
     """
     rows = []
     for method in METHODS.values():
-        one = shown(method, code)
+        one = shared_error_test(method, code)
         is_here = one is not None and not one.reason and one.test.endswith(f"::{test.__name__}")
         if is_here and code in {*declared_codes(method), *implied_codes(method)}:
             rows.append(method.slug)

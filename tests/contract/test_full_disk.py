@@ -35,7 +35,7 @@ class OnDisk(SupervisedService):
         self.command_prefix = disk.command_prefix
         self._disk = disk
 
-    def seen(self, path: str) -> Path:
+    def host_path(self, path: str) -> Path:
         assert self.process is not None
         return Path(f"/proc/{self.process.pid}/root{path}")
 

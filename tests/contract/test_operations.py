@@ -213,7 +213,7 @@ async def test_find_waits_for_a_starting_lobby(game: Game) -> None:
     lobby = await game.attach("duel", ready=False)
     waiting_task = asyncio.create_task(game.call_as_client("find", {"game_modes": ["duel"]}))
     second = asyncio.create_task(game.call_as_client("join", {"lobby_id": lobby.id}))
-    while await game.held() < 2:
+    while await game.held_slots() < 2:
         await asyncio.sleep(0.01)
     assert not waiting_task.done()
     assert (await game.call_as_server(lobby, "ready")).code == "OK"
@@ -226,7 +226,7 @@ async def test_find_waits_for_a_starting_lobby(game: Game) -> None:
 async def test_find_waiting_for_a_lobby_that_ends_returns_the_reason(game: Game) -> None:
     lobby = await game.attach("duel", ready=False)
     waiting_task = asyncio.create_task(game.call_as_client("find", {"game_modes": ["duel"]}))
-    while await game.held() < 1:
+    while await game.held_slots() < 1:
         await asyncio.sleep(0.01)
     await game.call_as_back_end("detach", {"game_id": GAME, "lobby_id": lobby.id})
     assert (await waiting_task).code == "MATCHMAKER_LOBBY_START_FAILED"

@@ -55,7 +55,7 @@ class RayViewer:
         lists: list[Any] = answer.body["perf_lists"]
         return lists
 
-    async def seen(self, ray_id: str) -> Any:
+    async def only_part(self, ray_id: str) -> Any:
         """Returns the only part of a ray. Checks that permitted callers see this part and other callers do not."""
         (one,) = await eventually(lambda: self.perf(ray_id))
         for token in self._may:
@@ -106,7 +106,7 @@ async def test_upload_ray_is_visible_to_the_game(
     ray_id, headers = fresh_trace()
     answer = await browser.put(request["url"], content=b"abc", headers=headers)
     assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
-    assert summary(await viewer.seen(ray_id)) == (["cdn upload", "receiving", "disk"], "OK")
+    assert summary(await viewer.only_part(ray_id)) == (["cdn upload", "receiving", "disk"], "OK")
 
 
 async def test_site_ray_is_visible_to_the_site_owner(
@@ -116,10 +116,13 @@ async def test_site_ray_is_visible_to_the_site_owner(
     ray_id, headers = fresh_trace()
     page = await browser.get(f"{site}/", headers=headers)
     assert (page.content, page.headers["x-ray-id"]) == (FILES["index.html"], ray_id)
-    assert summary(await viewer.seen(ray_id)) == (["cdn site", "site", "file", "sending"], "OK")
+    assert summary(await viewer.only_part(ray_id)) == (
+        ["cdn site", "site", "file", "sending"],
+        "OK",
+    )
     unknown = await browser.get(f"/{viewer.name}/nowhere/")
     missing = await browser.get(f"{site}/missing.js")
     assert (unknown.status_code, missing.status_code) == (404, 404)
-    one = await viewer.seen(missing.headers["x-ray-id"])
+    one = await viewer.only_part(missing.headers["x-ray-id"])
     assert summary(one) == (["cdn site", "site", "sending"], "NOT_FOUND")
     assert await viewer.perf(unknown.headers["x-ray-id"]) == []

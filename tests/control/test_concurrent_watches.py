@@ -20,7 +20,7 @@ EACH = 98
 """Number of watches of each of three members. Together the watches exceed one batch of responses."""
 
 
-async def held(full_service: FullService) -> int:
+async def held_watches(full_service: FullService) -> int:
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         text = (await client.get(f"http://{full_service.ready['metrics']}/metrics")).text
     (line,) = [one for one in text.splitlines() if one.startswith("hosting_watches_held ")]
@@ -31,7 +31,7 @@ async def watch_all(
     full_service: FullService, target: str, bearers: list[str]
 ) -> list[HttpConnection]:
     host, port = full_service.ready["http"].rsplit(":", 1)
-    before = await held(full_service)
+    before = await held_watches(full_service)
     watching: list[HttpConnection] = []
     for start in range(0, len(bearers), 100):
         for token in bearers[start : start + 100]:
@@ -40,7 +40,7 @@ async def watch_all(
             watching.append(connection)
 
         async def are_held() -> bool:
-            return await held(full_service) >= before + len(watching)
+            return await held_watches(full_service) >= before + len(watching)
 
         await eventually(are_held, 30)
     return watching

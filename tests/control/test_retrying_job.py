@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 class Work:
     def __init__(self, *errors: Exception | None) -> None:
-        self.left = list(errors)
+        self.errors_left = list(errors)
         self.slept: list[float] = []
         self.is_over = asyncio.Event()
         self.job = RetryingJob(
@@ -25,12 +25,12 @@ class Work:
 
     async def _sleep(self, pause_s: float) -> None:
         self.slept.append(pause_s)
-        if not self.left:
+        if not self.errors_left:
             self.is_over.set()
             await asyncio.Event().wait()
 
     async def step(self) -> None:
-        if self.left and (error := self.left.pop(0)) is not None:
+        if self.errors_left and (error := self.errors_left.pop(0)) is not None:
             raise error
 
     async def done(self) -> Work:

@@ -73,7 +73,7 @@ class MatchmakerScene:
         context = Call(ray_id="0" * 32, address=bytes([127, 0, 0, 1]), **call)
         return Caller(TokenKind.LOBBY, b"", raw, raw, context)
 
-    def held(self, lobby_id: str) -> int:
+    def held_slots(self, lobby_id: str) -> int:
         return self.places(lobby_id)[0]
 
     def places(self, lobby_id: str) -> tuple[int, int, int, int]:

@@ -101,7 +101,7 @@ async def test_live_events_long_poll(scene: MatchmakerScene, readers: Readers) -
 async def test_party_waits_for_a_starting_lobby(scene: MatchmakerScene, readers: Readers) -> None:
     lobby_id = (await scene.attach(is_ready=False)).lobby_id
     finding = asyncio.create_task(scene.find(party_size=2, event_channels=[MINA]))
-    while not scene.held(lobby_id):
+    while not scene.held_slots(lobby_id):
         await asyncio.sleep(0)
     before = await readers.read(MINA)
     assert not before.events

@@ -55,7 +55,7 @@ class Plane:
         request = pb.RemoveRequest(namespace_id=NAMESPACE_ID, source_epoch=epoch, revision=revision)
         return (await self.feed.remove(request)).WhichOneof("outcome") or ""
 
-    async def held(self) -> dict[str, tuple[int, int]]:
+    async def revisions(self) -> dict[str, tuple[int, int]]:
         answer = await self.feed.held_configurations(pb.HeldRequest())
         return {one.namespace_id: (one.source_epoch, one.revision) for one in answer.configurations}
 
@@ -73,7 +73,7 @@ async def test_revision_order(plane: Plane) -> None:
     steps = [(0, 5, "applied"), (0, 5, "applied"), (0, 4, "stale"), (0, 6, "applied")]
     for epoch, revision, outcome in (*steps, (1, 1, "applied"), (0, 7, "stale")):
         assert await plane.apply(epoch, revision) == outcome
-    assert await plane.held() == {NAMESPACE_ID: (1, 1)}
+    assert await plane.revisions() == {NAMESPACE_ID: (1, 1)}
     # Stale is reported before problems, with the stored revision.
     wrong = configuration(revision=10, name_id="-")
     reported = (await plane.feed.apply(pb.ApplyRequest(configuration=wrong))).stale.held
@@ -83,7 +83,7 @@ async def test_revision_order(plane: Plane) -> None:
 async def test_configuration_survives_a_restart(plane: Plane) -> None:
     await plane.apply(3, 7, display_name="Kept")
     again = plane.again()
-    assert await again.held() == {NAMESPACE_ID: (3, 7)}
+    assert await again.revisions() == {NAMESPACE_ID: (3, 7)}
     assert again.display_name() == "Kept"
     assert again.metrics.namespaces == 1
 
@@ -94,7 +94,7 @@ async def test_refused_configuration_changes_nothing(plane: Plane) -> None:
     assert await plane.apply(0, 2, display_name="Bad", versions=[version(duel=bad)]) == "refused"
     assert plane.display_name() == "Good"
     assert plane.again().display_name() == "Good"
-    assert await plane.held() == {NAMESPACE_ID: (0, 1)}
+    assert await plane.revisions() == {NAMESPACE_ID: (0, 1)}
     assert await plane.apply(0, 2, display_name="Fixed") == "applied"
 
 
@@ -121,7 +121,7 @@ async def test_greatest_revision_wins_in_any_order(plane: Plane) -> None:
         assert outcome == ("applied" if name == name_of_newest else "stale")
         assert plane.display_name() == name_of_newest
     assert newest == (2, 3)
-    assert await plane.again().held() == {NAMESPACE_ID: newest}
+    assert await plane.again().revisions() == {NAMESPACE_ID: newest}
     assert plane.again().display_name() == name_of_newest
 
 
@@ -149,8 +149,8 @@ async def test_only_explicit_removal_removes(plane: Plane) -> None:
     await plane.apply(0, 1)
     await plane.apply(0, 1, namespace_id=OTHER_NAMESPACE_ID, name_id="staging")
     assert await plane.remove(0, 2) == "removed"
-    assert set(await plane.held()) == {OTHER_NAMESPACE_ID}
-    assert set(await plane.again().held()) == {OTHER_NAMESPACE_ID}
+    assert set(await plane.revisions()) == {OTHER_NAMESPACE_ID}
+    assert set(await plane.again().revisions()) == {OTHER_NAMESPACE_ID}
 
 
 async def test_removal_order(plane: Plane) -> None:
@@ -169,7 +169,7 @@ async def test_late_message_does_not_restore_a_removed_namespace(
     again = plane.again()
     for revision in (2, 3):
         assert await again.apply(0, revision) == "stale"
-    assert await again.held() == {}
+    assert await again.revisions() == {}
     assert await again.apply(0, 4) == "applied"
 
 
@@ -223,7 +223,7 @@ async def test_cancelled_caller_leaves_no_partial_change(plane: Plane) -> None:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
     assert await plane.apply(0, 20) == "applied"
-    assert await plane.again().held() == {NAMESPACE_ID: (0, 20)}
+    assert await plane.again().revisions() == {NAMESPACE_ID: (0, 20)}
 
 
 def _flipped(content: bytes, position: int) -> bytes:
@@ -349,7 +349,7 @@ async def test_check_reports_problems_without_a_change(plane: Plane) -> None:
         assert answer.WhichOneof("outcome") == outcome, revision
     wrong = configuration(revision=6, versions=[version(duel={"max_players": 300})])
     assert (await plane.feed.check(wrong)).WhichOneof("outcome") == "refused"
-    assert await plane.held() == {NAMESPACE_ID: (0, 5)}
+    assert await plane.revisions() == {NAMESPACE_ID: (0, 5)}
     assert plane.again().display_name() == "Production"
     assert plane.metrics.outcomes == counted
 

@@ -47,13 +47,13 @@ MODES["range"]["docker"]["network_mode"] = "host"
 
 class MemoryTokens:
     def __init__(self) -> None:
-        self.made: dict[str, tuple[bytes, bytes, int]] = {}
+        self.identities: dict[str, tuple[bytes, bytes, int]] = {}
         self._used: set[str] = set()
 
     def namespace_of_development_token(
         self, development_token: str
     ) -> tuple[bytes, bytes, int] | None:
-        return self.made.get(development_token)
+        return self.identities.get(development_token)
 
     def mock_player_token(
         self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
@@ -78,7 +78,7 @@ class Machine(MatchmakerScene):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.tokens = MemoryTokens()
-        self.tokens.made = {
+        self.tokens.identities = {
             "dev_one": (NAMESPACE, raw_id(TOKEN_ID), NOW_MS + 1),
             "dev_two": (NAMESPACE, raw_id(OTHER_ID), NOW_MS + 1),
             "dev_late": (NAMESPACE, raw_id(TOKEN_ID), NOW_MS),
@@ -87,9 +87,9 @@ class Machine(MatchmakerScene):
         authorizer = Authorizer(engine, self.namespaces, lambda: NOW_MS, self.tokens)
         development = MockOperations(self.namespaces, self.tokens, engine.idempotency)
         self.table = operation_table(authorizer, self.matchmaker, self.fleet, development)
-        self.made()
+        self.put_namespace()
 
-    def made(self, level: dict[str, Any] | None = None, **token: Any) -> None:
+    def put_namespace(self, level: dict[str, Any] | None = None, **token: Any) -> None:
         entry = {"token_id": TOKEN_ID, "expires_ms": str(NOW_MS + 1), **token}
         versions = [version(level=level, **MODES)]
         self.namespaces.put(configuration(versions=versions, development_tokens=[entry]))
@@ -170,16 +170,16 @@ async def test_mock_find_returns_version_ports(
 
 
 async def test_mock_hostname_precedence(machine: Machine) -> None:
-    machine.made({"dev_hostname": "dev.example.com"})
+    machine.put_namespace({"dev_hostname": "dev.example.com"})
     port = (await machine.find_lobby()).ports["game"]
     assert (port.hostname, port.host) == ("dev.example.com", "dev.example.com:4000")
-    machine.made({"dev_hostname": "dev.example.com"}, hostname="::1")
+    machine.put_namespace({"dev_hostname": "dev.example.com"}, hostname="::1")
     port = (await machine.find_lobby()).ports["game"]
     assert (port.hostname, port.host) == ("::1", "[::1]:4000")
 
 
 async def test_token_ports_replace_version_ports(machine: Machine) -> None:
-    machine.made(
+    machine.put_namespace(
         hostname="10.0.0.7",
         ports={
             "a": {"port": 9000, "protocol": "udp"},
@@ -274,7 +274,7 @@ async def test_mock_operations_leave_the_engine_unchanged(machine: Machine) -> N
 
 async def test_mock_skips_captcha_and_verification(machine: Machine) -> None:
     captcha = {"captcha_a": {"secret_key": "s", "site_key": "k"}}
-    machine.made({"captcha": captcha})
+    machine.put_namespace({"captcha": captcha})
     assert machine.namespaces.resolved(NAMESPACE).admission_rules is not None
     assert (await machine.find_lobby()).lobby.lobby_id == NIL
 

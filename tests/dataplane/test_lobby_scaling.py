@@ -350,7 +350,7 @@ async def test_silent_starting_lobby_is_found(engine: Engine) -> None:
         async with asking(scene.find("beats")) as third:
 
             async def hold() -> bool:
-                return scene.held(lobby.lobby_id) == 3
+                return scene.held_slots(lobby.lobby_id) == 3
 
             await eventually(hold)
             assert len(engine.processes.wanted_since(0)[2]) == 1

@@ -163,7 +163,7 @@ async def test_repeated_find_shares_the_wait(scene: MatchmakerScene) -> None:
     lobby = await scene.attach(is_ready=False)
     caller = scene.client(idempotency_key="k")
     finds = [asyncio.create_task(scene.find(caller=caller)) for _ in range(2)]
-    while scene.held(lobby.lobby_id) != 1:
+    while scene.held_slots(lobby.lobby_id) != 1:
         await asyncio.sleep(0)
     await scene.fleet.ready(pb.LobbyReadyRequest(), scene.server(lobby.lobby_id))
     one, other = await asyncio.gather(*finds)

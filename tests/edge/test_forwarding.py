@@ -255,7 +255,7 @@ async def test_client_disconnect_is_forwarded(servers: Servers) -> None:
     connection.say("POST", "/cloud/groups", NAME, CLOUD)
     await servers.control.begun.wait()
     await connection.close()
-    await asyncio.wait_for(servers.control.left.wait(), PATIENCE_S)
+    await asyncio.wait_for(servers.control.disconnected.wait(), PATIENCE_S)
     await until(lambda: servers.metrics.http.in_flight == 0)
     assert servers.metrics.http.meters["create_group"].codes["CANCELLED"] == 1
 
@@ -338,7 +338,7 @@ async def test_request_without_a_response_times_out(tmp_path: Path) -> None:
         servers.control.is_slow = True
         response = await ask(servers, "POST", "/cloud/groups", NAME)
         assert (response.status, code_of(response)) == (504, "DEADLINE_EXCEEDED")
-        await asyncio.wait_for(servers.control.left.wait(), PATIENCE_S)
+        await asyncio.wait_for(servers.control.disconnected.wait(), PATIENCE_S)
 
 
 async def test_shutdown_finishes_running_requests(servers: Servers) -> None:

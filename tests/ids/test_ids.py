@@ -65,21 +65,21 @@ def test_record_ids_are_uuid_v7_with_milliseconds() -> None:
 def test_record_ids_increase_when_the_clock_stops_or_steps_back() -> None:
     times = iter([5_000_000] * 5000 + [1_000_000] * 10 + [9_000_000_000])
     maker = ids.RecordIds(now_ns=lambda: next(times), random_bits=lambda _: 0)
-    made = [maker.new() for _ in range(5011)]
-    assert made == sorted(set(made))
-    assert UUID(made[-1]).int >> 80 == 9000
+    record_ids = [maker.new() for _ in range(5011)]
+    assert record_ids == sorted(set(record_ids))
+    assert UUID(record_ids[-1]).int >> 80 == 9000
 
 
 def test_record_ids_are_unique_across_threads() -> None:
     maker = ids.RecordIds(now_ns=lambda: 1_000_000, random_bits=lambda _: 0)
-    made: list[str] = []
+    record_ids: list[str] = []
 
     def make() -> None:
-        made.extend([maker.new() for _ in range(500)])
+        record_ids.extend([maker.new() for _ in range(500)])
 
     threads = [threading.Thread(target=make) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(made)) == 2000
+    assert len(set(record_ids)) == 2000

@@ -45,10 +45,10 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path)
-    made.add("rustc", "echo 'rustc 1.88.0 (stable)'")
-    made.add("cargo", 'echo "error: no such command: $1" >&2; exit 101')
-    return made
+    machine = Machine(tmp_path)
+    machine.add("rustc", "echo 'rustc 1.88.0 (stable)'")
+    machine.add("cargo", 'echo "error: no such command: $1" >&2; exit 101')
+    return machine
 
 
 def test_build_needs_neither_rustfmt_nor_clippy(machine: Machine) -> None:

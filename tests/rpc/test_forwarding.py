@@ -205,7 +205,7 @@ async def test_client_cancellation_is_forwarded(servers: Servers) -> None:
     calling = create_group(servers)
     await servers.control.begun.wait()
     calling.cancel()
-    await asyncio.wait_for(servers.control.left.wait(), PATIENCE_S)
+    await asyncio.wait_for(servers.control.disconnected.wait(), PATIENCE_S)
     await until(lambda: servers.metrics.grpc.meters["create_group"].codes.get("CANCELLED") == 1)
 
 
@@ -214,14 +214,14 @@ async def test_expired_deadline_ends_the_call_on_both_servers(servers: Servers) 
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await create_group(servers, timeout=1.5)
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await asyncio.wait_for(servers.control.left.wait(), PATIENCE_S)
+    await asyncio.wait_for(servers.control.disconnected.wait(), PATIENCE_S)
 
 
 async def test_call_without_a_response_times_out(tmp_path: Path) -> None:
     async with open_servers(tmp_path, answer_timeout_ms=1_000) as servers:
         servers.control.is_slow = True
         assert await code_of(create_group(servers)) == "DEADLINE_EXCEEDED"
-        await asyncio.wait_for(servers.control.left.wait(), PATIENCE_S)
+        await asyncio.wait_for(servers.control.disconnected.wait(), PATIENCE_S)
 
 
 async def test_calls_over_the_limit_are_rejected(tmp_path: Path) -> None:

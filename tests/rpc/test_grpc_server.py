@@ -209,7 +209,7 @@ async def test_operation_past_its_deadline_is_cancelled(
     data = pb.JoinLobbyRequest(lobby_id=LOBBY_ID).SerializeToString()
     failure = await failure_of(api, "JoinLobby", data, timeout=1.0)
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await asyncio.wait_for(service.left.wait(), PATIENCE_S)
+    await asyncio.wait_for(service.disconnected.wait(), PATIENCE_S)
     codes = metrics.grpc.meters["join"].codes
     while sum(codes.values()) == 0:
         await asyncio.sleep(0)

@@ -31,7 +31,7 @@ class Counter:
     def __init__(self) -> None:
         self.number = 0
         self.watch_indexes: list[str] = []
-        self.left = 0
+        self.left_count = 0
         self._changed = asyncio.Condition()
         self.impatient = 0
 
@@ -56,7 +56,7 @@ class Counter:
                 async with self._changed:
                     await self._changed.wait_for(lambda: str(self.number) != request.watch_index)
         except asyncio.CancelledError:
-            self.left += 1
+            self.left_count += 1
             raise
         await asyncio.sleep(0)
         return pb.GetLiveEventsResponse(watch={"index": str(self.number)})
@@ -143,7 +143,7 @@ async def test_disconnect_ends_the_waiting_request(
         await asyncio.sleep(0)
     stream.cancel()
     async with asyncio.timeout(PATIENCE_S):
-        while not counter.left:
+        while not counter.left_count:
             await asyncio.sleep(0.001)
 
 

@@ -172,8 +172,8 @@ def test_truncated_or_mislabelled_archive_is_rejected(tmp_path: Path, compressio
     }
     for number, (reason, archive) in enumerate(bad.items()):
         (tmp_path / f"{number}").mkdir()
-        found = refused_here(tmp_path / f"{number}", archive, compression)
-        assert found == f"'' {reason}"
+        refusal = refused_here(tmp_path / f"{number}", archive, compression)
+        assert refusal == f"'' {reason}"
 
 
 def test_announced_size_over_the_limit_is_rejected(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Place:
         url = await self.objects.presign_put(key, len(content), 3600, offset)
         return await self.client.put(url, content=content)
 
-    async def kept(self, key: str, content: bytes) -> str:
+    async def store(self, key: str, content: bytes) -> str:
         answer = await self.upload(key, content)
         assert answer.status_code == 200, answer.text
         await self.objects.complete([PendingObject(key, [Part(0, len(content))])])

@@ -224,14 +224,14 @@ async def test_deletion_removes_only_its_object(place: Place) -> None:
     assert await place.content("up/k2") == CONTENT
     await place.objects.delete("up/k3")
     assert await place.blobs.names("pending/up") == []
-    await place.kept("other/a", CONTENT)
+    await place.store("other/a", CONTENT)
     await place.objects.delete_prefix("up")
     assert await place.blobs.names("kept/up") == []
     assert await place.content("other/a") == CONTENT
 
 
 async def test_uncompleted_objects_are_swept_and_completed_ones_kept(place: Place) -> None:
-    await place.kept("up/l", CONTENT)
+    await place.store("up/l", CONTENT)
     await place.upload("up/m", CONTENT)
     assert await place.objects.sweep(older_than_s=3600) == 0
     assert await place.objects.sweep(older_than_s=-5) == 1
@@ -304,7 +304,7 @@ async def test_unreachable_bucket_is_an_outage_that_ends(tmp_path: Path) -> None
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(running_s3(tmp_path / "buckets"))
         async with bucket_place(server, "") as place:
-            await place.kept("up/n", CONTENT)
+            await place.store("up/n", CONTENT)
             server.process.kill()
             server.process.wait()
             for act in (place.objects.stat("up/n"), put_whole(place.objects, "up/o", b"x")):

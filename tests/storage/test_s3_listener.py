@@ -29,7 +29,7 @@ CONTENT = bytes(range(256)) * 4096
 async def test_sites_and_signed_urls_are_served_from_the_bucket(tmp_path: Path) -> None:
     with running_s3(tmp_path / "buckets") as server:
         async with bucket_place(server, "hosting") as place:
-            await place.kept("site/a", CONTENT)
+            await place.store("site/a", CONTENT)
             listener = socket.create_server(("127.0.0.1", 0))
             listener.setblocking(False)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"

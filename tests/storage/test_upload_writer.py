@@ -47,7 +47,7 @@ async def test_response_follows_the_sync_of_file_and_folder(
 
     def fsync(descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        names = [found.name for found in path.iterdir()] if path.is_dir() else []
+        names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
         size = 0 if path.is_dir() else os.fstat(descriptor).st_size
         real(descriptor)
         synced.append((str(path.relative_to(tmp_path)), size, names))

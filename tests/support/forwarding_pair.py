@@ -62,7 +62,7 @@ class SmallControl:
     waiting: int = 0
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    disconnected: asyncio.Event = field(default_factory=asyncio.Event)
     reads: int = 0
     parks: int = 0
     polls: int = 0
@@ -119,7 +119,7 @@ class SmallControl:
             try:
                 await self.go_on.wait()
             except asyncio.CancelledError:
-                self.left.set()
+                self.disconnected.set()
                 raise
             finally:
                 self.waiting -= 1

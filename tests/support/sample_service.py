@@ -46,7 +46,7 @@ class SmallService:
     calls: list[Call] = field(default_factory=list)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
     may_join: asyncio.Event = field(default_factory=asyncio.Event)
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    disconnected: asyncio.Event = field(default_factory=asyncio.Event)
 
     def operations(self) -> dict[str, Operation]:
         runs: dict[str, Run] = {
@@ -91,7 +91,7 @@ class SmallService:
         try:
             await self.may_join.wait()
         except asyncio.CancelledError:
-            self.left.set()
+            self.disconnected.set()
             raise
         answer = pb.JoinLobbyResponse()
         answer.lobby.lobby_id = message.lobby_id

@@ -249,7 +249,7 @@ async def test_disconnect_releases_the_request_resources(
     call = asyncio.create_task(api.call("JoinLobby", JOIN))
     await service.waiting.wait()
     call.cancel()
-    await asyncio.wait_for(service.left.wait(), PATIENCE_S)
+    await asyncio.wait_for(service.disconnected.wait(), PATIENCE_S)
     counted = metrics.grpc if not isinstance(api, HttpApi) else metrics.http
     while not counted.meters["join"].codes.get("CANCELLED"):
         await asyncio.sleep(0)
@@ -279,7 +279,7 @@ async def test_unfinished_request_at_shutdown_gets_an_error(
         outcome = await call
         assert outcome.code == "SHUTTING_DOWN"
         assert outcome.retry_after_s is not None
-    assert service.left.is_set()
+    assert service.disconnected.is_set()
 
 
 async def test_requests_are_counted_by_operation_code_and_transport(

@@ -87,13 +87,13 @@ class Simulation:
 
     def deliver(self, _: None) -> None:
         if self.news is not None:
-            (asked, changes), self.news = self.news, None
-            self.waiters.take(asked, changes)
+            (query, changes), self.news = self.news, None
+            self.waiters.take(query, changes)
 
     def leave(self, number: int) -> None:
-        held = [request for request in self.requests if request in self.waiters._requests]
-        if held:
-            request = held[number % len(held)]
+        waiting = [request for request in self.requests if request in self.waiters._requests]
+        if waiting:
+            request = waiting[number % len(waiting)]
             self.waiters.drop(request)
             self.requests.remove(request)
 

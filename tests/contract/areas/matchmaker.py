@@ -65,17 +65,17 @@ def served(scenario: Scenario, slug: str, lobby: Lobby, **changes: Any) -> httpx
 
 def while_it_starts(scenario: Scenario, lobby: Lobby, slug: str, **changes: Any) -> httpx.Response:
     request = scenario.request(slug, **changes)
-    before_it = held(scenario)
+    before_it = held_slots(scenario)
     with ThreadPoolExecutor(1) as pool:
         waiting_request = pool.submit(scenario.service.client.send, request)
         end = time.monotonic() + WAIT_S
-        while held(scenario) <= before_it and not waiting_request.done():
+        while held_slots(scenario) <= before_it and not waiting_request.done():
             assert time.monotonic() < end, "no request waits for the lobby"
         detach(scenario, lobby)
         return waiting_request.result(WAIT_S)
 
 
-def held(scenario: Scenario) -> float:
+def held_slots(scenario: Scenario) -> float:
     lines = scenario.service.probe("/metrics").text.splitlines()
     slots = [line for line in lines if line.startswith("hosting_slots{") and '"held"' in line]
     return sum(float(line.rsplit(" ", 1)[1]) for line in slots)

@@ -204,7 +204,7 @@ class GameFixture:
         if name := body.get("version_display_name"):
             assert self.version_names.setdefault(name, key) == key, name
 
-    async def seen(self) -> Fields:
+    async def read_all(self) -> Fields:
         """Returns all database rows and all responses, without values that change without a
         request.
         """

@@ -40,7 +40,7 @@ class Held(Protocol):
 
 
 class HeldCommitService(KilledService):
-    commits_held: Callable[[], contextlib.AbstractContextManager[Held]]
+    hold_commits: Callable[[], contextlib.AbstractContextManager[Held]]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -58,7 +58,7 @@ async def full_service(
         )
         stack.push_async_callback(asyncio.to_thread, full_service.close)
         on_disk = functools.partial(full_service.shim.stalled, "fdatasync fsync", LOG)
-        full_service.commits_held = on_disk if proxy is None else proxy.held
+        full_service.hold_commits = on_disk if proxy is None else proxy.hold_commits
         await asyncio.to_thread(full_service.start)
         yield full_service
 
@@ -157,7 +157,7 @@ class CallerFixture:
         )
 
     async def request_and_disconnect(self, watched: Watched) -> None:
-        with self.full_service.commits_held() as stalled:
+        with self.full_service.hold_commits() as stalled:
             asking = asyncio.ensure_future(watched.change())
 
             async def is_on_its_way() -> bool:

@@ -108,7 +108,7 @@ async def goes(asking: asyncio.Future[Any]) -> None:
 
 
 async def disconnect_during_commit(fixture: TokenFixture, ask: Ask) -> None:
-    with fixture.full_service.commits_held() as stalled:
+    with fixture.full_service.hold_commits() as stalled:
         asking = asyncio.ensure_future(ask())
 
         async def is_on_its_way() -> bool:

@@ -102,7 +102,9 @@ async def pending_change(
 ) -> PendingChange:
     if change.prepare is not None:
         await change.prepare(fixture)
-    return PendingChange(fixture, change, change.fields(fixture, responses or await fixture.seen()))
+    return PendingChange(
+        fixture, change, change.fields(fixture, responses or await fixture.read_all())
+    )
 
 
 def footprint(before: Rows, after: Rows) -> Counter[str]:
@@ -139,8 +141,8 @@ async def footprint_without_kill(
 
 async def settled_responses(fixture: GameFixture) -> Fields:
     """Returns the responses when two reads agree. The other plane may still execute the request."""
-    responses = await fixture.seen()
-    while (again := await fixture.seen()) != responses:
+    responses = await fixture.read_all()
+    while (again := await fixture.read_all()) != responses:
         responses = again
     return responses
 
@@ -149,14 +151,14 @@ async def kill_at(fixture: GameFixture, change: Change, step: Step) -> None:
     fixture.begin()
     expected = await footprint_without_kill(fixture, change)
     asking = await pending_change(fixture, change)
-    before = await fixture.seen()
+    before = await fixture.read_all()
     answer = await kill_at_step(fixture.full_service, step, asking.first)
     asking.keep(answer)
     await fixture.state_reader.agree()
     responses = await settled_responses(fixture)
     await fixture.check_effects(responses)
     again = await asking.again()
-    last = await fixture.seen()
+    last = await fixture.read_all()
     states = (before, responses, last)
     if change.is_repeatable:
         assert footprint(before["records"], last["records"]) == expected
@@ -179,7 +181,7 @@ async def check_one_effect(
     records = [state["records"] for state in states]
     assert after_kill in (before, last), [footprint(*pair) for pair in itertools.pairwise(records)]
     assert same(await asking.again(), again)
-    assert await asking.fixture.seen() == last
+    assert await asking.fixture.read_all() == last
 
 
 def check_repeated_creation(
@@ -269,7 +271,7 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
     kind: str, step: Step, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
     async with open_game_fixture(tmp_path / "s", shim_library, databases.url(kind)) as fixture:
-        returned = await fixture.seen()
+        returned = await fixture.read_all()
         expected = [await footprint_without_kill(fixture, change, returned) for change in CROWD]
         pending_changes = [await pending_change(fixture, change, returned) for change in CROWD]
         before = await fixture.state_reader.records()
@@ -281,7 +283,7 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
         for asking, answer in zip(pending_changes, answers, strict=True):
             asking.keep(answer)
         await fixture.state_reader.agree()
-        await fixture.check_effects(await fixture.seen())
+        await fixture.check_effects(await fixture.read_all())
         stored = await fixture.state_reader.records()
         for asking, answer in zip(pending_changes, answers, strict=True):
             again = await asking.again()
@@ -293,7 +295,7 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
                 assert same(again, answer)
                 assert stored == last, str(asking.change)
             stored = last
-        await fixture.check_effects(await fixture.seen())
+        await fixture.check_effects(await fixture.read_all())
         for asking in pending_changes:
             if asking.change.is_repeatable:
                 await asking.again()

@@ -56,10 +56,10 @@ class OrphanedNamespaces:
             request = feed_pb2.ApplyRequest(configuration=configuration(source_epoch=1, **fields))
             answer = await self._feed("Apply", request)
             assert answer.HasField("applied"), answer
-        namespaces = await self.held()
+        namespaces = await self.fed_namespaces()
         return {one: namespaces[one] for one in ids}
 
-    async def held(self) -> Held:
+    async def fed_namespaces(self) -> Held:
         answer = await self._feed("Held", feed_pb2.HeldRequest())
         return {one.namespace_id: one for one in answer.configurations}
 
@@ -74,7 +74,7 @@ class OrphanedNamespaces:
 
     async def kill_at(self, step: Step) -> None:
         fixture = self.fixture
-        orphaned, before = await self.leave(), await self.held()
+        orphaned, before = await self.leave(), await self.fed_namespaces()
         records = await fixture.state_reader.records()
         assert await self.commanded("ListOrphans") == list(orphaned)
         answer = await kill_at_step(
@@ -83,7 +83,7 @@ class OrphanedNamespaces:
             lambda: answer_of(fixture.command("RemoveOrphans", all=True)),
         )
         await fixture.state_reader.agree()
-        after = await self.held()
+        after = await self.fed_namespaces()
         removed = orphaned.keys() - after.keys()
         assert removed == set(list(orphaned)[: len(removed)])
         assert after == {one: held_one for one, held_one in before.items() if one not in removed}
@@ -95,14 +95,14 @@ class OrphanedNamespaces:
         assert await self.commanded("RemoveOrphans", all=True) == rest
         fixture.full_service.kill("data")
         await fixture.state_reader.agree()
-        assert (await self.held()).keys() == before.keys() - orphaned.keys()
+        assert (await self.fed_namespaces()).keys() == before.keys() - orphaned.keys()
         assert await self.commanded("ListOrphans") == []
         assert await fixture.state_reader.records() == records
-        await fixture.check_effects(await fixture.seen())
+        await fixture.check_effects(await fixture.read_all())
 
 
 @pytest.fixture(params=KINDS)
-async def left(
+async def orphaned_namespaces(
     request: pytest.FixtureRequest, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> AsyncIterator[tuple[str, OrphanedNamespaces]]:
     kind = request.param
@@ -111,9 +111,9 @@ async def left(
 
 
 async def test_kill_during_orphan_removal_removes_each_orphan_or_none_of_it(
-    left: tuple[str, OrphanedNamespaces],
+    orphaned_namespaces: tuple[str, OrphanedNamespaces],
 ) -> None:
-    kind, one = left
+    kind, one = orphaned_namespaces
     for step in FEW[kind]:
         await one.fixture.full_service.refresh()
         await one.kill_at(step)
@@ -122,9 +122,9 @@ async def test_kill_during_orphan_removal_removes_each_orphan_or_none_of_it(
 @pytest.mark.proof
 @pytest.mark.timeout(600)
 async def test_kill_at_every_step_of_an_orphan_removal(
-    left: tuple[str, OrphanedNamespaces],
+    orphaned_namespaces: tuple[str, OrphanedNamespaces],
 ) -> None:
-    _, one = left
+    _, one = orphaned_namespaces
     for step in (*REMOVED, *MOMENTS):
         await one.fixture.full_service.refresh()
         await one.kill_at(step)
