@@ -165,11 +165,14 @@ mod tests {
         let next_call = source.next_call((0, 0), true);
         assert!(source.send(&next_call).await.is_err(), "no server listens");
         source.failed();
-        let next_call = source.next_call((0, 0), true);
-        assert_eq!(next_call.request.outcomes, next_call.request.outcomes);
-        assert!(next_call.request.question > next_call.request.question, "which of both is the newer one can be seen");
+        let repeated_call = source.next_call((0, 0), true);
+        assert_eq!(repeated_call.request.outcomes, next_call.request.outcomes);
+        assert!(
+            repeated_call.request.question > next_call.request.question,
+            "which of both is the newer one can be seen"
+        );
         source.report(RouteOutcome::Removed("b".to_owned()));
-        source.succeeded(&next_call);
+        source.succeeded(&repeated_call);
         assert_eq!(
             source.outcomes,
             [RouteOutcome::Removed("b".to_owned())],
