@@ -66,7 +66,7 @@ async def test_missing_and_broken_runtimes_are_reported(tmp_path: Path) -> None:
     idle = tmp_path / "crun-that-does-nothing"
     idle.write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
     idle.chmod(0o755)
-    for runtime, words in ((tmp_path / "nowhere", "nowhere"), (idle, "ended with 3")):
+    for runtime, words in ((tmp_path / "nowhere", "nowhere"), (idle, "exited with 3")):
         chosen, problem = await choose_container_runtime(
             runtime, KEEPER_BINARY, tmp_path / "trials"
         )

@@ -150,7 +150,7 @@ def test_generated_messages_satisfy_and_break_each_rule() -> None:
     words: set[str] = set()
     fine = 0
 
-    @settings(max_examples=600, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=1_500, deadline=None, database=None, derandomize=True)
     @given(st.sampled_from(COMPILED_MESSAGES).flatmap(_messages))
     def collect(message: Message) -> None:
         nonlocal fine
