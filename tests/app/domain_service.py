@@ -139,21 +139,23 @@ class Outside(httpx.AsyncBaseTransport):
         self._domain = domain
         self._address = address
         self._listeners = domain.listeners()
-        self._ways: dict[tuple[str, str], httpx.AsyncHTTPTransport] = {}
+        self._transports: dict[tuple[str, str], httpx.AsyncHTTPTransport] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
         assert url.port is None, f"{url} is not at port 80 or 443"
-        if (url.scheme, url.host) not in self._ways:
-            way = httpx.AsyncHTTPTransport(verify=self._domain.trust, local_address=self._address)
-            self._ways[url.scheme, url.host] = way
+        if (url.scheme, url.host) not in self._transports:
+            transport = httpx.AsyncHTTPTransport(
+                verify=self._domain.trust, local_address=self._address
+            )
+            self._transports[url.scheme, url.host] = transport
         request.extensions = {**request.extensions, "sni_hostname": url.host}
         request.url = url.copy_with(host="127.0.0.1", port=self._listeners[url.scheme])
-        return await self._ways[url.scheme, url.host].handle_async_request(request)
+        return await self._transports[url.scheme, url.host].handle_async_request(request)
 
     async def aclose(self) -> None:
-        for way in self._ways.values():
-            await way.aclose()
+        for transport in self._transports.values():
+            await transport.aclose()
 
 
 class ApiClient(HttpClient):
@@ -239,7 +241,7 @@ class Game:
         return answer.body
 
 
-def played(domain: Domain, port: Any) -> bytes:
+def echo_at(domain: Domain, port: Any) -> bytes:
     """Returns the echo of a TCP port, connected with or without TLS as the port description
     requires.
     """

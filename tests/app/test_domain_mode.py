@@ -25,8 +25,8 @@ from tests.app.domain_service import (
     Game,
     at_api,
     browser_at,
+    echo_at,
     echoed_datagram,
-    played,
     served_certificate,
     talks,
     web_socket,
@@ -81,7 +81,7 @@ async def test_each_port_is_reached_only_at_its_player_address(domain: Domain, g
         if name == "quick":
             assert await asyncio.to_thread(echoed_datagram, port) == b"hello"
         else:
-            assert await asyncio.to_thread(played, domain, port) == b"hello"
+            assert await asyncio.to_thread(echo_at, domain, port) == b"hello"
 
 
 async def test_ended_lobby_has_no_host_name(domain: Domain, game: Game) -> None:
@@ -142,7 +142,7 @@ async def test_dynamic_server_is_reached_at_its_recorded_names(domain: Domain, g
 
         async def is_heard() -> bool:
             with contextlib.suppress(OSError):
-                return await asyncio.to_thread(played, domain, raw) == b"hello"
+                return await asyncio.to_thread(echo_at, domain, raw) == b"hello"
             return False
 
         # The server never reports ready. It is ready when it listens.
@@ -188,10 +188,10 @@ async def test_player_limit_counts_the_client_address(domain: Domain, game: Game
         at_api(domain, "127.0.0.30") as near_client,
         at_api(domain, "127.0.0.31") as other_client,
     ):
-        wish = {"game_modes": ["duel"]}
-        codes = [(await near_client.call("find", wish, token=token)).code for _ in range(3)]
+        fields = {"game_modes": ["duel"]}
+        codes = [(await near_client.call("find", fields, token=token)).code for _ in range(3)]
         assert codes == ["OK", "OK", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"]
-        assert (await other_client.call("find", wish, token=token)).code == "OK"
+        assert (await other_client.call("find", fields, token=token)).code == "OK"
 
 
 async def test_game_server_receives_the_player_address(
@@ -244,7 +244,7 @@ async def test_sighup_loads_a_new_certificate_without_disconnects(
 
         await eventually(is_new)
         assert await talks(player, "after")
-        assert await asyncio.to_thread(played, domain, ports["sealed"]) == b"hello"
+        assert await asyncio.to_thread(echo_at, domain, ports["sealed"]) == b"hello"
 
 
 @pytest.mark.fast

@@ -301,11 +301,11 @@ def test_lock_with_the_same_inode_on_another_disk_does_not_count(
     tmp_path: Path, other_process: subprocess.Popen[bytes]
 ) -> None:
     guard = guard_of(tmp_path)
-    ours, other = tmp_path / "edge", tmp_path / "other"
-    with mounted(ours), mounted(other):
-        (ours / "LOCK").write_text(f"{other_process.pid}\n")
+    folder, other = tmp_path / "edge", tmp_path / "other"
+    with mounted(folder), mounted(other):
+        (folder / "LOCK").write_text(f"{other_process.pid}\n")
         with (other / "file").open("w") as lock:
-            assert os.fstat(lock.fileno()).st_ino == (ours / "LOCK").stat().st_ino
+            assert os.fstat(lock.fileno()).st_ino == (folder / "LOCK").stat().st_ino
             fcntl.flock(lock, fcntl.LOCK_EX)
             assert guard.pid == 0
 

@@ -116,14 +116,14 @@ class Game:
 
     async def attach(self, mode: str = "duel", *, ready: bool = True, **fields: Any) -> Lobby:
         ports = {"game": {"address": "127.0.0.1", "port": 7777}}
-        desired = {
+        request = {
             "game_id": GAME,
             "namespace_id": NAMESPACE,
             "game_mode": mode,
             "ports": ports,
             **fields,
         }
-        answer = await self.call_as_back_end("attach", desired)
+        answer = await self.call_as_back_end("attach", request)
         assert answer.code == "OK", answer
         lobby = Lobby(answer.body["lobby_id"], answer.body["lobby_token"])
         self.attached.append(lobby)

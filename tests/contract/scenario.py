@@ -169,8 +169,8 @@ def _furnish(served_game: ServedGame) -> None:
             )
         else:
             version_id = guarded_id if name == "guarded" else served_game.version_id
-            desired = {"display_name": name, "name_id": name, "version_id": version_id}
-            served_game.cloud("POST", f"{base}/namespaces", desired)
+            namespace_fields = {"display_name": name, "name_id": name, "version_id": version_id}
+            served_game.cloud("POST", f"{base}/namespaces", namespace_fields)
         sizes = {"lobby_count_max": lobbies, "max_players": SOURCE_LIMIT}
         served_game.cloud("POST", f"{namespace_path}/mm-config", sizes)
         tokens = f"/games/{GAME}/environments/{name}/tokens/service"

@@ -123,11 +123,9 @@ def shared_error_test(method: Method, code: str) -> SharedErrorTest | None:
     return next((one for one in CONDITIONS.get(code, ()) if one.of(method)), None)
 
 
-def left_to_others(
-    method: Method, reached: Collection[str]
-) -> Iterator[tuple[str, SharedErrorTest]]:
+def left_to_others(method: Method, codes: Collection[str]) -> Iterator[tuple[str, SharedErrorTest]]:
     """Yields the codes of an operation that its own requests do not reach, each with its test."""
-    for code in sorted({*declared_codes(method), *implied_codes(method)} - set(reached)):
+    for code in sorted({*declared_codes(method), *implied_codes(method)} - set(codes)):
         one = shared_error_test(method, code)
         if one is not None:
             yield code, one

@@ -32,8 +32,8 @@ def _joins(answer: Answer) -> list[dict[str, Any]]:
 async def test_party_members_get_lobby_ports_and_their_tokens(game: Game) -> None:
     lobby = await game.attach("party")
     secrets = [f"{name}-of-{game.service_client.name}-reads-this" for name in ("mina", "ole")]
-    desired = {"game_modes": ["party"], "party_size": 3, "event_channels": secrets}
-    placement = await game.call_as_client("find", desired)
+    fields = {"game_modes": ["party"], "party_size": 3, "event_channels": secrets}
+    placement = await game.call_as_client("find", fields)
     assert placement.code == "OK", placement
     for secret, token in zip(secrets, placement.tokens[1:], strict=True):
         [join] = _joins(await _live(game, secret))
@@ -51,8 +51,8 @@ async def test_reader_waits_for_the_next_event(game: Game) -> None:
     index = before.body["watch"]["index"]
     waiting_task = asyncio.create_task(_live(game, secret, watch_index=index))
     lobby = await game.attach()
-    desired = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
-    join_response = await game.call_as_client("join", desired)
+    fields = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
+    join_response = await game.call_as_client("join", fields)
     assert join_response.code == "OK", join_response
     async with asyncio.timeout(PATIENCE_S):
         returned = await waiting_task
@@ -81,8 +81,11 @@ async def test_invalid_channels_are_refused_by_name(
     game: Game, fields: dict[str, Any], path: tuple[str, ...]
 ) -> None:
     lobby = await game.attach()
-    for operation, wish in (("find", {"game_modes": ["duel"]}), ("join", {"lobby_id": lobby.id})):
-        refusal = await game.call_as_client(operation, {**wish, **fields})
+    for operation, base_fields in (
+        ("find", {"game_modes": ["duel"]}),
+        ("join", {"lobby_id": lobby.id}),
+    ):
+        refusal = await game.call_as_client(operation, {**base_fields, **fields})
         assert (refusal.code, refusal.errors) == ("BODY_INVALID", (path,))
     assert _joins(await _live(game, MINA)) == []
 
@@ -102,8 +105,8 @@ async def test_stream_sends_existing_and_new_events(plane: Plane, public_token: 
             assert not (await stream.read()).events
             for count in (1, 2):
                 lobby = await game.attach("party")
-                desired = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
-                join_response = await game.call_as_client("join", desired)
+                fields = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
+                join_response = await game.call_as_client("join", fields)
                 assert join_response.code == "OK", join_response
                 returned = await stream.read()
                 assert len(returned.events) == count

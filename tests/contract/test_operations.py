@@ -148,8 +148,8 @@ async def test_attach_needs_the_ports_of_its_game_mode(
     game: Game, change: dict[str, object]
 ) -> None:
     ports = {"game": {"address": "127.0.0.1", "port": 7777}}
-    desired = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
-    assert (await game.call_as_back_end("attach", {**desired, **change})).code == "BODY_INVALID"
+    fields = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
+    assert (await game.call_as_back_end("attach", {**fields, **change})).code == "BODY_INVALID"
 
 
 async def test_closed_lobby_accepts_joins_after_it_opens(game: Game) -> None:
@@ -235,9 +235,9 @@ async def test_find_waiting_for_a_lobby_that_ends_returns_the_reason(game: Game)
 async def test_repeat_under_a_key_replays_and_another_message_is_refused(game: Game) -> None:
     lobby = await game.attach("party")
     key = f"find-{lobby.id}"
-    wish = {"game_modes": ["party"], "party_size": 2}
-    first = await game.call_as_client("find", wish, key=key)
-    repeat = await game.call_as_client("find", wish, key=key)
+    fields = {"game_modes": ["party"], "party_size": 2}
+    first = await game.call_as_client("find", fields, key=key)
+    repeat = await game.call_as_client("find", fields, key=key)
     assert first.tokens == repeat.tokens
     other = await game.call_as_client("find", {"game_modes": ["party"]}, key=key)
     assert other.code == "IDEMPOTENCY_KEY_REUSED"
@@ -251,18 +251,18 @@ async def test_repeat_under_a_key_replays_and_another_message_is_refused(game: G
     assert (await game.call_as_server(lobby, "disconnected", connect)).code == "OK"
     after = await game.call_as_server(lobby, "connected", connect, key="socket-1")
     assert after.code == "PLAYER_TOKEN_CONSUMED"
-    assert (await game.call_as_client("find", wish, key=key)).tokens == first.tokens
+    assert (await game.call_as_client("find", fields, key=key)).tokens == first.tokens
 
 
 async def test_idempotency_key_is_shared_by_both_transports(game: Game, plane: Plane) -> None:
     lobby = await game.attach("party")
-    wish = {"game_modes": ["party"], "tags": {}, "regions": ["local"]}
-    first = await game.call_as_client("find", wish, key=lobby.id)
+    fields = {"game_modes": ["party"], "tags": {}, "regions": ["local"]}
+    first = await game.call_as_client("find", fields, key=lobby.id)
     other: ServiceClient = (
         plane.grpc_client() if game.service_client.name == "http" else plane.http_client()
     )
     try:
-        repeat = await other.call("find", wish, token=game.public_token, key=lobby.id)
+        repeat = await other.call("find", fields, token=game.public_token, key=lobby.id)
     finally:
         await other.close()
     assert repeat.tokens == first.tokens
@@ -270,10 +270,10 @@ async def test_idempotency_key_is_shared_by_both_transports(game: Game, plane: P
 
 async def test_attach_repeated_under_its_key_is_one_lobby(game: Game) -> None:
     ports = {"game": {"address": "127.0.0.1", "port": 7777}}
-    desired = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
+    fields = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
     key = f"attach-{game.service_client.name}"
-    first = await game.call_as_back_end("attach", desired, key=key)
-    repeat = await game.call_as_back_end("attach", desired, key=key)
+    first = await game.call_as_back_end("attach", fields, key=key)
+    repeat = await game.call_as_back_end("attach", fields, key=key)
     assert first.body["lobby_id"] == repeat.body["lobby_id"]
     await game.call_as_back_end("detach", {"game_id": GAME, "lobby_id": first.body["lobby_id"]})
 
@@ -381,14 +381,14 @@ async def test_regions_have_player_counts(game: Game) -> None:
 
 async def test_heartbeat_with_an_unknown_token_frees_nothing(game: Game) -> None:
     lobby, other = await game.attach("duel"), await game.attach("duel")
-    joined, theirs = await game.join(lobby), await game.join(other)
-    for guest in (theirs, "player_nonsense"):
-        refusal = await game.call_as_server(lobby, "heartbeat", {"player_tokens": [joined, guest]})
+    token, other_token = await game.join(lobby), await game.join(other)
+    for guest in (other_token, "player_nonsense"):
+        refusal = await game.call_as_server(lobby, "heartbeat", {"player_tokens": [token, guest]})
         assert refusal.code == "BODY_INVALID"
         assert refusal.errors[0][:2] == ("player_tokens", "1")
-    assert (await game.call_as_server(lobby, "heartbeat", {"player_tokens": [joined]})).code == "OK"
+    assert (await game.call_as_server(lobby, "heartbeat", {"player_tokens": [token]})).code == "OK"
     assert (await game.call_as_server(lobby, "heartbeat")).code == "OK"
-    assert (await game.call_as_server(lobby, "connected", {"player_token": joined})).code == "OK"
+    assert (await game.call_as_server(lobby, "connected", {"player_token": token})).code == "OK"
 
 
 async def test_repeated_lobby_operations_have_no_further_effect(game: Game) -> None:

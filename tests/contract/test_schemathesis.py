@@ -183,14 +183,14 @@ def test_dev_token_gets_a_mock_response_as_documented(
 def test_operation_reaches_every_declared_code(
     slug: str, served_game: ServedGame, checker: ResponseChecker
 ) -> None:
-    reached: Counter[str] = Counter()
+    code_counts: Counter[str] = Counter()
     for code, row in error_cases.rows_of(BY_SLUG[slug]):
-        if code in reached and served_game.database_url is not None:
+        if code in code_counts and served_game.database_url is not None:
             continue
         returned = checker.code(slug, row(served_game.scenario()))
         assert returned == code, f"{slug}: the request for {code} answers {returned}"
-        reached[code] += 1
-    _require_all(slug, reached)
+        code_counts[code] += 1
+    _require_all(slug, code_counts)
 
 
 @ON_ONE
@@ -216,8 +216,8 @@ def test_generated_requests_are_answered_as_documented(
     pytestconfig: pytest.Config,
 ) -> None:
     numbers = NUMBERS[pytestconfig.getoption("--tier")]
-    reached = _generated(slug, served_game, checker, schema, numbers)
-    print(f"\n{slug}: {_counts(reached)}")
+    code_counts = _generated(slug, served_game, checker, schema, numbers)
+    print(f"\n{slug}: {_counts(code_counts)}")
 
 
 @pytest.mark.proof
@@ -227,11 +227,11 @@ def test_generated_requests_are_answered_as_documented(
 def test_many_generated_requests_are_answered_as_documented(
     slug: str, served_game: ServedGame, checker: ResponseChecker, schema: Any
 ) -> None:
-    reached = Counter(_example(slug, served_game, checker))
-    reached += _generated(slug, served_game, checker, schema, LONG)
-    assert reached["OK"], f"{slug} never succeeded: {dict(reached)}"
-    assert reached.total() > LONG[0]
-    print(f"\n{slug}: {_counts(reached)}")
+    code_counts = Counter(_example(slug, served_game, checker))
+    code_counts += _generated(slug, served_game, checker, schema, LONG)
+    assert code_counts["OK"], f"{slug} never succeeded: {dict(code_counts)}"
+    assert code_counts.total() > LONG[0]
+    print(f"\n{slug}: {_counts(code_counts)}")
 
 
 @ON_ONE
@@ -291,22 +291,22 @@ def _bare(scenario: Scenario, slug: str, example: FilledExample) -> Any:
     )
 
 
-def _require_all(slug: str, reached: Counter[str]) -> None:
+def _require_all(slug: str, code_counts: Counter[str]) -> None:
     method = BY_SLUG[slug]
-    desired = {*declared_codes(method), *implied_codes(method)}
-    desired -= {
+    required = {*declared_codes(method), *implied_codes(method)}
+    required -= {
         *CONDITIONS,
         LIMIT,
         *(code for row_slug, code in error_cases.ELSEWHERE if row_slug == slug),
     }
-    missing = sorted(desired - set(reached))
-    others = (f"  {code} {how}" for code, how in left_to_others(method, reached))
-    print("\n".join([f"\n{slug}: {_counts(reached)}", *others]))
+    missing = sorted(required - set(code_counts))
+    others = (f"  {code} {how}" for code, how in left_to_others(method, code_counts))
+    print("\n".join([f"\n{slug}: {_counts(code_counts)}", *others]))
     assert not missing, f"{slug} never answered {', '.join(missing)}"
 
 
-def _counts(reached: Counter[str]) -> str:
-    return ", ".join(f"{code} {count}" for code, count in sorted(reached.items()))
+def _counts(code_counts: Counter[str]) -> str:
+    return ", ".join(f"{code} {count}" for code, count in sorted(code_counts.items()))
 
 
 _CHECKS: Final = [
@@ -339,7 +339,7 @@ def _generated(
             done += run.count - before
         assert done or (mode is GenerationMode.NEGATIVE and not _has_input(operation)), mode
     assert not run.failures, "\n\n".join(run.failures[:5])
-    return run.reached
+    return run.code_counts
 
 
 def _has_input(operation: Any) -> bool:
@@ -356,7 +356,7 @@ class _Run:
     ) -> None:
         self._is_repeatable = is_repeatable
         self.slug = slug
-        self.reached: Counter[str] = Counter()
+        self.code_counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self.count = 0
         self._judge = checker
@@ -399,14 +399,14 @@ class _Run:
         try:
             if answer.status_code == 404 and b'"NOT_FOUND"' in answer.content:
                 assert not is_valid, "a path that exists"
-                self.reached["no such path"] += 1
+                self.code_counts["no such path"] += 1
                 return
             case.validate_response(answer, checks=_CHECKS)
             code = self._judge.check(self.slug, answer.status_code, names, answer.content)
         except Exception as error:  # noqa: BLE001
             self.failures.append(f"{error}\n{case.as_curl_command(headers)}")
             return
-        self.reached[code] += 1
+        self.code_counts[code] += 1
 
 
 def _security(case: Case[Any]) -> list[str]:

@@ -222,12 +222,14 @@ def test_incomplete_request_times_out_in_every_operation(
     slugs = swept("REQUEST_TIMEOUT", test_incomplete_request_times_out_in_every_operation)
     restartable.run("--role", "data", "--set", f"http_limits.slow_client_ms={SLOW_CLIENT_MS}")
     scenario = restartable.served_game.scenario()
-    begun = {slug: _bare(scenario, slug)[:-1] for slug in slugs}
+    incomplete = {slug: _bare(scenario, slug)[:-1] for slug in slugs}
 
     async def story() -> None:
         async with _connections(restartable.service) as send:
-            codes = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
-            assert codes == dict.fromkeys(begun, "REQUEST_TIMEOUT")
+            codes = await _codes(
+                checker, {slug: await send(incomplete[slug]) for slug in incomplete}
+            )
+            assert codes == dict.fromkeys(incomplete, "REQUEST_TIMEOUT")
             print(f"\n{dict(Counter(codes.values()))}")
 
     asyncio.run(story())
@@ -239,7 +241,7 @@ def test_bodies_above_the_memory_budget_are_overloaded(
     slugs = swept("OVERLOADED", test_bodies_above_the_memory_budget_are_overloaded)
     restartable.run("--role", "data")
     scenario = restartable.served_game.scenario()
-    begun = {slug: _bare(scenario, slug, content=b" " * 1_000)[:-1] for slug in slugs}
+    incomplete = {slug: _bare(scenario, slug, content=b" " * 1_000)[:-1] for slug in slugs}
     large = _bare(scenario, LARGEST, content=b" " * LARGEST_BYTES)[:-1]
     small = _bare(scenario, "find", content=b" " * SMALL_BYTES)[:-1]
     count = LARGEST_BYTES // 2 // SMALL_BYTES
@@ -253,8 +255,10 @@ def test_bodies_above_the_memory_budget_are_overloaded(
                 await send(small)
             body_bytes += count * (SMALL_BYTES - 1)
             await _until(restartable.service, "hosting_request_bodies_bytes", body_bytes)
-            codes = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
-            assert codes == dict.fromkeys(begun, "OVERLOADED")
+            codes = await _codes(
+                checker, {slug: await send(incomplete[slug]) for slug in incomplete}
+            )
+            assert codes == dict.fromkeys(incomplete, "OVERLOADED")
             print(f"\n{dict(Counter(codes.values()))}")
 
     asyncio.run(story())

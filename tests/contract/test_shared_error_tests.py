@@ -18,8 +18,8 @@ error_cases.load_areas()
 def shown_for_all() -> dict[tuple[str, SharedErrorTest], set[str]]:
     operations: defaultdict[tuple[str, SharedErrorTest], set[str]] = defaultdict(set)
     for slug, method in BY_SLUG.items():
-        reached = {code for row_slug, code in error_cases.ROWS if row_slug == slug}
-        for code, one in left_to_others(method, reached):
+        codes = {code for row_slug, code in error_cases.ROWS if row_slug == slug}
+        for code, one in left_to_others(method, codes):
             if one.reason:
                 operations[code, one].add(slug)
     return operations

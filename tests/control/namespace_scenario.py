@@ -270,9 +270,9 @@ class NamespaceScenario:
     async def _clouds(
         self, other_group_id: str, other_identity_id: str, other_identity_group_id: str
     ) -> list[Bearer]:
-        make, ours = self.records.cloud_token, self.identity_id
-        revoked, _ = await make(ours, is_revoked=True)
-        expired, _ = await make(ours, expires_ms=now_ms() - 1)
+        make, identity_id = self.records.cloud_token, self.identity_id
+        revoked, _ = await make(identity_id, is_revoked=True)
+        expired, _ = await make(identity_id, expires_ms=now_ms() - 1)
         leaver_id, (left_id,) = await self.records.identity("Left")
         former_member, _ = await make(leaver_id, left_id)
         await self.records.leave(leaver_id, left_id)
@@ -285,18 +285,18 @@ class NamespaceScenario:
             return Bearer(f"cloud {name}", "cloud", token, fault=fault)
 
         both: dict[str, Any] = {"covers_group": True, "covers_game": True}
-        theirs = (other_identity_id, other_identity_group_id)
-        mine, game = (ours, self.group_id), {"covers_game": True}
+        other_ids = (other_identity_id, other_identity_group_id)
+        mine, game = (identity_id, self.group_id), {"covers_game": True}
         return [
             Bearer("cloud of the identity", "cloud", self.owner.token, width="identity", **both),
             await cloud("cloud of the group", "group", *mine, **both),
             await cloud("cloud of the game", "game", *mine, self.game_id, **game),
             await cloud("cloud of another game", "game", *mine, self.other_game_id),
-            await cloud("cloud of another group", "group", ours, other_group_id),
+            await cloud("cloud of another group", "group", identity_id, other_group_id),
             await cloud("cloud of another identity", "identity", other_identity_id),
-            await cloud("cloud of another identity's group", "group", *theirs),
+            await cloud("cloud of another identity's group", "group", *other_ids),
             await cloud(
-                "cloud of another identity's game", "game", *theirs, self.other_identity_game_id
+                "cloud of another identity's game", "game", *other_ids, self.other_identity_game_id
             ),
             ended("revoked", revoked, "TOKEN_REVOKED"),
             ended("expired", expired, "TOKEN_EXPIRED"),

@@ -80,12 +80,12 @@ async def test_build_deleted_while_tagged_is_gone(back_end: BackEnd) -> None:
 async def test_repeated_conflicts_end_in_success(records: Records) -> None:
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
     caller = Caller(TokenKind.CLOUD, uuid4().bytes, b"", call.address, call)
-    lost = 0
+    attempts = 0
 
     async def change(_: Transaction) -> GetDeviceLinkResponse:
-        nonlocal lost
-        if lost < 8:
-            lost += 1
+        nonlocal attempts
+        if attempts < 8:
+            attempts += 1
             raise Conflict("taken")
         return GetDeviceLinkResponse(cloud_token="made")
 
@@ -93,7 +93,7 @@ async def test_repeated_conflicts_end_in_success(records: Records) -> None:
     created = await IdempotentChanges(records.database).apply(
         caller, request, GetDeviceLinkResponse, change
     )
-    assert (created.cloud_token, lost) == ("made", 8)
+    assert (created.cloud_token, attempts) == ("made", 8)
 
 
 async def test_last_user_slots_are_given_once(owner: Developer, records: Records) -> None:

@@ -197,10 +197,12 @@ def caller_with_a_key() -> Caller:
 
 
 async def test_stored_message_needs_the_same_secret(records: Records) -> None:
-    caller, ours, theirs = caller_with_a_key(), token_bytes(32), token_bytes(32)
-    created = await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller)
-    assert await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller) == created
-    for other in (theirs, None):
+    caller, secret, other_secret = caller_with_a_key(), token_bytes(32), token_bytes(32)
+    created = await remembered_by(IdempotentChanges(records.database, mac_key=secret), caller)
+    assert (
+        await remembered_by(IdempotentChanges(records.database, mac_key=secret), caller) == created
+    )
+    for other in (other_secret, None):
         with pytest.raises(ServiceError, match="IDEMPOTENCY_KEY_REUSED"):
             await remembered_by(IdempotentChanges(records.database, mac_key=other), caller)
 

@@ -57,9 +57,9 @@ async def test_process_range_and_public_quarantine_apply(tmp_path: Path) -> None
             await assert_reached(await back_end.running(network=on_host(free_port())))
             record = await back_end.running()
             await assert_reached(record)
-            placed = StoredRun(service.data_dir / "servers" / record["id"]).placement()
-            assert placed is not None
-            assert placed.ports["game"].number in PROCESS_PORTS
+            placement = StoredRun(service.data_dir / "servers" / record["id"]).placement()
+            assert placement is not None
+            assert placement.ports["game"].number in PROCESS_PORTS
             assert public_ports(service) == {"free": PUBLIC - 1, "leased": 1, "resting": 0}
             await back_end.good("destroy_server", server_id=record["id"], override_kill_timeout=0)
             await back_end.until(record["id"], "destroyed")

@@ -169,15 +169,15 @@ def unreadable(servers_folder: Path, server_id: str) -> Path:
 async def test_unreadable_run_folder_does_not_block_other_servers(
     server_records: ServerRecords, node: RuntimeHost
 ) -> None:
-    broken, stopped, lost = [await server_records.server() for _ in range(3)]
+    broken, stopped, unknown = [await server_records.server() for _ in range(3)]
     spec = unreadable(node.folder / "servers", broken)
-    await server_records.runs.report_running(lost)
+    await server_records.runs.report_running(unknown)
     async with server_records.database.write() as tx:
         await servers.request_stop(tx, stopped, now_ms(), 0)
     work = asyncio.create_task(server_records.runs.run(node.supervisor))
     try:
         assert await server_records.end_status(stopped) == "destroyed"
-        assert await server_records.end_status(lost) == "failed"
+        assert await server_records.end_status(unknown) == "failed"
         assert not (await server_records.record(broken)).HasField("destroyed_at")
         assert server_records.runs.job.unexpected_errors > 0
         spec.unlink()

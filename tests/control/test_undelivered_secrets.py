@@ -77,12 +77,12 @@ class AfterCommit:
 class TokenScenario:
     """Token operations with a data plane that cannot sign tokens."""
 
-    def __init__(self, feed: FeedScenario, folder: Path, way: PostgresProxy | None) -> None:
+    def __init__(self, feed: FeedScenario, folder: Path, proxy: PostgresProxy | None) -> None:
         self.feed = feed
         self.database = feed.source.database
         self.after_commit = AfterCommit(self.database)
         self._folder = folder
-        self.way = way
+        self.proxy = proxy
         self.tasks = BackgroundTasks()
         self.tokens = TokenOperations(
             RecordContext(self.database, IdempotentChanges(self.database), IDS, Topics()),
@@ -154,16 +154,16 @@ class TokenScenario:
             await self.run(UNLOCK[name].format(table=table))
 
     async def hide_database(self) -> None:
-        if self.way is None:
+        if self.proxy is None:
             (self._folder / "records.db").rename(self._folder / "away")
         else:
-            self.way.shut()
+            self.proxy.shut()
 
     async def restore_database(self) -> None:
-        if self.way is None:
+        if self.proxy is None:
             (self._folder / "away").rename(self._folder / "records.db")
         else:
-            await self.way.open()
+            await self.proxy.open()
 
 
 @pytest.fixture
@@ -171,17 +171,17 @@ async def token_scenario(
     kind: str, databases: Databases, plane: FedPlane, tmp_path: Path
 ) -> AsyncIterator[TokenScenario]:
     async with contextlib.AsyncExitStack() as stack:
-        url, way = await databases.migrated_url(kind, tmp_path), None
+        url, proxy = await databases.migrated_url(kind, tmp_path), None
         if url is not None:
-            way = await stack.enter_async_context(open_postgres_proxy(url))
-        source = Source(open_database(None if way is None else way.url, tmp_path))
+            proxy = await stack.enter_async_context(open_postgres_proxy(url))
+        source = Source(open_database(None if proxy is None else proxy.url, tmp_path))
         stack.push_async_callback(source.database.close)
         await source.prepare()
         feed = FeedScenario(source, plane)
         stack.push_async_callback(feed.close)
         feed.run()
         await feed.wait_until_connected()
-        token_scenario = await TokenScenario(feed, tmp_path, way).open()
+        token_scenario = await TokenScenario(feed, tmp_path, proxy).open()
         yield token_scenario
         await token_scenario.tasks.stop()
 
@@ -227,14 +227,14 @@ async def test_unsigned_token_is_revoked(token_scenario: TokenScenario, token_ki
 
 @on_postgresql
 async def test_lost_commit_response_leaves_no_token(token_scenario: TokenScenario) -> None:
-    way = token_scenario.way
-    assert way is not None
+    proxy = token_scenario.proxy
+    assert proxy is not None
     for token_kind in KINDS_OF_TOKENS:
-        way.cut_at = b"COMMIT\0"
+        proxy.cut_at = b"COMMIT\0"
         assert await outcome(token_scenario.create_token(token_kind)) == "CONTROL_PLANE_UNAVAILABLE"
-        way.cut_at = None
+        proxy.cut_at = None
         await token_scenario.wait_until_none()
-    assert way.cuts >= len(KINDS_OF_TOKENS)
+    assert proxy.cuts >= len(KINDS_OF_TOKENS)
 
 
 @on_postgresql

@@ -45,8 +45,8 @@ def _(scenario: Scenario) -> Lobby:
 
 
 def joined(scenario: Scenario, lobby: Lobby, **fields: Any) -> str:
-    desired = {"lobby_id": lobby.id, "party_size": None, **fields}
-    return str(scenario.good("join", fields=desired)["player"]["token"])
+    request_fields = {"lobby_id": lobby.id, "party_size": None, **fields}
+    return str(scenario.good("join", fields=request_fields)["player"]["token"])
 
 
 def detach(scenario: Scenario, lobby: Lobby) -> None:
