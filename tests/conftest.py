@@ -17,6 +17,7 @@ from tests.support.databases import databases as databases
 from tests.support.tiers import pytest_addoption as pytest_addoption
 from tests.support.tiers import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.support.tiers import pytest_configure as pytest_configure
+from tests.support.tiers import pytest_runtest_makereport as pytest_runtest_makereport
 
 _Field = descriptor_pb2.FieldDescriptorProto
 

@@ -32,7 +32,7 @@ class FewFilesService(Service):
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     if shutil.which("prlimit") is None:
-        pytest.skip("needs prlimit (Debian: util-linux)")
+        pytest.skip("needs prlimit: apt-get install util-linux")
     service = FewFilesService(tmp_path)
     try:
         service.start()

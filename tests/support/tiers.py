@@ -4,10 +4,15 @@ The fast tier skips tests with the marker `full`, `timing` or `proof`. The marke
 module makes it the smoke test that stays. Of a test over databases and transports it runs
 two combinations: SQLite with HTTP, and PostgreSQL with gRPC. Of a test over one of the two it runs
 the first value. Hypothesis tries fewer examples in the fast tier, always the same ones.
+
+With the environment variable CI_NO_SKIP, a test fails if it lacks a program that CI can install.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Generator
 from typing import Final
 
 import pytest
@@ -15,6 +20,9 @@ from hypothesis import settings
 
 _DATABASES: Final = ("sqlite", "postgresql")
 _TRANSPORTS: Final = ("http", "grpc")
+INSTALLABLE: Final = re.compile(r"apt-get install \S|`make \S")
+"""The reason of a skip for a missing program. It says how to install the program."""
+
 _TIERS: Final = {"fast": True, "full": False, "timing": False, "proof": False}
 
 
@@ -41,6 +49,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     selected = [item for item in items if _is_fast(item)]
     config.hook.pytest_deselected(items=[item for item in items if not _is_fast(item)])
     items[:] = selected
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+    if report.skipped and "CI_NO_SKIP" in os.environ and INSTALLABLE.search(reason):
+        report.outcome = "failed"
+        report.longrepr = f"{reason} (CI must not skip this test)"
+    return report
 
 
 def _is_fast(item: pytest.Item) -> bool:
