@@ -41,6 +41,15 @@ CHECKS = (Path(__file__), ROOT / "scripts" / "check_prose.py")
 OUTSIDE = re.compile(r"\bdecisions? \d|\bdesign: |\bdesign section \d")
 
 
+# Names in CamelCase, without parts of header names such as `Idempotency-Key`.
+NAME = re.compile(r"(?<![\w-])[A-Z]\w*[a-z]\w*")
+# Types, and the rows of the event table.
+DEFINITION = re.compile(
+    r"\b(?:class|struct|enum|trait|type|message) (\w+)|^    \d+ \"\w+\" (\w+)", re.M
+)
+NAMES_OF_RUST = {"Result"}
+
+
 @cache
 def anchors(path: Path) -> set[str]:
     return headings(path)
@@ -80,6 +89,17 @@ def test_every_link_between_pages_resolves() -> None:
             if is_broken(page, anchor):
                 broken.append(f"{relative(path)}: {target}#{anchor}")
     assert not broken, "\n".join(broken)
+
+
+def test_types_that_the_architecture_names_exist() -> None:
+    text = re.sub(
+        r"^```.*?^```$", "", (ROOT / "docs/architecture.md").read_text(), flags=re.M | re.S
+    )
+    named = {name for span in re.findall(r"`([^`]+)`", text) for name in NAME.findall(span)}
+    code = [text for path, text in texts().items() if path.suffix in (".py", ".rs", ".proto")]
+    defined = {name for text in code for pair in DEFINITION.findall(text) for name in pair}
+    assert len(named) > 10
+    assert not named - defined - NAMES_OF_RUST
 
 
 def test_no_file_refers_to_a_document_outside_of_the_repository() -> None:
