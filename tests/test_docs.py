@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,12 @@ from pyservice.pb.comments import COMMENTS
 from pyservice.pb.errors import TABLE
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import versions_pb2
+from pyservice.schema.json_decoding import compile_decoder
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Region, Settings
 from tests.e2e.conftest import Run, StartRun
 from tests.e2e.conftest import start_run as start_run
+from tests.e2e.test_arena import browser as browser
 from tests.support.doc_pages import (
     CDN,
     DEVELOPERS,
@@ -75,6 +78,7 @@ from tests.support.doc_pages import (
     table_of,
 )
 from tests.support.leftover_processes import end_leftovers
+from tests.support.service_process import clean_environment, wait_ready_file
 
 
 @pytest.fixture
@@ -227,6 +231,72 @@ def test_page_examples_run_with_their_own_service(
             end_leftovers(data_dir)
 
 
+def test_postgresql_page_needs_no_database_for_its_check(shell: Shell, tmp_path: Path) -> None:
+    Reader(tmp_path, shell, {}).follow("how-to/use-postgresql.md")
+
+
+@pytest.mark.full
+def test_script_of_the_browser_page_finds_and_connects(start_run: StartRun, browser: Any) -> None:
+    run = start_run()
+    port = wait_until_open(run)[CDN]
+    domain = {"domain": "play.localhost"}
+    call(run, "POST", "/cloud/games/arena/namespaces/prod/domains", "control/owner", domain)
+    tab = browser.new_page()
+    tab.goto(f"http://play.localhost:{port}/")
+    script = file_of("how-to/use-a-browser-page.md", "find.js")
+    message = "new Promise((resolve) => (socket.onmessage = (event) => resolve(event.data)))"
+    received = tab.evaluate(f"async (api) => {{ {script} return await {message}; }}", run.api_url)
+    assert json.loads(received)["type"] == "welcome"
+    run.stop()
+
+
+@pytest.mark.full
+def test_roles_of_the_page_serve_together(tmp_path: Path) -> None:
+    toml = file_of("how-to/run-the-service.md", "service.toml")
+    (tmp_path / "service.toml").write_text(re.sub(r"(127\.0\.0\.1):\d+", r"\1:0", toml))
+    ready_file, log = tmp_path / "ready.json", tmp_path / "log"
+    (block, _) = blocks_of("how-to/run-the-planes-separately.md")
+    processes = []
+    try:
+        for line in block.text.splitlines():
+            command = [sys.executable, "-m", *line.split()]
+            if "data" in command:
+                command += ["--ready-file", str(ready_file)]
+            with log.open("ab") as errors:
+                processes.append(
+                    subprocess.Popen(
+                        command, cwd=tmp_path, env=clean_environment(), stdout=errors, stderr=errors
+                    )
+                )
+        ready = wait_ready_file(processes[0], ready_file, log.read_text)
+        metrics_of_all(f"http://{ready['metrics']}/metrics")
+    finally:
+        for process in processes:
+            process.terminate()
+        statuses = [process.wait(TIMEOUT_S) for process in processes]
+        end_leftovers(tmp_path / "data")
+    assert statuses == [0, 0, 0], log.read_text()
+
+
+def test_systemd_units_are_valid(tmp_path: Path) -> None:
+    for name in ("hosting.service", "hosting.socket"):
+        text = file_of("how-to/run-under-systemd.md", name)
+        unit = ConfigParser(strict=False, interpolation=None)
+        unit.read_string(text)
+        if "Service" in unit:
+            program, *words = unit["Service"]["ExecStart"].split()
+            assert program in page("how-to/install.md")
+            assert set(words) >= {"serve", "--config"}
+            text = text.replace(program, sys.executable)
+        (tmp_path / name).write_text(text)
+    if shutil.which("systemd-analyze") is not None:
+        # The command also reports units of the machine, and exits with 0 after a warning.
+        verify = ["systemd-analyze", "verify", *sorted(tmp_path.iterdir())]
+        result = subprocess.run(verify, capture_output=True, text=True, check=False)
+        assert "hosting." not in result.stderr, result.stderr
+        assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_blocks_are_run_saved_or_plain_text(name: str) -> None:
     is_run = name in {page for names in SEQUENCES for page in names}
@@ -234,11 +304,15 @@ def test_blocks_are_run_saved_or_plain_text(name: str) -> None:
     for block in blocks_of(name):
         place = f"{name}:{block.line}"
         if block.file:
-            assert block.language in ("python", "toml", "yaml", "json", "html"), place
+            assert block.language in ("python", "toml", "yaml", "json", "html", "ini", "js"), place
         else:
             assert block.language in ("sh", "json", "text", "mermaid"), place
         if block.language == "sh":
             assert is_run, f"{place}: no test runs it; write `text` if none can"
+        elif block.note.startswith("message: "):
+            message = getattr(versions_pb2, block.note.removeprefix("message: "))
+            decode = compile_decoder(message.DESCRIPTOR)
+            assert not decode(message(), json.loads(block.text)), place
         elif block.language == "json" and previous != "sh":
             document = json.loads(block.text)
             if "code" in document:

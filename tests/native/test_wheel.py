@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.doc_pages import blocks_of
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,11 +42,18 @@ def locked_packages() -> Iterator[metadata.Distribution]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """Returns a virtual environment with the wheel. Links the locked packages of this environment,
-    so that no index is needed.
+    """Returns a virtual environment, made with the commands of `docs/how-to/install.md`. Links the
+    locked packages of this environment, so that no index is needed.
     """
     folder = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (block,) = blocks_of("how-to/install.md")
+    create, *install = block.text.replace("/opt/hosting/.venv", str(folder)).splitlines()
+
+    def run(command: str) -> None:
+        environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PIP_NO_INDEX": "1"}
+        subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, env=environment, check=True)
+
+    run(create)
     [packages] = folder.glob("lib/python*/site-packages")
     for package in locked_packages():
         for file in package.files or ():
@@ -52,9 +61,11 @@ def environment(tmp_path: Path) -> Path:
             if ".." not in file.parts and file.suffix != ".pyc":
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.symlink_to(file.locate())
-    pip = (sys.executable, "-m", "pip", "--python", folder / "bin/python")
-    # pip fails if the locked packages do not satisfy a dependency of the wheel.
-    subprocess.run([*pip, "install", "--quiet", "--no-index", wheel()], check=True)
+    shutil.copy(ROOT / "requirements/run.lock", tmp_path)
+    shutil.copy(wheel(), tmp_path)
+    for command in install:
+        run(command)
+    run(f"{folder}/bin/pip check")
     installed = packages / "pyservice"
     assert (installed / "_native.abi3.so").exists()
     assert all((installed / "bin" / name).stat().st_mode & 0o111 for name in PROGRAMS)

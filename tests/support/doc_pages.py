@@ -3,7 +3,8 @@
 The shell blocks of a page run in order in one shell. A `text` or `json` block after a shell block
 is its output, where `...` matches anything and numbers in JSON may differ. A comment before a
 block gives the reader's action: `file: x` saves the block, `serve` starts a service, `stopped`
-waits for its end, and `until` repeats the block. Default ports in a page stand for the real ports,
+waits for its end, `until` repeats the block, and `message: x` gives the type of a JSON block.
+Default ports in a page stand for the real ports,
 and a public port of edge-guard for any other.
 """
 
@@ -59,12 +60,15 @@ OPERATORS = _how_to(
     "set-up-domains run-behind-a-proxy monitor back-up restore use-a-feed-file"
 )
 TUTORIALS = tuple(f"tutorials/{name}.md" for name in ("browser-game", "own-server", "udp-game"))
+PAGES_BY_THEMSELVES = (
+    "quickstart.md",
+    *_how_to("install run-the-planes-separately use-postgresql"),
+)
 SEQUENCES = (
     DEVELOPERS,
     LOBBY_SERVERS,
     OPERATORS,
-    ("quickstart.md",),
-    *((one,) for one in TUTORIALS),
+    *((one,) for one in (*TUTORIALS, *PAGES_BY_THEMSELVES)),
 )
 HTTP, GRPC, METRICS, CDN, ROOM = "8080", "8081", "8090", "8092", "8200"
 TIMEOUT_S = 30.0
