@@ -70,7 +70,7 @@ static int (*real_rename)(const char *, const char *);
 static int (*real_fallocate)(int, int, off_t, off_t);
 static int (*real_open)(const char *, int, ...), (*real_mkdir)(const char *, mode_t);
 static int (*real_clock_gettime)(clockid_t, struct timespec *);
-static int (*real_execve)(const char *, char *const *, char *const *);
+static int (*real_execve)(const char *, char *const *, char *const *), (*real_execvp)(const char *, char *const *);
 
 static const char *const VARIABLES[] = {"LD_PRELOAD", "FAULTS_CONTROL", "FAULTS_FOLDER"};
 static char variables[3][PATH_MAX + 16]; /* NAME=VALUE, for programs that are started without them */
@@ -92,6 +92,7 @@ static void resolve(void) {
     real_open = next("open");
     real_mkdir = next("mkdir");
     real_execve = next("execve");
+    real_execvp = next("execvp");
 }
 
 /* Exits, because a shim without effect would make every test pass. */
@@ -341,14 +342,32 @@ time_t time(time_t *seconds) {
     return now.tv_sec;
 }
 
-/* Adds the variables of this library for a program that is started with an environment of its own. */
-int execve(const char *path, char *const *arguments, char *const *environment) {
+/* Adds the variables of this library for a program that is started with an environment of its own. The entries of
+ * `more` have room for them. */
+static char *const *with_variables(char *const *environment, char **more) {
+    if (control == NULL) return environment;
     size_t count = 0;
-    int is_complete = 0;
-    for (; environment[count]; count++) is_complete |= strncmp(environment[count], "LD_PRELOAD=", 11) == 0;
-    if (control == NULL || is_complete) return real_execve(path, arguments, environment);
-    char *more[count + 4];
+    for (; environment[count]; count++)
+        if (strncmp(environment[count], "LD_PRELOAD=", 11) == 0) return environment;
     for (int i = 0; i < 3; i++) more[i] = variables[i];
     memcpy(more + 3, environment, (count + 1) * sizeof *more);
-    return real_execve(path, arguments, more);
+    return more;
+}
+
+static size_t length_of(char *const *environment) {
+    size_t count = 0;
+    while (environment[count]) count++;
+    return count;
+}
+
+int execve(const char *path, char *const *arguments, char *const *environment) {
+    char *more[length_of(environment) + 4];
+    return real_execve(path, arguments, with_variables(environment, more));
+}
+
+/* The event loop of the service starts programs with this call. */
+int execvp(const char *file, char *const *arguments) {
+    char *more[length_of(environ) + 4];
+    environ = (char **)with_variables(environ, more);
+    return real_execvp(file, arguments);
 }

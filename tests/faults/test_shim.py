@@ -199,9 +199,20 @@ def test_wall_clock_can_be_shifted_while_a_process_runs(shim: Shim) -> None:
         process.communicate(timeout=PATIENCE_S)
 
 
-def test_shim_is_loaded_into_a_program_with_its_own_environment(shim: Shim) -> None:
-    name = str(shim.journal_folder / "seg-1.log")
-    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]], env={})"
-    status, _ = run(shim, parent, WRITER, name)
+STARTS = {
+    "subprocess": "import subprocess; subprocess.run(words, env={})",
+    "uvloop": """
+import asyncio, uvloop
+async def start():
+    await (await asyncio.create_subprocess_exec(*words, env={})).wait()
+uvloop.run(start())
+""",
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_shim_is_loaded_into_a_program_with_its_own_environment(shim: Shim, start: str) -> None:
+    words = [sys.executable, "-c", WRITER, str(shim.journal_folder / "seg-1.log")]
+    status, _ = run(shim, f"words = {words!r}\n{STARTS[start]}")
     assert status == 0
     assert len(shim.steps()) == 8
