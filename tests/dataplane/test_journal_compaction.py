@@ -32,10 +32,10 @@ class Journal:
         self.failures.append((reason, is_no_space))
 
 
-async def _until(compactor: JournalCompactor, is_done: str, count: int) -> None:
+async def _until(compactor: JournalCompactor, counter: str, count: int) -> None:
     task = asyncio.create_task(compactor.run())
     async with asyncio.timeout(PATIENCE_S):
-        while getattr(compactor, is_done) < count:
+        while getattr(compactor, counter) < count:
             await asyncio.sleep(0.005)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -48,7 +48,7 @@ def _command(code: str) -> list[str]:
 async def test_successful_compaction_is_reported_once() -> None:
     journal = Journal()
     compactor = JournalCompactor(journal, _command(""), check_s=0.001)
-    await _until(compactor, "done", 1)
+    await _until(compactor, "completed_count", 1)
     assert (journal.images, compactor.failed_count) == (1, 0)
 
 
@@ -59,7 +59,7 @@ async def test_failed_compaction_is_retried(tmp_path: Path) -> None:
         f"import os, sys; p = {str(marker)!r}; e = os.path.exists(p); open(p, 'w'); sys.exit(not e)"
     )
     compactor = JournalCompactor(journal, _command(code), check_s=0.001, retry_s=0.001)
-    await _until(compactor, "done", 1)
+    await _until(compactor, "completed_count", 1)
     assert (journal.images, compactor.failed_count) == (1, 1)
     assert journal.failures == [("exit 1", False)]
 
@@ -72,14 +72,14 @@ async def test_full_disk_is_retried_soon(tmp_path: Path) -> None:
         f"e or print('no room', file=sys.stderr); sys.exit(0 if e else {NO_SPACE_STATUS})"
     )
     compactor = JournalCompactor(journal, _command(code), check_s=0.001, retry_s=3_600)
-    await _until(compactor, "done", 1)
+    await _until(compactor, "completed_count", 1)
     assert journal.failures == [("no room", True)]
 
 
 async def test_compaction_command_that_cannot_start_fails() -> None:
     journal = Journal()
     compactor = JournalCompactor(journal, ["/nonexistent/program"], check_s=0.001, retry_s=0.001)
-    await _until(compactor, "failed", 2)
+    await _until(compactor, "failed_count", 2)
     assert journal.images == 0
 
 
