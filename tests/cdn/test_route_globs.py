@@ -52,9 +52,9 @@ def _seconds(glob: str, length: int) -> float:
     """Returns the match time for a path without repetition, so that caching does not help."""
     path = "".join("a" * (1 + number % 7) + "b" * (number % 3) for number in range(length // 4))
     compiled = Glob(glob)
-    started = time.process_time()
+    began_s = time.process_time()
     assert not compiled.matches(path)
-    return time.process_time() - started
+    return time.process_time() - began_s
 
 
 @pytest.mark.parametrize(

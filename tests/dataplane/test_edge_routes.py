@@ -194,8 +194,8 @@ async def test_server_ports_are_leased_before_its_process_starts(engine: Engine)
         name: runtime_pb2.Backend(address="127.0.0.1", port=12_000 + number)
         for number, name in enumerate(leased.ports)
     }
-    placed = runtime_pb2.PlaceServerRequest(server_id=request.server_id, backends=backends)
-    await scene.runtime.place_server(placed)
+    place_request = runtime_pb2.PlaceServerRequest(server_id=request.server_id, backends=backends)
+    await scene.runtime.place_server(place_request)
     again = await asyncio.wait_for(scene.runtime.lease(request), PATIENCE_S)
     assert again == leased
 
@@ -253,8 +253,8 @@ async def test_server_lease_lifecycle(engine: Engine) -> None:
     assert leased.ports["game"].hostname == "192.0.2.7"
     assert list((await scene.runtime.leases(runtime_pb2.LeasesRequest())).server_ids) == [server_id]
     backend = runtime_pb2.Backend(address="127.0.0.1", port=12_000)
-    placed = runtime_pb2.PlaceServerRequest(server_id=server_id, backends={"game": backend})
-    await scene.runtime.place_server(placed)
+    place_request = runtime_pb2.PlaceServerRequest(server_id=server_id, backends={"game": backend})
+    await scene.runtime.place_server(place_request)
     routes = {route.port_name: route for route in (await scene.follow()).routes}
     assert routes["game"].port == leased.ports["game"].port
     assert (routes["game"].backend_port, routes["web"].backend_port) == (12_000, 0)
@@ -262,7 +262,9 @@ async def test_server_lease_lifecycle(engine: Engine) -> None:
     await scene.runtime.end_lease(end_request)
     await scene.runtime.end_lease(end_request)
     assert (await expect_error(scene.runtime.lease(request))).code == "IN_USE"
-    assert (await expect_error(scene.runtime.place_server(placed))).code == "SERVER_NOT_FOUND"
+    assert (
+        await expect_error(scene.runtime.place_server(place_request))
+    ).code == "SERVER_NOT_FOUND"
 
 
 UDP_LEASE = lease_of("c3", game="udp")

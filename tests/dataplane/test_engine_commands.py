@@ -218,8 +218,8 @@ async def restart(tmp_path: Path) -> AsyncIterator[Restart]:
 
 async def test_channel_token_survives_a_restart(restart: Restart) -> None:
     engine = await restart()
-    heard: list[bytes] = []
-    engine.on_delivered = heard.append
+    channels: list[bytes] = []
+    engine.on_delivered = channels.append
     mina = engine.player_records.channel(MINA)
     lobby, _ = await attach(engine, 4)
     before_ms = time.time_ns() // 1_000_000
@@ -228,7 +228,7 @@ async def test_channel_token_survives_a_restart(restart: Restart) -> None:
     [event] = await engine.player_records.channel_events(mina, None)
     assert (event.lobby, event.token) == (lobby, placement.tokens[1])
     assert before_ms <= event.ts_ms <= after_ms
-    assert heard == [mina]
+    assert channels == [mina]
     again = await restart()
     assert again.player_records.channel(MINA) == mina
     assert await again.player_records.channel_events(mina, None) == [event]
@@ -236,8 +236,8 @@ async def test_channel_token_survives_a_restart(restart: Restart) -> None:
 
 async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
     engine = await restart()
-    heard: list[bytes] = []
-    engine.on_delivered = heard.append
+    channels: list[bytes] = []
+    engine.on_delivered = channels.append
     mina = engine.player_records.channel(MINA)
     lobby, _ = await attach(engine, 4, is_ready=False)
     joining = asyncio.create_task(join(engine, lobby, mina))
@@ -245,10 +245,10 @@ async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
         await asyncio.sleep(0)
     assert await engine.player_records.channel_events(mina, None) == []
     await engine.ready(lobby, None)
-    placed = await joining
+    placement = await joining
     [event] = await engine.player_records.channel_events(mina, None)
-    assert event.token == placed.tokens[1]
-    assert heard == [mina]
+    assert event.token == placement.tokens[1]
+    assert channels == [mina]
 
 
 async def test_channel_requires_its_secret(restart: Restart) -> None:

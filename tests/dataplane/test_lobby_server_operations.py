@@ -188,10 +188,10 @@ async def test_state_is_returned_byte_for_byte(scene: MatchmakerScene) -> None:
     assert (await scene.fleet.get_state(request, scene.back_end())).state == state
 
 
-def _cloud(scene: MatchmakerScene, *reached: bytes) -> tuple[LobbyServerOperations, Caller]:
+def _cloud(scene: MatchmakerScene, *namespace_ids: bytes) -> tuple[LobbyServerOperations, Caller]:
 
     async def reaches(token: str, game_id: bytes) -> bool:
-        return token == "cloud_shown" and game_id in reached
+        return token == "cloud_shown" and game_id in namespace_ids
 
     fleet = LobbyServerOperations(
         scene.engine,

@@ -244,9 +244,9 @@ async def test_slow_tenant_leaves_connections_to_others(
         async with asyncio.timeout(PATIENCE_S):
             while server.now < 128:
                 await asyncio.sleep(0.01)
-        async with third_party_server() as good:
+        async with third_party_server() as good_server:
             for _ in range(20):
-                url = good.url(host="good.example")
+                url = good_server.url(host="good.example")
                 assert (await post(url, b"good")).status == 200
             server.answers(200)
             url = server.url(host="slow0.example")

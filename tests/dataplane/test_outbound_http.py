@@ -316,10 +316,10 @@ async def test_certificates_are_verified(
         _Names(monkeypatch, ["127.0.0.1"])
         by_system = OutboundHttpClient(AllowedDestinations(LOOPBACK))
         by_hand = OutboundHttpClient(AllowedDestinations(LOOPBACK), tls=trusting)
-        good, other = server.url(host="game.example"), server.url(host="other.example")
-        assert await _reason(by_system, good) == "its certificate cannot be trusted"
-        assert await _reason(by_hand, other) == "its certificate cannot be trusted"
-        assert (await _post(by_hand, good)).status == 200
+        url, other_url = server.url(host="game.example"), server.url(host="other.example")
+        assert await _reason(by_system, url) == "its certificate cannot be trusted"
+        assert await _reason(by_hand, other_url) == "its certificate cannot be trusted"
+        assert (await _post(by_hand, url)).status == 200
         assert names[-1] == "game.example"
         assert server.requests[0].headers["Host"] == f"game.example:{server.port}"
         assert len(server.requests) == 1

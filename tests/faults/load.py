@@ -72,13 +72,13 @@ class LoadRun:
     async def insist(
         self, operation: str, fields: Fields, token: str, key: str | None = None
     ) -> tuple[Answer, int]:
-        lost = 0
+        lost_count = 0
         while True:
             await self.is_up.wait()
             try:
-                return await self.ask(operation, fields, token, key), lost
+                return await self.ask(operation, fields, token, key), lost_count
             except ResponseLost:
-                lost += 1
+                lost_count += 1
                 self.ledger.counts["lost answers"] += 1
                 self.ledger.counts[f"lost {operation}"] += 1
                 await asyncio.sleep(0.02)
@@ -152,9 +152,9 @@ class Player:
         key = load_run.new_key() if chance.random() < 0.7 else None
         body = {"player_token": ticket.token}
         ticket.connect_asked_at = time.monotonic()
-        answer, lost = await load_run.insist("connected", body, server, key)
+        answer, lost_count = await load_run.insist("connected", body, server, key)
         load_run.ledger.check_connected(
-            ticket, answer.code, is_repeat=lost > 0, has_key=key is not None
+            ticket, answer.code, is_repeat=lost_count > 0, has_key=key is not None
         )
         if ticket.connected_at is None:
             return
@@ -248,9 +248,9 @@ class Operator:
             await load_run.pause(0.2)
             ticket.freed_at = time.monotonic()
             path = {"game_id": load_run.game, "lobby_id": lobby.id}
-            answer, lost = await load_run.insist("detach", path, load_run.operator_token)
+            answer, lost_count = await load_run.insist("detach", path, load_run.operator_token)
             assert answer.code == "OK", answer
-            assert lost or answer.body.get("did_remove") is True, answer
+            assert lost_count or answer.body.get("did_remove") is True, answer
             await self._check_ended(lobby, ticket)
             load_run.ledger.counts["detached"] += 1
 

@@ -37,17 +37,17 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
             session = ApiSession(plane, clients.http, await plane.public_token())
             lobby = await session.attach("duel")
             other = await session.attach("duel")
-            crowd = await session.attach("crowd")
-            player = await session.player(crowd)
+            large_lobby = await session.attach("crowd")
+            player = await session.player(large_lobby)
             tokens = {
                 "client": session.client_token,
                 "env": plane.environment_token,
-                "lobby": crowd.token,
+                "lobby": large_lobby.token,
                 "other lobby": other.token,
                 "player": player,
             }
             await session.must("set_state", {"state": b'{"kept": 1}'}, token=lobby.token)
-            yield SharedPlane(plane, clients, crowd, player, tokens)
+            yield SharedPlane(plane, clients, large_lobby, player, tokens)
         await plane.stop()
     finally:
         plane.end()

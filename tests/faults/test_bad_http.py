@@ -287,14 +287,14 @@ async def test_malformed_http_is_refused_and_the_connection_closed(
 @pytest.mark.parametrize("content", ["head", "body"])
 async def test_slow_client_is_disconnected(shared: SharedPlane, content: str) -> None:
     request = head(shared, "POST", JOIN, "content-length: 100")
-    begun = request[:40] if content == "head" else request + b"{"
+    incomplete = request[:40] if content == "head" else request + b"{"
     reader, writer = await asyncio.open_connection(
         shared.clients.http.host, shared.clients.http.port
     )
     began = time.monotonic()
     try:
         async with assert_unchanged(shared.plane, shared.clients.http):
-            writer.write(begun)
+            writer.write(incomplete)
             async with asyncio.timeout(30):
                 answer = await reader.read()
     finally:

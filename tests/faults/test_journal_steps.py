@@ -86,24 +86,24 @@ QUICK: Final = (
 
 def cases() -> Iterator[object]:
     for step in STEPS:
-        for way in ("before", "after", *(["torn"] if step.kind == "pwrite" else [])):
-            marks = [] if (step.name, way) in QUICK else [pytest.mark.proof]
-            yield pytest.param(step, way, id=f"{step.name}, {way}", marks=marks)
+        for moment in ("before", "after", *(["torn"] if step.kind == "pwrite" else [])):
+            marks = [] if (step.name, moment) in QUICK else [pytest.mark.proof]
+            yield pytest.param(step, moment, id=f"{step.name}, {moment}", marks=marks)
 
 
-def aim(shim: Shim, step: JournalStep, way: str) -> Rule:
-    if way == "torn":
+def aim(shim: Shim, step: JournalStep, moment: str) -> Rule:
+    if moment == "torn":
         return shim.tear(step.files, at=step.at, keep=700)
-    return shim.kill(step.kind, step.files, at=step.at, after=way == "after")
+    return shim.kill(step.kind, step.files, at=step.at, after=moment == "after")
 
 
-async def kill_at(plane: Plane, shim: Shim, step: JournalStep, way: str) -> None:
+async def kill_at(plane: Plane, shim: Shim, step: JournalStep, moment: str) -> None:
     if step.when == "under load":
-        rule = aim(shim, step, way)
+        rule = aim(shim, step, moment)
     else:
         if plane.process is not None:
             await plane.kill()
-        rule = aim(shim, step, way)
+        rule = aim(shim, step, moment)
         plane.spawn()
     try:
         await plane.wait_ended(timeout_s=60)
@@ -119,13 +119,13 @@ def passing(shim: Shim) -> Callable[[float], Awaitable[None]]:
     return pass_at_once
 
 
-@pytest.mark.parametrize(("step", "way"), list(cases()))
+@pytest.mark.parametrize(("step", "moment"), list(cases()))
 async def test_kill_at_each_journal_step_loses_nothing(
-    make_plane: MakePlane, step: JournalStep, way: str
+    make_plane: MakePlane, step: JournalStep, moment: str
 ) -> None:
     plane = make_plane(settings={"journal": {"segment_bytes": SEGMENT_BYTES}})
     shim = plane.commanded
-    endings: list[EndProcess] = [lambda plane: kill_at(plane, shim, step, way)]
+    endings: list[EndProcess] = [lambda plane: kill_at(plane, shim, step, moment)]
     if step.when == FIRST:
         await endings.pop()(plane)
     await restart_under_load(plane, endings, sleep=passing(shim), **SMALL)

@@ -42,17 +42,17 @@ async def test_random_kills_lose_no_answered_request(make_plane: MakePlane, kill
     assert counts["restarts"] == kills
     assert counts["lost answers"] > 0, counts
     assert counts["expired"] > 0, counts
-    for desired in ("http answers", "grpc answers", "connected", "disconnected"):
-        assert counts[desired] > 10, counts
+    for counter in ("http answers", "grpc answers", "connected", "disconnected"):
+        assert counts[counter] > 10, counts
     if kills > 10:
-        for desired in (
+        for counter in (
             "lost find",
             "lost join",
             "lost connected",
             "lost disconnected",
             "rejoined",
         ):
-            assert counts[desired] > 0, counts
+            assert counts[counter] > 0, counts
         assert list(plane.commanded.journal_folder.glob("image-*.img"))
     await plane.stop()
 
@@ -81,17 +81,17 @@ def random_kills(chance: random.Random) -> list[EndProcess]:
     def later() -> int:
         return chance.randint(1, 200)
 
-    ways: list[EndProcess] = [Plane.kill, Plane.kill, Plane.stop]
+    endings: list[EndProcess] = [Plane.kill, Plane.kill, Plane.stop]
     for _ in range(3):
-        ways += [
+        endings += [
             by_rule(lambda shim: shim.fail("fdatasync", "seg-*", first=later())),
             by_rule(lambda shim: shim.fail("pwrite", "seg-*", first=later())),
             by_rule(lambda shim: shim.kill("pwrite", "seg-*", at=later())),
             by_rule(lambda shim: shim.kill("fdatasync", "seg-*", at=later(), after=True)),
             by_rule(lambda shim: shim.tear("seg-*", at=later(), keep=chance.randint(1, 5_000))),
         ]
-    chance.shuffle(ways)
-    return [after_random_delay(0.5, chance, way) for way in ways]
+    chance.shuffle(endings)
+    return [after_random_delay(0.5, chance, ending) for ending in endings]
 
 
 @pytest.mark.proof

@@ -95,9 +95,9 @@ async def test_reader_has_every_fact_exactly_once_across_kills(
     reading = asyncio.create_task(reader.read_on())
     for _ in range(KILLS):
         session = ApiSession(plane, open_clients(plane).http, await plane.public_token())
-        desired = len(returned) + 4
+        expected_count = len(returned) + 4
         acting = asyncio.create_task(act(session, returned))
-        while len(returned) < desired and not acting.done():
+        while len(returned) < expected_count and not acting.done():
             await asyncio.sleep(0.01)
         await plane.kill()
         assert isinstance((await asyncio.gather(acting, return_exceptions=True))[0], ResponseLost)

@@ -46,7 +46,7 @@ class Ask:
 
 @dataclass
 class PreparedLobbies:
-    crowd: AttachedLobby
+    large: AttachedLobby
     starting: AttachedLobby
     full: AttachedLobby
     closing: AttachedLobby
@@ -59,71 +59,76 @@ class PreparedLobbies:
 
 
 async def prepare(session: ApiSession) -> PreparedLobbies:
-    crowd = await session.attach("crowd")
+    large_lobby = await session.attach("crowd")
     full = await session.attach("single")
     await session.join(full)
-    keyed = await session.player(crowd)
+    keyed = await session.player(large_lobby)
     await session.must(
-        "connected", {"player_token": keyed}, token=crowd.token, key=f"socket-{keyed}"
+        "connected", {"player_token": keyed}, token=large_lobby.token, key=f"socket-{keyed}"
     )
     prepared = PreparedLobbies(
-        crowd=crowd,
+        large=large_lobby,
         starting=await session.attach("ending", is_ready=False),
         full=full,
         closing=await session.attach("closing"),
         ending=await session.attach("ending"),
-        reserved=await session.player(crowd),
-        leaving=await session.player(crowd),
-        connected=await session.player(crowd, is_connected=True),
+        reserved=await session.player(large_lobby),
+        leaving=await session.player(large_lobby),
+        connected=await session.player(large_lobby, is_connected=True),
         keyed=keyed,
     )
     for number in range(SOURCE_LIMIT // 2):
         answer = await session.must(
-            "join", {"lobby_id": crowd.id}, token=session.client_token, key=f"{keyed}-{number}"
+            "join",
+            {"lobby_id": large_lobby.id},
+            token=session.client_token,
+            key=f"{keyed}-{number}",
         )
         prepared.counted += answer.tokens
     return prepared
 
 
-def changes(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
+def changes(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
     """Returns requests that write an event to each lobby, which is not durable during the stall."""
     env = session.plane.environment_token
-    crowd = cast.crowd.token
+    token = prepared.large.token
     return [
         Ask("find", {"game_modes": ["crowd"]}, env),
         Ask("find", {"game_modes": ["crowd"], "party_size": 3}, env),
-        Ask("join", {"lobby_id": cast.crowd.id}, env),
-        Ask("connected", {"player_token": cast.reserved}, crowd),
-        Ask("disconnected", {"player_token": cast.leaving}, crowd),
-        Ask("ready", {}, cast.starting.token),
-        Ask("closed", {"is_closed": True}, cast.closing.token),
-        Ask("set_state", {"state": b'{"round": 1}'}, cast.crowd.token),
-        Ask("set_state", {"state": b'{"round": 2}'}, cast.full.token),
+        Ask("join", {"lobby_id": prepared.large.id}, env),
+        Ask("connected", {"player_token": prepared.reserved}, token),
+        Ask("disconnected", {"player_token": prepared.leaving}, token),
+        Ask("ready", {}, prepared.starting.token),
+        Ask("closed", {"is_closed": True}, prepared.closing.token),
+        Ask("set_state", {"state": b'{"round": 1}'}, prepared.large.token),
+        Ask("set_state", {"state": b'{"round": 2}'}, prepared.full.token),
         Ask("attach", attach_fields("ending"), env),
     ]
 
 
-def derived(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
+def derived(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
     """Returns requests that write nothing, but read data that is not durable."""
     env = session.plane.environment_token
-    crowd = cast.crowd.token
+    token = prepared.large.token
     return [
-        Ask("get_state", {"lobby_id": cast.crowd.id}, crowd),
-        Ask("get_state", {"lobby_id": cast.crowd.id}, env),
-        Ask("ready", {}, crowd),
-        Ask("heartbeat", {}, crowd),
-        Ask("connected", {"player_token": cast.connected}, crowd, "PLAYER_TOKEN_CONSUMED"),
-        Ask("connected", {"player_token": cast.reserved}, crowd, "PLAYER_TOKEN_CONSUMED"),
-        Ask("connected", {"player_token": cast.keyed}, crowd, key=f"socket-{cast.keyed}"),
-        Ask("connected", {"player_token": cast.leaving}, crowd, "PLAYER_REMOVED"),
-        Ask("disconnected", {"player_token": cast.leaving}, crowd),
-        Ask("join", {"lobby_id": cast.crowd.id}, session.client_token, key=f"{cast.keyed}-0"),
-        Ask("join", {"lobby_id": cast.full.id}, env, "MATCHMAKER_LOBBY_FULL"),
-        Ask("join", {"lobby_id": cast.closing.id}, env, "MATCHMAKER_LOBBY_CLOSED"),
+        Ask("get_state", {"lobby_id": prepared.large.id}, token),
+        Ask("get_state", {"lobby_id": prepared.large.id}, env),
+        Ask("ready", {}, token),
+        Ask("heartbeat", {}, token),
+        Ask("connected", {"player_token": prepared.connected}, token, "PLAYER_TOKEN_CONSUMED"),
+        Ask("connected", {"player_token": prepared.reserved}, token, "PLAYER_TOKEN_CONSUMED"),
+        Ask("connected", {"player_token": prepared.keyed}, token, key=f"socket-{prepared.keyed}"),
+        Ask("connected", {"player_token": prepared.leaving}, token, "PLAYER_REMOVED"),
+        Ask("disconnected", {"player_token": prepared.leaving}, token),
+        Ask(
+            "join", {"lobby_id": prepared.large.id}, session.client_token, key=f"{prepared.keyed}-0"
+        ),
+        Ask("join", {"lobby_id": prepared.full.id}, env, "MATCHMAKER_LOBBY_FULL"),
+        Ask("join", {"lobby_id": prepared.closing.id}, env, "MATCHMAKER_LOBBY_CLOSED"),
         Ask("find", {"game_modes": ["single"]}, env, "MATCHMAKER_TOO_MANY_LOBBIES"),
         Ask(
             "join",
-            {"lobby_id": cast.crowd.id},
+            {"lobby_id": prepared.large.id},
             session.client_token,
             "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
         ),
@@ -131,17 +136,17 @@ def derived(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
     ]
 
 
-def endings(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
+def endings(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
     env = session.plane.environment_token
-    return [Ask("detach", {"game_id": GAME, "lobby_id": cast.ending.id}, env)]
+    return [Ask("detach", {"game_id": GAME, "lobby_id": prepared.ending.id}, env)]
 
 
-def derived_from_endings(session: ApiSession, cast: PreparedLobbies) -> list[Ask]:
+def derived_from_endings(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
     env = session.plane.environment_token
     return [
-        Ask("join", {"lobby_id": cast.ending.id}, env, "MATCHMAKER_LOBBY_STOPPED"),
-        Ask("ready", {}, cast.ending.token, "MATCHMAKER_LOBBY_STOPPED"),
-        Ask("detach", {"game_id": GAME, "lobby_id": cast.ending.id}, env),
+        Ask("join", {"lobby_id": prepared.ending.id}, env, "MATCHMAKER_LOBBY_STOPPED"),
+        Ask("ready", {}, prepared.ending.token, "MATCHMAKER_LOBBY_STOPPED"),
+        Ask("detach", {"game_id": GAME, "lobby_id": prepared.ending.id}, env),
     ]
 
 
@@ -281,7 +286,7 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
             (prepared.reserved, {"OK", "PLAYER_TOKEN_CONSUMED"}),
         ):
             answer = await client.call(
-                "connected", {"player_token": token}, token=prepared.crowd.token
+                "connected", {"player_token": token}, token=prepared.large.token
             )
             assert answer.code in expected, (session.client.name, answer)
     await plane.stop()

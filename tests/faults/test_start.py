@@ -185,8 +185,8 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     await plane.kill()
     await plane.start()
     await session.join(lobby)
-    crowd = await session.attach("crowd")
-    await session.join(crowd, party_size=2)
+    large_lobby = await session.attach("crowd")
+    await session.join(large_lobby, party_size=2)
     await plane.stop()
 
 

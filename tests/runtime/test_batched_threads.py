@@ -58,9 +58,9 @@ async def test_hanging_call_blocks_no_other_while_a_thread_is_free(workers: Batc
 
 
 async def test_cancelled_call_is_not_started(workers: BatchedThreads) -> None:
-    released, begun = threading.Event(), threading.Event()
+    released, has_begun = threading.Event(), threading.Event()
     hanging = [asyncio.create_task(workers.do(released.wait)) for _ in range(THREADS)]
-    given_up = asyncio.create_task(workers.do(begun.set))
+    given_up = asyncio.create_task(workers.do(has_begun.set))
     await asyncio.sleep(0)
     given_up.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -68,7 +68,7 @@ async def test_cancelled_call_is_not_started(workers: BatchedThreads) -> None:
     released.set()
     await asyncio.gather(*hanging)
     await workers.do(lambda: None)
-    assert not begun.is_set()
+    assert not has_begun.is_set()
 
 
 async def test_ending_thread_takes_calls_that_arrive_meanwhile(workers: BatchedThreads) -> None:

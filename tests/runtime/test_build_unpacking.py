@@ -281,8 +281,8 @@ asyncio.run(main())
 
 
 async def test_start_removes_partly_unpacked_builds(folder: Path) -> None:
-    begun = tar({"server.json": MANIFEST, "large": b""})[:512].hex()
-    command = [sys.executable, "-c", UNPACKS_FOR_EVER, str(folder), begun, BUILD]
+    partial_archive = tar({"server.json": MANIFEST, "large": b""})[:512].hex()
+    command = [sys.executable, "-c", UNPACKS_FOR_EVER, str(folder), partial_archive, BUILD]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as service:
         assert service.stdout is not None
         assert service.stdout.readline() == b"waits\n"

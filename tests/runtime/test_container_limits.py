@@ -26,7 +26,7 @@ FEW: Final = 8
 """Without root, the OCI runtime's own processes count against the limit too."""
 
 
-def begun(containers: ContainerRuntime, folder: Path, *command: str) -> RunFolder:
+def start_container(containers: ContainerRuntime, folder: Path, *command: str) -> RunFolder:
     root = folder / "root"
     run = RunFolder(folder / "run")
     around = containers.command(root, run.path, run.scratch)
@@ -54,13 +54,15 @@ async def test_fork_bomb_in_a_container_ends_with_its_container(tmp_path: Path) 
         pytest.skip("this kernel counts all containers as one user")
     runtime, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
     assert runtime is not None, problem
-    greedy = begun(runtime, tmp_path / "greedy", "/usr/bin/perl", "-e", FORKS)
+    greedy = start_container(runtime, tmp_path / "greedy", "/usr/bin/perl", "-e", FORKS)
     try:
         [count] = await output_lines(greedy)
         assert PROCESSES_MAX - FEW <= int(count) < PROCESSES_MAX
-        other = begun(runtime, tmp_path / "other", "/bin/sh", "-c", "sleep 0 & wait; echo well")
+        other = start_container(
+            runtime, tmp_path / "other", "/bin/sh", "-c", "sleep 0 & wait; echo well"
+        )
         assert await output_lines(other) == ["well"]
-        files = begun(runtime, tmp_path / "files", "/bin/sh", "-c", "ulimit -Hn")
+        files = start_container(runtime, tmp_path / "files", "/bin/sh", "-c", "ulimit -Hn")
         [most] = await output_lines(files)
         assert int(most) <= 65_536
     finally:

@@ -42,21 +42,21 @@ def test_ports_are_variables_by_name_and_a_single_port_without(
 
 
 def test_later_variables_override_earlier_ones() -> None:
-    build, configured, ours = {"A": "1", "B": "1"}, {"B": "2", "C": "2"}, {"C": "3"}
-    assert merge_variables(build, configured, ours) == {"A": "1", "B": "2", "C": "3"}
+    build, configured, service_variables = {"A": "1", "B": "1"}, {"B": "2", "C": "2"}, {"C": "3"}
+    assert merge_variables(build, configured, service_variables) == {"A": "1", "B": "2", "C": "3"}
 
 
 def test_lobby_variables_use_the_names_of_the_client_library() -> None:
-    ours = {"HOSTING_LOBBY_TOKEN": "t", "PORT": "1"}
+    service_variables = {"HOSTING_LOBBY_TOKEN": "t", "PORT": "1"}
     aliases = {
         "LOBBY_TOKEN": "HOSTING_LOBBY_TOKEN",
         "NAMESPACE": "HOSTING_NAMESPACE_ID",
         "PORT": "X",
     }
-    assert merge_variables({"X": "of the build"}, ours, aliases=aliases) == {
+    assert merge_variables({"X": "of the build"}, service_variables, aliases=aliases) == {
         "X": "of the build",
         "LOBBY_TOKEN": "t",
-        **ours,
+        **service_variables,
     }
 
 

@@ -84,8 +84,8 @@ async def test_impossible_run_is_reported_with_a_sentence_and_no_process(host: R
         assert sentence in end.message
         assert (end.exit_code, end.started_ms) == (None, None)
     await until(lambda: not host.supervisor.runs)
-    begun = [order for order in orders.values() if host.of(order).path.exists()]
-    assert begun == [orders["not-in-it"]], "a run without a keeper has no folder"
+    with_folder = [order for order in orders.values() if host.of(order).path.exists()]
+    assert with_folder == [orders["not-in-it"]], "a run without a keeper has no folder"
     assert host.supervisor.capacity.free == CAPACITY
 
 
@@ -234,11 +234,11 @@ async def _laid_out(host: RuntimeHost) -> tuple[str, dict[str, tuple[str, int]]]
     host.reports.blocked.add("placed")
     order = host.want(ports=GAME)
     await until(lambda: "placed" in host.reports.tries)
-    placed = host.supervisor.runs[order.id].placement
-    assert placed is not None
+    placement = host.supervisor.runs[order.id].placement
+    assert placement is not None
     await host.anew()
     assert host.supervisor.run_ids("server") == [order.id]
-    return order.id, placed.backends
+    return order.id, placement.backends
 
 
 async def test_prepared_run_starts_after_a_restart_if_still_requested(host: RuntimeHost) -> None:

@@ -121,12 +121,12 @@ async def test_follower_reads_only_new_lines(
                 before = result.position
             (go / str(number)).touch()
 
-        async def heard() -> list[str]:
+        async def read_new_lines() -> list[str]:
             result = await logs.after(folder.path, "std_err", index)
             assert result is not None
             return [line.text for line in result.lines]
 
-        while not (lines := await heard()):
+        while not (lines := await read_new_lines()):
             await asyncio.sleep(0)
     assert lines == ["heard"]
     assert before > 9 * MIB

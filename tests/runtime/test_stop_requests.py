@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_earlier_stop_replaces_a_stop_in_progress() -> None:
-    stop, begun, cancelled, released = (
+    stop, has_begun, cancelled, released = (
         StopRequest(),
         asyncio.Event(),
         asyncio.Event(),
@@ -19,14 +19,14 @@ async def test_earlier_stop_replaces_a_stop_in_progress() -> None:
 
     async def work() -> None:
         try:
-            begun.set()
+            has_begun.set()
             await asyncio.Event().wait()
         finally:
             cancelled.set()
             await released.wait()
 
     waiting_task = asyncio.create_task(stop.unless_stopped(work()))
-    await begun.wait()
+    await has_begun.wait()
     assert stop.request(30_000)
     await cancelled.wait()
     assert stop.request(0)
@@ -39,15 +39,15 @@ async def test_earlier_stop_replaces_a_stop_in_progress() -> None:
 
 
 async def test_work_after_a_stop_is_not_started() -> None:
-    stop, begun = StopRequest(), asyncio.Event()
+    stop, has_begun = StopRequest(), asyncio.Event()
 
     async def work() -> None:
-        begun.set()
+        has_begun.set()
 
     assert stop.request(0)
     with pytest.raises(Stopped):
         await stop.unless_stopped(work())
-    assert not begun.is_set()
+    assert not has_begun.is_set()
 
 
 async def test_timeout_of_the_work_itself_is_no_stop() -> None:

@@ -105,10 +105,10 @@ async def test_few_builds_unpack_at_once_in_request_order(queue: UnpackingQueue)
 async def test_game_with_many_builds_does_not_delay_other_games(queue: UnpackingQueue) -> None:
     mine = [queue.ask("mine", number) for number in range(6)]
     await queue.started(0)
-    theirs = queue.ask("theirs", 6)
+    other_task = queue.ask("theirs", 6)
     await queue.started(0, 6)
     queue.store.release(build_id(6))
-    await theirs
+    await other_task
     assert not any(task.done() for task in mine)
     queue.store.release(*(build_id(number) for number in range(6)))
     await asyncio.gather(*mine)

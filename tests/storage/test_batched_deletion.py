@@ -93,21 +93,21 @@ async def test_batch_is_one_transaction_and_lets_others_write(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_links(database, MANY)
-    begun = noted_writes(database, monkeypatch)
+    writes = noted_writes(database, monkeypatch)
     assert await tokens.remove_device_links_before(database, NOW_MS + 11) == MANY
-    assert len(begun) == 3
+    assert len(writes) == 3
 
 
 def noted_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    begun: list[None] = []
+    writes: list[None] = []
     begin = database.write
 
     def noted() -> Any:
-        begun.append(None)
+        writes.append(None)
         return begin()
 
     monkeypatch.setattr(database, "write", noted)
-    return begun
+    return writes
 
 
 class UnusedDataPlane:
@@ -141,11 +141,11 @@ async def test_ended_lobbies_are_deleted_in_batches(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await add_lobbies(database, MANY + 1)
-    begun = noted_writes(database, monkeypatch)
+    writes = noted_writes(database, monkeypatch)
     await lobby_records.LobbyFactReader(
         database, UnusedDataPlane(), lambda: None, lambda: AFTER_MS
     )._prune()
-    assert len(begun) == 4, "three for the rows, one for the ends of their processes"
+    assert len(writes) == 4, "three for the rows, one for the ends of their processes"
     # The last lobby ended in the first retained millisecond.
     ids_left = await names_of(database, tables.lobbies.c.lobby_id)
     assert sorted(ids_left) == sorted([f"{MANY:036}", "alive"])
@@ -166,18 +166,18 @@ async def test_old_or_surplus_rays_are_deleted_in_batches(
 ) -> None:
     count = 2 * MANY
     await add_rays(database, count)
-    begun = noted_writes(database, monkeypatch)
+    writes = noted_writes(database, monkeypatch)
     clock = [NOW_MS + MANY + RAY_RETENTION_MS]
     store = RayStore(database, count, lambda: clock[0])
     await store.prune()
-    assert len(begun) == count // DELETION_BATCH_ROWS + 1
+    assert len(writes) == count // DELETION_BATCH_ROWS + 1
     assert await names_of(database, tables.rays.c.span_id) == []
 
     await add_rays(database, count)
     clock[0] = NOW_MS
-    begun.clear()
+    writes.clear()
     await RayStore(database, 11, lambda: clock[0]).prune()
-    assert len(begun) > count // DELETION_BATCH_ROWS
+    assert len(writes) > count // DELETION_BATCH_ROWS
     # The limit is eleven rows, and rows of the same millisecond are deleted together.
     ids_left = await names_of(database, tables.rays.c.span_id)
     assert ids_left == [f"{number:016}" for number in range(count - 10, count)]

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def writer_connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     connections: list[sqlite3.Connection] = []
-    begun = SqliteConnections.acquire
+    acquire = SqliteConnections.acquire
 
     def begin(self: SqliteConnections, how: str) -> sqlite3.Connection:
-        connections.append(begun(self, how))
+        connections.append(acquire(self, how))
         return connections[-1]
 
     monkeypatch.setattr(SqliteConnections, "acquire", begin)
@@ -77,13 +77,13 @@ async def test_commit_callback_runs_once_after_cancellation(
     database: SqliteDatabase,
 ) -> None:
     called = []
-    reached = asyncio.Event()
+    write_ended = asyncio.Event()
 
     async def write() -> None:
         async with database.write() as tx:
             await count_up(tx, "a")
             tx.after_commit(lambda: called.append("committed"))
-        reached.set()
+        write_ended.set()
 
     task = asyncio.create_task(write())
     while not called:

@@ -145,8 +145,8 @@ class GameFixture:
         fields: Fields = {**self.game, "display_name": uuid4().hex, "files": files}
         response = await self.developer.good("create_site", **fields)
         self.site_id = response["site_id"]
-        (desired,) = response["presigned_requests"]
-        await self._upload(response["upload_id"], desired, PAGE)
+        (request,) = response["presigned_requests"]
+        await self._upload(response["upload_id"], request, PAGE)
 
     async def new_picture(self, kind: str) -> None:
         content = png(len(self.pictures) + 1)
@@ -222,10 +222,10 @@ class GameFixture:
         returned["identities"] = (await self.commanded("ListIdentities"))["identities"]
         response = await self.developer.good("get_games")
         returned["groups"] = response["groups"]
-        desired = [one for one in response["games"] if one["name_id"] == self.next_game]
+        games = [one for one in response["games"] if one["name_id"] == self.next_game]
         returned["games"] = [
             (await self.developer.good("get_game", game_id=game_id))["game"]
-            for game_id in (self.game_id, *(one["game_id"] for one in desired))
+            for game_id in (self.game_id, *(one["game_id"] for one in games))
         ]
         for body in returned.values():
             if isinstance(body, dict):

@@ -351,11 +351,11 @@ class StateReader:
             assert epoch is not None
             composer = FeedComposer(epoch, links)
             ids = await _all_namespaces(tx)
-            desired = {one: await composer.compose(tx, one) for one in ids}
+            expected = {one: await composer.compose(tx, one) for one in ids}
         answer = await self._admin_client.call(_HELD, feed_pb2.HeldRequest())
         configurations = {one.namespace_id: one for one in answer.configurations}
         differences: list[Any] = []
-        for namespace_id, message in desired.items():
+        for namespace_id, message in expected.items():
             assert message is not None
             path = self._service.data_dir / "feed" / f"{namespace_id}.cfg"
             one = configurations.get(namespace_id)

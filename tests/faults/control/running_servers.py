@@ -85,14 +85,14 @@ class RunningServers:
 
     async def _differences(self) -> dict[str, Any]:
         statuses = await self._statuses()
-        desired = {one for one in statuses if statuses[one] not in _ENDED}
+        expected = {one for one in statuses if statuses[one] not in _ENDED}
         processes = processes_of_runs(self._developer.full_service)
         return {
-            "not running as desired": desired
+            "not running as desired": expected
             ^ {one for one in statuses if statuses[one] == "running"},
-            "kept": desired ^ self._kept(),
-            "leased": desired ^ await self._leased(),
-            "processes": desired ^ processes.keys(),
+            "kept": expected ^ self._kept(),
+            "leased": expected ^ await self._leased(),
+            "processes": expected ^ processes.keys(),
             "twice": {one for one, count in processes.items() if count > 1},
         }
 

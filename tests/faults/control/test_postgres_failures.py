@@ -80,8 +80,8 @@ async def test_killed_postgres_loses_and_repeats_no_change(
             outcomes.update(
                 (one["display_name"], one["version_id"]) for one in response["versions"]
             )
-        desired = Counter(created.items())
-        assert {pair for pair in outcomes if pair[0] != "0.0.1"} == set(desired)
+        expected = Counter(created.items())
+        assert {pair for pair in outcomes if pair[0] != "0.0.1"} == set(expected)
         assert set(outcomes.values()) == {1}
         assert len(created) == CALLERS * CHANGES
 

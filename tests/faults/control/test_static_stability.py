@@ -236,19 +236,23 @@ class PlayerLoad:
         self.counts: Counter[str] = Counter()
 
     async def live(self, each: int = 2) -> None:
-        ways: list[tuple[str, str, Any, dict[str, str]]] = []
+        requests: list[tuple[str, str, Any, dict[str, str]]] = []
         for transport in TRANSPORTS:
             for credentials in ({"token": self._game.public_token}, {"origin": ORIGIN}):
-                ways.append((transport, "find", {"game_modes": ["arena"]}, credentials))
-                ways.append((transport, "join", {"lobby_id": self._game.lobby_id}, credentials))
-        await asyncio.gather(*(self._connect_and_leave(*way) for way in ways * each))
+                requests.append((transport, "find", {"game_modes": ["arena"]}, credentials))
+                requests.append((transport, "join", {"lobby_id": self._game.lobby_id}, credentials))
+        await asyncio.gather(*(self._connect_and_leave(*request) for request in requests * each))
 
     async def goes_on(self, games: int = 20) -> None:
-        ways = [f"{transport} {slug}" for transport in TRANSPORTS for slug in ("find", "join")]
-        desired = {way: self.counts[way] + games for way in ways}
+        operations = [
+            f"{transport} {slug}" for transport in TRANSPORTS for slug in ("find", "join")
+        ]
+        minimums = {operation: self.counts[operation] + games for operation in operations}
 
         async def is_so() -> bool:
-            return bool(self.failures) or all(self.counts[way] >= desired[way] for way in ways)
+            return bool(self.failures) or all(
+                self.counts[operation] >= minimums[operation] for operation in operations
+            )
 
         await eventually(is_so)
 

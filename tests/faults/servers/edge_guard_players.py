@@ -26,7 +26,7 @@ class SessionBroken(Exception):
 
 class Player(Protocol):
     socket: socket.socket
-    heard: int
+    received_count: int
 
     def say(self) -> None: ...
     def hear(self) -> None: ...
@@ -35,7 +35,7 @@ class Player(Protocol):
 class StreamPlayer:
     def __init__(self, name: str, address: Address, token: str) -> None:
         self.socket = socket.create_connection(address, PATIENCE_S)
-        self.heard = 0
+        self.received_count = 0
         self._name = name
         self._awaited = b""
         self._send(token.encode())
@@ -46,24 +46,24 @@ class StreamPlayer:
 
     def say(self) -> None:
         if not self._awaited:
-            self._send(f"{self._name} {self.heard}\n".encode().rjust(64, b"."))
+            self._send(f"{self._name} {self.received_count}\n".encode().rjust(64, b"."))
 
     def hear(self) -> None:
         content = self.socket.recv(65_536)
         if not content:
-            raise SessionBroken(f"{self._name} was closed after {self.heard} answers")
+            raise SessionBroken(f"{self._name} was closed after {self.received_count} answers")
         if not self._awaited.startswith(content):
             raise SessionBroken(f"{self._name} heard {content!r} in place of {self._awaited!r}")
         self._awaited = self._awaited[len(content) :]
-        self.heard += not self._awaited
+        self.received_count += not self._awaited
 
 
 class DatagramPlayer:
     def __init__(self, name: str, address: Address) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(address)
-        self.heard = 0
-        self.lost = 0
+        self.received_count = 0
+        self.lost_count = 0
         self._name = name
         self._number = 0
         self._is_answered = True
@@ -74,7 +74,7 @@ class DatagramPlayer:
         if not self._is_answered:
             if time.monotonic() - self._said_s < LOST_S:
                 return
-            self.lost += 1
+            self.lost_count += 1
         self._number += 1
         self._is_answered = False
         self._said_s = time.monotonic()
@@ -92,7 +92,7 @@ class DatagramPlayer:
             raise SessionBroken(f"{self._name} heard {words!r}")
         if int(number) == self._number and not self._is_answered:
             self._is_answered = True
-            self.heard += 1
+            self.received_count += 1
 
 
 class PlayerThread:
@@ -135,12 +135,12 @@ class PlayerThread:
                 key.data.hear()
 
     async def goes_on(self) -> None:
-        before = [player.heard for player in self.players]
+        before = [player.received_count for player in self.players]
 
         async def are_answered() -> bool:
             if self._problem is not None:
                 raise self._problem
-            now = [player.heard for player in self.players]
+            now = [player.received_count for player in self.players]
             return all(received > then + 1 for received, then in zip(now, before, strict=True))
 
         await eventually(are_answered)

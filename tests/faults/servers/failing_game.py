@@ -149,7 +149,7 @@ def echoed(address: tuple[str, int], words: bytes = b"hello") -> bytes:
 
 class Bystander:
     def __init__(self, address: tuple[str, int]) -> None:
-        self.heard = 0
+        self.received_count = 0
         self._address = address
         self._is_over = threading.Event()
         self._problem: BaseException | None = None
@@ -159,10 +159,10 @@ class Bystander:
         try:
             with socket.create_connection(self._address, PATIENCE_S) as connection:
                 while not self._is_over.wait(0.02):
-                    output = b"%d" % self.heard
+                    output = b"%d" % self.received_count
                     connection.sendall(output)
                     assert connection.recv(100) == output
-                    self.heard += 1
+                    self.received_count += 1
         except (OSError, AssertionError) as error:
             self._problem = error
 
@@ -175,11 +175,11 @@ class Bystander:
         self._thread.join()
 
     async def check_undisturbed(self) -> None:
-        before = self.heard
+        before = self.received_count
 
         async def is_answered() -> bool:
             assert self._problem is None, self._problem
-            return self.heard > before + 1
+            return self.received_count > before + 1
 
         await eventually(is_answered)
 

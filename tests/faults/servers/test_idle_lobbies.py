@@ -64,8 +64,8 @@ async def standing(game: FailingGame, count: int, *, without: str = "") -> set[s
 
 async def only(game: FailingGame, lobby_ids: set[str], *, live: bool = False) -> None:
     async def are_there() -> bool:
-        begun = [one["lobby_id"] for one in await game.records()]
-        return sorted(await game.alive("duel") if live else begun) == sorted(lobby_ids)
+        recorded_ids = [one["lobby_id"] for one in await game.records()]
+        return sorted(await game.alive("duel") if live else recorded_ids) == sorted(lobby_ids)
 
     await eventually(are_there)
 

@@ -108,10 +108,10 @@ async def start_failed(
 ) -> Any:
     returned = await game.failed(mode)
     lobby_id = returned["lobby_id"]
-    desired = {"lobby_id": lobby_id, "reason": reason}
+    metadata = {"lobby_id": lobby_id, "reason": reason}
     if exit_code is not None:
-        desired["exit_code"] = str(exit_code)
-    assert returned == desired
+        metadata["exit_code"] = str(exit_code)
+    assert returned == metadata
     record = await game.over(lobby_id)
     assert record["status"]["stopped"]["failed"] is True
     await check_no_leftovers(game, lobby_id)
@@ -229,8 +229,8 @@ async def test_endless_output_is_not_blocked_and_stays_readable(
 
 
 async def test_server_cannot_read_keys_of_the_service(game: FailingGame) -> None:
-    desired = secrets_of(game)
-    fields = {"game_mode": "spies", "lobby_config": desired}
+    secrets = secrets_of(game)
+    fields = {"game_mode": "spies", "lobby_config": secrets}
     response = await game.developer.client.call("create", fields, token=game.public_token)
     assert response.code == "OK", response
 
@@ -239,7 +239,7 @@ async def test_server_cannot_read_keys_of_the_service(game: FailingGame) -> None
         return lines if "begins spies" in lines else None
 
     lines = await eventually(tried)
-    assert lines[: len(desired)] == [f"spied nothing {path}" for path in desired]
+    assert lines[: len(secrets)] == [f"spied nothing {path}" for path in secrets]
 
 
 @pytest.mark.proof

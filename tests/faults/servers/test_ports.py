@@ -230,7 +230,7 @@ async def reported_value(game: FailingGame, lobby_id: str, word: str) -> Any:
 async def test_lobby_with_a_port_range_listens_in_it_directly(
     game: FailingGame, span: dict[str, int]
 ) -> None:
-    desired = {
+    ports = {
         "host": None,
         "hostname": "127.0.0.1",
         "port": None,
@@ -240,12 +240,12 @@ async def test_lobby_with_a_port_range_listens_in_it_directly(
     numbers = set()
     for number in range(LOBBIES):
         placement = await game.find_lobby("ranges", tags={"n": str(number)})
-        assert placement["ports"] == {"game": desired}
+        assert placement["ports"] == {"game": ports}
         lobby_id = placement["lobby"]["lobby_id"]
         fields = {"lobby_id": lobby_id}
         join_response = await game.developer.client.call("join", fields, token=game.public_token)
         assert join_response.code == "OK", join_response
-        assert join_response.body["ports"] == {"game": desired}
+        assert join_response.body["ports"] == {"game": ports}
         assert await reported_value(game, lobby_id, "told") == {
             "PORT_RANGE_MIN_GAME": str(span["min"]),
             "PORT_RANGE_MAX_GAME": str(span["max"]),

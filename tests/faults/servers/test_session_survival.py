@@ -124,11 +124,11 @@ async def test_sessions_survive_kills_of_both_planes(full_service: FullService, 
         assert (full_service.data_dir / "edge" / "LOCK").read_text() == edge_pid
         assert sorted(await game.alive("counts")) == lobby_ids
         datagrams = [one for one in player_thread.players if isinstance(one, DatagramPlayer)]
-        lost, answered_count = (
-            sum(one.lost for one in datagrams),
-            sum(one.heard for one in datagrams),
+        lost_count, answered_count = (
+            sum(one.lost_count for one in datagrams),
+            sum(one.received_count for one in datagrams),
         )
-        assert lost <= LOST_MAX * answered_count
+        assert lost_count <= LOST_MAX * answered_count
         for lobby_id, page in zip(lobby_ids, pages, strict=True):
             await check_log(game, lobby_id, page)
 
