@@ -291,7 +291,7 @@ def test_systemd_units_are_valid(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     if shutil.which("systemd-analyze") is not None:
         # The command also reports units of the machine, and exits with 0 after a warning.
-        verify = ["systemd-analyze", "verify", *sorted(tmp_path.iterdir())]
+        verify: list[str | Path] = ["systemd-analyze", "verify", *sorted(tmp_path.iterdir())]
         result = subprocess.run(verify, capture_output=True, text=True, check=False)
         assert "hosting." not in result.stderr, result.stderr
         assert result.returncode == 0, result.stderr

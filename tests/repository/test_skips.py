@@ -74,7 +74,7 @@ def test_missing_program_fails_a_test_only_in_ci(
     (tmp_path / "conftest.py").write_text(SUITE)
     (tmp_path / "test_some.py").write_text(TESTS)
     environment = {name: value for name, value in os.environ.items() if name != "CI_NO_SKIP"}
-    options = ["-q", "-p", "no:cacheprovider", "--rootdir", tmp_path]
+    options: list[str | Path] = ["-q", "-p", "no:cacheprovider", "--rootdir", tmp_path]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *options, tmp_path / "test_some.py"],
         cwd=tmp_path,
