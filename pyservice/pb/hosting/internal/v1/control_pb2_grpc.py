@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ControlStub:
-    """Requests of the data plane to the control plane.
+    """From the data plane to the control plane.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class ControlStub:
 
 
 class ControlServicer:
-    """Requests of the data plane to the control plane.
+    """From the data plane to the control plane.
     """
 
     def NextChanges(self, request, context):
@@ -105,7 +105,7 @@ def add_ControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Control:
-    """Requests of the data plane to the control plane.
+    """From the data plane to the control plane.
     """
 
     @staticmethod

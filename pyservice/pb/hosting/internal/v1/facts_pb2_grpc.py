@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FactsStub:
-    """Requests of the control plane to the data plane.
+    """From the control plane to the data plane.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class FactsStub:
 
 
 class FactsServicer:
-    """Requests of the control plane to the data plane.
+    """From the control plane to the data plane.
     """
 
     def Read(self, request, context):
@@ -105,7 +105,7 @@ def add_FactsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Facts:
-    """Requests of the control plane to the data plane.
+    """From the control plane to the data plane.
     """
 
     @staticmethod

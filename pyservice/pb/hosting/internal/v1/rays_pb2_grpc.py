@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RaysStub:
-    """Requests of the data plane to the control plane, over the socket of control.proto.
+    """From the data plane to the control plane, over the socket of control.proto.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class RaysStub:
 
 
 class RaysServicer:
-    """Requests of the data plane to the control plane, over the socket of control.proto.
+    """From the data plane to the control plane, over the socket of control.proto.
     """
 
     def StoreSpans(self, request, context):
@@ -71,7 +71,7 @@ def add_RaysServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Rays:
-    """Requests of the data plane to the control plane, over the socket of control.proto.
+    """From the data plane to the control plane, over the socket of control.proto.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RuntimeStub:
-    """Requests of the control plane to the data plane.
+    """From the control plane to the data plane.
     """
 
     def __init__(self, channel):
@@ -68,7 +68,7 @@ class RuntimeStub:
 
 
 class RuntimeServicer:
-    """Requests of the control plane to the data plane.
+    """From the control plane to the data plane.
     """
 
     def Wanted(self, request, context):
@@ -158,7 +158,7 @@ def add_RuntimeServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Runtime:
-    """Requests of the control plane to the data plane.
+    """From the control plane to the data plane.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SigningStub:
-    """Requests of the control plane to the data plane.
+    """From the control plane to the data plane.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class SigningStub:
 
 
 class SigningServicer:
-    """Requests of the control plane to the data plane.
+    """From the control plane to the data plane.
     """
 
     def SignToken(self, request, context):
@@ -70,7 +70,7 @@ def add_SigningServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Signing:
-    """Requests of the control plane to the data plane.
+    """From the control plane to the data plane.
     """
 
     @staticmethod
