@@ -163,7 +163,6 @@ fn random_bytes<const N: usize>() -> PyResult<[u8; N]> {
     Ok(bytes)
 }
 
-/// Port of an attached lobby.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Port {
     name: String,
@@ -262,7 +261,6 @@ impl Lobby {
     }
 }
 
-/// Result of find, create or join: reserved slots, or a hold on a starting lobby.
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Placed {
     #[pyo3(get)]
@@ -299,7 +297,6 @@ impl Placed {
     }
 }
 
-/// Result of an ended hold: reserved slots if the lobby became ready, else the error.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Resolved {
     hold: u64,

@@ -31,7 +31,6 @@ impl WallClock {
     }
 }
 
-/// Change of one lobby.
 #[derive(Default)]
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Fact {
@@ -106,7 +105,6 @@ pub struct Facts {
     lost: u64,
 }
 
-/// Returns the durable facts after an LSN.
 pub fn read_facts(py: Python<'_>, shard: &Shard, after: Lsn, limit: usize) -> PyResult<Facts> {
     let durable = shard.durable();
     let facts = shard.engine().read_facts(after, durable, limit);

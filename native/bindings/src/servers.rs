@@ -171,7 +171,6 @@ impl Creation {
     }
 }
 
-/// A leased port of a lobby or server.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct LeasedPort {
     name: String,
@@ -199,7 +198,6 @@ impl From<&core::LeasedPort> for LeasedPort {
     }
 }
 
-/// Route of one player address to its backend.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Route {
     owner: IdBytes,
@@ -208,7 +206,6 @@ pub struct Route {
     port: Py<LeasedPort>,
 }
 
-/// Durable changes of the routes that edge-guard serves.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Routes {
     version: u64,
@@ -230,7 +227,6 @@ pub struct SupplyGroup {
     empty: Vec<Py<EmptyLobby>>,
 }
 
-/// A ready lobby without players.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct EmptyLobby {
     lobby: IdBytes,
@@ -259,7 +255,6 @@ impl SupplyGroup {
     }
 }
 
-/// Commands for processes and ports, on the engine that created this object.
 #[pyclass(frozen, name = "Servers", module = "pyservice._native")]
 pub struct ProcessCommands {
     pub shard: Arc<Shard>,

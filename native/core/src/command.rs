@@ -57,7 +57,6 @@ pub struct Context<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutcome<T> {
     pub result: Result<T, Refusal>,
-    /// LSN that must be durable before the result may be sent; 0 for none.
     pub wait: Lsn,
 }
 
@@ -80,7 +79,6 @@ pub enum Publicity {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndReason {
     Exited,
-    /// The lobby was not ready within the start limit.
     StartTimeout,
     /// The lobby sent no heartbeat for three times its heartbeat timeout.
     Silent,
@@ -200,7 +198,7 @@ pub struct ChannelEvent {
 /// Last captcha pass of a client address, and the number of its requests since that pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptchaStatus {
-    /// Time since the last captcha pass, if it was in the last 12 h.
+    /// None after 12 h.
     pub passed_ago_ms: Option<u64>,
     pub requests_since: u32,
 }
@@ -245,7 +243,6 @@ pub struct LobbyView {
     pub tags: Vec<(String, String)>,
 }
 
-/// Connected players of one mode and region in all versions of a namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlayerCount {
     pub mode: String,
@@ -321,7 +318,6 @@ impl Protocol {
     }
 }
 
-/// How players reach a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortExposure {
     /// A public port of edge-guard. The engine chooses the number; a request contains 0.
@@ -354,7 +350,6 @@ pub struct LeasedPort {
     pub backend: Option<Backend>,
 }
 
-/// One forwarding rule of edge-guard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
     /// Id of the lobby or dynamic server.
@@ -419,7 +414,6 @@ pub struct Create<'a> {
     pub channels: &'a [ChannelId],
 }
 
-/// A managed lobby, and whether its process must run or stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DesiredLobby {
     pub lobby: Id,
@@ -436,7 +430,6 @@ pub struct DesiredLobbyChanges {
     pub removed: Vec<Id>,
 }
 
-/// Starting and empty lobbies of one namespace, version, mode and region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdleLobbyGroup {
     pub namespace: Id,
