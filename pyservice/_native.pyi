@@ -63,8 +63,6 @@ class Refused(Exception):
 
 @final
 class Port:
-    """Port of an attached lobby."""
-
     @property
     def name(self) -> str: ...
     @property
@@ -104,8 +102,7 @@ class Lobby:
     def players(self) -> tuple[int, int, int, int]:
         """Slot counts: promised to holds, reserved, connected, kept."""
     @property
-    def create_ts_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+    def create_ts_ms(self) -> int: ...
     @property
     def is_ours(self) -> bool:
         """True if the service starts the lobby. Then `leased` has its ports, else `ports`."""
@@ -125,8 +122,7 @@ class Placed:
     """Reserved slots, or a hold on a starting lobby."""
 
     @property
-    def lobby(self) -> bytes:
-        """Lobby with the slots, or starting lobby of the hold."""
+    def lobby(self) -> bytes: ...
     @property
     def tokens(self) -> tuple[str, ...]:
         """One player token per player, empty for a hold."""
@@ -173,8 +169,6 @@ class Make:
 
 @final
 class LeasedPort:
-    """Leased port of a lobby or a server."""
-
     @property
     def name(self) -> str: ...
     @property
@@ -203,8 +197,6 @@ class Route:
 
 @final
 class Routes:
-    """Durable route changes."""
-
     @property
     def version(self) -> int: ...
     @property
@@ -223,8 +215,7 @@ class EmptyLobby:
     @property
     def lobby(self) -> bytes: ...
     @property
-    def empty_ms(self) -> int:
-        """Time since the lobby became empty."""
+    def empty_ms(self) -> int: ...
     @property
     def was_used(self) -> bool: ...
     @property
@@ -256,20 +247,20 @@ class SupplyGroup:
         """Lobbies of the service that missed a timeout since `take_touched` returned this group."""
     @property
     def empty(self) -> list[EmptyLobby]:
-        """Empty lobbies, the longest empty first."""
+        """Longest empty first."""
 
 @final
 class Servers:
     """Commands for processes and ports, with the LSN as last result. All raise Refused."""
 
     def start_idle(self, namespace: bytes, version: bytes, make: Make) -> tuple[bytes, int]:
-        """Start a lobby without players. Returns its id."""
+        """Start a lobby without players."""
     def stop(self, lobby: bytes, only_if_idle: bool) -> tuple[bool, int]:
         """Stop a lobby, so that no player can enter. Returns whether it is stopping."""
     def exited(self, lobby: bytes, exit_code: int | None = None) -> tuple[bool, int]:
         """Report the exit of a process. Returns whether the exit ended the lobby."""
     def lobby_token(self, lobby: bytes) -> str | None:
-        """Return the `lobby_` token, or None after the end of the lobby."""
+        """Return None after the end of the lobby."""
     def wanted_since(self, after: int) -> tuple[int, bool, list[tuple[bytes, bool]], list[bytes]]:
         """Return changes of the lobbies that should run, after a sequence number.
 
@@ -293,19 +284,17 @@ class Servers:
     def set_backends(self, owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:
         """Set the (port name, address, port) of the owner's process."""
     def end_lease(self, owner: bytes) -> tuple[bool, int]:
-        """End the lease of a server. Returns whether the lease existed."""
+        """Return whether the lease existed."""
     def replace_port(self, owner: bytes, name: str, refused: int) -> tuple[int | None, int]:
         """Replace a port number that edge-guard could not bind. Returns the current number."""
     def ports_returned(self, owner: bytes) -> tuple[bool, int]:
         """Report that edge-guard closed the owner's sockets. Returns whether the report was expected."""
     def routes_since(self, after: int) -> Routes:
-        """Return the route changes after a version, or all routes for 0."""
+        """Return the changes after a version, or all routes for 0."""
     def leased_servers(self) -> list[bytes]: ...
 
 @final
 class Status:
-    """State of the engine and its journal."""
-
     @property
     def epoch(self) -> int:
         """Increases with each opening of the directory."""
@@ -333,7 +322,7 @@ class Fact:
         """`made`, `ready`, `closed`, `opened`, `stopping` or `ended`."""
     @property
     def ts_ms(self) -> int:
-        """Milliseconds since the Unix epoch, or 0 if an early build stored no time."""
+        """Unix ms, or 0 if an early build stored no time."""
     @property
     def lobby(self) -> bytes: ...
     @property
@@ -347,8 +336,7 @@ class Fact:
     @property
     def is_public(self) -> bool | None: ...
     @property
-    def max_players(self) -> tuple[int, int, int] | None:
-        """Limits of find, join and party."""
+    def max_players(self) -> tuple[int, int, int] | None: ...
     @property
     def create_ts_ms(self) -> int | None: ...
     @property
@@ -412,8 +400,7 @@ class Engine:
         """Return the holds that ended since the last call. `wake_fd` signals new ones."""
 
     # Tokens and hashes
-    def lobby_of_token(self, lobby_token: str) -> bytes | None:
-        """Return the lobby of a valid `lobby_` token, else None."""
+    def lobby_of_token(self, lobby_token: str) -> bytes | None: ...
     def public_token(self, namespace: bytes, token_id: bytes) -> str: ...
     def namespace_of_public_token(self, public_token: str) -> tuple[bytes, bytes] | None:
         """Return (namespace, token id) of a valid `pub_` token, else None."""
@@ -426,7 +413,7 @@ class Engine:
     def mock_player_token(self, namespace: bytes, token_id: bytes, nonce: bytes) -> str:
         """Return a mock player token, equal for an equal nonce (16 bytes) in the same hour."""
     def consume_mock(self, namespace: bytes, token_id: bytes, player_token: str) -> int:
-        """Consume a mock player token, valid once for one to two hours. Returns the LSN. Raises Refused."""
+        """Consume a mock player token, valid once for one to two hours. Returns the LSN."""
     def source(self, namespace: bytes, address: bytes) -> int:
         """Return the keyed hash of a client address. Never 0."""
     def idempotency(self, caller: bytes, key: bytes, operation: str, message: bytes) -> bytes:
@@ -440,8 +427,7 @@ class Engine:
         """Add a key that is already on disk, and sign with it. Raises ValueError."""
     def drop_key(self, key_id: int) -> bool:
         """Remove a key. Returns False if the key signs, or if stored tokens refer to the key."""
-    def key_ids(self) -> list[int]:
-        """Return all key ids in the order of addition."""
+    def key_ids(self) -> list[int]: ...
     def keys_in_use(self) -> list[int]:
         """Return the keys that stored tokens refer to, ascending."""
 
@@ -449,7 +435,7 @@ class Engine:
     def standing(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
         """Return (time since the last passed captcha or None after 12 h, requests since)."""
     def note_human(self, namespace: bytes, address: bytes) -> int:
-        """Record a passed captcha. Returns the LSN. Raises Refused (`STORAGE_FULL`)."""
+        """Record a passed captcha. Returns the LSN."""
     def note_request(self, namespace: bytes, address: bytes) -> None: ...
 
     # Requests of players. All raise Refused.
@@ -523,7 +509,7 @@ class Engine:
     def ready(self, lobby: bytes) -> int: ...
     def set_closed(self, lobby: bytes, is_closed: bool) -> int: ...
     def set_state(self, lobby: bytes, state: bytes) -> int:
-        """Set the lobby state. An empty state clears it."""
+        """An empty state clears it."""
     def heartbeat(self, lobby: bytes, player_tokens: Sequence[str] | None = None) -> int: ...
     def state(
         self, namespaces: Sequence[bytes], lobby: bytes, speaker: bytes | None = None
@@ -553,8 +539,7 @@ class Engine:
         idempotency: bytes | None = None,
     ) -> tuple[bytes, str, int]:
         """Attach a running lobby. Returns (lobby, lobby token, LSN). Ports are (name, address, port, is_tls)."""
-    def recall_attach(self, idempotency: bytes) -> tuple[bytes, str, int] | None:
-        """Return the stored result of attach, or None."""
+    def recall_attach(self, idempotency: bytes) -> tuple[bytes, str, int] | None: ...
     def detach(self, namespaces: Sequence[bytes], lobby: bytes) -> tuple[bool, int]:
         """Detach a lobby. Returns (did_remove, LSN)."""
 
@@ -582,7 +567,7 @@ class Engine:
         """Return (mode, region, connected players)."""
     def status(self) -> Status: ...
     def render_metrics(self, namespace_labels: Mapping[bytes, str]) -> bytes:
-        """Return engine and journal metrics as Prometheus text. Labels are `game/namespace`."""
+        """Return Prometheus text. Labels are `game/namespace`."""
 
     # Compaction (see `compact`)
     def is_compaction_due(self) -> bool: ...
