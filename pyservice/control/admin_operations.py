@@ -362,7 +362,6 @@ class OrphanedNamespaces:
     on_removal: Callable[[], None]
 
     async def all(self) -> list[feed_pb2.HeldConfiguration]:
-        """Returns the orphaned namespaces. Raises CONTROL_PLANE_UNAVAILABLE."""
         try:
             response = await self.client.held_configurations(feed_pb2.HeldRequest())
         except DataPlaneUnavailable:
@@ -406,9 +405,7 @@ class OrphanedNamespaces:
         return removed_orphans
 
     async def _remove(self, orphan: feed_pb2.HeldConfiguration) -> bool:
-        """Removes an orphaned namespace from the data plane. Returns False if the data plane has a
-        newer configuration of the namespace.
-        """
+        """Returns False if the data plane has a newer configuration of the namespace."""
         request = feed_pb2.RemoveRequest(
             namespace_id=orphan.namespace_id, source_epoch=self.source_epoch, revision=0
         )

@@ -66,18 +66,14 @@ class CallAuthenticator:
         return await self._cloud(token, call)
 
     async def require_group_token(self, call: Call) -> Caller:
-        """Authenticates a call that needs a `cloud_` token of a whole group. Raises FORBIDDEN for a
-        token of one game.
-        """
+        """Raises FORBIDDEN for a token of one game."""
         caller = await self.require_cloud_token(call)
         if scope_of(caller).game_id is not None:
             raise ServiceError("FORBIDDEN", "This token covers one game. Use a token of the group.")
         return caller
 
     async def require_identity_token(self, call: Call) -> Caller:
-        """Authenticates a call that needs a `cloud_` token for all groups of an identity. Raises
-        FORBIDDEN for a token of one group or game.
-        """
+        """Raises FORBIDDEN for a token of one group or game."""
         caller = await self.require_group_token(call)
         if scope_of(caller).group_id is not None:
             raise ServiceError(
@@ -116,7 +112,7 @@ class CallAuthenticator:
         return cloud_token
 
     def clear_cache(self) -> None:
-        """Discards all cached tokens. Call it after a change of tokens or group members."""
+        """Call it after a change of tokens or group members."""
         self._cache.clear()
         self._generation += 1
 
@@ -175,7 +171,6 @@ async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:
 
 
 async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
-    """Returns the game if the caller's scope covers it. Raises GAME_NOT_FOUND."""
     found = await games.find(tx, text)
     if found is None or not await _covers_game(tx, caller, found):
         raise ServiceError("GAME_NOT_FOUND")
@@ -187,8 +182,7 @@ async def find_namespace(
 ) -> Record:
     """Returns the namespace of a request if the caller's scope covers the namespace.
 
-    `request` has the field `game_id`, and `namespace_id` or `environment_id`. Raises
-    GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+    `request` has the field `game_id`, and `namespace_id` or `environment_id`.
     """
     is_environment = hasattr(request, "environment_id")
     text = request.environment_id if is_environment else request.namespace_id

@@ -1,5 +1,3 @@
-"""Batches of concurrent requests."""
-
 from __future__ import annotations
 
 import asyncio

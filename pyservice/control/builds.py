@@ -1,8 +1,3 @@
-"""Operations on builds of a game: upload, list, tag, delete.
-
-Also reads build files for the runtime.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -273,7 +268,6 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def parse_tag_filter(text: str) -> dict[str, str]:
-    """Parses a filter of the build list, a JSON object of tag values by name. Raises QUERY_INVALID."""
     if not text:
         return {}
     problems: list[FieldProblem] = []
@@ -293,7 +287,7 @@ def parse_tag_filter(text: str) -> dict[str, str]:
 def parse_tag_change(content: bytes) -> tuple[dict[str, str], list[str]]:
     """Parses a JSON object of tags. Returns the tags to set, and the names of tags to remove.
 
-    A tag with the value null is removed. Raises VALIDATION_FAILED.
+    A tag with the value null is removed.
     """
     tags = _object(content)
     if tags is None:
@@ -345,10 +339,7 @@ def tag_problems(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
 
 @dataclass(frozen=True, slots=True)
 class BuildFetcher:
-    """Provides builds to the runtime, from build records and object storage.
-
-    Implements the protocol `BuildFetcher` of `unpacked_builds`.
-    """
+    """Implements the protocol `BuildFetcher` of `unpacked_builds`."""
 
     database: Database
     objects: Objects

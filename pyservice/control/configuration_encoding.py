@@ -19,7 +19,6 @@ def encode(config: pb.CloudConfig) -> bytes:
 
 
 def decode(stored_config: bytes) -> pb.CloudConfig:
-    """Decodes a stored configuration. Raises google.protobuf.message.DecodeError."""
     return pb.CloudConfig.FromString(stored_config)
 
 
@@ -72,9 +71,7 @@ _ENDS: Final = ("min", "max")
 
 
 def to_feed(config: pb.CloudConfig) -> fed.MatchmakerConfig:
-    """Converts a version's configuration to the message for the data plane. Omits the fields that
-    only the command-line tool uses.
-    """
+    """Omits the fields that only the command-line tool uses."""
     source = config.matchmaker
     target = fed.MatchmakerConfig()
     _copy(source, target, (*_LEVEL, "dev_hostname"))

@@ -230,9 +230,7 @@ _DEFAULT_PROXY: Final = "edge-guard"
 def findings_in_docker(
     docker: pb.VersionDocker, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """Yields the problems in a `docker` section. Ignores fields that only the command-line tool
-    uses.
-    """
+    """Ignores fields that only the command-line tool uses."""
     if docker.HasField("image_id"):
         state = context.builds.get(docker.image_id)
         if state is None:
@@ -469,10 +467,7 @@ def findings_in_header_value(value: str, path: Path, limit_bytes: int) -> Iterat
 
 
 def glob_problem(glob: str) -> str | None:
-    """Returns why `glob` is not a valid pattern, or None if it is valid.
-
-    A pattern may contain `*`, `**`, `?`, `[a-z]`, `[!a]`, and `{a,b}` without nesting.
-    """
+    """A pattern may contain `*`, `**`, `?`, `[a-z]`, `[!a]`, and `{a,b}` without nesting."""
     position, is_in_braces = 0, False
     while position < len(glob):
         character = glob[position]

@@ -52,9 +52,7 @@ class DatabaseHealthCheck:
             await asyncio.sleep(self._poll_s)
 
     async def check(self) -> None:
-        """Checks the database once. Takes at most 2 s, unless the database is busy with other
-        operations.
-        """
+        """Takes at most 2 s, unless the database is busy with other operations."""
         loop, database = asyncio.get_running_loop(), self._database
         problem = await self._problem(
             self._read, lambda: database.finished_reads, "does not answer: see the log"

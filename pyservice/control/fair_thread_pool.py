@@ -23,8 +23,7 @@ class FairThreadPool:
         self.queue = FairQueue(threads, 1)
 
     async def run(self, tenant: str, step: Callable[[], _Result]) -> _Result:
-        """Runs `step` in a thread when it is the tenant's turn. Returns its result or raises its
-        error.
+        """Runs `step` in a thread when it is the tenant's turn.
 
         If the caller is cancelled, a started step continues. The tenant's next step waits for its
         end.

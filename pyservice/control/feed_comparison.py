@@ -101,9 +101,7 @@ class DataPlaneConfigurations:
 def find_orphans(
     configurations: ConfigurationByNamespace, rows: Sequence[Record]
 ) -> dict[str, feed_pb2.HeldConfiguration]:
-    """Returns the data plane's configurations of namespaces without a record, except those from a
-    feed file (`--feed`).
-    """
+    """Omits configurations from a feed file (`--feed`)."""
     namespace_ids = {row.namespace_id for row in rows}
     return {
         name: configuration

@@ -181,9 +181,7 @@ def refusal_error(
     detail: str,
     orphans: Orphans,
 ) -> ServiceError:
-    """Returns the error for the caller after the data plane refused `message`. Its problems name
-    fields of the caller's request, not of `message`.
-    """
+    """The problems name fields of the caller's request, not of `message`."""
     problems: list[FieldProblem] = []
     for problem in refusal.problems:
         where, subject = _request_path(message, problem.path)

@@ -61,7 +61,7 @@ class ConfirmationWaiter(NamedTuple):
 @dataclass(slots=True)
 class PendingNamespace:
     since: float
-    """Time of the first change, in seconds of the event loop's clock."""
+    """First change, in seconds of the event loop's clock."""
     number: int = 0
     retry_timer: asyncio.TimerHandle | None = None
     waiting: list[ConfirmationWaiter] = field(default_factory=list)
@@ -81,10 +81,7 @@ Message = configuration_pb2.NamespaceConfiguration
 
 
 class RefusedConfigurations:
-    """Configurations that the data plane refused, by namespace.
-
-    If the data plane refuses a new version, the namespace returns to its previous version.
-    """
+    """If the data plane refuses a new version, the namespace returns to its previous version."""
 
     def __init__(
         self,
@@ -102,9 +99,6 @@ class RefusedConfigurations:
         self.count = 0
 
     def error_for(self, namespace_id: str, version_id: str | None) -> ServiceError | None:
-        """Returns the stored error if the data plane last refused this version of the namespace,
-        else None.
-        """
         refused_version, error = self._versions.get(namespace_id, _NO_ERROR)
         return error if refused_version == version_id else None
 
@@ -250,9 +244,7 @@ class Feeder:
         return self._refused_configurations.reasons
 
     def enqueue(self, *namespace_ids: str) -> None:
-        """Schedules the namespaces to be sent to the data plane. Call it after their change is
-        committed.
-        """
+        """Call it after their change is committed."""
         for namespace_id in namespace_ids:
             pending = self._pending.get(namespace_id)
             if pending is None:
@@ -328,9 +320,6 @@ class Feeder:
                 await self._poll_until_disconnected()
 
     def mark_disconnected(self) -> None:
-        """Marks the data plane as unavailable and requests a new comparison, because the data plane
-        may have lost state.
-        """
         self._is_connected.clear()
         self._is_resync_needed.set()
 
@@ -338,9 +327,6 @@ class Feeder:
         self._is_resync_needed.set()
 
     async def _poll_until_disconnected(self) -> None:
-        """Polls the data plane's configurations until a new comparison is needed, such as after the
-        data plane lost state.
-        """
         pause_s = _POLL_INTERVAL_S
         loop = asyncio.get_running_loop()
         records_s = loop.time() + _RECORDS_INTERVAL_S

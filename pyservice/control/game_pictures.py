@@ -1,5 +1,3 @@
-"""Operations on pictures of a game: banner, logo and avatars."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -38,9 +36,7 @@ class GamePictureOperations:
     links: PublicUrls
 
     def prepare(self, kind: str) -> Run:
-        """Returns the handler that prepares the upload of a picture. `kind` is `avatar`, `banner`
-        or `logo`.
-        """
+        """`kind` is `avatar`, `banner` or `logo`."""
         response_type, _ = _ANSWERS[kind]
 
         async def run(request: Any, caller: Caller) -> Message:
@@ -71,9 +67,7 @@ class GamePictureOperations:
         return run
 
     def complete(self, kind: str) -> Run:
-        """Returns the handler that completes the upload of a picture. `kind` is `avatar`, `banner`
-        or `logo`.
-        """
+        """`kind` is `avatar`, `banner` or `logo`."""
         _, response_type = _ANSWERS[kind]
 
         async def run(request: Any, caller: Caller) -> Message:

@@ -1,4 +1,4 @@
-"""Operations on games. A new game has namespaces `prod` and `staging` with an empty version `0.0.1`."""
+"""A new game has namespaces `prod` and `staging` with an empty version `0.0.1`."""
 
 from __future__ import annotations
 
@@ -54,17 +54,14 @@ class PlayerCounter(Protocol):
 
 
 def identity_topic(identity_id: str) -> str:
-    """Returns the topic of long polls that wait for a change of the identity's groups."""
     return f"identity:{identity_id}"
 
 
 def group_topic(group_id: str) -> str:
-    """Returns the topic of long polls that wait for a change of the group's `getGames` response."""
     return f"group:{group_id}"
 
 
 def game_topic(game_id: str) -> str:
-    """Returns the topic of long polls that wait for a change of the game's `getGame` response."""
     return f"game:{game_id}"
 
 
@@ -143,7 +140,7 @@ class GameOperations:
     async def list_(
         self, request: pb.GetGamesRequest, caller: Caller
     ) -> pb.GetGamesResponse | WaitForChange:
-        """Lists the games of the caller's groups. A token of one game lists only that game."""
+        """A token of one game lists only that game."""
         scope = scope_of(caller)
         group_ids = scope.groups
         topics = [identity_topic(scope.identity_id), *map(group_topic, group_ids)]

@@ -99,7 +99,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
     """Creates the service owner's identity, group and `cloud_` token, unless they exist.
 
     The token is written to `folder` before the records, so the records never exist without its
-    file. Raises OSError, ServiceError.
+    file.
     """
     path = folder / TOKEN_FILE
     async with database.read() as tx:

@@ -109,9 +109,6 @@ class IdempotentChanges:
         return await self._once(caller, request, work)
 
     async def forget_response(self, caller: Caller) -> None:
-        """Deletes the stored response of the caller's idempotency key, so that a repeated request
-        runs again.
-        """
         key = _caller_key(caller)
         if key is None:
             return

@@ -84,9 +84,7 @@ class LobbyFactReader:
             raise
 
     async def step(self, wait_ms: int) -> int:
-        """Reads and applies the next facts, and returns their number. Raises DataPlaneUnavailable,
-        ServiceError.
-        """
+        """Reads and applies the next facts, and returns their number."""
         # A gap is resolved as soon as no facts wait.
         count, is_all = await self._read(0 if self._is_gap else wait_ms)
         if self._is_gap and is_all:
@@ -236,10 +234,7 @@ class LobbyRecordLookup:
     async def find(
         self, lobby_id: str, read_record: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """Returns the record that `read_record` finds, or None. Raises ServiceError.
-
-        If a live lobby has no record yet, waits up to one second for the record.
-        """
+        """If a live lobby has no record yet, waits up to one second for the record."""
         record = await read_record()
         if record is not None or not await self._is_alive(lobby_id):
             return record
@@ -254,9 +249,6 @@ class LobbyRecordLookup:
         return record
 
     async def find_in_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
-        """Returns the record of a lobby in a game. Raises GAME_NOT_FOUND,
-        MATCHMAKER_LOBBY_NOT_FOUND.
-        """
 
         async def read() -> Record | None:
             async with self.database.read() as tx:

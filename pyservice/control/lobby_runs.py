@@ -230,9 +230,6 @@ class LobbyRuns:
     """No report of a running process is needed, because lobbies report readiness themselves."""
 
     async def report_end(self, run_id: str, end: RunEnd, tier: str) -> None:
-        """Reports the end of a run to the data plane, which frees the slots. Then stores the end in
-        the database.
-        """
         over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)
         await self._report(pb.LobbyReport(lobby_id=run_id, over=over))
         run = lobbies.EndedRun(

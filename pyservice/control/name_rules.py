@@ -17,19 +17,13 @@ PUBLICITIES: Final = ("open", "closed")
 
 
 def display_name_problems(text: str, *location: str) -> Iterator[FieldProblem]:
-    """Yields the problems of a display name.
-
-    A valid name has 1 to 128 characters, no control characters, and no leading, trailing or doubled
-    spaces.
-    """
+    """A valid name has 1 to 128 characters, no control characters, and no leading, trailing or doubled spaces."""
     for word, reason in display_name_flaws(text):
         yield field_problem(location, word, reason)
 
 
 def bio_problems(text: str, *location: str) -> Iterator[FieldProblem]:
-    """Yields the problems of a group's bio. A valid bio has at most five lines and no control
-    characters except tabs.
-    """
+    """A valid bio has at most five lines and no control characters except tabs."""
     lines = text.removesuffix("\n").count("\n") + 1
     if lines > BIO_LINES_MAX or len(text) > BIO_MAX:
         reason = f"must have at most {BIO_LINES_MAX} lines and {BIO_MAX:,} characters"
@@ -47,9 +41,7 @@ def publicity_problems(text: str, *location: str) -> Iterator[FieldProblem]:
 
 
 def name_id_problems(text: str, longest: int, *location: str) -> Iterator[FieldProblem]:
-    """Yields the problems of a name id. A valid name id has only a-z, 0-9 and single inner dashes,
-    and is not a UUID.
-    """
+    """A valid name id has only a-z, 0-9 and single inner dashes, and is not a UUID."""
     if not text:
         yield field_problem(location, "too-short", f"must have 1 to {longest} characters")
     elif len(text) > longest:
@@ -61,9 +53,7 @@ def name_id_problems(text: str, longest: int, *location: str) -> Iterator[FieldP
 
 
 def derived_name_id(display_name: str, longest: int) -> str:
-    """Returns a name id derived from a display name. Returns `game` if no character is usable in a
-    name id.
-    """
+    """Returns `game` if no character is usable in a name id."""
     plain = unicodedata.normalize("NFKD", display_name).encode("ascii", "ignore").decode().lower()
     name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:longest].strip("-")
     return name if is_name_id(name, longest) else "game"
@@ -82,6 +72,5 @@ def problem_messages(problems: list[FieldProblem]) -> list[envelope_pb2.FieldPro
 
 
 def require_valid(problems: Iterable[FieldProblem]) -> None:
-    """Raises VALIDATION_FAILED with the problems, if there are any."""
     if found := list(problems):
         raise ServiceError("VALIDATION_FAILED", errors=found)

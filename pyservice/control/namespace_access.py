@@ -182,7 +182,7 @@ class TooManyWaiting(Exception):
 
 
 class PasswordThreadPool:
-    """Thread pool for password hashes. Limits the unfinished work of each group and client address."""
+    """Limits the unfinished work of each group and client address."""
 
     def __init__(self, threads: int) -> None:
         self._threads = FairThreadPool(threads, "passwords")
@@ -224,9 +224,6 @@ class PasswordHasher:
         self._threads = PasswordThreadPool(1)
 
     async def hash(self, password: str, group: str) -> str:
-        """Returns the bcrypt hash of a password. Raises OVERLOADED if the group has too much
-        unfinished work.
-        """
 
         def work() -> bytes:
             return bcrypt.hashpw(password.encode(), bcrypt.gensalt(BCRYPT_ROUNDS))

@@ -54,9 +54,7 @@ class NamespaceChange:
         version_id: str | None = None,
         wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> ResponseT:
-        """Stores a change, and then waits until the data plane has applied it. `version_id` is the
-        version that the change sets, or None.
-        """
+        """`version_id` is the version that the change sets, or None."""
         namespace_ids: list[str] = []
 
         async def change_and_note(tx: Transaction, row: Record) -> ResponseT | None:
@@ -109,7 +107,7 @@ class _VersionChange(NamedTuple):
     """
 
     entry_id: str
-    """Id of the history entry, or empty if the version did not change."""
+    """Empty if the version did not change."""
     is_new: bool
 
 

@@ -1,5 +1,3 @@
-"""Table of the control plane's operations: required token and handler of each."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -49,8 +49,6 @@ class PlayerCounts:
 
 
 class CountsClient(Protocol):
-    """Client of the data plane's player counts. Raises DataPlaneUnavailable, ServiceError."""
-
     async def read_counts(self, request: pb.CountsRequest) -> pb.CountsResponse: ...
 
 
@@ -91,9 +89,6 @@ class PlayerCountReader:
         await self.job.repeat_forever(lambda: self.step(_WAIT_MS))
 
     async def step(self, wait_ms: int) -> None:
-        """Reads changed counts and wakes the long polls of their games. Raises
-        DataPlaneUnavailable, ServiceError.
-        """
         request = pb.CountsRequest(
             after_generation=self._generation, wait_ms=0 if self._unannounced else wait_ms
         )

@@ -45,7 +45,6 @@ class ProcessLogOperations:
         self._logs.close()
 
     def notify_growth(self, run_id: str) -> None:
-        """Wakes the requests that wait for log lines of the run."""
         self._topics.bump(_topic(run_id))
 
     async def of_server(

@@ -1,5 +1,3 @@
-"""Public URLs, and summaries of games, groups, namespaces and versions in responses."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -32,7 +30,7 @@ class PublicUrls:
         return f"https://{name_id}.{self.cdn_domain}"
 
     def cdn_hosts(self, game_name_id: str, name_id: str) -> list[str]:
-        """Returns the host names of a namespace's site. The list is empty if no CDN domain is set."""
+        """Empty if no CDN domain is set."""
         if self.cdn_domain is None:
             return []
         hosts = [f"{game_name_id}--{name_id}.{self.cdn_domain}"]

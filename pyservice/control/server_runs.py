@@ -45,8 +45,6 @@ class _ServersFailed(Exception):
 
 
 class ServerClient(Protocol):
-    """Client of the data plane's port leases. Raises DataPlaneUnavailable, ServiceError."""
-
     async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None: ...
     async def end_lease(self, server_id: str) -> None: ...
     async def leased_servers(self) -> Sequence[str]: ...
@@ -89,14 +87,14 @@ class ServerRuns:
             self._creating.discard(server_id)
 
     def start(self, record: pb.Server, game_id: str) -> None:
-        """Starts the process of a server. Call it after the server's record is stored."""
+        """Call it after the server's record is stored."""
         if self._runs is None or self._api() is None:
             self.compare_again()
         else:
             self._runs.ensure_running(self._order(record, game_id))
 
     def stop(self, server_id: str, timeout_ms: int) -> None:
-        """Stops the process of a server. Call it after the stop is stored in the server's record."""
+        """Call it after the stop is stored in the server's record."""
         if self._runs is None or not self._runs.end(server_id, timeout_ms):
             self.compare_again()
 

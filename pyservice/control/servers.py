@@ -42,8 +42,6 @@ _HOST_PROTOCOLS: Final = ("tcp", "udp")
 
 
 class LeaseClient(Protocol):
-    """Client of the data plane's port leases. Raises DataPlaneUnavailable, ServiceError."""
-
     async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse: ...
 
 
@@ -292,9 +290,6 @@ class ServerOperations:
 
 
 async def find_server(tx: Transaction, caller: Caller, request: Any) -> Record:
-    """Returns the record of the requested server. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND,
-    SERVER_NOT_FOUND.
-    """
     environment = await authorization.find_namespace(tx, caller, request)
     row = await servers.find(tx, environment.namespace_id, request.server_id)
     if row is None:

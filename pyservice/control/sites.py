@@ -1,5 +1,3 @@
-"""Operations on sites: prepare uploads and list them."""
-
 from __future__ import annotations
 
 import asyncio

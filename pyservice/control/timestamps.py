@@ -1,5 +1,3 @@
-"""Timestamps in milliseconds, and as RFC 3339 text in UTC."""
-
 from __future__ import annotations
 
 import time
@@ -19,17 +17,13 @@ def rfc3339(milliseconds: int) -> str:
 
 
 def milliseconds(text: str) -> int:
-    """Converts a timestamp in the format of `rfc3339` to Unix ms. Raises ValueError for a date that
-    does not exist.
-    """
+    """Raises ValueError for a date that does not exist."""
     moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
 
 
 def query_milliseconds(text: str, field: str, reason: str) -> int:
-    """Converts the timestamp in query parameter `field` to Unix ms. Raises QUERY_INVALID for a date
-    that does not exist.
-    """
+    """Raises QUERY_INVALID for a date that does not exist."""
     try:
         return milliseconds(text)
     except ValueError:

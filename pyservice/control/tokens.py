@@ -417,7 +417,7 @@ _NOT_CREATED: Final = (
 )
 _RETRIES_S: Final = (0.05, 1.0)
 _REVOKE_TIMEOUT_S: Final = 60.0
-"""Time limit of revocation retries in seconds. The retries also stop at shutdown."""
+"""The retries also stop at shutdown."""
 
 
 class RunToCompletion(Protocol):
@@ -549,6 +549,6 @@ class UndeliveredSecrets:
 
 
 async def raise_revision(tx: Transaction, namespace_id: str, feeder: Feeder) -> None:
-    """Raises the namespace's revision, and sends the namespace to the data plane after the commit."""
+    """Sends the namespace to the data plane after the commit."""
     await namespaces.change(tx, namespace_id, {})
     tx.after_commit(lambda: feeder.enqueue(namespace_id))

@@ -1,5 +1,3 @@
-"""Validation of uploads: paths, MIME types, build archives, digests and pictures."""
-
 from __future__ import annotations
 
 import asyncio
@@ -100,7 +98,7 @@ _CONTENT_TYPE: Final = re.compile(
 
 
 def path_problems(path: str, *location: str) -> Iterator[FieldProblem]:
-    """Yields the problems of a file path. A valid path is relative and has 1 to 512 bytes.
+    """A valid path is relative and has 1 to 512 bytes.
 
     A valid path has no empty, `.` or `..` segment, no control characters and no backslashes.
     """

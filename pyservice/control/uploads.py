@@ -67,9 +67,7 @@ def object_key(kind: str, upload_id: str, path: str) -> str:
 
 
 def part_bytes(content_length: int, is_multipart: bool) -> int | None:
-    """Returns the part size of a multipart upload in bytes, or None if a single PUT uploads the
-    file.
-    """
+    """Returns None if a single PUT uploads the file."""
     return PART_BYTES if is_multipart and content_length >= MULTIPART_FROM_BYTES else None
 
 
@@ -82,7 +80,7 @@ class UploadPlan(Generic[ResponseT]):
     check_request: Callable[[], None]
     """Raises problems of the request. Not called for a repeated request."""
     add_records: Callable[[Transaction, str, str, int], Awaitable[ResponseT]]
-    """Adds the records. Receives the game id, the upload id and the time."""
+    """Receives the game id, the upload id and the time."""
     response_type: type[ResponseT]
     set_urls: Callable[[ResponseT, list[pb.PresignedRequest]], None]
 
@@ -172,11 +170,6 @@ class UploadLifecycle:
     async def complete(
         self, caller: Caller, request: Any, response_type: type[ResponseT], find: Find
     ) -> ResponseT:
-        """Validates and completes the upload that `find` returns.
-
-        Raises UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED, and the errors of
-        `find`.
-        """
         async with self._database.read() as tx:
             row = await find(tx)
         contents = await self._contents_of(row) if row.complete_ms is None else None

@@ -1,4 +1,4 @@
-"""Operations on versions: create, validate, reserve a name, get, list. Versions are immutable."""
+"""Operations on immutable versions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class _AllNamesTaken(Exception):
 
 
 Completions = Mapping[str, Completeness]
-"""Completeness of uploads by the id of their build or site."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,3 @@
-"""Database queries on the builds of games and the tags of builds."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +59,7 @@ async def add(
 
 
 async def find(tx: Transaction, game_id: str, build_id: str) -> Record | None:
-    """Returns the build's columns, with `content_length` and `complete_ms` of its upload, or None."""
+    """Includes `content_length` and `complete_ms` of the build's upload."""
     return await tx.first(_ONE, {"game_id": game_id, "build_id": build_id})
 
 

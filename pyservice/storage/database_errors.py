@@ -37,8 +37,6 @@ class DatabaseUnusable(Exception):
 
 
 class _DatabaseErrorTranslation:
-    """Context manager that turns driver errors into Conflict, DatabaseUnusable or ServiceError."""
-
     def __enter__(self) -> None:
         return None
 

@@ -1,5 +1,3 @@
-"""Queries on games and their versions."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
@@ -49,7 +47,7 @@ _NAMED = select(versions.c.display_name).where(
 
 
 async def find(tx: Transaction, text: str) -> Record | None:
-    """Returns the columns of a game, or None. `text` is an ID or name_id."""
+    """`text` is an ID or name_id."""
     return await tx.first(_BY_TEXT, {"text": text})
 
 
@@ -75,7 +73,7 @@ async def taken_names(tx: Transaction, names: Iterable[str]) -> set[str]:
 async def add(
     tx: Transaction, game_id: str, name_id: str, display_name: str, group_id: str, now_ms: int
 ) -> None:
-    """Adds a game. Raises Conflict if the name_id is taken."""
+    """Raises Conflict if the name_id is taken."""
     await tx.run(
         _ADD,
         {
@@ -89,7 +87,7 @@ async def add(
 
 
 async def set_picture(tx: Transaction, game_id: str, which: str, upload_id: str, kind: str) -> None:
-    """Sets a picture of the game. `which` is `logo` or `banner`, `kind` is `png` or `jpeg`."""
+    """`which` is `logo` or `banner`, `kind` is `png` or `jpeg`."""
     values = {f"{which}_upload_id": upload_id, f"{which}_kind": kind}
     await tx.run(update(games).where(games.c.game_id == game_id).values(values))
 

@@ -1,5 +1,3 @@
-"""Queries on identities, groups, members and billing times."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
@@ -72,9 +70,7 @@ async def add(
 
 
 async def add_member(tx: Transaction, group_id: str, identity_id: str, now_ms: int) -> None:
-    """Adds a member. Raises Conflict for an existing member, an unknown group or an unknown
-    identity.
-    """
+    """Raises Conflict for an existing member, an unknown group or an unknown identity."""
     await tx.run(
         insert(members), {"group_id": group_id, "identity_id": identity_id, "create_ms": now_ms}
     )

@@ -1,5 +1,3 @@
-"""Validation of uploaded PNG and JPEG pictures."""
-
 from __future__ import annotations
 
 import io
@@ -55,7 +53,6 @@ def check_image(content: bytes) -> Picture | None:
 
 
 def kind_of_name(path: str) -> Literal["png", "jpeg"] | None:
-    """Returns the picture format that a file name's extension shows, or None."""
     _, dot, extension = path.lower().rpartition(".")
     kind = _EXTENSIONS.get(extension) if dot else None
     return "png" if kind == "png" else "jpeg" if kind == "jpeg" else None

@@ -306,7 +306,7 @@ class FolderBlobStore:
             yield await self._run(lambda batch=batch: self._pending_blobs(batch))  # type: ignore[misc]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
-        """Removes empty folders that are older than `older_than_s`. Later writes create them again."""
+        """Later writes create them again."""
         before_s = time.time() - older_than_s
         await self._run(lambda: self._drop_old(before_s))
 

@@ -1,5 +1,3 @@
-"""Queries on namespaces, their domains, site users and version history."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -236,7 +234,7 @@ async def change(
 
 
 async def set_version(tx: Transaction, namespace_id: str, version_id: str) -> bool:
-    """Sets the version of a namespace, and locks its row. Returns whether the version changed."""
+    """Locks the row. Returns whether the version changed."""
     return bool(await tx.run(_SET_VERSION, {"id": namespace_id, "version": version_id}))
 
 
@@ -303,7 +301,7 @@ async def count_domains(tx: Transaction, namespace_id: str) -> int:
 
 
 async def add_domain(tx: Transaction, namespace_id: str, domain: str, now_ms: int) -> None:
-    """Adds a domain to a namespace. Raises Conflict if any namespace already has the domain."""
+    """Raises Conflict if any namespace already has the domain."""
     values = {"domain": domain, "namespace_id": namespace_id, "create_ms": now_ms}
     await tx.run(insert(domains), values)
 
@@ -332,7 +330,7 @@ async def change_password(
 
 
 async def add_user(tx: Transaction, namespace_id: str, user: str, password_hash: str) -> None:
-    """Adds a site user. Raises Conflict if the user exists."""
+    """Raises Conflict if the user exists."""
     values = {"namespace_id": namespace_id, "user": user, "password_hash": password_hash}
     await tx.run(insert(auth_users), values)
 

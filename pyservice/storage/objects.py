@@ -305,7 +305,6 @@ class Objects:
         return sum(length for _, length in blobs) if blobs else None
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Streams the bytes [start, end) of a kept object. Raises FileNotFoundError."""
         _check(key)
         blobs = await self._find(key)
         if not blobs:
@@ -322,7 +321,6 @@ class Objects:
         return self._blobs.read(f"kept/{key}", start, end)
 
     async def digest(self, key: str, run: RunStep) -> str:
-        """Returns the SHA-256 of a kept object in hex. Raises FileNotFoundError."""
         _check(key)
         blobs = await self._find(key)
         if not blobs:
@@ -330,7 +328,7 @@ class Objects:
         return await self._blobs.digest(blobs, run)
 
     async def delete(self, key: str) -> None:
-        """Removes a kept or pending object. A missing object is no error."""
+        """A missing object is no error."""
         _check(key)
         names = [name for name, _ in await self._find(key)]
         folder = key.rpartition("/")[0]

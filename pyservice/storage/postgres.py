@@ -109,8 +109,6 @@ def _address(url: str) -> str:
 
 
 class PostgresConnections:
-    """Connection pool for transactions."""
-
     def __init__(self, url: str) -> None:
         self._pool = asyncpg.create_pool(
             _address(url),
@@ -161,7 +159,6 @@ class PostgresConnections:
                 return connection
 
     async def replace_lost(self, lost: Any) -> Any:
-        """Returns a new connection in place of a lost one."""
         await self._discard(lost)
         return await self._pool.acquire(timeout=ANSWER_TIMEOUT_S)
 
@@ -193,7 +190,7 @@ class PostgresConnections:
             await self._pool.release(connection)
 
     async def close(self) -> None:
-        """Closes the pool. Waits a short time for transactions in progress."""
+        """Waits a short time for transactions in progress."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await (await self._pool).close()

@@ -1,7 +1,3 @@
-"""Database queries on rays, which are traces of requests: their spans, and the games of these
-spans.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +72,6 @@ async def games_by_name(tx: Transaction, texts: Iterable[str]) -> dict[str, Reco
 
 
 async def prune(database: Database, before_ms: int, kept_max: int) -> None:
-    """Removes rays that began before `before_ms`, and the oldest rays beyond `kept_max`."""
     await delete_in_batches(database, _REMOVE, before_ms - 1)
     async with database.query() as tx:
         oldest = await tx.first(_NEWEST.offset(kept_max).limit(1))

@@ -1,5 +1,3 @@
-"""Queries on dynamic servers, their tags and host ports."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -130,7 +128,7 @@ async def record_placed(tx: Transaction, server_id: str) -> None:
 
 
 async def record_started(tx: Transaction, server_id: str, now_ms: int) -> None:
-    """Records the start time of a server, unless a start time is already recorded."""
+    """A recorded start time stays."""
     condition = and_(servers.c.server_id == server_id, servers.c.start_ms.is_(None))
     await tx.run(update(servers).where(condition).values({"start_ms": now_ms}))
 

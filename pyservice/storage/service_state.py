@@ -45,5 +45,5 @@ async def put_int(tx: Transaction, name: str, value: int) -> None:
 
 
 async def add_int(tx: Transaction, name: str, value: int) -> None:
-    """Adds an integer under a name. Raises Conflict if the name exists."""
+    """Raises Conflict if the name exists."""
     await tx.run(_ADD_STATE, {"name": name, "value": str(value)})

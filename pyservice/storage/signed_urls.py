@@ -109,7 +109,7 @@ class UrlSigner:
 
 @lru_cache(1_000)
 def _quoted(value: str) -> str:
-    """Quotes a value for a URL. Results are cached, because lists of URLs repeat few values."""
+    """Cached, because lists of URLs repeat few values."""
     return quote(value, safe="")
 
 

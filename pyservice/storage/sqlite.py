@@ -191,7 +191,7 @@ def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connec
 
 
 def _keep_private(path: Path) -> None:
-    """Restricts the database files to their owner, because they contain secrets."""
+    """The files contain secrets."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
         return
@@ -266,7 +266,7 @@ class SqliteConnections:
             connection.close()
 
     def give_up(self, connection: sqlite3.Connection) -> None:
-        """Closes the connection, because the state of its transaction is unknown."""
+        """Closes a connection with a transaction in an unknown state."""
         self.in_use -= 1
         with contextlib.suppress(sqlite3.Error):
             connection.close()

@@ -1,5 +1,3 @@
-"""Queries on cloud tokens, namespace tokens and device links."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
@@ -135,7 +133,7 @@ async def of_group(tx: Transaction, group_id: str, identity_id: str) -> Sequence
 
 
 async def revoke_cloud(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Revokes a cloud token. A repeated call does not change the recorded revocation time."""
+    """Keeps the time of an earlier revocation."""
     condition = and_(cloud_tokens.c.token_id == token_id, cloud_tokens.c.revoke_ms.is_(None))
     await tx.run(update(cloud_tokens).where(condition).values(revoke_ms=now_ms))
 
@@ -206,7 +204,7 @@ async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> 
 
 
 async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Revokes a namespace token. A repeated call does not change the recorded revocation time."""
+    """Keeps the time of an earlier revocation."""
     condition = and_(
         namespace_tokens.c.token_id == token_id, namespace_tokens.c.revoke_ms.is_(None)
     )

@@ -1,5 +1,3 @@
-"""Queries on uploads and their files, on sites, and on exports."""
-
 from __future__ import annotations
 
 import asyncio
@@ -156,7 +154,7 @@ async def add(tx: Transaction, new: NewUpload) -> None:
 
 
 async def find(tx: Transaction, upload_id: str) -> Record | None:
-    """Returns the upload's columns with the game's `group_id`, or None."""
+    """Includes the game's `group_id`."""
     return await tx.first(_WITH_GAME, {"upload_id": upload_id})
 
 
@@ -217,7 +215,6 @@ async def find_abandoned(tx: Transaction, before_ms: int, after: str, limit: int
 
 
 async def build_format(tx: Transaction, upload_id: str) -> tuple[str, str, str | None] | None:
-    """Returns the kind, compression and image tag of an upload's build, or None."""
     row = await tx.first(_BUILD_FORMAT, {"upload_id": upload_id})
     return None if row is None else (row.kind, row.compression, row.image_tag)
 
@@ -276,7 +273,7 @@ async def site_users(tx: Transaction, namespace_id: str) -> dict[str, bytes]:
 
 
 async def version_config(tx: Transaction, version_id: str) -> bytes:
-    """Returns the version's configuration. Raises LookupError for an unknown version."""
+    """Raises LookupError for an unknown version."""
     row = await tx.first(_VERSION_CONFIG, {"version_id": version_id})
     if row is None:
         raise LookupError(version_id)
