@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 
 class TokenKind(Enum):
-    """Kinds of credentials of a caller. TOKENLESS means that the `Origin` header gave access."""
+    """TOKENLESS means that the `Origin` header gave access."""
 
     CLOUD = "cloud"
     ENVIRONMENT = "env"
@@ -44,7 +44,7 @@ class Call:
     deadline: float | None = None
     user_agent: str | None = None
     path: dict[str, str] | None = None
-    """Path parameters. Authorization of `/cloud/...` needs them before the body is read."""
+    """Authorization of `/cloud/...` needs them before the body is read."""
     client: IPv4Address | IPv6Address | None = None
     """Full client address. None: only `address` is known."""
     long_poll_expired: bool = False

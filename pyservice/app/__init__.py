@@ -87,8 +87,7 @@ def run_locked(
     """Takes the `locks`, which are pairs of folder and file name, and runs `live` while it holds
     them.
 
-    Returns the exit status of `live`. If `live` or a lock fails with an expected error, prints the
-    error and returns 1.
+    If `live` or a lock fails with an expected error, prints the error and returns 1.
     """
     try:
         make_folder(launch.settings.data_dir)

@@ -39,17 +39,10 @@ class CloudTokenCheck:
         self._cache: dict[tuple[str, bytes], _CheckResult] = {}
 
     async def scope(self, token: str) -> Scope:
-        """Returns the scope of a `cloud_` token: the groups or the game that it gives access to.
-
-        Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or CONTROL_PLANE_UNAVAILABLE.
-        """
+        """Returns the scope of a `cloud_` token: the groups or the game that it gives access to."""
         return (await self._check(token, b"")).scope
 
     async def reaches(self, token: str, game_id: bytes) -> bool:
-        """Returns whether a `cloud_` token gives access to a game.
-
-        Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or CONTROL_PLANE_UNAVAILABLE.
-        """
         return (await self._check(token, game_id)).reaches_game
 
     async def _check(self, token: str, game_id: bytes) -> _CheckResult:

@@ -66,7 +66,7 @@ from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, BackgroundTaskDied)
-"""Errors that stop the process with their message and without a traceback."""
+"""Printed without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500
@@ -78,7 +78,7 @@ _log = get_logger("service")
 
 
 class ControlPlane:
-    """Control plane with all its parts. Call `recover`, `start` and `stop` once each."""
+    """Call `recover`, `start` and `stop` once each."""
 
     def __init__(
         self, settings: Settings, *, is_orphan: Callable[[], bool] = lambda: False
@@ -335,10 +335,7 @@ class ControlPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Reads the settings again after SIGHUP, and applies changed rate limits and tiers.
-
-        Other settings need a restart.
-        """
+        """Reads the settings again after SIGHUP, and applies changed rate limits and tiers."""
         if not self._is_wired:
             self._reload_due = reread
             return

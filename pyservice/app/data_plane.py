@@ -68,7 +68,7 @@ from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
-"""Errors that stop the process with their message and without a traceback."""
+"""Printed without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 1_000
@@ -77,7 +77,7 @@ _log = get_logger("service")
 
 
 class DataPlane:
-    """Data plane with all its parts. Call `recover`, `start` and `stop` once each."""
+    """Call `recover`, `start` and `stop` once each."""
 
     def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
         """Binds the public ports, so that clients wait for the end of `recover` instead of failing.
@@ -326,7 +326,7 @@ class DataPlane:
     def reload(self, reread: Callable[[], Settings]) -> None:
         """Reads the settings again after SIGHUP, and applies changed rate limits and tiers.
 
-        Also loads the feed file (`--feed`) again. Other settings need a restart.
+        Also loads the feed file (`--feed`) again.
         """
         try:
             settings = reread()
@@ -446,9 +446,7 @@ class LobbyProcesses:
         )
 
     def set_addresses(self, http: str, grpc: str) -> None:
-        """Sets the addresses of the public HTTP and gRPC servers. Game servers receive these
-        addresses.
-        """
+        """Sets the addresses that game servers receive."""
         self.runtime.http_address, self.runtime.grpc_address = http, grpc
 
     def handlers(self) -> dict[str, Handler]:

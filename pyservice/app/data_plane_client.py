@@ -1,5 +1,3 @@
-"""Client of the data plane's internal services, for the control plane."""
-
 from __future__ import annotations
 
 import asyncio
@@ -25,12 +23,9 @@ _ITEM_BYTES_MAX: Final = 16 * 1024 * 1024
 _ITEM_ERRORS: Final = frozenset({"INTERNAL", "BODY_INVALID"})
 """Error codes that one item can cause for a whole batch."""
 _TIMEOUT_S: Final = 10.0
-"""Timeout of a request, added to the wait of a long poll."""
 
 
 class DataPlaneClient:
-    """Client of the data plane's feed, facts, runtime and signing services."""
-
     def __init__(
         self, client: InternalClient, address_found: Callable[[str], None] = lambda address: None
     ) -> None:
@@ -81,10 +76,7 @@ class DataPlaneClient:
         return response
 
     async def find_http_address(self) -> None:
-        """Waits until the data plane has reported the address of its public HTTP server.
-
-        The control plane needs the port of this address for the links in its responses.
-        """
+        """Waits until the data plane has reported the address of its public HTTP server."""
         for tries in itertools.count():
             try:
                 await self.held_configurations(feed_pb2.HeldRequest())
@@ -110,7 +102,7 @@ class DataPlaneClient:
         return response
 
     async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
-        """Returns the slot counts of running lobbies by lobby id. Accepts at most 1,000 ids."""
+        """Accepts at most 1,000 ids."""
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
         response = await self._call("Facts.Lobbies", request)
         return {lobby.lobby_id: lobby for lobby in response.lobbies}
@@ -147,10 +139,6 @@ class DataPlaneClient:
         return [None] * len(reports)
 
     async def public_token(self, namespace_id: str, token_id: str) -> str:
-        """Returns the `pub_` token with this id, signed by the data plane.
-
-        Raises CONTROL_PLANE_UNAVAILABLE if the data plane does not respond.
-        """
         return await self._sign(
             signing_pb2.SignTokenRequest(
                 kind=signing_pb2.SIGNED_KIND_PUBLIC, namespace_id=namespace_id, token_id=token_id
@@ -158,10 +146,6 @@ class DataPlaneClient:
         )
 
     async def development_token(self, namespace_id: str, token_id: str, expires_ms: int) -> str:
-        """Returns the `dev_` token with this id and expiry, signed by the data plane.
-
-        Raises CONTROL_PLANE_UNAVAILABLE if the data plane does not respond.
-        """
         return await self._sign(
             signing_pb2.SignTokenRequest(
                 kind=signing_pb2.SIGNED_KIND_DEVELOPMENT,

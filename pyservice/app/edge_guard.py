@@ -1,7 +1,4 @@
-"""Supervision and configuration of edge-guard, which forwards player traffic to game servers.
-
-Also runs the role `edge-guard` of `pyservice serve`.
-"""
+"""Supervision and configuration of edge-guard, which forwards player traffic to game servers."""
 
 from __future__ import annotations
 
@@ -127,9 +124,7 @@ class EdgeGuard:
         return await self.end(forced)
 
     async def end(self, forced: asyncio.Event) -> bool:
-        """Stops edge-guard and closes its connections. Returns False if it did not stop and was
-        killed.
-        """
+        """Returns False if edge-guard did not stop and was killed."""
         # The first signal starts a drain. The second signal ends edge-guard.
         pid = self._lock.signal(signal.SIGTERM, signal.SIGTERM)
         if not pid or await self._has_ended(pid, forced):
@@ -391,7 +386,6 @@ def _version() -> list[int]:
 
 
 RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
-"""Keys of the settings file that a running edge-guard reloads."""
 
 
 def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
@@ -451,9 +445,7 @@ class _EdgeGuardRole:
         self._status = 0
 
     async def live(self) -> int:
-        """Runs edge-guard until a stop signal or a failed start. Returns the exit status. Raises
-        OSError.
-        """
+        """Runs edge-guard until a stop signal or a failed start."""
         signals = self._signals
         signals.install(asyncio.get_running_loop(), self._guard.reload)
         keep_task = asyncio.create_task(

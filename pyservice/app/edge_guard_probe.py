@@ -55,7 +55,6 @@ class EdgeGuardLock:
 
 
 def _has_locked(pid: int, lock: os.stat_result) -> bool:
-    """Returns whether the process `pid` holds a lock on the file `lock`, taken or inherited."""
     process = _PROCESSES / str(pid)
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         try:
@@ -80,7 +79,7 @@ _RESPONSE_BYTES_MAX: Final = 1 << 20
 
 
 async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[int, bytes]:
-    """Sends a GET request to edge-guard's admin socket. Returns the status and the body.
+    """Sends a GET request to edge-guard's admin socket.
 
     Raises OSError if the request fails or times out, and ValueError if the response is invalid.
     """

@@ -47,7 +47,7 @@ SYSTEM_PATHS: Final = tuple(
         *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"),
     )
 )
-"""Paths visible to every game server. The paths contain no secrets."""
+"""Visible to every game server, so without secrets."""
 
 _KNOWN_TIMEOUT_S: Final = 2.0
 _END_S: Final = 40.0
@@ -94,10 +94,7 @@ class GameRuntime:
         self._tiers = {tier.tier_name_id: tier for tier in tiers}
 
     async def start(self) -> None:
-        """Prepares the runtime, and recovers the game servers that are still running.
-
-        Raises OSError, KeeperFailed.
-        """
+        """Prepares the runtime, and recovers the game servers that are still running."""
         settings = self._settings
         data_dir = settings.data_dir.resolve()
         folder, builds = data_dir / "servers", data_dir / "builds"
@@ -208,9 +205,6 @@ class GameRuntime:
         return self._has_containers if kind in containers.KINDS else self._is_usable
 
     def reserve(self, run_id: str, resources: Resources) -> bool:
-        """Reserves resources of this node for a run of a game server. Returns False if too few are
-        free.
-        """
         return self._supervisor is not None and self._supervisor.capacity.reserve(run_id, resources)
 
     def give_back(self, run_id: str) -> None:

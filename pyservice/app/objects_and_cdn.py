@@ -1,5 +1,3 @@
-"""Object storage of the control plane, and the CDN server that serves it."""
-
 from __future__ import annotations
 
 import asyncio
@@ -52,10 +50,7 @@ class ObjectsAndCdn:
         return self._cdn.counts if self._cdn is not None else CdnCounts()
 
     def picture(self, name: str) -> str:
-        """Returns the permanent URL of an avatar picture.
-
-        `name` is the upload id of the picture, followed by `.png` or `.jpeg`.
-        """
+        """`name` is the upload id of the picture, followed by `.png` or `.jpeg`."""
         upload_id, _, kind = name.partition(".")
         key = object_key("avatar", upload_id, name)
         return self.objects.presign_get(key, None, content_type=f"image/{kind}")
@@ -83,10 +78,7 @@ class ObjectsAndCdn:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Stops the CDN server. Running requests have up to `grace_s` seconds to finish.
-
-        Call this method before the database is closed.
-        """
+        """Call this method before the database is closed."""
         if self._server is not None:
             await self._server.stop(grace_s)
         if self._cdn is not None:

@@ -32,25 +32,19 @@ _log = get_logger("service")
 
 
 class Plane(Protocol):
-    """Interface of the data plane and the control plane.
-
-    `run_plane` calls `recover`, `start` and `stop` at most once each, in this order.
-    """
+    """`run_plane` calls `recover`, `start` and `stop` at most once each, in this order."""
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Restores the state needed to serve. Returns False if a stop signal arrived first."""
+        """Returns False if a stop signal arrived first."""
 
     async def start(self) -> dict[str, str]:
-        """Starts to serve. Returns the addresses by name, as in the file of `--ready-file`."""
+        """Returns the addresses by name, as in the file of `--ready-file`."""
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Reads the settings with `reread` after SIGHUP, and applies those that need no restart.
-
-        Does not raise.
-        """
+        """Reads the settings with `reread` after SIGHUP, and applies those that need no restart."""
 
     async def stop(self, signals: StopSignals) -> None:
-        """Stops all parts of the plane. If an error ended the plane, raises that error.
+        """If an error ended the plane, raises that error.
 
         A second stop signal forces the shutdown.
         """
@@ -183,13 +177,13 @@ class BackgroundTasks:
         return f"{', '.join(self.dead_tasks)} died: see the log" if self.dead_tasks else None
 
     def own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Starts a permanent task. `stop` cancels the task."""
+        """`stop` cancels the task."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._on_permanent_end)
         self._permanent.append(task)
 
     def finish(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Starts a finite task. `stop` waits for the task."""
+        """`stop` waits for the task."""
         task = asyncio.create_task(work, name=name)
         self._finite.add(task)
         task.add_done_callback(self._on_finite_end)

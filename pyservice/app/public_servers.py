@@ -45,7 +45,7 @@ class ServerContext:
 
 
 class PublicServers:
-    """The public HTTP and gRPC servers. Call `start`, `stop` and `close` once each, in this order."""
+    """Call `start`, `stop` and `close` once each, in this order."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class PublicServers:
         return len(self._own_polls) + len(self._forwarded_polls)
 
     async def start(self) -> int:
-        """Starts both servers. Returns the gRPC port. Raises OSError if the port is in use."""
+        """Returns the gRPC port."""
         await self._http.start()
         return await self._rpc.start()
 
@@ -105,9 +105,6 @@ class PublicServers:
         self._rpc.health.set_serving(False)
 
     async def stop(self, signals: StopSignals) -> None:
-        """Closes the listeners and finishes running requests. A second stop signal forces the
-        shutdown.
-        """
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
 
     async def close(self) -> None:
@@ -139,7 +136,7 @@ def _transport_settings(settings: Settings) -> TransportSettings:
 
 
 def listen(address: ListenAddress, backlog: int) -> socket.socket:
-    """Opens a listening TCP socket. Raises OSError with the address in its message."""
+    """Raises OSError with the address in its message."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

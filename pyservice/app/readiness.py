@@ -34,7 +34,7 @@ class Phase:
 
 
 class HealthMonitors(NamedTuple):
-    """Monitors of the data plane. Run each of them as a task."""
+    """Run each monitor as a task."""
 
     journal: JournalStallMonitor
     storage: DiskReserveMonitor
@@ -117,7 +117,6 @@ class Readiness:
         return f"{self.namespaces()} namespaces, {len(problems)} problems, first: {first}"
 
     def render(self) -> bytes:
-        """Returns the health metrics in the Prometheus text format."""
         values = {
             "hosting_storage_free_bytes": self.monitors.storage.free_bytes,
             "hosting_storage_reserve_bytes": self.monitors.storage.reserve_bytes,

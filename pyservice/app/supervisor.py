@@ -36,17 +36,14 @@ _FIRST_WAIT_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
 _HEALTHY_MS: Final = 60_000
 _CONTROL_MS: Final = 10_000
-"""Longest wait of the ready file for the control plane while the data plane can already serve."""
+"""Longest wait of the ready file for the control plane."""
 _FORCE_INTERVAL_MS: Final = 200
 _FORCE_SIGNALS_MAX: Final = 25
 """A child that ignores this many stop signals is killed."""
 
 
 def run(launch: Launch, flags: Sequence[str]) -> int:
-    """Starts both planes and supervises them until a stop signal. Returns the exit status.
-
-    Prints a failed start to standard error.
-    """
+    """Starts both planes and supervises them until a stop signal."""
     data_dir = launch.settings.data_dir
     locks = [(data_dir, SUPERVISOR_LOCK_NAME), (data_dir / "edge", GUARD_LOCK)]
     return run_locked(launch, locks, lambda: _Supervisor(launch, flags).live())
@@ -68,7 +65,6 @@ class _Supervisor:
         self._status = 0
 
     async def live(self) -> int:
-        """Runs until a stop signal, or until a plane cannot start. Returns the exit status."""
         self._signals.install(asyncio.get_running_loop(), self._reload)
         for child in self._children:
             child.start()

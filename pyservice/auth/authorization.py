@@ -31,26 +31,17 @@ class DevelopmentTokens(Protocol):
     def namespace_of_development_token(
         self, development_token: str
     ) -> tuple[bytes, bytes, int] | None:
-        """Returns the namespace id, token id and expiry (Unix ms) of a `dev_` token.
-
-        Returns None if the signature of the token is invalid.
-        """
+        """Returns the namespace id, token id and expiry (Unix ms), or None for a wrong signature."""
 
 
 class CloudTokens(Protocol):
     async def scope(self, token: str) -> Scope:
-        """Returns the scope of a `cloud_` token: the groups or the game that it gives access to.
-
-        Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or CONTROL_PLANE_UNAVAILABLE.
-        """
+        """Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or CONTROL_PLANE_UNAVAILABLE."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentGrant:
-    """Namespace and id of an `env_` token, with its expiry in Unix ms.
-
-    `expires_ms` is None if the token does not expire.
-    """
+    """`expires_ms` is Unix ms, or None if the token does not expire."""
 
     namespace_id: bytes
     token_id: bytes
@@ -58,8 +49,6 @@ class EnvironmentGrant:
 
 
 class Access(Protocol):
-    """Lookup of tokens and web origins in the stored namespace configurations."""
-
     def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None: ...
     def is_known(self, namespace_id: bytes) -> bool: ...
     def is_revoked(self, namespace_id: bytes, token_id: bytes) -> bool: ...
@@ -93,17 +82,13 @@ class Authorizer:
 
     @property
     def takes_development_tokens(self) -> bool:
-        """Returns whether `dev_` tokens are accepted. A call with a `dev_` token gets a mock
-        response.
-        """
         return self._development_tokens is not None
 
     def client(self, call: Call) -> Caller:
         """Authorizes a matchmaker client by a `pub_`, `env_` or `dev_` token, or by its `Origin`
         header.
 
-        Without a token, the host of the origin must belong to a namespace. A call with a `dev_`
-        token gets a mock response.
+        Without a token, the host of the origin must belong to a namespace.
         """
         if not call.authorization:
             return self._tokenless(call)
@@ -118,10 +103,7 @@ class Authorizer:
         raise forbidden(kind, "pub_, env_ or dev_")
 
     def lobby(self, call: Call) -> Caller:
-        """Authorizes a lobby server by its `lobby_` token, or by a `dev_` token.
-
-        A call with a `dev_` token gets a mock response.
-        """
+        """Authorizes a lobby server by its `lobby_` token, or by a `dev_` token."""
         header = call.authorization
         if header is not None and header.startswith(_LOBBY_HEADER):
             lobby_id = self._lobby_of_token(header[7:])
@@ -136,7 +118,7 @@ class Authorizer:
         raise forbidden(kind, "the lobby's lobby_ or dev_")
 
     def operator(self, call: Call) -> Caller | Awaitable[Caller]:
-        """Authorizes a call that attaches or detaches a lobby, by an `env_` or `cloud_` token."""
+        """Authorizes attach and detach by an `env_` or `cloud_` token."""
         token, kind = bearer_token(call.authorization)
         match kind:
             case "env":

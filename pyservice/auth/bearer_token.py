@@ -1,5 +1,3 @@
-"""Syntax of `Authorization: Bearer <token>`."""
-
 from __future__ import annotations
 
 import re

@@ -23,7 +23,7 @@ _LAST_NUMBER: Final = 65_535
 
 
 class KeyringError(Exception):
-    """The key file cannot be used. The message gives the reason and contains no key bytes."""
+    """The message contains no key bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,6 @@ def load_or_create(data_dir: Path) -> Keyring:
 
 
 def load(data_dir: Path) -> Keyring:
-    """Loads the keys. Raises KeyringError if the file is unusable, or if other users can access it."""
     path = data_dir / FILE
     try:
         with path.open("rb") as file:
@@ -70,10 +69,7 @@ def load(data_dir: Path) -> Keyring:
 
 
 def rotate(data_dir: Path) -> Keyring:
-    """Creates and stores a key that signs all new tokens. Older keys still verify tokens.
-
-    Raises KeyringError, or OSError on a full disk.
-    """
+    """Creates and stores a key that signs all new tokens. Older keys still verify tokens."""
     ring = load(data_dir)
     # Numbers are not reused: an old token must not verify with a new key.
     number = max(number for number, _ in ring.mac_keys) + 1
@@ -88,8 +84,7 @@ def rotate(data_dir: Path) -> Keyring:
 def drop(data_dir: Path, numbers: Collection[int]) -> Keyring:
     """Permanently deletes the keys with these numbers, except the key that signs new tokens.
 
-    Tokens that a deleted key signed become invalid. Raises KeyringError, or OSError on a full disk.
-    On an error no key is deleted.
+    Tokens that a deleted key signed become invalid. On an error no key is deleted.
     """
     ring = load(data_dir)
     mac_keys = tuple(

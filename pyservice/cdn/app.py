@@ -1,5 +1,3 @@
-"""ASGI application of the CDN: sites and signed objects."""
-
 from __future__ import annotations
 
 import asyncio
@@ -72,11 +70,8 @@ def _is_of_some_caches(name: str) -> bool:
 
 
 def _cache_control(route_value: str | None, is_page: bool, is_private: bool) -> str:
-    """Returns the Cache-Control value of a file. `route_value` is the value that the site's routes
-    set.
-
-    By default, browsers revalidate each file, so that all files come from the same version. Routes
-    can change this for files that are not pages.
+    """By default, browsers revalidate each file, so that all files come from the same version.
+    Routes can change this for files that are not pages.
     """
     words = {word.strip().lower() for word in _WORD.findall(route_value or "")} - {""}
     if route_value is None or not words or (is_page and words.isdisjoint({REVALIDATE, "no-store"})):

@@ -140,9 +140,7 @@ class GzipCache:
         return content
 
     def try_acquire_thread(self) -> bool:
-        """Reserves a compression thread until `release_thread` is called. Returns False if all
-        threads are busy.
-        """
+        """Returns False if all threads are busy."""
         if not self._free:
             return False
         self._free -= 1
@@ -181,7 +179,7 @@ _WITH_304: Final = frozenset({"cache-control", "etag", "expires", "last-modified
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An object to send, with its entity tag and response headers. Header names are lower-case."""
+    """Header names are lower-case."""
 
     key: str
     length: int
@@ -199,7 +197,7 @@ class FileResponses:
     async def answer(
         self, file: File, request_headers: Mapping[bytes, bytes], *, is_head: bool = False
     ) -> Response:
-        """Returns the response to GET or HEAD. For HEAD, the caller drops the body.
+        """For HEAD, the caller drops the body.
 
         Ranges apply only to GET (RFC 9110, 14.2).
         """

@@ -29,7 +29,7 @@ from pyservice.transport.slow_readers import LingeringClose, ReadProgress, unrea
 
 CONNECTIONS_MAX: Final = 8192
 _FILES_EACH: Final = 2
-"""Open files of a connection: its socket, and the file that it sends or receives."""
+"""The socket, and the file that it sends or receives."""
 
 
 def connections_most() -> int:
@@ -123,9 +123,7 @@ log = get_logger("pyservice.cdn")
 
 
 class CdnConnection(HttpToolsProtocol):
-    """HTTP/1.1 connection of a client.
-
-    An upload takes over the transport. After it, `renew` creates a CdnConnection for the next
+    """An upload takes over the transport. After it, `renew` creates a CdnConnection for the next
     requests.
     """
 

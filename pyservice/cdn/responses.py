@@ -1,5 +1,3 @@
-"""Responses of the CDN: status, headers, body, error pages."""
-
 from __future__ import annotations
 
 import asyncio
@@ -63,7 +61,7 @@ class Response:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
 
     async def send(self, receive: Receive, send: Send, *, with_body: bool) -> int:
-        """Sends the response and returns the number of body bytes. Always closes the body iterator."""
+        """Always closes the body iterator."""
         body = self.body
         if isinstance(body, bytes) and self.status not in _WITHOUT_BODY:
             self.headers.setdefault("content-length", str(len(body)))

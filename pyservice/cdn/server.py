@@ -1,5 +1,3 @@
-"""Server of the CDN: listening sockets, connections and their shutdown."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,7 +17,7 @@ _ABORT_TIMEOUT_S: Final = 1.0
 
 
 class CdnServer:
-    """CDN server. Call `start` and `stop` once each, on the event loop that serves."""
+    """Call `start` and `stop` once each, on the event loop that serves."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class TooManyWrongPasswords(Exception):
 
 
 class Source(NamedTuple):
-    """Site and client address of a request. Wrong passwords are counted for this pair."""
+    """Wrong passwords are counted for this pair."""
 
     group: str
     site: bytes
@@ -81,10 +81,7 @@ class SitePasswords:
     async def are_valid(
         self, authorization: bytes | None, users: Mapping[str, bytes], source: Source
     ) -> bool:
-        """Returns whether the header authenticates one of these users.
-
-        Raises PasswordChecksBusy, TooManyWrongPasswords.
-        """
+        """Raises PasswordChecksBusy, TooManyWrongPasswords."""
         user_and_password = _basic(authorization)
         if user_and_password is None:
             return False
@@ -123,7 +120,7 @@ class SitePasswords:
         """Admits one password check, and counts it as a wrong password in advance.
 
         The caller removes this count if the password is right. If the limit is reached, waits for
-        running checks of the same source. Raises PasswordChecksBusy, TooManyWrongPasswords.
+        running checks of the same source.
         """
         line = self._lines.setdefault(source, _Line())
         if line.present - line.under_way >= _WAITING_MAX:

@@ -36,9 +36,7 @@ class SiteFile:
 
     @property
     def tag(self) -> str:
-        """Returns the entity tag without quotes. It is a hash, so that clients do not learn the
-        object key.
-        """
+        """A hash, so that clients do not learn the object key."""
         return hashlib.blake2b(self.key.encode(), digest_size=12).hexdigest()
 
 
@@ -58,7 +56,7 @@ class Site:
 
 
 class SiteSource(Protocol):
-    """Lookup of sites by name. Implementations cache, because each request calls `find`."""
+    """Implementations cache, because each request calls `find`."""
 
     async def find(self, game: str, namespace: str) -> Site | None:
         """Returns the site for the names of a game and a namespace, or None for an unknown
@@ -82,11 +80,10 @@ class Address(NamedTuple):
 
 
 class BadPath(Exception):
-    """The path of a request is malformed or could be an attack. The response has status 400."""
+    """The response has status 400."""
 
 
 def is_of_sites(host: str, domain: str | None) -> bool:
-    """Returns whether a host is the domain of the sites or a subdomain of it."""
     return domain is not None and f".{_name_of(host)}".endswith(f".{domain}")
 
 

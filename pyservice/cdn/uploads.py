@@ -48,19 +48,14 @@ class UploadPace:
         self._window_missing = length
 
     def restart_window(self, now_s: float) -> None:
-        """Ignores the time since the last check, in which the upload waited for the disk.
-
-        Starts a new measurement window.
-        """
+        """Ignores the time since the last check, in which the upload waited for the disk."""
         late_s, self._checked_s = now_s - self._checked_s, now_s
         self._starts_s += late_s
         self._ends_s += late_s
         self._window_ends_s = now_s + WINDOW_S
 
     def is_fast_enough(self, now_s: float, missing: int) -> bool:
-        """Returns whether the upload is fast enough to continue. `missing` is the number of bytes
-        not yet received.
-        """
+        """`missing` is the number of bytes not yet received."""
         self._checked_s = now_s
         is_moving = True
         if now_s >= self._window_ends_s:
@@ -216,14 +211,11 @@ class UploadReceiver:
         return reception
 
     def end_trace(self, trace: Trace, code: str) -> None:
-        """Records the result of an upload. `code` is OK, CANCELLED or an error code."""
+        """`code` is OK, CANCELLED or an error code."""
         self._rays.end(trace, CDN_METRIC_LABEL, "upload", code, perf_counter())
 
     def end(self, reception: Reception, *, finish: bool) -> None:
-        """Ends an upload in a background task.
-
-        `finish` is True to complete the upload, and False to give it up.
-        """
+        """Ends an upload in a background task. `finish` is False to give it up."""
         has_slot = self._open.get(reception.target) is reception
         if has_slot:
             del self._open[reception.target]
@@ -246,9 +238,6 @@ class UploadReceiver:
             reception.drop_if_slow()
 
     async def stop(self, grace_s: float) -> None:
-        """Waits up to `grace_s` seconds for uploads, aborts the rest, and waits for their disk
-        writes.
-        """
         if self._open:
             self._no_uploads.clear()
             with contextlib.suppress(TimeoutError):
@@ -260,7 +249,7 @@ class UploadReceiver:
 
 
 class Reception(asyncio.BufferedProtocol):
-    """One upload. It is the asyncio protocol of its connection from `take_over` until the response."""
+    """Protocol of the upload's connection from `take_over` until the response."""
 
     def __init__(
         self,
@@ -385,7 +374,6 @@ class Reception(asyncio.BufferedProtocol):
         self._end(finish=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Calls `when_lost`, and gives up the upload if it has not ended."""
         self._transport = None
         self._when_lost()
         self._end(finish=False)

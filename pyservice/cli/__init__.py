@@ -59,7 +59,6 @@ def _load(awaited: PendingFlags) -> None:
 
 
 def _compact(words: Sequence[str]) -> int:
-    """Runs `compact`, which writes an image of the closed segments of a journal. Returns the exit status."""
     import argparse
     from pathlib import Path
 

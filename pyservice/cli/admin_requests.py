@@ -108,7 +108,6 @@ def _acknowledged(data_dir: Path, method: str, request: Message, is_json: bool) 
 
 
 def _render_list(items: Iterable[Any], name: str, fields: Sequence[str], is_json: bool) -> str:
-    """Returns the items as JSON if `is_json`, else a line for each with its first two `fields`."""
     if not is_json:
         return "\n".join(
             f"{getattr(item, fields[0])}\t{getattr(item, fields[1])}" for item in items
@@ -268,9 +267,7 @@ def create_cloud_token(
     expires_in: str | None,
     is_json: bool,
 ) -> str:
-    """Creates a `cloud_` token. Without `group` and `game`, it covers all groups of
-    the identity.
-    """
+    """Without `group` and `game`, it covers all groups of the identity."""
     request = pb.CreateCloudTokenRequest(identity_id=identity)
     if group is not None:
         request.group_id = group

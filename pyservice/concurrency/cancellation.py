@@ -27,7 +27,7 @@ async def await_despite_cancel(work: Awaitable[Result]) -> Result:
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
-    """Cancels tasks and waits until they have ended. Ignores their errors.
+    """Ignores errors of the tasks.
 
     If the caller is cancelled, the wait ends early.
     """

@@ -56,10 +56,7 @@ class FairQueue:
             self.release(*keys)
 
     async def acquire(self, *keys: Hashable) -> None:
-        """Waits for a permit, which the caller must `release`. `keys` has one key for each limit.
-
-        Raises QueueFull if too many requests with the same last key run or wait.
-        """
+        """As `permit`, but the caller must `release`."""
         if self._present_max is not None:
             last = keys[-1]
             if self.running.get(last, 0) + self.waiting.get(last, 0) >= self._present_max:
