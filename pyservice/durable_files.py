@@ -13,7 +13,6 @@ _DISK_FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Returns whether the error means that the disk or a quota is full."""
     return error.errno in _DISK_FULL_ERRORS
 
 
@@ -65,7 +64,7 @@ def remove_unfinished(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs a folder, which makes renamed and removed files durable."""
+    """Makes renamed and removed files durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,6 @@
 """Notification of changes, and long polls that wait for them.
 
-`Topics` numbers the changes of each topic and decides whether a request must wait. `LongPolls`
-stores the waiting requests and wakes them. Both belong to one event loop.
+`Topics` and `LongPolls` belong to one event loop.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Topics:
         self._listeners.append(listener)
 
     def bump(self, *topics: str) -> None:
-        """Marks topics as changed. Call this method after readers can see the change."""
+        """Call this method after readers can see the change."""
         before = self.sequence
         for topic in topics:
             self.sequence += 1
@@ -124,10 +123,7 @@ class Topics:
             self._floor = self._changed.pop(topic)
 
     def index_of(self, *topics: str) -> str:
-        """Returns the `watch.index` for a response about these topics.
-
-        Call this method before the data of the response is read.
-        """
+        """Call this method before the data of the response is read."""
         return f"{self.run}.{self._last_change(topics)}"
 
     def parse(self, watch_index: str) -> int | None:
@@ -190,7 +186,7 @@ class Topics:
 
 
 class WaitingRequest:
-    """A long poll that waits for a change. Each server implements `resume` in a subclass."""
+    """Each server implements `resume` in a subclass."""
 
     __slots__ = ("sequence", "stale_in_run", "topics", "until")
 
@@ -213,9 +209,7 @@ class WaitingRequest:
 
 
 class WaitingTask(WaitingRequest):
-    """A waiting request with a task that awaits `future`. All waits of one request reuse the
-    object.
-    """
+    """All waits of one request reuse the object."""
 
     __slots__ = ("future",)
 
@@ -300,9 +294,7 @@ class LongPolls:
             self._has_requests.clear()
 
     async def wait(self, task: WaitingTask, park: WaitForChange) -> bool:
-        """Waits for a change on behalf of the current task. Returns True if the maximum wait time
-        has passed.
-        """
+        """Returns True if the maximum wait time has passed."""
         task.future = asyncio.get_running_loop().create_future()
         try:
             self.hold(task, park)

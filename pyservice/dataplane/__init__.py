@@ -1,1 +1,0 @@
-"""Data plane: matchmaker, lobby servers, player admission and the configuration feed."""

@@ -164,7 +164,7 @@ PlayerAction = Literal["find", "join", "create"]
 class VerificationRequest:
     kind: PlayerAction
     tenant: bytes
-    """Tenant of the fair queue. It is not sent."""
+    """For the fair queue, not sent."""
     namespace_id: bytes
     party_size: int
     verification_data: bytes | None

@@ -39,9 +39,7 @@ class ChannelEvents:
         return {_GET: Operation(_GET, self.authorize, self.get)}
 
     def authorize(self, call: Call) -> Caller:
-        """Returns the caller for the event channel that the bearer secret identifies. Raises
-        TOKEN_MISSING, TOKEN_INVALID.
-        """
+        """Returns the caller for the event channel that the bearer secret identifies."""
         if not call.authorization:
             raise ServiceError("TOKEN_MISSING", "Send the secret of the event channel as bearer.")
         secret = _BEARER.fullmatch(call.authorization)
@@ -56,9 +54,7 @@ class ChannelEvents:
     async def get(
         self, request: pb.GetLiveEventsRequest, caller: Caller
     ) -> pb.GetLiveEventsResponse | WaitForChange:
-        """Returns the unexpired events of the channel. If nothing changed since `watch_index`,
-        returns a long poll for the next change.
-        """
+        """Returns the unexpired events of the channel."""
         channel, topic = caller.identity, _topic(caller.identity)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None

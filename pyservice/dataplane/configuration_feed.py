@@ -182,7 +182,7 @@ class ConfigurationFeed:
         self._lock = asyncio.Lock()
 
     def load(self) -> None:
-        """Loads the stored configurations without validation. Raises FeedFileError."""
+        """Loads the stored configurations without validation."""
         for stored in self._files.load():
             if stored.configuration is None:
                 self._forget(stored.namespace_id, stored.order)
@@ -190,9 +190,7 @@ class ConfigurationFeed:
                 self._put(stored.order, prepare_namespace(stored.configuration))
 
     async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
-        """Applies the configuration of one namespace. Raises STORAGE_FULL, without a change, if it
-        cannot be stored.
-        """
+        """Raises STORAGE_FULL, without a change, if it cannot be stored."""
         # Shielded: a cancelled caller must not leave a half-written file.
         item = pb.ManyItem(configuration=request.configuration)
         return (await asyncio.shield(self._apply([item])))[0]

@@ -66,10 +66,7 @@ version: Final = module.version
 
 
 def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -> Engine:
-    """Opens the engine and recovers its state from the journal directory. Blocks.
-
-    Raises OpenFailed, or OSError if the disk is too full to recover.
-    """
+    """Opens the engine and recovers its state from the journal directory. Blocks."""
     native = NativeEngine.open(
         None if journal_dir is None else str(journal_dir),
         mac_keys=keys.mac_keys,
@@ -87,7 +84,7 @@ def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -
 def compact(journal_dir: Path, keys: Keyring, limits: EngineLimits, parent_pid: int) -> int:
     """Writes an image: the engine state at the end of all closed journal segments.
 
-    Returns the log sequence number (LSN) of the image. Raises OpenFailed, OSError.
+    Returns the log sequence number (LSN) of the image.
     """
     return module.compact(
         str(journal_dir),
@@ -100,11 +97,9 @@ def compact(journal_dir: Path, keys: Keyring, limits: EngineLimits, parent_pid: 
 
 
 class Engine:
-    """Asynchronous commands of the matchmaker engine.
-
-    A command returns after its result is durable, and raises ServiceError if the engine refuses it.
-    `deadline` is in seconds of the event loop's clock. A command that misses its deadline raises
-    DEADLINE_EXCEEDED, but its change remains.
+    """A command returns after its result is durable, and raises ServiceError if the engine refuses
+    it. `deadline` is in seconds of the event loop's clock. A command that misses its deadline
+    raises DEADLINE_EXCEEDED, but its change remains.
     """
 
     def __init__(self, native: NativeEngine, find_wait_ms: int, facts_stream: str) -> None:
@@ -149,11 +144,11 @@ class Engine:
         self._waiter.start()
 
     def cancel_holds(self) -> None:
-        """Fails all requests that wait for a starting lobby. They raise SHUTTING_DOWN."""
+        """Fails the waiting requests with SHUTTING_DOWN."""
         self._waiter.cancel_holds()
 
     async def close(self) -> None:
-        """Makes pending events durable and closes the engine. Repeated calls do nothing."""
+        """Repeated calls do nothing."""
         self._waiter.stop()
         await asyncio.to_thread(self._native.close)
 

@@ -145,7 +145,7 @@ class DurabilityWaiter(Generic[Outcome]):
             note("lobby start", began)
 
     def cancel_holds(self) -> None:
-        """Fails all requests that wait for a starting lobby. They raise SHUTTING_DOWN."""
+        """Fails the waiting requests with SHUTTING_DOWN."""
         for futures in self._hold_waiters.values():
             for future in futures:
                 if not future.done():
@@ -324,7 +324,7 @@ class ProcessCommands:
         )
 
     async def end_lease(self, owner: bytes, deadline: float | None = None) -> None:
-        """Ends the lease of a dynamic server. Repeated calls do nothing."""
+        """Repeated calls do nothing."""
         await self._commands.run_durable(lambda: self._native.end_lease(owner)[1], deadline)
 
     async def replace_port(

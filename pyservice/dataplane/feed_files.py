@@ -31,12 +31,12 @@ FeedOrder = tuple[int, int]
 
 
 class FeedFileError(Exception):
-    """A stored file is unusable. The message names the file and the remedy."""
+    """The message names the file and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredNamespace:
-    """Stored state of a namespace. `configuration` is None for a removed namespace."""
+    """`configuration` is None for a removed namespace."""
 
     namespace_id: str
     order: FeedOrder
@@ -48,9 +48,7 @@ class FeedFiles:
         self._folder = folder
 
     def load(self) -> list[StoredNamespace]:
-        """Loads all files, and deletes temporary files that a crash left behind. Raises
-        FeedFileError.
-        """
+        """Loads all files, and deletes temporary files that a crash left behind."""
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for leftover in self._folder.glob(".*.tmp"):

@@ -186,7 +186,7 @@ class LobbyScaler:
         self._due[key] = min(check_s, self._due.get(key, check_s))
 
     async def run(self) -> None:
-        """Starts and stops lobbies by their plans until cancelled. Retries failed commands."""
+        """Retries failed commands."""
         for namespace in self._namespaces:
             self.namespace_changed(raw_id(namespace.namespace_id))
         while True:
@@ -259,7 +259,7 @@ class LobbyScaler:
             await self._processes.stop(lobby, only_if_idle=only_if_idle)
 
     async def _end_attached(self, lobby: Lobby) -> None:
-        """Ends an attached lobby at once, because the service did not start its process."""
+        """The service did not start this lobby, so no process has to stop."""
         with _ignore_ended_lobby():
             await self._source.detach([lobby.namespace], lobby.id, None)
 

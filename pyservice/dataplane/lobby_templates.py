@@ -1,5 +1,3 @@
-"""Templates for new lobbies, from the game mode's configuration and the overrides of the request."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -80,7 +78,7 @@ class LobbyTemplates:
     def for_idle(
         self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str
     ) -> Make | None:
-        """Returns a template for an idle lobby of the mode, or None if no lobby can start now."""
+        """Returns None if no lobby can start now."""
         if not self._can_start_mode(mode, region):
             return None
         return self._template(namespace, mode, region, LobbyOverrides())

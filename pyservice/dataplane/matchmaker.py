@@ -80,9 +80,7 @@ class LobbyResponses:
     def fill(
         self, response: PlacementResponse, lobby_id: bytes, tokens: Sequence[str]
     ) -> PlacementResponse:
-        """Fills `response` with the cached lobby and the players' tokens. Raises KeyError if the
-        lobby is not cached.
-        """
+        """Raises KeyError if the lobby is not cached."""
         template = self._cached[lobby_id]
         self._cached.move_to_end(lobby_id)
         response.lobby.CopyFrom(template.lobby)

@@ -29,7 +29,7 @@ class PreparedNamespace:
 
 
 def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNamespace:
-    """Prepares a valid configuration for the index, in time proportional to its size. Thread-safe."""
+    """Takes time proportional to the configuration's size. Thread-safe."""
     resolved = resolve_namespace(configuration)
     grants = {
         token.sha256: EnvironmentGrant(

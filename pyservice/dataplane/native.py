@@ -1,5 +1,3 @@
-"""Names from the native extension module, for the modules of the data plane."""
-
 from __future__ import annotations
 
 from pyservice import _native as module

@@ -1,5 +1,3 @@
-"""Table of the data plane's public operations: authorization and handler of each method."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable

@@ -31,7 +31,7 @@ LOOKUPS_MAX: Final = 64
 LOOKUPS_PER_TENANT: Final = LOOKUPS_MAX // 8
 LOOKUP_TIMEOUT_MS: Final = 5_000
 _PRESENT_PER_TENANT: Final = 512
-"""Limit of running and waiting lookups or requests."""
+"""Running and waiting."""
 
 
 class DnsResolver:
@@ -131,7 +131,7 @@ class OutboundResponse:
 
 
 class OutboundHttpClient:
-    """Sends POST requests to third parties. Use a client on one event loop only."""
+    """Use a client on one event loop only."""
 
     def __init__(
         self,

@@ -1,5 +1,3 @@
-"""Host names, ports and TLS flags under which players reach lobbies and dynamic servers."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

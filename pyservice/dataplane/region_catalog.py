@@ -1,5 +1,3 @@
-"""The operator's regions, their names and their distance from a client."""
-
 from __future__ import annotations
 
 import math

@@ -189,9 +189,7 @@ class RegionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMode:
-    """A game mode with all defaults filled in. If a heartbeat field is None, the operator's setting
-    applies.
-    """
+    """If a heartbeat field is None, the operator's setting applies."""
 
     name: str
     max_players: int
@@ -229,7 +227,7 @@ class ResolvedMode:
 @dataclass(frozen=True, slots=True)
 class RetiredVersion:
     since_ms: int
-    """Time of the version's replacement, in Unix ms."""
+    """In Unix ms."""
     max_drain_ms: Mapping[str, int]
 
     def drain_deadline_ms(self, mode: str) -> int:

@@ -126,7 +126,6 @@ class RuntimeConnection:
         return _now_s() - self._expected_since_s > RUNTIME_TIMEOUT_S
 
     async def wait_until_known(self) -> None:
-        """Waits until a runtime connects, at most until three seconds after the service start."""
         if self._expected_since_s is not None and not self.is_known:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._expected_since_s + RUNTIME_TIMEOUT_S - _now_s()):

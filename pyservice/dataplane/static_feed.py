@@ -59,7 +59,6 @@ def load_feed_file(path: Path) -> bytes:
 
 
 def replace_feed_file(path: Path, content: bytes) -> None:
-    """Replaces the content of the feed file durably and keeps its file mode. Raises OSError."""
     write_file(path, content, stat.S_IMODE(path.stat().st_mode))
 
 

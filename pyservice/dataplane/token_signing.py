@@ -84,8 +84,6 @@ class MacKeyRotation:
 
 
 class TokenSigning:
-    """Signs `pub_` and `dev_` tokens for the control plane, which does not have their signing keys."""
-
     def __init__(self, namespaces: NamespaceIndex, signer: Engine) -> None:
         self._namespaces = namespaces
         self._signer = signer

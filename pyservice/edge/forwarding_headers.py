@@ -1,5 +1,3 @@
-"""Headers of requests and responses between the public server and the internal server."""
-
 from __future__ import annotations
 
 from typing import Final, NamedTuple

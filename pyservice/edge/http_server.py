@@ -1,5 +1,3 @@
-"""HTTP server for the API. It stops without losing the response of a running request."""
-
 from __future__ import annotations
 
 import asyncio

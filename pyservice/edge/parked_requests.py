@@ -28,7 +28,6 @@ from pyservice.transport.client_address import Address
 from pyservice.watch import LongPolls, WaitingRequest
 
 _BATCHES_MAX: Final = 3
-"""Batches in flight."""
 _SLOW_S: Final = 0.1
 """Age of a batch at which another one may start beside it, because its rest is slow."""
 _UNANSWERED_MAX: Final = 512
@@ -179,7 +178,6 @@ class _Batch:
 
 
 Work = Callable[[ParkedRequest], None]
-"""Delivers a response to a request."""
 
 
 class ParkedRequests:

@@ -169,7 +169,7 @@ class _Connection(asyncio.Protocol):
 
 
 class UnixHttpClient:
-    """HTTP client of the server at one unix socket. It connects at the first request."""
+    """Connects at the first request."""
 
     def __init__(self, path: Path, answer_timeout_ms: int = 60_000) -> None:
         self._path = str(path)

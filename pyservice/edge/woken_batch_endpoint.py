@@ -30,7 +30,6 @@ from pyservice.transport.client_address import Address
 _MESSAGE_LIMIT_BYTES: Final = 8 * 1024 * 1024
 """Larger than one request with the longest allowed head."""
 _CONCURRENT_MAX: Final = 64
-"""Requests of a batch that run at a time."""
 _SLOW_AFTER_S: Final = 0.02
 """Wait after which finished responses are sent without the slow ones."""
 _START_LIMIT_BYTES: Final = 4 * 1024 * 1024

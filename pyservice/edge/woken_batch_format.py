@@ -17,7 +17,6 @@ PATH: Final = b"/-/woken"
 
 _CONTENT_TYPE: Final = b"content-type"
 _LENGTHS: Final = re.compile(rb"(\d{1,10}) (\d{1,10})\n")
-"""Lengths of the response table and of the bodies."""
 _LENGTHS_MAX: Final = 22
 
 

@@ -1,1 +1,0 @@
-"""Host names, IP addresses, reserved names and port ranges."""

@@ -1,5 +1,3 @@
-"""Health conditions of a process, and its open file descriptors."""
-
 from __future__ import annotations
 
 import asyncio

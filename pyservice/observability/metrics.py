@@ -127,7 +127,6 @@ class RequestMetrics:
         PlatformCollector(registry=self._registry)
 
     def render(self, *others: bytes) -> bytes:
-        """Returns the metrics as Prometheus text, merged with the Prometheus texts in `others`."""
         return join_expositions(generate_latest(self._registry), *others)
 
 

@@ -41,7 +41,7 @@ class SpanExporter:
         )
 
     def send(self, span_set: pb.SpanSet) -> None:
-        """Queues the spans of a ray (request record) for export. Drops them if the queue is full."""
+        """Drops the spans if the queue is full."""
         for span in spans_of(span_set):
             self._processor.on_end(span)
 

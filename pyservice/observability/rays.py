@@ -67,7 +67,6 @@ class Trace:
     """Namespace of a kept request, or of a request without a caller."""
     upload_id = ""
     game = ""
-    """Game of a kept request, as the request names it."""
     is_held = False
     """True for a held long poll, which does not count as slow."""
     is_passed = False
@@ -88,7 +87,7 @@ class Trace:
 
     @property
     def parent_span_id(self) -> str:
-        """Id of the parent span, or an empty text if the request named no parent."""
+        """Empty if the request named no parent."""
         return "" if self.parent_span is None else self.parent_span[_PARENT]
 
     def note(self, label: str, begin: float, span_id: str | None = None) -> None:
@@ -352,7 +351,6 @@ class RayDelivery:
         self._are_waiting = asyncio.Event()
 
     async def run(self) -> None:
-        """Sends kept rays to the trace collector and queues them for the database, until cancelled."""
         while True:
             for trace_end in await self._rays.take(_AT_ONCE):
                 self._deliver(trace_end)

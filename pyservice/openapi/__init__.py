@@ -323,7 +323,6 @@ def document(methods: Iterable[Method], *, public_url: str = "/") -> bytes:
 
 
 def gaps(methods: Iterable[Method]) -> list[str]:
-    """Returns one sentence for each part that the protos lack: credentials, examples or comments."""
     sentences: list[str] = []
     for method in methods:
         kinds = credential_kinds(method)

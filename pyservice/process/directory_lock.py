@@ -1,5 +1,3 @@
-"""Exclusive lock of a data directory, with the PID of its holder."""
-
 from __future__ import annotations
 
 import contextlib
@@ -78,7 +76,7 @@ class DirectoryLock:
             os.ftruncate(self._descriptor, length)
 
     def release(self) -> None:
-        """Releases the lock. Repeated calls do nothing."""
+        """Repeated calls do nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -84,7 +84,6 @@ def take_or_spawn(role: str, flags: Sequence[str]) -> SpawnedChild:
 
 
 def kill_early() -> None:
-    """Kills the early children that `take_or_spawn` did not return."""
     while _early:
         _early.popitem()[1].kill()
 

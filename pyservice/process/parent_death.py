@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG: Final = 1
 def signal_on_parent_death(number: int) -> None:
     """Makes the kernel send this signal to the process when the thread that started it ends.
 
-    The parent may already be dead, so the caller must check that afterwards. Raises OSError.
+    The parent may already be dead, so the caller must check that afterwards.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:

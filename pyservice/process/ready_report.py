@@ -66,7 +66,6 @@ class SupervisorLink:
 
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
-    """Replaces the ready file atomically. Raises OSError."""
     write_file(path, json.dumps(content, indent=1).encode() + b"\n", mode=0o644)
 
 

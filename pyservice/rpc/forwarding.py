@@ -28,7 +28,6 @@ from pyservice.transport.server_budgets import WAIT_MS, RequestPermits
 from pyservice.watch import LongPolls, WaitingTask
 
 _AT_ONCE: Final = 32
-"""Calls in flight."""
 _SLOW_S: Final = 0.1
 """Age of a call at which another one may start beside it."""
 _UNANSWERED_MAX: Final = 256

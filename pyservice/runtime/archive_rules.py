@@ -12,7 +12,7 @@ from typing import Final, Protocol
 STEPS_MAX: Final = 5_000_000
 NAME_MAX_BYTES: Final = 255
 PATH_MAX_BYTES: Final = 3_072
-"""Maximum length of a path in an archive. Linux allows 4,095 bytes, including the target folder."""
+"""Linux allows 4,095 bytes, including the target folder."""
 LINK_MAX_BYTES: Final = 4_095
 DEPTH_MAX: Final = 256
 FILES: Final = frozenset(b"\x0007")
@@ -28,9 +28,7 @@ RATIO_MAX: Final = 100
 Programs, maps and textures compress to a third, seldom to a tenth.
 """
 ENTRIES_MAX: Final = 100_000
-"""Maximum number of entries, because each needs an inode. An ordinary distribution has 20,000 to
-60,000.
-"""
+"""Each entry needs an inode. An ordinary distribution has 20,000 to 60,000."""
 DISK_BLOCK_BYTES: Final = 4_096
 
 

@@ -113,7 +113,7 @@ class _Build:
         return manifests.parse(image_tag)
 
     def digest(self) -> str:
-        """Reads the rest of the build, and returns the SHA-256 of the whole build."""
+        """Reads the rest of the build first."""
         _skip(self._blocks())
         return self._digest.hexdigest()
 

@@ -1,5 +1,3 @@
-"""Client of the worker processes that check and unpack builds."""
-
 from __future__ import annotations
 
 import asyncio

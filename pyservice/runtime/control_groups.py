@@ -106,7 +106,6 @@ class ControlGroups:
         return steps
 
     def make_parents(self) -> None:
-        """Creates the parent groups that do not exist. Raises OSError."""
         for parent in self._parents():
             _make_parent(parent, is_unified=self.is_unified)
 

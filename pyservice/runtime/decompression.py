@@ -1,5 +1,3 @@
-"""Streaming decompression with bounded memory: gzip, zstd, lz4."""
-
 from __future__ import annotations
 
 import zlib
@@ -22,7 +20,7 @@ _ZSTD_WINDOW_MAX_BYTES: Final = 128 << 20
 
 
 def decompress(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
-    """Yields the content of one or more compressed frames. Raises BadArchive."""
+    """Accepts one or more compressed frames. Raises BadArchive."""
     if compression == "none":
         yield from blocks
         return

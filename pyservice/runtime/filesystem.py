@@ -20,7 +20,6 @@ INODES_FREE: Final = 50_000
 
 
 def is_disk_short(folder: Path, reserve_bytes: int) -> bool:
-    """Returns whether less than `reserve_bytes` or too few inodes are free. Raises OSError."""
     status = os.statvfs(folder)
     inodes = min(INODES_FREE, status.f_files // 20)
     return status.f_bavail * status.f_frsize < reserve_bytes or status.f_favail < inodes

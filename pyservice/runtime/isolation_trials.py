@@ -47,9 +47,7 @@ _log = get_logger("runtime")
 async def choose_isolation(
     setting: IsolationSetting, keeper: Path, folder: Path, shared_paths: Sequence[Path]
 ) -> Isolation | None:
-    """Returns the strongest isolation that `setting` allows and that works, or None. Raises
-    OSError.
-    """
+    """Returns the strongest isolation that `setting` allows and that works, or None."""
     if setting == "none":
         return "none"
     candidates: tuple[Isolation, ...] = ("namespace", "landlock")
@@ -107,7 +105,7 @@ async def unenforced_by_isolation(
 async def choose_container_runtime(
     setting: Path | None, keeper: Path, folder: Path
 ) -> tuple[ContainerRuntime | None, str]:
-    """Returns the first OCI runtime that works, or None with the reason. Raises OSError."""
+    """Returns the first OCI runtime that works, or None with the reason."""
     candidates = [setting] if setting is not None else _runtimes()
     problem = "neither crun nor runc is installed"
     for runtime in candidates:

@@ -86,10 +86,7 @@ class KeeperLauncher:
         )
 
     async def start(self, folder: Path) -> None:
-        """Starts a run unless it was started before. Returns when its program runs or has failed.
-
-        Raises OSError, KeeperFailed.
-        """
+        """Starts a run unless it was started before. Returns when its program runs or has failed."""
         for _ in range(_START_ATTEMPTS):
             with contextlib.suppress(LauncherEnded):
                 await self.open()

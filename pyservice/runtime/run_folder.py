@@ -169,7 +169,7 @@ class RunFolder:
         return True
 
     def state(self) -> KeeperState | None:
-        """Returns the last reported state, or None if there is none or it is unreadable."""
+        """Returns None if there is no readable state."""
         try:
             return self._state()
         except (OSError, KeyError, ValueError):

@@ -145,7 +145,7 @@ def _lines_in(stream: LogStream, block: bytes, at: int) -> Iterator[LogLine]:
 LINES_MAX: Final = 1_000
 
 READ_BYTES_MAX: Final = 64 << 20
-"""Limit of the bytes read for one response. Equal to the default size of a whole log."""
+"""Equal to the default size of a whole log."""
 
 _SCAN_BYTES: Final = 4 << 20
 """After this many bytes, the next reader has its turn."""

@@ -1,5 +1,3 @@
-"""Data types for requests to the runtime, and for its reports about runs."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -69,7 +69,7 @@ class BatchedThreads:
         self._is_scheduled = False
 
     async def do(self, work: Callable[[], _Result]) -> _Result:
-        """Runs `work` on a thread. Cancelling the caller does not stop work that has begun."""
+        """Cancelling the caller does not stop work that has begun."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_Result] = loop.create_future()
         with self._lock:
@@ -283,9 +283,7 @@ class RunSupervisor:
         return self._reporters[owner]
 
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Runs short blocking work on a thread. Cancelling the caller does not stop work that has
-        begun.
-        """
+        """Cancelling the caller does not stop work that has begun."""
         return await self._workers.do(work)
 
     def on_begin(self, run_id: str) -> None:

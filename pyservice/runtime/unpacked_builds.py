@@ -93,7 +93,7 @@ class UnpackedBuilds:
         return build
 
     def recover(self) -> None:
-        """Creates the folder for builds. Raises OSError.
+        """Creates the folder for builds.
 
         Removes unfinished builds, and builds that were unpacked before the last reboot.
         """

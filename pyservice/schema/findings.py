@@ -10,13 +10,12 @@ import orjson
 from pyservice.errors import FieldProblem, field_problem
 
 MAX_PROBLEMS: Final = 256
-"""Maximum number of problems in a response. One more entry counts the omitted problems."""
+"""One more entry counts the omitted problems."""
 
 MAX_PROBLEMS_BYTES: Final = 48 * 1024
-"""Maximum size of a response's problems in a JSON body, in bytes."""
+"""In a JSON body."""
 
 MAX_NAME_LENGTH: Final = 256
-"""Maximum length of a key or unknown name in a problem, in characters."""
 
 _FRAME_BYTES: Final = len(b'"path":"message":,')
 

@@ -1,5 +1,3 @@
-"""Parsing of JSON text: the accepted syntax, and the original text of each member of an object."""
-
 from __future__ import annotations
 
 import gc

@@ -352,7 +352,6 @@ def validate(message: Message) -> list[FieldProblem]:
 
 
 def require_valid(message: Message) -> None:
-    """Raises BODY_INVALID if the message breaks a rule."""
     problems = validate(message)
     if problems:
         raise ServiceError("BODY_INVALID", errors=problems)

@@ -1,5 +1,3 @@
-"""All settings of the service with their defaults."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Sections of the settings, and the types of their values."""
-
 from __future__ import annotations
 
 import ipaddress

@@ -55,7 +55,7 @@ class Buckets:
         self.change(rate)
 
     def change(self, rate: Rate) -> None:
-        """Changes the rate, but does not refill the buckets."""
+        """Does not refill the buckets."""
         self._interval = 1.0 / rate.per_second if rate.per_second else 0.0
         self._refill = rate.burst * self._interval
         # A bucket that is full later than this has no whole token left.
@@ -152,7 +152,6 @@ class Limits:
 
 
 def check_rate_limit(limit: AddressOrTokenLimit, caller: Caller, meter: Meter) -> None:
-    """Takes a rate limit token for one call of the caller. Raises RATE_LIMITED if none is left."""
     kind = caller.kind
     is_back_end = kind is TokenKind.ENVIRONMENT or kind is TokenKind.CLOUD
     wait_s = limit.wait_s(

@@ -1,5 +1,3 @@
-"""Request headers of both transports: trace context, idempotency key, internal headers."""
-
 from __future__ import annotations
 
 import os

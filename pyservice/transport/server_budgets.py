@@ -100,7 +100,7 @@ class RequestPermit:
 
 
 class RequestPermits:
-    """Concurrency limit of one server, on one event loop."""
+    """For one server, on one event loop."""
 
     def __init__(self, at_once: int, wait_ms: int = WAIT_MS) -> None:
         """Sets the limits: one token gets a quarter of the permits, and one address gets half.
@@ -231,7 +231,6 @@ class BodyReservation:
         self._size_bytes = 0
 
     def grow_to(self, size_bytes: int) -> None:
-        """Increases the reservation to `size_bytes`. Raises OVERLOADED."""
         more_bytes = size_bytes - self._size_bytes
         if more_bytes > 0:
             self._budget.take(self._source, more_bytes, is_small=size_bytes <= SMALL_BYTES)

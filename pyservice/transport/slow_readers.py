@@ -40,7 +40,7 @@ class ReadProgress:
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:
-    """Returns the number of response bytes that the server has not yet passed to the kernel."""
+    """Bytes that the server has not yet passed to the kernel."""
     return transport.get_write_buffer_size()
 
 
