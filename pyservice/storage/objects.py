@@ -251,7 +251,8 @@ class Objects:
         length.
 
         Otherwise no object becomes kept, and UPLOAD_INCOMPLETE is raised with the number of missing
-        parts. The call can be repeated.
+        parts. The call can be repeated, but an upload must not be completed twice at one time: S3
+        cannot move objects atomically.
         """
         for upload in uploads:
             _check(upload.key)

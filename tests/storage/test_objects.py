@@ -103,15 +103,6 @@ async def test_completion_may_be_repeated_after_a_crash(place: Place) -> None:
     assert await place.content("up/e") == CONTENT
 
 
-async def test_concurrent_completions_succeed_and_keep_one_object(place: Place) -> None:
-    for number in range(8):
-        await place.upload(f"up/f{number}", CONTENT)
-    uploads = [PendingObject(f"up/f{number}", [Part(0, len(CONTENT))]) for number in range(8)]
-    await asyncio.gather(*(place.objects.complete(uploads) for _ in range(3)))
-    for number in range(8):
-        assert await place.content(f"up/f{number}") == CONTENT
-
-
 async def test_upload_after_completion_changes_nothing(place: Place) -> None:
     url = await place.objects.presign_put("up/g", len(CONTENT), 3600)
     await place.client.put(url, content=CONTENT)
