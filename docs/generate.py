@@ -29,7 +29,7 @@ _RAY_ID: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
 _EXAMPLE: Final = json.dumps(ServiceError("MATCHMAKER_LOBBY_FULL").problem(_RAY_ID), indent=2)
 
 HEAD: Final = f"""\
-# Errors
+# Error codes
 
 <!-- Written by `{COMMAND}` from proto/errors.toml. -->
 
