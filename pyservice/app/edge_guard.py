@@ -23,6 +23,7 @@ from pyservice.app.edge_guard_probe import (
     query_edge_guard,
 )
 from pyservice.app.plane_process import log_full_disk
+from pyservice.concurrency.backoff import Backoff
 from pyservice.durable_files import write_file
 from pyservice.observability.logging import configure_logging, get_logger
 from pyservice.process.ready_report import report_ready
@@ -86,12 +87,13 @@ class EdgeGuard:
         """
         if not self._has_routes and not self._is_vital:
             await _either(stop, first_use)
-        attempt, is_first = 0, True
+        backoff, is_first = Backoff(_RETRY_DELAYS_S), True
         while not stop.is_set():
             try:
                 await self._reload_if_due()
                 await self._ensure(stop)
-                attempt, is_first = 0, False
+                backoff.reset()
+                is_first = False
                 self.serves.set()
                 await self._wait_exit(stop)
                 if not stop.is_set():
@@ -103,8 +105,9 @@ class EdgeGuard:
                 if is_first and self._is_vital:
                     on_failure()
                     return
-            await _pause(stop, _RETRY_DELAYS_S[min(attempt, len(_RETRY_DELAYS_S) - 1)])
-            attempt += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff.next_s()):
+                    await stop.wait()
 
     def reload(self) -> None:
         """Makes `keep` read the settings again and apply changed certificates, limits and timeouts."""
@@ -305,12 +308,6 @@ async def _either(*events: asyncio.Event) -> None:
     finally:
         for task in waits:
             task.cancel()
-
-
-async def _pause(stop: asyncio.Event, pause_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(pause_s):
-            await stop.wait()
 
 
 def _text_of(config: dict[str, Any]) -> bytes:

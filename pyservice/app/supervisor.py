@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pyservice.app import Launch, run_locked
 from pyservice.app.edge_guard_probe import GUARD_LOCK
+from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.process import early_spawn
 from pyservice.process.ready_report import report_ready
 from pyservice.process.stop_signals import StopSignals
@@ -32,8 +33,7 @@ _READY_KEYS: Final = (
     "cloud_token_file",
     "admin",
 )
-_FIRST_WAIT_MS: Final = 100
-_LONGEST_WAIT_MS: Final = 5_000
+_RESTART_DELAYS_S: Final = doubling(0.1, 5.0)
 _HEALTHY_MS: Final = 60_000
 _CONTROL_MS: Final = 10_000
 """Longest wait of the ready file for the control plane."""
@@ -107,7 +107,7 @@ class _Supervisor:
 
     async def _watch(self, child: ChildProcess) -> None:
         loop = asyncio.get_running_loop()
-        wait_ms = _FIRST_WAIT_MS
+        backoff = Backoff(_RESTART_DELAYS_S)
         while True:
             began_s = loop.time()
             status = await child.wait_for_exit()
@@ -120,15 +120,15 @@ class _Supervisor:
                 self._signals.stop.set()
                 return
             if (loop.time() - began_s) * 1000 >= _HEALTHY_MS:
-                wait_ms = _FIRST_WAIT_MS
+                backoff.reset()
             child.has_failed = True
             self._has_changed.set()
+            wait_ms = round(backoff.next_s() * 1000)
             self._log.error("plane exited", role=child.role, status=status, restart_ms=wait_ms)
             while not await self._restart(child, wait_ms):
-                wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
+                wait_ms = round(backoff.next_s() * 1000)
             if self._signals.stop.is_set():
                 return
-            wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
 
     async def _restart(self, child: ChildProcess, wait_ms: int) -> bool:
         await self._signals.wait_stop(wait_ms)

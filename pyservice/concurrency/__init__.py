@@ -1,1 +1,1 @@
-"""Cancellation, fair queueing and single-flight on the event loop."""
+"""Back-off, cancellation, fair queueing and single-flight on the event loop."""

@@ -153,14 +153,14 @@ class ContentComparison:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        pauses = self._job.new_backoff()
+        backoff = self._job.new_backoff()
         while True:
             await self._wait_for_any()
             began_s = loop.time()
             if await self._job.attempt(self._compare_some) is not None:
-                await pauses.wait()
+                await asyncio.sleep(backoff.next_s())
                 continue
-            pauses.reset()
+            backoff.reset()
             await asyncio.sleep((loop.time() - began_s) * _REST)
 
     async def _wait_for_any(self) -> None:

@@ -383,18 +383,18 @@ class Feeder:
         self._update_orphans(rows)
 
     async def _send_all(self) -> None:
-        pauses = self.job.new_backoff()
+        backoff = self.job.new_backoff()
         while True:
             namespace_id = await self._queue.get()
             sending = functools.partial(self._send_as_it_is, namespace_id)
             error = await self.job.attempt(sending, namespace_id=namespace_id)
             if error is None:
-                pauses.reset()
+                backoff.reset()
             elif self.job.is_expected(error):
                 if isinstance(error, DataPlaneUnavailable):
                     self.mark_disconnected()
                 self._queue.put_nowait(namespace_id)
-                await pauses.wait()
+                await asyncio.sleep(backoff.next_s())
             else:
                 self._retry_later(namespace_id)
 

@@ -9,28 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
+from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage.database import Conflict
 
 _log = get_logger("control")
-
-Sleep = Callable[[float], Awaitable[None]]
-
-
-class Backoff:
-    def __init__(self, first_s: float, longest_s: float, sleep: Sleep = asyncio.sleep) -> None:
-        self._first_s = first_s
-        self._longest_s = longest_s
-        self._sleep = sleep
-        self._next_s = first_s
-
-    async def wait(self) -> None:
-        pause_s, self._next_s = self._next_s, min(self._next_s * 2, self._longest_s)
-        await self._sleep(pause_s)
-
-    def reset(self) -> None:
-        self._next_s = self._first_s
 
 
 class RetryingJob:
@@ -41,7 +25,7 @@ class RetryingJob:
         *expected_errors: type[Exception],
         pauses_s: tuple[float, float],
         is_worth_a_warning: bool = False,
-        sleep: Sleep = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`work` is the job's name in metrics, and `failed` is the message of its log entries.
 
@@ -56,12 +40,12 @@ class RetryingJob:
             Conflict,
             *expected_errors,
         )
-        self._pauses_s = pauses_s
+        self._delays_s = doubling(*pauses_s)
         self._log_expected = _log.warning if is_worth_a_warning else _log.debug
         self._sleep = sleep
 
     def new_backoff(self) -> Backoff:
-        return Backoff(*self._pauses_s, self._sleep)
+        return Backoff(self._delays_s)
 
     async def attempt(
         self, step: Callable[[], Awaitable[object]], **log_fields: Any
@@ -90,9 +74,9 @@ class RetryingJob:
     async def retry_until_done(
         self, step: Callable[[], Awaitable[object]], **log_fields: Any
     ) -> None:
-        pauses = self.new_backoff()
+        backoff = self.new_backoff()
         while await self.attempt(step, **log_fields) is not None:
-            await pauses.wait()
+            await self._sleep(backoff.next_s())
 
     async def repeat_forever(
         self, step: Callable[[], Awaitable[object]], *, every_s: float = 0.0

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -22,7 +23,7 @@ from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespa
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
-BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+BACKOFF_S: Final = doubling(1.0, 60.0)
 """Delay after the n-th crash in a row, in seconds."""
 
 _RETRY_S: Final = 1.0
@@ -115,27 +116,23 @@ def _is_idle(lobby: EmptyLobbyView, grace_ms: int) -> bool:
 class CrashBackoff:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._crashes: dict[GroupKey, tuple[int, float]] = {}
+        self._crashes: dict[GroupKey, tuple[Backoff, float]] = {}
 
     def record(self, key: GroupKey, crash_count: int = 1) -> None:
         if not crash_count:
             return
         now_s = self._now_s()
-        self._forget_old(now_s)
-        count = self._crashes.get(key, (0, 0.0))[0] + crash_count
-        pause_s = BACKOFF_S[min(count, len(BACKOFF_S)) - 1]
-        self._crashes[key] = (count, now_s + pause_s)
+        self._crashes = {
+            group: (backoff, until_s)
+            for group, (backoff, until_s) in self._crashes.items()
+            if now_s - until_s <= BACKOFF_S[-1]
+        }
+        backoff, _ = self._crashes.get(key) or (Backoff(BACKOFF_S), 0.0)
+        self._crashes[key] = (backoff, now_s + backoff.next_s(crash_count))
 
     def remaining_s(self, key: GroupKey) -> float:
-        _, until_s = self._crashes.get(key, (0, 0.0))
+        _, until_s = self._crashes.get(key, (None, 0.0))
         return max(0.0, until_s - self._now_s())
-
-    def _forget_old(self, now_s: float) -> None:
-        over = [
-            key for key, (_, until_s) in self._crashes.items() if now_s - until_s > BACKOFF_S[-1]
-        ]
-        for key in over:
-            del self._crashes[key]
 
 
 class LobbyScaler:

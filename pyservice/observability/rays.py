@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from time import monotonic, perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.observability.logging import get_logger
@@ -320,8 +321,7 @@ def _asker(trace: Trace) -> pb.Asker | None:
 
 _GATHER_S: Final = 0.2
 _AT_ONCE: Final = 256
-_RETRY_FIRST_S: Final = 0.1
-_RETRY_MAX_S: Final = 2.0
+_RETRY_DELAYS_S: Final = doubling(0.1, 2.0)
 _CLOSE_S: Final = 2.0
 
 
@@ -378,23 +378,20 @@ class RayDelivery:
             await asyncio.sleep(_GATHER_S)
 
     async def _store_all(self, batch: Sequence[pb.SpanSet]) -> None:
-        pause_s = _RETRY_FIRST_S
+        backoff = Backoff(_RETRY_DELAYS_S)
         while True:
             try:
                 await self._store(batch)
+                return
             except ServiceError as error:
                 if error.retry_after_s is None:
                     log.error("rays not stored", code=error.code, count=len(batch))
-                    self._rays.count.dropped += len(batch)
-                    return
+                    break
             except Exception:
                 log.exception("rays not stored", count=len(batch))
-                self._rays.count.dropped += len(batch)
-                return
-            else:
-                return
-            await asyncio.sleep(pause_s)
-            pause_s = min(_RETRY_MAX_S, 2 * pause_s)
+                break
+            await asyncio.sleep(backoff.next_s())
+        self._rays.count.dropped += len(batch)
 
     async def close(self) -> None:
         """Sends the remaining rays to the trace collector. Waits at most 2 s for it."""

@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2
@@ -164,8 +165,7 @@ NEXT_CHANGES: Final = "hosting.internal.v1.Control.NextChanges"
 _POLL_MS: Final = 20_000
 _TIMEOUT_MARGIN_MS: Final = 10_000
 """Timeout beyond the requested wait."""
-_RETRY_FIRST_MS: Final = 50
-_RETRY_MAX_MS: Final = 1_000
+_RETRY_DELAYS_S: Final = doubling(0.05, 1.0)
 
 
 def next_changes(topics: Topics) -> Handler:
@@ -196,20 +196,19 @@ class ChangesPoll:
         self._long_polls = long_polls
 
     async def run(self) -> None:
-        pause_ms = 0
+        backoff = Backoff(_RETRY_DELAYS_S)
         while True:
             run, after = await self._long_polls.next_query()
             try:
                 changes = await self._ask(run, after)
             except (Unreachable, ServiceError) as failure:
-                if not pause_ms:
+                if not backoff.failures:
                     log.warning("change poll failed", reason=str(failure))
-                pause_ms = min(_RETRY_MAX_MS, 2 * pause_ms or _RETRY_FIRST_MS)
-                await asyncio.sleep(pause_ms / 1000)
+                await asyncio.sleep(backoff.next_s())
                 continue
-            if pause_ms:
+            if backoff.failures:
                 log.info("change poll succeeds again")
-            pause_ms = 0
+            backoff.reset()
             self._long_polls.take(run, changes)
 
     async def _ask(self, run: str, after: int) -> Changes:

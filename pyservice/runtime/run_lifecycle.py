@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pyservice.concurrency.backoff import Backoff
 from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -95,15 +96,13 @@ class StopRequest:
         is_logged = False
         while True:
             try:
-                await work()
+                return await work()
             except OSError as error:
                 if loop.time() >= until_s:
                     raise
                 if not is_logged:
                     on_failure(error)
                 is_logged = True
-            else:
-                return
             await self.unless_stopped(asyncio.sleep(_RETRY_INTERVAL_S))
 
 
@@ -469,14 +468,12 @@ class RunLifecycle:
 
         `temporary` has further exception types that are temporary here.
         """
-        attempt = 0
+        errors: tuple[type[Exception], ...] = (ServiceError, ReportUndelivered, *temporary)
+        backoff = Backoff(_RETRY_DELAYS_S)
         while True:
             try:
                 return await work()
-            except Exception as error:
-                if not isinstance(error, (ServiceError, ReportUndelivered, *temporary)):
-                    raise
-                if attempt == 0:
+            except errors as error:
+                if not backoff.failures:
                     self._note(error)
-            await asyncio.sleep(_RETRY_DELAYS_S[min(attempt, len(_RETRY_DELAYS_S) - 1)])
-            attempt += 1
+            await asyncio.sleep(backoff.next_s())

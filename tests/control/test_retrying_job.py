@@ -1,4 +1,4 @@
-"""BackEnd-off, logs and error counts of `RetryingJob`."""
+"""Back-off, logs and error counts of `RetryingJob`."""
 
 from __future__ import annotations
 
