@@ -1,8 +1,8 @@
 """Operations on tokens: create, list, revoke, inspect.
 
 `cloud_` and `env_` tokens are random and stored as hashes. The data plane signs `pub_` and `dev_`
-tokens. A new token is revoked if its response could not be delivered: the client disconnected, the
-data plane did not confirm the token, or an error occurred after the commit.
+tokens. A new token is revoked if its response could not be delivered. Then the client disconnected,
+the data plane did not confirm the token, or an error occurred after the commit.
 """
 
 from __future__ import annotations

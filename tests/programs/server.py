@@ -1,9 +1,9 @@
 """Small game server: `python3 -S server.py`.
 
 The server reads its settings from the environment, listens on every port that it gets, reports
-that it is ready and echoes what it receives. The variable PLAY holds words that change this:
-`mute` never reports ready, `exit:<code>` exits at once, `leaves` exits with 0 after it is ready,
-`deaf` ignores SIGTERM. With `guests`, the first bytes of a TCP stream are a player token, and the
+that it is ready and echoes what it receives. The variable PLAY holds words that change this.
+`mute` never reports ready. `exit:<code>` exits at once, and `leaves` exits with 0 after it is
+ready. `deaf` ignores SIGTERM. With `guests`, the first bytes of a TCP stream are a player token, and the
 player is connected while the stream is open. With `whose`, each UDP reply starts with the sender's
 port and a space.
 """

@@ -2,8 +2,8 @@
 
 The shell blocks of a page run in order in one shell. A `text` or `json` block after a shell block
 is its output, where `...` matches anything and numbers in JSON may differ. A comment before a
-block gives the reader's action: `file: x` saves the block, `serve` starts a service, `stopped`
-waits for its end, `until` repeats the block, and `message: x` gives the type of a JSON block.
+block gives the reader's action. `file: x` saves the block, `serve` starts a service, `stopped`
+waits for its end, and `until` repeats the block. `message: x` gives the type of a JSON block.
 Default ports in a page stand for the real ports,
 and a public port of edge-guard for any other.
 """

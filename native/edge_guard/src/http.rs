@@ -173,7 +173,7 @@ impl PlayerConnection {
             serve_until_timeout(connection, &self, |connection| connection.graceful_shutdown()).await;
         } else {
             let mut builder = hyper::server::conn::http1::Builder::new();
-            // A half close ends the connection (`half_close` stays off), as in other proxies: while a response is
+            // A half close ends the connection (`half_close` stays off), as in other proxies. While a response is
             // pending, it is the only sign that the player left.
             builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(READ_BUFFER_BYTES)).half_close(false);
             let connection = builder.serve_connection(io, service).with_upgrades();

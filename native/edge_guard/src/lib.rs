@@ -2,7 +2,7 @@
 //!
 //! Edge-guard owns the public sockets. The data plane decides the routes, and edge-guard saves the last routes on disk.
 //! Start reading at `route_set` (the routes and their rules), `route_controller` (receives them), `route_listeners` (binds
-//! sockets), `tcp`, `http` and `udp` (forward traffic), and `handover` (replaces the process). In this list, a module
+//! sockets). Then read `tcp`, `http` and `udp` (forward traffic), and `handover` (replaces the process). In this list, a module
 //! may only use modules of lower lines:
 //!
 //! ```text

@@ -1,8 +1,8 @@
 //! Images of all durable state. Equal states have equal images.
 //!
 //! Layout (little-endian): magic, version u16, shard u16, last LSN, entries_up_to, forgotten LSN. Then, each after its
-//! count u32: lobbies by number with kind 1 (live) or 2 (ended), idempotency entries by time and key, facts, channel
-//! tokens, captcha passes, consumed mock tokens. Then quarantined ports and leases.
+//! count u32: lobbies by number with kind 1 (live) or 2 (ended), and idempotency entries by time and key. Then with
+//! their counts: facts, channel tokens, captcha passes, consumed mock tokens. Then quarantined ports and leases.
 
 use super::Engine;
 use super::lobby_facts::{load_attendance, write_attendance};
