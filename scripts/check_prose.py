@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Check of the writing rules in CONTRIBUTING.md.
 
-Reads comments, docstrings and Markdown, and prints every place that breaks a rule:
+Reads comments, docstrings, Markdown and HTML. Prints every place that breaks a rule:
 
 - a banned word (BANNED), also in a string literal outside of the tests;
 - an opening word that hides the subject (OPENING);
-- a sentence of more than LONGEST_SENTENCE words;
+- a sentence of more than LONGEST_SENTENCE words; in a table cell, semicolons separate sentences;
 - a first sentence of a docstring of more than LONGEST_SUMMARY words;
 - a reference to a document that is not in this repository.
 
 `check_prose.py [PATH ...]` checks these files, or every tracked file.
 `check_prose.py --commit FILE` checks a commit message.
+`check_prose.py --commits RANGE` checks the commits of a range.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ BANNED = re.compile(
 OPENING = re.compile(r"^(what|those|the ones)\b\s+\w", re.I)
 OUTSIDE = re.compile(r"\bdecisions? \d+(\.\d+)?|\bdesign: |\bdesign section \d")
 CODE_SPAN = re.compile(r"`[^`]*`|\{[^{}]*\}")
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-PART_END = re.compile(r"(?<=[.!?:;])\s+")
+# A blank line and an item of a list also end a sentence.
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n|\s+(?=- )")
+WORD = re.compile(r"\S*[A-Za-z]\S*")
+TAG = re.compile(r"<!--|-->|</?\w[^>]*>")
 RUST_LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 SKIPPED = re.compile(r"(^|/)pb/|\.lock$|^LICENSE$")
-# The rule is 25 words. Signs such as `=` and `→` count here as words.
-LONGEST_SENTENCE = 30
+LONGEST_SENTENCE = 25
 LONGEST_SUMMARY = 20
 LONGEST_SUBJECT = 72
 
@@ -48,7 +50,10 @@ COMMENT_MARKS = {
     ".toml": "#",
     ".yaml": "#",
     ".yml": "#",
-    ".sh": "#",
+    ".in": "#",
+    ".css": r"/\*",
+    # Scripts have no suffix. A Makefile has comments behind targets.
+    "": r"(?:[\w$()/-]+:.*#)?#",
 }
 
 Text = tuple[int, str]
@@ -79,7 +84,7 @@ def paragraphs(lines: Iterable[tuple[int, str | None]]) -> Iterator[Text]:
 def comment_texts(source: str, mark: str) -> Iterator[Text]:
     comment = re.compile(rf"\s*{mark}[/!]*\s?(.*)")
     lines = enumerate(source.splitlines(), 1)
-    found = ((number, comment.match(line)) for number, line in lines)
+    found = ((number, comment.match(line)) for number, line in lines if line[:2] != "#!")
     yield from paragraphs((number, match[1] if match else None) for number, match in found)
 
 
@@ -94,13 +99,22 @@ def markdown_texts(source: str) -> Iterator[Text]:
         elif is_code or line.startswith("    "):
             prose.append((number, None))
         elif line.startswith("|"):
-            for cell in line.strip("|").split("|"):
+            for cell in line.strip("|").replace("; ", "|").split("|"):
                 prose += [(number, None), (number, cell.strip()), (number, None)]
         elif re.match(r"\s*([-*]|\d+\.) ", line):
             prose += [(number, None), (number, line.strip(" -*"))]
         else:
             prose.append((number, line.strip()))
     yield from paragraphs(prose)
+
+
+def html_texts(source: str) -> Iterator[Text]:
+    is_code = False
+    for number, line in enumerate(source.splitlines(), 1):
+        is_code = is_code or line.lstrip().startswith(("<script", "<style"))
+        if not is_code:
+            yield from ((number, text) for text in TAG.split(line) if text.strip())
+        is_code = is_code and not line.rstrip().endswith(("</script>", "</style>"))
 
 
 def long_summaries(path: Path) -> Iterator[Text]:
@@ -133,6 +147,8 @@ def texts(path: Path) -> Iterator[Text]:
         yield from python_texts(path.read_text())
     elif path.suffix == ".md":
         yield from markdown_texts(path.read_text())
+    elif path.suffix == ".html":
+        yield from html_texts(path.read_text())
     elif mark := COMMENT_MARKS.get(path.suffix):
         yield from comment_texts(path.read_text(), mark)
 
@@ -150,9 +166,8 @@ def problems(text: str) -> Iterator[str]:
     for sentence in SENTENCE_END.split(plain):
         if OPENING.match(sentence) and sentence.endswith((".", "!")):
             yield f"the sentence hides its subject: {sentence[:60]!r}"
-    for part in PART_END.split(plain):
-        if (count := len(part.split())) > LONGEST_SENTENCE:
-            yield f"a sentence of {count} words: {part[:60]!r}"
+        if (count := len(WORD.findall(sentence))) > LONGEST_SENTENCE:
+            yield f"a sentence of {count} words: {sentence[:60]!r}"
 
 
 def subject_problems(subject: str) -> Iterator[str]:
@@ -166,6 +181,11 @@ def subject_problems(subject: str) -> Iterator[str]:
         yield f"name the subject instead of {found[0]!r}"
 
 
+def subjects(commits: str) -> list[str]:
+    command = ["git", "log", "--no-merges", "--format=%s", commits]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def tracked_files() -> list[str]:
     listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True)
     return listed.stdout.splitlines()
@@ -175,10 +195,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check the writing rules of CONTRIBUTING.md.")
     parser.add_argument("paths", nargs="*", help="files to check; default: every tracked file")
     parser.add_argument("--commit", metavar="FILE", help="check a commit message instead")
+    parser.add_argument("--commits", metavar="RANGE", help="check the commits of a range instead")
     options = parser.parse_args()
-    if options.commit:
-        subject = Path(options.commit).read_text(encoding="utf-8").splitlines()[0]
-        found = [f"commit subject: {problem}" for problem in subject_problems(subject)]
+    if options.commit or options.commits:
+        checked = (
+            Path(options.commit).read_text(encoding="utf-8").splitlines()[:1]
+            if options.commit
+            else subjects(options.commits)
+        )
+        found = [
+            f"commit subject {subject!r}: {problem}"
+            for subject in checked
+            for problem in subject_problems(subject)
+        ]
     else:
         names = options.paths or tracked_files()
         paths = [Path(name) for name in names if not SKIPPED.search(name) and Path(name).is_file()]

@@ -17,7 +17,7 @@ from tests.support.tiers import INSTALLABLE
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-# What CI cannot install: rights, features of the kernel, and the architecture.
+# CI cannot install rights, features of the kernel, or another architecture.
 MACHINE: Final = re.compile(
     r"\b(root|user|kernel|Landlock|control group|namespace|IPv6|x86-64|ulimit|system calls)\b"
 )
