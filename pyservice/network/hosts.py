@@ -51,7 +51,7 @@ def is_host_name(text: str) -> bool:
 
 
 def is_host(text: str) -> bool:
-    """Accepts host names in any case, and IP addresses without brackets."""
+    """Returns whether the text is a host name in any case or an IP address without brackets."""
     return ip_literal(text) is not None or (text.isascii() and is_host_name(text.lower()))
 
 

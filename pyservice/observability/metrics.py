@@ -90,9 +90,7 @@ class FeedMetrics:
 
 
 class RayMetrics:
-    """Number of rays (request records) that were kept, and of rays dropped because a queue was
-    full.
-    """
+    """Number of rays (request records) that were queued, and of rays that were dropped."""
 
     def __init__(self) -> None:
         self.stored = 0
@@ -107,8 +105,7 @@ class RequestMetrics:
         build_profile: str = "unknown",
         inner_plane: str | None = None,
     ) -> None:
-        """`inner_plane` is the name of an internal server, or None for a public server.
-
+        """Creates the metrics of a public server, or of the internal server of `inner_plane`.
         The public server already counts forwarded requests, so an internal server omits request
         metrics. The names of its other metrics contain `inner_plane`.
         """

@@ -41,7 +41,7 @@ class SpanExporter:
         )
 
     def send(self, span_set: pb.SpanSet) -> None:
-        """Drops the spans if the queue is full."""
+        """Queues the spans for the collector. Drops them if the queue is full."""
         for span in spans_of(span_set):
             self._processor.on_end(span)
 

@@ -88,11 +88,11 @@ class Trace:
 
     @property
     def parent_span_id(self) -> str:
-        """Empty if the request named no parent."""
+        """Span ID from the request's traceparent header, or empty without this header."""
         return "" if self.parent_span is None else self.parent_span[_PARENT]
 
     def note(self, label: str, begin: float, span_id: str | None = None) -> None:
-        """Adds a span to the record. The span starts at `begin` and ends now."""
+        """Adds a span from `begin` until now to the record."""
         self.spans.append((label, span_id, begin, perf_counter()))
 
     def traceparent(self, *, is_sampled: bool = True) -> str:
@@ -103,10 +103,7 @@ current: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 def note(label: str, begin: float, span_id: str | None = None) -> None:
-    """Adds a span to the record of the current request. The span starts at `begin` and ends now.
-
-    Does nothing outside of a request.
-    """
+    """Adds a span from `begin` until now to the record of the current request, if there is one."""
     trace = current.get()
     if trace is not None:
         trace.spans.append((label, span_id, begin, perf_counter()))
@@ -137,7 +134,7 @@ class _Allowance:
 
 
 class Rays:
-    """Decides which request records are kept, and queues them. Each service has one instance."""
+    """Selects the request records for the database and the trace collector, and queues them."""
 
     def __init__(
         self,
@@ -149,10 +146,10 @@ class Rays:
         count: RayMetrics | None = None,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
-        """Each second, keeps at most `per_second` failed or slow requests, and as many other
-        requests.
+        """Each second, keeps the records of at most `per_second` failed or slow requests, and of
+        as many others.
 
-        If `is_internal` is true, the public server decides about the other requests. It sends its
+        If `is_internal` is true, the public server decides about the others. It sends its
         decision in the flags of the traceparent header.
         """
         self._namespace_of_lobby = namespace_of_lobby
@@ -326,7 +323,7 @@ _CLOSE_S: Final = 2.0
 
 
 class RayDelivery:
-    """Delivers kept rays to the trace collector and the database.
+    """Delivers rays to the trace collector and the database.
 
     Run `run` and `store` as tasks. Call `close` after both have ended.
     """
@@ -338,10 +335,10 @@ class RayDelivery:
         otlp_endpoint: str | None,
         waiting_max: int,
     ) -> None:
-        """At most `waiting_max` rays wait for `store`, which saves them to the database.
+        """The function `store` saves rays to the database. At most `waiting_max` rays wait for it.
 
-        If `store` raises a ServiceError with a retry time, it is called again. A ray without a
-        known caller is not stored. All rays are sent to the trace collector, if one is set.
+        If it raises a ServiceError with a retry time, it is called again. A ray without a known
+        caller is saved only if its request was forwarded. The trace collector receives all rays.
         """
         self._rays = rays
         self._store = store

@@ -1,6 +1,7 @@
 """JSON Schema 2020-12 of protobuf messages and their validation rules.
 
-A rule that JSON Schema cannot express is an error, so that no rule is omitted silently.
+A rule without a JSON Schema keyword becomes a sentence. An unsupported rule is an error, so that no
+rule is omitted silently.
 """
 
 from __future__ import annotations

@@ -76,7 +76,6 @@ class DirectoryLock:
             os.ftruncate(self._descriptor, length)
 
     def release(self) -> None:
-        """Repeated calls do nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

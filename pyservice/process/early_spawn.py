@@ -111,9 +111,7 @@ class PendingFlags:
 
     @property
     def parent(self) -> str:
-        """Returns the argument with the PID and ready pipe of the supervisor, for
-        `SupervisorLink.parse`.
-        """
+        """Returns the supervisor's PID and ready pipe as a text for `SupervisorLink.parse`."""
         return self._own[1].partition("=")[2]
 
     def words(self) -> list[str] | None:

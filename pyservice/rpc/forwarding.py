@@ -58,9 +58,9 @@ class WokenCallQueue:
 
 
 class _InFlightPermit:
-    """Takes a permit for a call in flight, and returns it when the call ends, or after 100 ms.
+    """Takes a permit for a call, and returns it at the end of the call or after 100 ms.
 
-    Use it once with `async with`.
+    Slow calls thus do not block others. Use it once with `async with`.
     """
 
     __slots__ = ("_permits", "_timer")

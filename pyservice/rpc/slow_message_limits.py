@@ -1,9 +1,9 @@
 """Limits on gRPC messages that arrive slowly, because grpcio buffers the received part of each.
 
 Slow messages need one of a limited number of permits, and they have a deadline. If all permits are
-in use, messages are evicted. Their order depends on the token, on the number of messages from the
-same address, and on their age. Large complete messages count against a budget until their call
-ends.
+in use, messages are evicted. The order of eviction depends on the token, on the number of messages
+from the same address, and on their age. Large complete messages count against a budget until their
+call ends.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class _Source:
         self._buffer = memoryview(b"")
 
     def header(self) -> bytes:
-        """Returns the next block: a tar header or zeros. Empty at the end of the tar."""
+        """Returns the next 512 bytes: a tar header or zeros. Returns no bytes at the end."""
         block = self._exactly(_BLOCK)
         return self._require_length(block, _BLOCK) if block else b""
 

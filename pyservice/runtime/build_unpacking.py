@@ -99,7 +99,7 @@ class _Build:
         self._digest = hashlib.sha256()
 
     def read(self, target: _Target, image_tag: str | None) -> BuildContents:
-        """Passes the entries of the build to `target`. Returns the program and the layers.
+        """Passes each entry of the build to `target`. Returns its program and image layers.
 
         Raises BadArchive, BadManifest.
         """
@@ -113,7 +113,7 @@ class _Build:
         return manifests.parse(image_tag)
 
     def digest(self) -> str:
-        """Reads the rest of the build first."""
+        """Returns the SHA-256 of the packed build, after reading the rest of it."""
         _skip(self._blocks())
         return self._digest.hexdigest()
 
@@ -290,9 +290,8 @@ class _NullTarget:
 
 
 class _LayerCheck:
-    """Validates every file of an image as if it were a layer. The manifest that names the layers
+    """Validates every file of an image like a layer, because the manifest that names the layers
     can come last.
-
     Also counts the unpacked size of all files.
     """
 

@@ -20,7 +20,7 @@ _ZSTD_WINDOW_MAX_BYTES: Final = 128 << 20
 
 
 def decompress(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
-    """Accepts one or more compressed frames. Raises BadArchive."""
+    """Decompresses a stream of one or more frames. Raises BadArchive."""
     if compression == "none":
         yield from blocks
         return

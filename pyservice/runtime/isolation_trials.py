@@ -105,7 +105,7 @@ async def unenforced_by_isolation(
 async def choose_container_runtime(
     setting: Path | None, keeper: Path, folder: Path
 ) -> tuple[ContainerRuntime | None, str]:
-    """Returns the first OCI runtime that works, or None with the reason."""
+    """Returns the first OCI runtime that works and an empty text, or None and the reason."""
     candidates = [setting] if setting is not None else _runtimes()
     problem = "neither crun nor runc is installed"
     for runtime in candidates:

@@ -102,7 +102,7 @@ class KeeperLauncher:
         raise LauncherEnded("the keeper launcher ended repeatedly")
 
     async def settle(self, folder: Path) -> None:
-        """Waits for the launcher's response about a run that can no longer start.
+        """Waits for the launcher's response to the `start` of an ended run, if it is missing.
 
         If the launcher does not respond, kills it. Calls of `start` for other runs then
         repeat their requests to a new launcher.

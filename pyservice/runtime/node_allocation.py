@@ -64,9 +64,7 @@ class NodeCapacity:
         self._set_unclaimed(self._unclaimed.plus(reservation) - resources)
 
     def hold(self, resources: Resources) -> None:
-        """Takes the resources of a run from before a restart, even if they exceed the node's free
-        resources.
-        """
+        """Occupies the resources of a run from before a restart, even if too few are free."""
         self._free = self._free - resources
 
     def take(self, resources: Resources) -> bool:
@@ -76,7 +74,7 @@ class NodeCapacity:
         return True
 
     async def wait(self, resources: Resources) -> None:
-        """Waits until the node has these resources free, and takes them.
+        """Waits until the node has these resources free, and occupies them.
 
         Calls are served in order, but a small request may overtake a large one that does not fit.
         """
@@ -239,7 +237,7 @@ class PlacementAllocator:
     def _exceeds_port_share(self, order: RunRequest) -> bool:
         """Returns whether too many ports of the requested build are in quarantine.
 
-        A build must leave as many ports free as it has in quarantine. If its runs end in a loop,
+        A build must leave as many ports free as it has in quarantine. If its runs end repeatedly,
         half of the ports thus remain for other builds.
         """
         random_ports = [

@@ -232,10 +232,7 @@ class _EndedRun(NamedTuple):
 
 
 class RunRetention:
-    """Removes old folders of runs that were reported as ended.
-
-    If there are too many folders or too little disk space, the oldest are removed early.
-    """
+    """Removes old folders of runs that were reported as ended."""
 
     def __init__(
         self, folder: Path, is_short: Callable[[], bool], folders_max: int = FOLDERS_MAX
@@ -303,9 +300,10 @@ class RunRetention:
 
 
 def _remove_run_folder(path: Path) -> None:
-    """Removes the folder of a reported run. The file that marks it as reported is removed last.
+    """Removes the folder of a run that was reported as ended.
 
-    The next cleanup thus finds a folder after an interrupted removal.
+    Removes the marker of the report last, so that the next cleanup can finish an interrupted
+    removal.
     """
     with os.scandir(path) as entries:
         inside = [entry for entry in entries if entry.name != REPORTED]

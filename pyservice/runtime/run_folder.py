@@ -89,9 +89,9 @@ class KeeperSpec:
 
 @dataclass(frozen=True, slots=True)
 class KeeperState:
-    """State that a keeper reported. Times are microseconds since the Unix epoch.
+    """State of a run, as its keeper reported it.
 
-    A time is 0 before its event.
+    Times are microseconds since the Unix epoch, or 0 before the start or end.
     """
 
     status: RunStatus
@@ -169,7 +169,7 @@ class RunFolder:
         return True
 
     def state(self) -> KeeperState | None:
-        """Returns None if there is no readable state."""
+        """Returns the newest state in the run's state file, or None if none is readable."""
         try:
             return self._state()
         except (OSError, KeyError, ValueError):

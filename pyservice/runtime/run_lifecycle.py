@@ -199,7 +199,7 @@ class RunLifecycle:
     async def _after_error(self) -> RunState:
         """Returns the next state of the run after an unexpected error of the service.
 
-        If the run's keeper is alive, its program stays watched.
+        If the run's keeper is alive, this is the running state.
         """
         await asyncio.sleep(_RETRY_DELAYS_S[-1])
         await self._retry(self._withdraw, OSError)
@@ -303,7 +303,10 @@ class RunLifecycle:
         return self._starting
 
     async def _found_again(self) -> RunState:
-        """Waits for a new request for a run that an earlier service laid out but did not start."""
+        """Waits until a run that an earlier service laid out but did not start is requested again.
+
+        Returns its next state.
+        """
         await self._stop.unless_stopped(self._is_requested.wait())
         if self._rejection is not None:
             return self._over(self._rejection)

@@ -190,9 +190,7 @@ class LogReader:
     async def after(
         self, path: Path, stream: LogStream, position: int, count: int = LINES_MAX
     ) -> LogLines | None:
-        """Returns the first lines after a position, or None if the log is shorter than the
-        position.
-        """
+        """Returns at most `count` lines after a position, or None if the log is shorter."""
         lines: list[LogLine] = []
         at, left_bytes, is_all = position, READ_BYTES_MAX, False
         while not is_all and left_bytes > 0:

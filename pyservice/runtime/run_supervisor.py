@@ -69,7 +69,7 @@ class BatchedThreads:
         self._is_scheduled = False
 
     async def do(self, work: Callable[[], _Result]) -> _Result:
-        """Cancelling the caller does not stop work that has begun."""
+        """Runs `work` in a thread. Cancelling the caller does not stop work that has begun."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_Result] = loop.create_future()
         with self._lock:
@@ -205,7 +205,7 @@ class RunSupervisor:
         return True
 
     def abandon(self, run_id: str, end: RunEnd) -> bool:
-        """Ends a run that an earlier service laid out but did not start. `end` is then reported.
+        """Ends a run that an earlier service laid out but did not start. Reports `end` for it.
 
         Returns False for an unknown run.
         """
@@ -283,7 +283,6 @@ class RunSupervisor:
         return self._reporters[owner]
 
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Cancelling the caller does not stop work that has begun."""
         return await self._workers.do(work)
 
     def on_begin(self, run_id: str) -> None:
@@ -313,7 +312,7 @@ class RunSupervisor:
     ) -> tuple[list[tuple[StoredRun, RunPlacement]], list[Path]]:
         """Returns the runs that are not yet reported as ended, and the folders that cannot be read.
 
-        Of the reported runs, it reads only the latest, to restore the quarantine of their ports.
+        Also restores the port quarantine of runs that were reported recently.
         """
         runs, unread = [], []
         for stored_run in map(StoredRun, paths):

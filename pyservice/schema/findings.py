@@ -56,8 +56,7 @@ def count_findings(findings: Findings) -> int:
 
 
 def bounded_findings(findings: list[Finding], count: int = 0) -> list[Finding]:
-    """Returns at most MAX_PROBLEMS findings. One more finding counts the omitted problems.
-
+    """Returns at most MAX_PROBLEMS findings, and one more that counts the omitted problems.
     `count` is the number of further problems for which no finding was created.
     """
     if not count and len(findings) <= MAX_PROBLEMS:
