@@ -101,7 +101,7 @@ pub struct Port {
 /// Registers a lobby server that the service did not start.
 #[derive(Clone, Debug)]
 pub struct Attach<'a> {
-    /// Fresh random id. Its leading 16 bits are the shard.
+    /// Random id. Its leading 16 bits are the shard.
     pub id: Id,
     pub namespace: Id,
     pub version: Id,
@@ -112,7 +112,7 @@ pub struct Attach<'a> {
     pub max_players_direct: u32,
     pub max_players_party: u32,
     pub player_token_ttl_ms: u64,
-    /// 0 disables the heartbeat timeout.
+    /// Time without a heartbeat after which find hides the lobby. 0 disables the timeout.
     pub heartbeat_timeout_ms: u64,
     /// Time after a player connects in which a heartbeat list without the player does not free the slot.
     pub heartbeat_grace_ms: u64,
@@ -145,7 +145,7 @@ pub struct Find<'a> {
     /// Maximum slots of one client address in the namespace.
     pub source_limit: u32,
     pub idempotency: Option<Idempotency>,
-    /// The i-th channel receives the (i+1)-th token. Channels beyond `party_size` - 1 are ignored.
+    /// Event channels of the second and later players. Channels beyond `party_size` - 1 are ignored.
     pub channels: &'a [ChannelId],
     pub creation: CreationPolicy<'a>,
 }
@@ -198,7 +198,7 @@ pub struct ChannelEvent {
 /// Last captcha pass of a client address, and the number of its requests since that pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptchaStatus {
-    /// None after 12 h.
+    /// Time since the pass, or None without a pass in the last 12 h.
     pub passed_ago_ms: Option<u64>,
     pub requests_since: u32,
 }
@@ -214,7 +214,7 @@ pub struct Connect<'a> {
 pub struct Disconnect<'a> {
     pub lobby: Id,
     pub player_token: &'a str,
-    /// Time for which the slot is kept after the player disconnects, at most 600,000 ms.
+    /// Time for which the slot is kept after the player disconnects, at most 600,000 ms. None frees the slot.
     pub hold_ms: Option<u64>,
     pub idempotency: Option<Idempotency>,
 }
@@ -229,7 +229,7 @@ pub struct LobbyView {
     pub ports: Vec<Port>,
     /// Player limits: `find, join, join of a party`.
     pub max_players: [u32; 3],
-    /// Ready, and not closed, stopping or silent.
+    /// True if the lobby is ready, and not closed, stopping or silent (heartbeat overdue).
     pub is_open: bool,
     pub is_ready: bool,
     pub is_closed: bool,
@@ -250,12 +250,12 @@ pub struct PlayerCount {
     pub player_count: u64,
 }
 
-/// Namespaces with a changed player or lobby count since an earlier `presence_since`.
+/// Namespaces with a player or lobby count that changed after a given change number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PresenceChanges {
     /// Change number to pass to the next `presence_since`. Numbering restarts with each engine and recovery.
     pub generation: u64,
-    /// True if namespaces that are missing in the list have no players and no lobbies.
+    /// True if `namespaces` lists every namespace that has players or lobbies.
     pub is_all: bool,
     /// `(namespace, connected players, live lobbies)`.
     pub namespaces: Vec<(Id, u64, u64)>,
@@ -267,11 +267,12 @@ pub struct NamespaceCounts {
     pub lobbies: [u64; 4],
     /// Numbers of slots: `free, held, reserved, connected, kept`.
     pub slots: [u64; 5],
-    /// Token outcomes: `issued, connected, invalid, wrong lobby, consumed, expired, removed, disconnected`.
+    /// Numbers of tokens by outcome: `issued, connected, invalid, wrong lobby, consumed, expired, removed,
+    /// disconnected`.
     pub tokens: [u64; 8],
     /// Numbers of ended slot uses: `expired, consumed, released, lobby gone`. Consumed: its player had connected.
     pub ends: [u64; 4],
-    /// Ended lobbies, in the order of [`EndReason`].
+    /// Numbers of ended lobbies, in the order of [`EndReason`].
     pub lobby_ends: [u64; 5],
 }
 
@@ -346,7 +347,7 @@ pub struct LeasedPort {
     pub name: Box<str>,
     pub protocol: Protocol,
     pub exposure: PortExposure,
-    /// None until the process listens.
+    /// Address of the process. None until the process listens.
     pub backend: Option<Backend>,
 }
 
@@ -363,11 +364,11 @@ pub struct Route {
 pub struct RouteChanges {
     /// Version to pass to the next `routes_since`.
     pub version: Lsn,
-    /// True if `changed` holds the routes of all owners.
+    /// True if `changed` holds the routes of all lobbies and servers.
     pub is_complete: bool,
-    /// All routes of every changed owner.
+    /// All routes of the lobbies and servers with a changed lease.
     pub changed: Vec<Route>,
-    /// Ended owners. Edge-guard removes their routes and confirms with `return_ports`.
+    /// Lobbies and servers with an ended lease. Edge-guard removes their routes and confirms with `return_ports`.
     pub removed: Vec<Id>,
 }
 
@@ -383,7 +384,7 @@ pub struct LeaseRequest<'a> {
 /// Input for a lobby that the service starts.
 #[derive(Clone, Debug)]
 pub struct LobbyTemplate<'a> {
-    /// `ports` and `idempotency` in this value are ignored.
+    /// Attributes of the lobby. `ports` and `idempotency` in this value are ignored.
     pub lobby: Attach<'a>,
     pub publicity: Publicity,
     pub lobby_config: Option<&'a [u8]>,
@@ -405,7 +406,7 @@ pub enum CreationPolicy<'a> {
 #[derive(Clone, Debug)]
 pub struct Create<'a> {
     pub namespace: Id,
-    /// Never `Prevented`.
+    /// Policy for the new lobby. Never `Prevented`.
     pub creation: CreationPolicy<'a>,
     pub party_size: u32,
     pub source: Source,
@@ -436,13 +437,13 @@ pub struct IdleLobbyGroup {
     pub version: Id,
     pub mode: String,
     pub region: String,
-    /// Public managed lobbies that are starting and have no players.
+    /// Number of public managed lobbies that are starting and have no players.
     pub starting: u32,
     /// Ready lobbies without players, longest empty first.
     pub empty: Vec<EmptyLobby>,
-    /// Lobbies of the group that are not stopping.
+    /// Number of lobbies of the group that are not stopping.
     pub live: u32,
-    /// Managed lobbies that ended as `StartTimeout` or `Silent` since the last `take_changed_idle_groups`.
+    /// Number of managed lobbies that ended as `StartTimeout` or `Silent` since the last `take_changed_idle_groups`.
     pub failed: u32,
 }
 

@@ -8,9 +8,9 @@ use crate::codec::{Reader, Writer};
 use crate::command::{ChannelId, Lsn, Ms};
 use crate::journal_event::ApplyError;
 
-/// When a channel is full, its oldest token is removed.
+/// Maximum number of tokens in one channel. Above it, the oldest token is removed.
 const MAX_TOKENS_PER_CHANNEL: usize = 64;
-/// When all channels together are full, the token with the earliest deadline is removed.
+/// Maximum number of tokens in all channels. Above it, the token with the earliest deadline is removed.
 const MAX_TOKENS: usize = 262_144;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +64,9 @@ impl EventChannels {
         }
     }
 
-    /// Drops expired tokens. Only events call this function, so that the stored state depends on events alone.
+    /// Drops expired tokens.
     pub(crate) fn drop_expired(&mut self, now: Ms) {
+        // Only events call this function, so that the stored state depends on events alone.
         while self.by_deadline.first().is_some_and(|(deadline, ..)| *deadline <= now) {
             self.remove_first();
         }

@@ -140,12 +140,12 @@ struct Party {
     uses: Box<[u8]>,
 }
 
-/// Idempotency entries of a shard, in pages that never move. The index consists of many small tables, because the
-/// growth of one large table would delay a command for long.
+/// Idempotency entries of a shard, in pages that never move.
 pub(crate) struct IdempotencyTable {
     pages: Vec<Box<[IdempotencyEntry]>>,
     used: u32,
     vacant: Vec<u32>,
+    // Many small tables, because the growth of one large table would delay a command for long.
     index: Vec<HashTable<u32>>,
     parties: HashTable<Party>,
     /// `(entry, low bits of its time)`, oldest first. An item is stale if the entry was replaced.
@@ -238,7 +238,7 @@ impl IdempotencyTable {
         self.parties.find(hash, |party| party.entry == number).map(|party| EncodedSlotUses(&party.uses))
     }
 
-    /// Takes the oldest entry off the queue, if its time is `up_to` or before.
+    /// Removes the oldest entry from the queue and returns its number. Returns None if its time is after `up_to`.
     pub(crate) fn take_oldest(&mut self, up_to: Ms) -> Option<u32> {
         let (number, _) = *self.queue.front()?;
         if self.get(number).at() > up_to {
@@ -249,8 +249,8 @@ impl IdempotencyTable {
         Some(number)
     }
 
-    /// Returns the time of queue item number `ahead` (from 0), or of the last if there are fewer. For a stale item,
-    /// returns the time of the nearest earlier item that is not stale.
+    /// Returns the time of the entry at queue position `ahead`, or at the last position if the queue is shorter. If
+    /// that entry was replaced, returns the time of the nearest older entry. None if the queue is empty.
     pub(crate) fn queued_at(&self, ahead: usize) -> Option<Ms> {
         let last = self.queue.len().checked_sub(1)?;
         self.queue.range(..=ahead.min(last)).rev().find_map(|(number, at_low)| {

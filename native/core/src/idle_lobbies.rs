@@ -17,14 +17,14 @@ pub(crate) enum IdleState {
     Empty(Ms),
 }
 
-/// Value of `Lobby::empty_since` for a lobby with players.
+/// Value of `Lobby::empty_since` after an idle lobby got players.
 pub(crate) const OCCUPIED: Ms = Ms::MAX;
 
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     pub(crate) starting: u32,
     pub(crate) live: u32,
-    /// Managed lobbies that ended as `StartTimeout` or `Silent` since the last `take_changed_idle_groups`.
+    /// Number of managed lobbies that ended as `StartTimeout` or `Silent` since the last `take_changed_idle_groups`.
     pub(crate) failed: u32,
     pub(crate) empty: BTreeSet<(Ms, u32)>,
 }

@@ -46,7 +46,7 @@ macro_rules! journal_events {
             $($variant { $($field: $type),* },)*
         }
 
-        /// `(number, journal name)` of every kind. Journals store both, so neither ever changes or is reused.
+        /// `(number, journal name)` of every event kind. Journals store both, so neither ever changes or is reused.
         pub(crate) const KINDS: &[(u8, &str)] = &[$(($kind, $name)),*];
 
         impl<$a> Event<$a> {

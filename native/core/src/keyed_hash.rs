@@ -39,8 +39,7 @@ impl HashKey {
         hash_pair(&self.channel, secret, &[])
     }
 
-    /// Hashes the pairs `(caller, key)` and `(operation, message)`. Each hash includes the length of the first part, so
-    /// that different pairs have different hashes.
+    /// Hashes the pairs `(caller, key)` and `(operation, message)`.
     pub fn idempotency(&self, caller: &[u8], key: &[u8], operation: &str, message: &[u8]) -> Idempotency {
         Idempotency {
             key: hash_pair(&self.caller, caller, key),
@@ -55,6 +54,7 @@ impl core::fmt::Debug for HashKey {
     }
 }
 
+// Includes the length of the first part, so that different pairs have different hashes.
 fn hash_pair(key: &[u8; 32], first: &[u8], second: &[u8]) -> [u8; 16] {
     let mut short = [0u8; 16];
     let hash = hash_parts(key, [&(first.len() as u64).to_le_bytes(), first, second]);

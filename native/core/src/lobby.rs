@@ -12,9 +12,10 @@ use crate::timer_wheel::{NONE, TimerLinks};
 /// A silent lobby ends after this many heartbeat timeouts.
 const SILENT_TIMEOUTS_UNTIL_END: u64 = 3;
 
-/// Key of the lobbies of one namespace, version, mode and region. The `u32` fields are numbers of the engine, not ids.
+/// Key of the lobbies of one namespace, version, mode and region.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct LobbyGroupKey {
+    // The `u32` fields are numbers of the engine, not ids.
     pub(crate) namespace: u32,
     pub(crate) version: Id,
     pub(crate) mode: u32,
@@ -57,7 +58,8 @@ pub(crate) enum LobbyPhase {
     Silent = 3,
 }
 
-/// Field order matters: commands on slots use only the first fields, and so load few cache lines.
+/// State of a live lobby.
+// Field order matters: commands on slots use only the first fields, and so load few cache lines.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Lobby {
@@ -106,7 +108,7 @@ pub(crate) struct Lobby {
     /// Number of idempotency entries that refer to this lobby.
     pub(crate) entries: u32,
     pub(crate) managed: Option<ManagedLobby>,
-    /// Start of the time without players. Meaningless while the lobby has players.
+    /// Time since which the lobby has no players. Not valid while the lobby has players.
     pub(crate) empty_since: Ms,
     pub(crate) idle_state: IdleState,
     pub(crate) is_counted_live: bool,
@@ -195,7 +197,8 @@ impl Lobby {
         (!self.is_ready && !self.awaits_process_exit()).then_some(self.start_by)
     }
 
-    /// Returns the time at which find hides the lobby, one millisecond after its heartbeat timeout.
+    /// Returns the time at which find hides the lobby, one millisecond after its heartbeat timeout. None if missing
+    /// heartbeats have no effect.
     pub(crate) fn hidden_at(&self) -> Option<Ms> {
         let is_over = self.last_heartbeat_at.saturating_add(self.heartbeat_timeout_ms).saturating_add(1);
         (!self.is_heartbeat_exempt()).then_some(is_over)
@@ -207,14 +210,14 @@ impl Lobby {
     }
 
     /// Returns true if missing heartbeats have no effect: without a timeout, and while a managed lobby starts or stops.
-    /// A starting process may still wait for its build.
     fn is_heartbeat_exempt(&self) -> bool {
+        // A starting process may still wait for its build.
         self.heartbeat_timeout_ms == 0 || self.managed.is_some() && !self.is_ready || self.awaits_process_exit()
     }
 
-    /// Returns true for a managed lobby that is stopping. No timeout ends it, because players may still be in its
-    /// process.
+    /// Returns true for a managed lobby that is stopping.
     fn awaits_process_exit(&self) -> bool {
+        // No timeout ends the lobby, because players may still be in its process.
         self.managed.is_some() && self.is_stopping
     }
 

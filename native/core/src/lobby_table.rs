@@ -178,8 +178,8 @@ impl LobbyTable {
         }
     }
 
-    /// Returns the end time of tombstone number `ahead` (from 0), or of the last if there are fewer. Counts the
-    /// tombstones that ended after `after`, oldest end first.
+    /// Returns the end time at position `ahead`, or the last end time if there are fewer. Counts only tombstones that
+    /// ended later than `after`, oldest first.
     pub(crate) fn ended_at(&self, after: Ms, ahead: usize) -> Option<Ms> {
         self.ended.range((after + 1, 0)..).take(ahead + 1).last().map(|(at, _)| *at)
     }

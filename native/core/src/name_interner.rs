@@ -69,8 +69,9 @@ impl NameInterner {
     }
 }
 
-/// Encodes a tag as a name. The length prefix keeps `(ab, c)` and `(a, bc)` different.
+/// Replaces `buffer` with the name length, name and value of a tag.
 pub(crate) fn tag_symbol(buffer: &mut Vec<u8>, name: &str, value: &str) {
+    // The length keeps `(ab, c)` and `(a, bc)` different.
     buffer.clear();
     buffer.extend_from_slice(&(name.len() as u32).to_le_bytes());
     buffer.extend_from_slice(name.as_bytes());

@@ -47,7 +47,7 @@ impl PortLeaseTable {
         self.by_owner.get(&owner)
     }
 
-    /// Returns the LSN of the last event that changed the lease, or 0.
+    /// Returns the LSN of the last event that changed the lease, or 0 if there is none.
     pub(crate) fn changed_at(&self, owner: Id) -> Lsn {
         self.changes.changed_at(owner)
     }

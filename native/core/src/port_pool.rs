@@ -16,7 +16,7 @@ const FAIR_SHARE_THRESHOLD: usize = 64;
 
 const BAD_PORTS: ApplyError = ApplyError::Malformed("ports of the image do not add up");
 
-/// Ports of the configured range. Other numbers are ignored, because a journal may name ports of an earlier range.
+/// State of each port in the configured range: free, leased or quarantined. Other port numbers are ignored.
 #[derive(Debug)]
 pub(crate) struct PortPool {
     range: PortRange,
@@ -93,7 +93,7 @@ impl PortPool {
         self.positions[at] = LEASED;
     }
 
-    /// Quarantines a port until a time. `was` is the namespace of the port's last lease.
+    /// Quarantines a port until a time. If `was` is set, the port counts as quarantined for this namespace.
     pub(crate) fn quarantine(&mut self, number: u16, until: Ms, was: Option<Id>) {
         let Some(at) = self.at(number) else { return };
         self.take(number);
@@ -128,6 +128,7 @@ impl PortPool {
     }
 
     fn at(&self, number: u16) -> Option<usize> {
+        // A journal may name ports of an earlier range.
         self.range.contains(number).then(|| usize::from(number - self.range.first))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::command::EndReason;
 
-/// Reason of a refusal. The refused command changed nothing, but due records may have expired.
+/// Reason for refusing a command. The command changed nothing, except that due records may have expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The journal cannot accept the events of this command.
@@ -43,9 +43,9 @@ pub enum Refusal {
     PlayerTokenWrongLobby,
     /// A player already connected with this token.
     PlayerTokenConsumed,
-    /// The deadline passed before the player connected.
+    /// The token's deadline passed before the player connected.
     PlayerTokenExpired,
-    /// The slot was released, the lobby ended, or the slot use is too old to be remembered.
+    /// The slot was released, the lobby ended, or at least 32 later uses of the slot have ended.
     PlayerRemoved,
     /// Player tokens of a heartbeat list are not valid for this lobby. Context: the first 256 indexes, ascending.
     TokenInListInvalid(Box<[u32]>),

@@ -24,7 +24,7 @@ impl SlotState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SlotUseEnd {
-    /// The deadline passed before the player connected.
+    /// The token's deadline passed before the player connected.
     Expired = 0,
     /// The player connected during the use.
     Consumed = 1,
@@ -119,7 +119,7 @@ impl Slot {
 
 pub(crate) const NO_SLOT: u16 = u16::MAX;
 
-/// Slot numbers have 16 bits, and the last number means "none".
+/// Maximum number of slots of a lobby. Slot numbers have 16 bits, and the last number means "none".
 pub(crate) const MAX_CAPACITY: u32 = u16::MAX as u32;
 
 const BLOCK: u32 = 4;
@@ -209,7 +209,8 @@ impl SlotTable {
         (self.used as u16..capacity as u16).chain(reused)
     }
 
-    /// Allocates a slot. Returns None unless it is the first never-used or the longest free slot.
+    /// Allocates slot `number` and returns its arena index. Returns None unless it is the first never-used or the
+    /// longest free slot.
     pub(crate) fn take(&mut self, arena: &mut SlotArena, lobby: u32, number: u16) -> Option<u32> {
         if u32::from(number) == self.used {
             return Some(self.extend(arena, lobby));

@@ -8,7 +8,7 @@ use crate::journal_event::ApplyError;
 
 /// Upper bound of the setting `verification_ttl`.
 const MAX_PASS_AGE_MS: Ms = 43_200_000;
-/// When the set is full, the oldest pass is removed.
+/// Maximum number of stored passes. A further pass replaces the oldest.
 const MAX_ENTRIES: usize = 1_000_000;
 
 #[derive(Clone, Copy)]
@@ -31,9 +31,9 @@ impl SourceCaptchaPasses {
         is_within_lifetime.then_some((pass.passed_at, pass.requests_since))
     }
 
-    /// Records a pass and drops expired passes. Only events drop passes, so that the stored state depends on events
-    /// alone.
+    /// Records a pass and drops expired passes.
     pub(crate) fn record_pass(&mut self, source: Source, at: Ms) {
+        // Only events drop passes, so that the stored state depends on events alone.
         while let Some((passed_at, old)) = self.by_time.first().copied() {
             let is_over = at.saturating_sub(passed_at) >= MAX_PASS_AGE_MS || self.by_time.len() >= MAX_ENTRIES;
             if !is_over {

@@ -14,8 +14,9 @@ struct Count {
 
 const PARTS: usize = 64;
 
-/// Slot counts in many small tables, because the growth of one large table would delay a command for long.
+/// Number of slots for each namespace and client address.
 pub(crate) struct SourceSlotCounts {
+    // Many small tables, because the growth of one large table would delay a command for long.
     parts: Vec<HashTable<Count>>,
 }
 

@@ -28,7 +28,7 @@ impl TimerLinks {
 
 pub(crate) trait TimerNodes {
     fn links(&mut self, node: u32) -> &mut TimerLinks;
-    /// The deadline must not change while the node is in the wheel.
+    /// Returns the deadline of a node. It must not change while the node is in the wheel.
     fn deadline(&self, node: u32) -> Ms;
 }
 
@@ -124,16 +124,16 @@ impl TimerWheel {
         WheelStep::Advanced
     }
 
-    /// Returns the next time with work for `step`, never later than the first deadline.
+    /// Returns the time of the next work for `step`: a due node, or a move of nodes between levels.
     pub(crate) fn next_work(&self) -> Option<Ms> {
         self.next_bucket().map(|(_, _, time)| time)
     }
 
-    /// Returns the earliest bucket as `(level, bucket, first tick)`. On a tie the highest level wins, because its nodes
-    /// may be due first.
+    /// Returns `(level, bucket, first tick)` of the earliest bucket, or None without nodes.
     fn next_bucket(&self) -> Option<(usize, usize, Ms)> {
         let mut next = None;
         let mut earliest = Ms::MAX;
+        // On a tie the highest level wins, because its nodes may be due first.
         for level in (0..LEVELS).rev() {
             let occupied = self.occupied[level];
             if occupied == 0 {

@@ -234,7 +234,7 @@ impl KeyRing {
         sign(&mock_key(key, namespace, token_id), &mut body, MOCK_BODY, PLAYER_PREFIX)
     }
 
-    /// Verifies a mock player token. Returns the hour of its signing and its MAC.
+    /// Verifies a mock player token and returns `(hour of signing in service time, MAC)`, or None if it is invalid.
     pub(crate) fn verify_mock(&self, namespace: Id, token_id: Id, token: &str) -> Option<(u32, [u8; MAC_LEN])> {
         let body: [u8; MOCK_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
         let key = self.key(key_id_of(&body))?;

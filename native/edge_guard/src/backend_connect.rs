@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Delay before a retry if the accept queue of a Unix socket is full. For TCP, the kernel waits instead.
+/// Delay before a retry if the accept queue of a Unix socket is full.
 const QUEUE_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// Connects to a backend, with the timeout `within`. Retries while the system is out of file descriptors.
@@ -33,6 +33,7 @@ where
             match connect().await {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EMFILE | libc::ENFILE) => sleep(PAUSE).await,
+                    // Only for Unix sockets. For TCP, the kernel waits.
                     Some(libc::EAGAIN) => sleep(QUEUE_RETRY_DELAY).await,
                     _ => return Err(error),
                 },

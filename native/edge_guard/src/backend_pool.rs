@@ -100,7 +100,7 @@ impl<B> BackendPool<B> {
 /// Idle backend connection that began with a PROXY header for one player. Only this player may use it.
 ///
 /// The connection limits count two file descriptors for each player: the player's connection and one backend
-/// connection. So at most one idle connection is stored. Concurrent HTTP/2 requests need their own permits.
+/// connection. So at most one idle connection is stored.
 #[derive(Debug)]
 pub struct DedicatedConnection<B>(Mutex<Option<(u64, IdleConnection<B>)>>);
 

@@ -85,14 +85,14 @@ pub struct LimitSettings {
     pub connections: usize,
     #[serde(deserialize_with = "limit")]
     pub connections_per_route: usize,
-    /// Limit for each IPv4 address or IPv6 /64 network.
+    /// Maximum connections for each IPv4 address or IPv6 /64 network.
     #[serde(deserialize_with = "limit")]
     pub connections_per_address: usize,
     #[serde(deserialize_with = "limit")]
     pub datagram_sessions: usize,
     #[serde(deserialize_with = "limit")]
     pub datagram_sessions_per_route: usize,
-    /// Limit for each IPv4 address or IPv6 /64 network.
+    /// Maximum UDP sessions for each IPv4 address or IPv6 /64 network.
     #[serde(deserialize_with = "limit")]
     pub datagram_sessions_per_address: usize,
     #[serde(deserialize_with = "limit")]
@@ -258,9 +258,9 @@ impl Problems {
         }
     }
 
-    /// Reports each null as a problem, and removes null fields. Later, null marks a list element that was removed as
-    /// faulty.
+    /// Reports each null as a problem, and removes null fields.
     fn remove_nulls(&mut self, value: &mut Value, path: &str) {
+        // A null in a list stays. It marks an element with a reported problem, as in `remove`.
         let inner = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match value {
             Value::Null => self.add(path, "must not be null"),

@@ -5,7 +5,8 @@ use crate::command::{ChannelEvent, ChannelId, CommandOutcome, Context, Lsn, Ms};
 use crate::journal_event::Event;
 use crate::slot_use::{EncodedDeliveries, EncodedSlotUses, SlotUse};
 
-/// Limit of `notified_channels`. Above it, the oldest entries are removed. `channel_events` still returns their tokens.
+/// Maximum length of `notified_channels`. Above it, the oldest entries are removed. `channel_events` still returns
+/// their tokens.
 const MAX_NOTIFIED_CHANNELS: usize = 65_536;
 
 impl Engine {

@@ -136,8 +136,9 @@ impl Engine {
         self.mark_find_index_stale(number);
     }
 
-    /// Postpones the update of the find index, because slots change far more often than find runs.
+    /// Postpones the update of a lobby's position in the find index.
     pub(super) fn mark_find_index_stale(&mut self, number: u32) {
+        // Not updated at once, because slots change far more often than find runs.
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         let is_empty = lobby.counts.players() == 0;
         if is_empty != (lobby.idle_state != IdleState::NotIdle) {

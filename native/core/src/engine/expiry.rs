@@ -21,8 +21,8 @@ const MAX_STEPS_PER_COMMAND: u64 = 1_024;
 impl Engine {
     /// Expires due records in a bounded number of steps.
     ///
-    /// Returns the number of expired records. If the steps ran out, the number is at least 1. 0 means that nothing is
-    /// due or that the journal is full.
+    /// Returns the number of expired records, but at least 1 if the steps ran out. 0 means that no record was due or
+    /// that the journal is full.
     pub fn expire_due(&mut self, cx: &mut Context<'_>) -> u32 {
         self.begin_command(cx);
         let steps = self.config.advance_steps.max(1);
@@ -31,16 +31,16 @@ impl Engine {
         ended + self.drop_old_records(cx)
     }
 
-    /// Returns the next time with work for [`Engine::expire_due`], never later than the first deadline.
+    /// Returns the time for the next [`Engine::expire_due`]: the first deadline, or earlier for timer upkeep.
     pub fn next_deadline(&self) -> Option<Ms> {
         let times = [self.slot_timers.next_work(), self.lobby_timers.next_work(), self.next_forgotten()];
         times.into_iter().flatten().min()
     }
 
-    /// Expires some due records, but leaves space for `cost` bytes in the journal. Returns true if any record expired.
-    ///
-    /// The number of records is bounded, because a million slots may be due after a long outage.
+    /// Expires some due records, but leaves space for `cost` bytes in the journal. Returns true if any record expired
+    /// or the steps ran out.
     pub(super) fn expire_part(&mut self, cx: &mut Context<'_>, cost: u64) -> bool {
+        // The steps are bounded, because a million slots may be due after a long outage.
         let room = credit_of(cx, CreditClass::NewSlot).saturating_sub(cost) / Event::SLOT_USE_ENDED_LEN;
         self.expire_steps(cx, room.min(MAX_STEPS_PER_COMMAND) as u32) > 0
     }

@@ -64,7 +64,7 @@ impl Engine {
         if invalid.is_empty() { Ok(present) } else { Err((invalid.into(), wait)) }
     }
 
-    /// Returns the slot of a player token, or None if the token's slot use has ended.
+    /// Returns the slot number of a player token, or None if the token's slot use has ended.
     ///
     /// For an invalid token, the error is the LSN that must be durable before the refusal is sent.
     fn read_listed_token(&self, lobby: &Lobby, id: Id, text: &str) -> Result<Option<usize>, Lsn> {

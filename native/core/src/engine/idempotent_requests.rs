@@ -77,7 +77,9 @@ impl Engine {
         KeyStamp::new(idempotency, self.time.now())
     }
 
-    /// Returns the tokens of the first response while the lobby is live, even if their slot uses have ended.
+    /// Returns the tokens of the first response, even if their slot uses have ended.
+    ///
+    /// Refusals: `LobbyStopped`, also if the signing key is missing.
     pub(super) fn replay_admission(&self, entry: u32) -> CommandOutcome<Admission> {
         let slot_use = self.entries.get(entry).slot_use();
         let wait = self.lobbies.lsn(slot_use.lobby);

@@ -106,9 +106,10 @@ pub struct Engine {
     lobbies: LobbyTable,
     slots: SlotArena,
     entries: IdempotencyTable,
-    /// Idempotency entries up to this time are dropped, unless a slot use still needs them.
+    /// Idempotency entries created at or before this time were dropped, unless a slot use or lobby still needs them.
     entries_up_to: Ms,
-    /// Tombstones up to this time are dropped, unless an idempotency entry still needs them.
+    /// Tombstones of lobbies that ended at or before this time were dropped, unless an idempotency entry still needs
+    /// them.
     lobbies_up_to: Ms,
     names: NameInterner,
     outbox: FactOutbox,
@@ -125,7 +126,7 @@ pub struct Engine {
     desired_lobbies: DesiredLobbies,
     holds: HoldTable,
     resolved_holds: Vec<ResolvedHold>,
-    /// `(LSN of the event that sent a token, channel)`.
+    /// Channels with tokens that `take_notified_channels` has not returned yet: `(LSN of the token event, channel)`.
     notified_channels: VecDeque<(Lsn, ChannelId)>,
     wall_ms: u64,
     slot_timers: TimerWheel,
@@ -197,7 +198,7 @@ impl Engine {
         self.last_lsn
     }
 
-    /// Returns the LSN of a lobby's last event, or 0.
+    /// Returns the LSN of a lobby's last event, or 0 if none is known.
     pub fn lobby_lsn(&self, id: Id) -> Lsn {
         self.lobbies.number_of(&self.seed, id).map_or(0, |number| self.lobbies.lsn(number))
     }

@@ -87,9 +87,10 @@ impl Engine {
         accept(true, self.last_lsn)
     }
 
-    /// Replaces a port that edge-guard could not bind. Returns the number in use, or None for a port without a number.
+    /// Replaces a port number that edge-guard could not bind, unless players may already know it.
     ///
-    /// The number stays if a player may know it: the lobby is ready or the server listens.
+    /// Players may know it once the lobby is ready or the server listens. Returns the number in use afterwards, or None
+    /// if the named port has no number.
     ///
     /// Refusals: `PortsExhausted`, `StorageFull`, `LeaseNotFound`.
     pub fn replace_port(
@@ -133,8 +134,8 @@ impl Engine {
         number.and_then(|number| self.lobbies.live(number)).is_some_and(|lobby: &Lobby| lobby.is_ready)
     }
 
-    /// Starts the quarantine of an ended owner's ports, after edge-guard closed their sockets. Returns false if there
-    /// is no ended lease.
+    /// Starts the quarantine of the ports of an ended lease, after edge-guard closed their sockets. Returns false if
+    /// the owner has no ended lease.
     ///
     /// Refusals: `StorageFull`.
     pub fn return_ports(&mut self, cx: &mut Context<'_>, owner: Id) -> CommandOutcome<bool> {

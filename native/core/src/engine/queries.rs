@@ -119,7 +119,7 @@ impl Engine {
         keys.into_iter().collect()
     }
 
-    /// Returns the starting lobby of a hold.
+    /// Returns the lobby of a hold, or None if either has ended.
     pub fn lobby_of_hold(&self, hold: HoldId) -> Option<Id> {
         let hold = self.holds.get(hold)?;
         self.lobbies.live(hold.lobby).map(|lobby| lobby.id)

@@ -56,8 +56,7 @@ fn channels_of(party_size: u32, channels: &[ChannelId]) -> &[ChannelId] {
 impl Engine {
     /// Reserves slots in the fullest lobby that fits, or creates a lobby if `creation` allows it.
     ///
-    /// Tries regions in order: the fullest ready lobby of all modes, then the fullest starting one. Expires due records
-    /// before a refusal.
+    /// Tries regions in order: the fullest ready lobby of all modes, then the fullest starting one.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`,
     /// `PartyTooLarge`, `TooManyLobbies`, `PortsExhausted`, and `LobbyStopped` for a repeated request.

@@ -93,7 +93,7 @@ impl Engine {
         if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("unexpected bytes after the image")) }
     }
 
-    /// Returns the hash of the image.
+    /// Returns the hash of all durable state, as `write_image` writes it.
     pub fn durable_hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         self.write_image(&mut |bytes| {
