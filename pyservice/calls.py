@@ -16,13 +16,12 @@ from google.protobuf.message import Message
 
 
 class TokenKind(Enum):
-    """TOKENLESS means that the `Origin` header gave access."""
-
     CLOUD = "cloud"
     ENVIRONMENT = "env"
     PUBLIC = "pub"
     DEVELOPMENT = "dev"
     LOBBY = "lobby"
+    # The `Origin` header gave access.
     TOKENLESS = "tokenless"
     CHANNEL = "channel"
 

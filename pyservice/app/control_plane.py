@@ -78,8 +78,6 @@ _log = get_logger("service")
 
 
 class ControlPlane:
-    """Call `recover`, `start` and `stop` once each."""
-
     def __init__(
         self, settings: Settings, *, is_orphan: Callable[[], bool] = lambda: False
     ) -> None:

@@ -77,8 +77,6 @@ _log = get_logger("service")
 
 
 class DataPlane:
-    """Call `recover`, `start` and `stop` once each."""
-
     def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
         """Binds the public ports, so that clients wait for the end of `recover` instead of failing.
 

@@ -102,7 +102,7 @@ class DataPlaneClient:
         return response
 
     async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
-        """Accepts at most 1,000 ids."""
+        """Returns the slot counts of the lobbies that exist, by id. Accepts at most 1,000 ids."""
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
         response = await self._call("Facts.Lobbies", request)
         return {lobby.lobby_id: lobby for lobby in response.lobbies}

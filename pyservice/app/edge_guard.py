@@ -127,7 +127,7 @@ class EdgeGuard:
         return await self.end(forced)
 
     async def end(self, forced: asyncio.Event) -> bool:
-        """Returns False if edge-guard did not stop and was killed."""
+        """Stops edge-guard. Returns False if edge-guard did not stop and was killed."""
         # The first signal starts a drain. The second signal ends edge-guard.
         pid = self._lock.signal(signal.SIGTERM, signal.SIGTERM)
         if not pid or await self._has_ended(pid, forced):
@@ -229,11 +229,10 @@ class EdgeGuard:
     async def _wait_until_serving(self, stop: asyncio.Event) -> bool:
         """Waits until the new edge-guard process reports ready. Returns False if `stop` is set
         first.
-
-        Holding edge-guard's lock does not count, because the process may still fail to start.
         """
         assert self._process is not None
         async with asyncio.timeout(_START_S):
+            # A process that holds the lock may still fail to start.
             while not await self._is_serving(self._process.pid):
                 if stop.is_set():
                     return False

@@ -220,10 +220,7 @@ class GameRuntime:
         return None if state is None else state.started_ms
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
-        """Returns the tier and start time of each run that has not ended, by run id.
-
-        Reads one file for each run.
-        """
+        """Returns the tier and start time of each run that has not ended, by run id."""
         runs = {} if self._supervisor is None else self._supervisor.runs
         running = [run for run in map(runs.get, run_ids) if run is not None]
         return {

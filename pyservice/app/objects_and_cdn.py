@@ -25,7 +25,7 @@ _PURPOSE: Final = b"url"
 
 
 class ObjectsAndCdn:
-    """Object store and CDN server of the control plane. Call `start` and `stop` once each."""
+    """Object store and CDN server of the control plane."""
 
     def __init__(
         self, settings: Settings, folder: Path, base_url: str, keys: SigningKeyFile
@@ -50,7 +50,9 @@ class ObjectsAndCdn:
         return self._cdn.counts if self._cdn is not None else CdnCounts()
 
     def picture(self, name: str) -> str:
-        """`name` is the upload id of the picture, followed by `.png` or `.jpeg`."""
+        """Returns the signed URL of a picture. `name` is its upload id, followed by `.png` or
+        `.jpeg`.
+        """
         upload_id, _, kind = name.partition(".")
         key = object_key("avatar", upload_id, name)
         return self.objects.presign_get(key, None, content_type=f"image/{kind}")
@@ -78,7 +80,7 @@ class ObjectsAndCdn:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Call this method before the database is closed."""
+        """Stops the CDN. Call this method before the database is closed."""
         if self._server is not None:
             await self._server.stop(grace_s)
         if self._cdn is not None:

@@ -32,19 +32,22 @@ _log = get_logger("service")
 
 
 class Plane(Protocol):
-    """`run_plane` calls `recover`, `start` and `stop` at most once each, in this order."""
+    """Data plane or control plane.
+
+    `run_plane` calls `recover`, `start` and `stop` at most once each, in this order.
+    """
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Returns False if a stop signal arrived first."""
+        """Prepares the plane's stored state. Returns False if a stop signal arrived first."""
 
     async def start(self) -> dict[str, str]:
-        """Returns the addresses by name, as in the file of `--ready-file`."""
+        """Starts the servers. Returns the addresses by name, as in the file of `--ready-file`."""
 
     def reload(self, reread: Callable[[], Settings]) -> None:
         """Reads the settings with `reread` after SIGHUP, and applies those that need no restart."""
 
     async def stop(self, signals: StopSignals) -> None:
-        """If an error ended the plane, raises that error.
+        """Stops the plane. If an error ended the plane, raises that error.
 
         A second stop signal forces the shutdown.
         """
@@ -177,13 +180,13 @@ class BackgroundTasks:
         return f"{', '.join(self.dead_tasks)} died: see the log" if self.dead_tasks else None
 
     def own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """`stop` cancels the task."""
+        """Starts a permanent task, which `stop` cancels."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._on_permanent_end)
         self._permanent.append(task)
 
     def finish(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """`stop` waits for the task."""
+        """Starts a finite task. `stop` waits for its end."""
         task = asyncio.create_task(work, name=name)
         self._finite.add(task)
         task.add_done_callback(self._on_finite_end)
@@ -192,7 +195,7 @@ class BackgroundTasks:
         """Waits up to `grace_s` seconds for finite tasks. Then cancels all tasks, and waits as long
         again.
 
-        Logs the tasks that do not end. Call this method once, after the last task was started.
+        Logs the tasks that do not end.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + grace_s

@@ -45,7 +45,7 @@ class ServerContext:
 
 
 class PublicServers:
-    """Call `start`, `stop` and `close` once each, in this order."""
+    """Public HTTP and gRPC servers. Call `start`, `stop` and `close` once each, in this order."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class PublicServers:
         return len(self._own_polls) + len(self._forwarded_polls)
 
     async def start(self) -> int:
-        """Returns the gRPC port."""
+        """Starts both servers and returns the gRPC port."""
         await self._http.start()
         return await self._rpc.start()
 
@@ -136,7 +136,7 @@ def _transport_settings(settings: Settings) -> TransportSettings:
 
 
 def listen(address: ListenAddress, backlog: int) -> socket.socket:
-    """Raises OSError with the address in its message."""
+    """Opens a listening socket. Raises OSError with the address in its message."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -34,7 +34,7 @@ class Phase:
 
 
 class HealthMonitors(NamedTuple):
-    """Run each monitor as a task."""
+    """Monitors of the data plane's health. Run each monitor as a task."""
 
     journal: JournalStallMonitor
     storage: DiskReserveMonitor

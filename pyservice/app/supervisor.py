@@ -261,8 +261,8 @@ class ChildProcess:
         return self._process.pid if self._process else 0
 
     def start(self, *extra_flags: str) -> None:
-        """Starts the child process. `extra_flags` are flags that keep the addresses of a restarted
-        child. Raises OSError.
+        """Starts the child process. `extra_flags` make a restarted child listen on its earlier
+        addresses. Raises OSError.
         """
         loop = asyncio.get_running_loop()
         self._has_exited.clear()

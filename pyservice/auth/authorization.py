@@ -36,12 +36,14 @@ class DevelopmentTokens(Protocol):
 
 class CloudTokens(Protocol):
     async def scope(self, token: str) -> Scope:
-        """Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or CONTROL_PLANE_UNAVAILABLE."""
+        """Returns the scope of a valid token. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or
+        CONTROL_PLANE_UNAVAILABLE.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentGrant:
-    """`expires_ms` is Unix ms, or None if the token does not expire."""
+    """Access of an `env_` token. `expires_ms` is None if the token does not expire."""
 
     namespace_id: bytes
     token_id: bytes

@@ -23,7 +23,7 @@ _LAST_NUMBER: Final = 65_535
 
 
 class KeyringError(Exception):
-    """The message contains no key bytes."""
+    """The key file is missing or unusable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,6 @@ class Keyring:
 
 
 def load_or_create(data_dir: Path) -> Keyring:
-    """Loads the keys, or creates them at the first start. Raises KeyringError."""
     path = data_dir / FILE
     remove_unfinished(path)
     if not path.exists():

@@ -70,10 +70,11 @@ def _is_of_some_caches(name: str) -> bool:
 
 
 def _cache_control(route_value: str | None, is_page: bool, is_private: bool) -> str:
-    """By default, browsers revalidate each file, so that all files come from the same version.
-    Routes can change this for files that are not pages.
+    """Returns the Cache-Control value of a file. Routes can change the default for files that are
+    not pages.
     """
     words = {word.strip().lower() for word in _WORD.findall(route_value or "")} - {""}
+    # By default, browsers revalidate, so that all files come from the same version.
     if route_value is None or not words or (is_page and words.isdisjoint({REVALIDATE, "no-store"})):
         return f"private, {REVALIDATE}" if is_private else REVALIDATE
     if is_private and words.isdisjoint({"private", "no-store"}):

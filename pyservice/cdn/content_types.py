@@ -1,7 +1,4 @@
-"""Content types by file extension, and the list of compressible types.
-
-The MIME tables of the system are not used.
-"""
+"""Content types by file extension, and the list of compressible types."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from typing import Final
 
 DEFAULT: Final = "application/octet-stream"
 
+# The MIME tables of the system are not used.
 _TEXTS: Final = {
     "css": "text/css",
     "csv": "text/csv",

@@ -34,10 +34,8 @@ def http_date(modified_s: float) -> str:
 
 
 def last_modified_time(modified_s: float, now_s: float) -> float | None:
-    """Returns `modified_s` as Last-Modified time, or None during the second of the modification.
-
-    Later content of the same second would have the same date (RFC 9110, 8.8.2.1).
-    """
+    """Returns `modified_s` as Last-Modified time, or None during the second of the modification."""
+    # Later content of the same second would have the same date (RFC 9110, 8.8.2.1).
     return modified_s if ceil(modified_s) <= now_s else None
 
 
@@ -82,10 +80,8 @@ def wanted_range(headers: Mapping[bytes, bytes], length: int, tag: str) -> tuple
 
 
 def _is_same(condition: bytes | None, tag: str) -> bool:
-    """Returns whether the request has no If-Range header, or one with this strong entity tag.
-
-    A date in If-Range never matches, because dates are too coarse to combine parts of a file.
-    """
+    """Returns whether the request has no If-Range header, or one with this strong entity tag."""
+    # A date never matches, because dates are too coarse to combine parts of a file.
     return condition is None or condition.decode("latin-1").strip() == f'"{tag}"'
 
 
@@ -140,7 +136,6 @@ class GzipCache:
         return content
 
     def try_acquire_thread(self) -> bool:
-        """Returns False if all threads are busy."""
         if not self._free:
             return False
         self._free -= 1
@@ -179,12 +174,11 @@ _WITH_304: Final = frozenset({"cache-control", "etag", "expires", "last-modified
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Header names are lower-case."""
-
     key: str
     length: int
     tag: str
     modified_s: float
+    # Names are lower-case.
     headers: Mapping[str, str]
     is_in_parts: bool = False
 
@@ -197,10 +191,7 @@ class FileResponses:
     async def answer(
         self, file: File, request_headers: Mapping[bytes, bytes], *, is_head: bool = False
     ) -> Response:
-        """For HEAD, the caller drops the body.
-
-        Ranges apply only to GET (RFC 9110, 14.2).
-        """
+        """Returns the response with a file. For HEAD, the caller drops the body."""
         is_packable = (
             "content-encoding" not in file.headers
             and is_compressible(file.headers["content-type"])
@@ -222,6 +213,7 @@ class FileResponses:
                 headers_304["etag"] = f'"{file.tag}{GZIPPED}"'
             return Response(304, headers_304)
         try:
+            # Ranges apply only to GET (RFC 9110, 14.2).
             byte_range = None if is_head else wanted_range(request_headers, file.length, file.tag)
         except Unsatisfiable:
             return error_page(416, {"content-range": f"bytes */{file.length}"})

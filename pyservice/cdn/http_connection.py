@@ -123,8 +123,10 @@ log = get_logger("pyservice.cdn")
 
 
 class CdnConnection(HttpToolsProtocol):
-    """An upload takes over the transport. After it, `renew` creates a CdnConnection for the next
-    requests.
+    """HTTP/1.1 connection of a CDN client.
+
+    An upload takes over the transport. After the upload, `renew` creates a CdnConnection for the
+    next requests.
     """
 
     def __init__(
@@ -241,6 +243,7 @@ class CdnConnection(HttpToolsProtocol):
             self._refuse(ServiceError("HEADER_INVALID", NO_HOST_DETAIL))
         elif self._is_upload():
             self._begin_or_refuse(self._trace())
+        # uvicorn would report an invalid URL as an internal error.
         elif _has_path(self.url):
             super().on_headers_complete()
         else:
@@ -331,11 +334,9 @@ class CdnConnection(HttpToolsProtocol):
         else:
             reception.refuse(ServiceError("INTERNAL"))
 
+    # Overridden, because uvicorn's response has no ray id.
     def send_400_response(self, msg: str) -> None:
-        """Sends the error response to a request that is not valid HTTP.
-
-        Replaces the method of uvicorn, because uvicorn's response has no ray id.
-        """
+        """Sends the error response to a request that is not valid HTTP."""
         if self._reception is not None:
             self._is_overrun = True
         elif not self._is_done_reading:
@@ -393,10 +394,7 @@ class _LingeringConnection(asyncio.Protocol):
 
 
 def _has_path(url: bytes) -> bool:
-    """Returns whether the URL is valid and its path is ASCII.
-
-    uvicorn would report an invalid URL as an internal error.
-    """
+    """Returns whether the URL is valid and its path is ASCII."""
     try:
         path = httptools.parse_url(url).path
     except httptools.HttpParserInvalidURLError:

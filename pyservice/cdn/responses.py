@@ -61,7 +61,7 @@ class Response:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
 
     async def send(self, receive: Receive, send: Send, *, with_body: bool) -> int:
-        """Always closes the body iterator."""
+        """Sends the response and returns the number of body bytes. Always closes the body iterator."""
         body = self.body
         if isinstance(body, bytes) and self.status not in _WITHOUT_BODY:
             self.headers.setdefault("content-length", str(len(body)))

@@ -17,8 +17,6 @@ _ABORT_TIMEOUT_S: Final = 1.0
 
 
 class CdnServer:
-    """Call `start` and `stop` once each, on the event loop that serves."""
-
     def __init__(
         self,
         app: Any,

@@ -42,7 +42,7 @@ class TooManyWrongPasswords(Exception):
 
 
 class Source(NamedTuple):
-    """Wrong passwords are counted for this pair."""
+    """Origin of a password check. Wrong passwords are counted for each pair of site and address."""
 
     group: str
     site: bytes
@@ -81,7 +81,9 @@ class SitePasswords:
     async def are_valid(
         self, authorization: bytes | None, users: Mapping[str, bytes], source: Source
     ) -> bool:
-        """Raises PasswordChecksBusy, TooManyWrongPasswords."""
+        """Returns whether `authorization` has the Basic credentials of one of `users`. Raises
+        PasswordChecksBusy, TooManyWrongPasswords.
+        """
         user_and_password = _basic(authorization)
         if user_and_password is None:
             return False

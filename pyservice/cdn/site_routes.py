@@ -19,7 +19,7 @@ _STEPS_MAX: Final = 1024
 
 
 class Glob:
-    """A leading slash of the pattern or path is ignored."""
+    """Compiled glob pattern. A leading slash of the pattern or path is ignored."""
 
     __slots__ = ("_accept", "_jumps", "_loops", "_masks", "_start", "_steps", "_tests")
 
@@ -184,7 +184,7 @@ class Route:
 
 
 class Routes:
-    """Raises ValueError for an invalid glob pattern."""
+    """Routes of a site. Raises ValueError for an invalid glob pattern."""
 
     def __init__(self, routes: Sequence[Route] = ()) -> None:
         ordered = sorted(routes, key=lambda route: -route.priority)

@@ -36,7 +36,7 @@ class SiteFile:
 
     @property
     def tag(self) -> str:
-        """A hash, so that clients do not learn the object key."""
+        """Entity tag. A hash, so that clients do not learn the object key."""
         return hashlib.blake2b(self.key.encode(), digest_size=12).hexdigest()
 
 
@@ -56,7 +56,7 @@ class Site:
 
 
 class SiteSource(Protocol):
-    """Implementations cache, because each request calls `find`."""
+    """Lookup of sites. Implementations cache, because each request calls `find`."""
 
     async def find(self, game: str, namespace: str) -> Site | None:
         """Returns the site for the names of a game and a namespace, or None for an unknown
@@ -80,7 +80,7 @@ class Address(NamedTuple):
 
 
 class BadPath(Exception):
-    """The response has status 400."""
+    """The path of a request is invalid. The response has status 400."""
 
 
 def is_of_sites(host: str, domain: str | None) -> bool:

@@ -32,10 +32,10 @@ _FREE_PART: Final = 4
 
 
 class UploadPace:
-    """Minimum speed of one upload.
+    """Minimum speed of one upload, which began at `now_s`.
 
-    The upload began at `now_s`. It must end before its URL expires in `good_s` seconds, but always
-    has at least 10 minutes.
+    The upload must end within `valid_s` seconds, when its URL expires, or within 10 minutes if that
+    is longer.
     """
 
     def __init__(self, length: int, now_s: float, valid_s: float) -> None:
@@ -48,14 +48,18 @@ class UploadPace:
         self._window_missing = length
 
     def restart_window(self, now_s: float) -> None:
-        """Ignores the time since the last check, in which the upload waited for the disk."""
+        """Restarts the speed measurement. The time since the last check does not count, because the
+        upload waited for the disk.
+        """
         late_s, self._checked_s = now_s - self._checked_s, now_s
         self._starts_s += late_s
         self._ends_s += late_s
         self._window_ends_s = now_s + WINDOW_S
 
     def is_fast_enough(self, now_s: float, missing: int) -> bool:
-        """`missing` is the number of bytes not yet received."""
+        """Returns whether the upload has its minimum speed. `missing` is the number of bytes not
+        yet received.
+        """
         self._checked_s = now_s
         is_moving = True
         if now_s >= self._window_ends_s:
@@ -211,7 +215,7 @@ class UploadReceiver:
         return reception
 
     def end_trace(self, trace: Trace, code: str) -> None:
-        """`code` is OK, CANCELLED or an error code."""
+        """Ends the trace of an upload. `code` is OK, CANCELLED or an error code."""
         self._rays.end(trace, CDN_METRIC_LABEL, "upload", code, perf_counter())
 
     def end(self, reception: Reception, *, finish: bool) -> None:
@@ -249,7 +253,7 @@ class UploadReceiver:
 
 
 class Reception(asyncio.BufferedProtocol):
-    """Protocol of the upload's connection from `take_over` until the response."""
+    """Receives the body of one upload from `take_over` until the response."""
 
     def __init__(
         self,

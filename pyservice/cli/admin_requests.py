@@ -76,7 +76,9 @@ Parameters = ParamSpec("Parameters")
 
 
 def _command(name: str) -> Callable[[Callable[Parameters, str]], Callable[Parameters, int]]:
-    """Makes a function a command: prints its result or its failure, and returns the exit status."""
+    """Returns a decorator for command functions. The decorated function prints the result or
+    failure, and returns the exit status.
+    """
 
     def wrap(request: Callable[Parameters, str]) -> Callable[Parameters, int]:
         @functools.wraps(request)
@@ -267,7 +269,9 @@ def create_cloud_token(
     expires_in: str | None,
     is_json: bool,
 ) -> str:
-    """Without `group` and `game`, it covers all groups of the identity."""
+    """Creates a `cloud_` token. Without `group` and `game`, the token covers all groups of the
+    identity.
+    """
     request = pb.CreateCloudTokenRequest(identity_id=identity)
     if group is not None:
         request.group_id = group

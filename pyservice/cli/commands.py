@@ -1,4 +1,4 @@
-"""Commands and their flags. The work of a command is in its own module or in `app`."""
+"""Commands and their flags."""
 
 from __future__ import annotations
 

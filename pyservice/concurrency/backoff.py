@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Backoff:
-    """Counts failures. The last of `delays_s` repeats until a reset."""
+    """Delays after consecutive failures. The last of `delays_s` repeats until a reset."""
 
     delays_s: Sequence[float]
     failures: int = 0

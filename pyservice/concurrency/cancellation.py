@@ -27,7 +27,7 @@ async def await_despite_cancel(work: Awaitable[Result]) -> Result:
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
-    """Ignores errors of the tasks.
+    """Cancels the tasks and waits for their end. Ignores their errors.
 
     If the caller is cancelled, the wait ends early.
     """

@@ -29,7 +29,7 @@ class FairQueue:
         """Each of `limits` is the maximum number of concurrent requests with the same key.
 
         A request has one key for each limit. `present_max` limits the running and waiting requests
-        with the same last key.
+        that share the last of their keys.
         """
         self._limits = limits
         self._present_max = present_max
@@ -56,7 +56,7 @@ class FairQueue:
             self.release(*keys)
 
     async def acquire(self, *keys: Hashable) -> None:
-        """As `permit`, but the caller must `release`."""
+        """Waits for a permit. The caller must `release` the permit."""
         if self._present_max is not None:
             last = keys[-1]
             if self.running.get(last, 0) + self.waiting.get(last, 0) >= self._present_max:

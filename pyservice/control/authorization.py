@@ -112,7 +112,7 @@ class CallAuthenticator:
         return cloud_token
 
     def clear_cache(self) -> None:
-        """Call it after a change of tokens or group members."""
+        """Clears the cache of tokens. Call this method after a change of tokens or group members."""
         self._cache.clear()
         self._generation += 1
 

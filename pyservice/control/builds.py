@@ -339,7 +339,9 @@ def tag_problems(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
 
 @dataclass(frozen=True, slots=True)
 class BuildFetcher:
-    """Implements the protocol `BuildFetcher` of `unpacked_builds`."""
+    """Implements the protocol `FetchBuild` of `unpacked_builds`: finds a complete build and reads
+    its file.
+    """
 
     database: Database
     objects: Objects

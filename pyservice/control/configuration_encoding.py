@@ -29,10 +29,7 @@ def json_of(config: pb.CloudConfig) -> bytes:
 def version_answer(
     stored_config: bytes, config_json: bytes, create_ts: str, display_name: str, version_id: str
 ) -> PrerenderedJson:
-    """Returns the `getVersion` response with the stored JSON text of the configuration.
-
-    The text is reused, because encoding a configuration of 4 KB again takes 100 times as long.
-    """
+    """Returns the `getVersion` response with the stored JSON text of the configuration."""
 
     def decode_response() -> pb.GetVersionResponse:
         version = pb.GameVersion(
@@ -43,6 +40,7 @@ def version_answer(
         )
         return pb.GetVersionResponse(version=version)
 
+    # Encoding a configuration of 4 KB again takes 100 times as long.
     fields = orjson.dumps(
         {"create_ts": create_ts, "display_name": display_name, "version_id": version_id}
     )
@@ -71,7 +69,7 @@ _ENDS: Final = ("min", "max")
 
 
 def to_feed(config: pb.CloudConfig) -> fed.MatchmakerConfig:
-    """Omits the fields that only the command-line tool uses."""
+    """Returns the configuration for the feed, without fields that only the command-line tool uses."""
     source = config.matchmaker
     target = fed.MatchmakerConfig()
     _copy(source, target, (*_LEVEL, "dev_hostname"))

@@ -230,7 +230,7 @@ _DEFAULT_PROXY: Final = "edge-guard"
 def findings_in_docker(
     docker: pb.VersionDocker, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """Ignores fields that only the command-line tool uses."""
+    # Fields that only the command-line tool uses are not validated.
     if docker.HasField("image_id"):
         state = context.builds.get(docker.image_id)
         if state is None:
@@ -467,7 +467,10 @@ def findings_in_header_value(value: str, path: Path, limit_bytes: int) -> Iterat
 
 
 def glob_problem(glob: str) -> str | None:
-    """A pattern may contain `*`, `**`, `?`, `[a-z]`, `[!a]`, and `{a,b}` without nesting."""
+    """Returns a mistake in a glob pattern, or None.
+
+    A pattern may contain `*`, `**`, `?`, `[a-z]`, `[!a]`, and `{a,b}` without nesting.
+    """
     position, is_in_braces = 0, False
     while position < len(glob):
         character = glob[position]

@@ -1,7 +1,4 @@
-"""Periodic health check of the database by a read and a write.
-
-Stores a text for the operator if the database has a problem.
-"""
+"""Periodic health check of the database by a read and a write."""
 
 from __future__ import annotations
 
@@ -52,7 +49,9 @@ class DatabaseHealthCheck:
             await asyncio.sleep(self._poll_s)
 
     async def check(self) -> None:
-        """Takes at most 2 s, unless the database is busy with other operations."""
+        """Checks a read and, when due, a write of the database. Each takes at most 2 s, unless
+        other operations keep the database busy.
+        """
         loop, database = asyncio.get_running_loop(), self._database
         problem = await self._problem(
             self._read, lambda: database.finished_reads, "does not answer: see the log"
@@ -101,7 +100,7 @@ class DatabaseHealthCheck:
 
 
 async def _with_progress(step: Callable[[], Awaitable[None]], finished: Callable[[], int]) -> None:
-    """Awaits `step`. Raises TimeoutError if the number of `finished` database operations does not
+    """Awaits `step`. Raises TimeoutError if `finished`, a count of database operations, does not
     rise for 2 s.
     """
     working = asyncio.ensure_future(step())

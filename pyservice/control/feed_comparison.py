@@ -37,7 +37,8 @@ class DataPlaneConfigurations:
     def begin_read(self) -> None:
         """Marks the start of a read of the data plane's configurations.
 
-        Messages that the data plane acknowledges after this call override the response to the read.
+        Messages that the data plane acknowledges after this call take precedence over the result of
+        the read.
         """
         self._acknowledged = {}
 
@@ -89,8 +90,8 @@ class DataPlaneConfigurations:
     def update_orphans(self, rows: Sequence[Record]) -> bool:
         """Updates `orphans`, and returns True if the set of orphaned namespaces changed.
 
-        `rows` are the namespace records, read after the data plane's configurations. Otherwise a
-        new namespace could look orphaned.
+        Read `rows`, the namespace records, after the data plane's configurations. Otherwise a new
+        namespace could look orphaned.
         """
         orphans = find_orphans(self._configurations, rows)
         is_news = orphans.keys() != self.orphans.keys()
@@ -101,7 +102,9 @@ class DataPlaneConfigurations:
 def find_orphans(
     configurations: ConfigurationByNamespace, rows: Sequence[Record]
 ) -> dict[str, feed_pb2.HeldConfiguration]:
-    """Omits configurations from a feed file (`--feed`)."""
+    """Returns the configurations without a namespace record, except configurations from a feed file
+    (`--feed`).
+    """
     namespace_ids = {row.namespace_id for row in rows}
     return {
         name: configuration
@@ -196,7 +199,7 @@ class ContentComparison:
         return error
 
     def _report(self, errors: Mapping[str, Exception], compared: Set[str]) -> None:
-        """Logs one traceback for all namespaces that newly failed. Logging each traceback would
+        """Logs one traceback for all namespaces with a new comparison error. More tracebacks would
         block the event loop.
         """
         unlogged = [name for name in errors if name not in self._logged]

@@ -53,10 +53,7 @@ class FeedComposer:
     async def compose_all(
         self, tx: Transaction, requests: Sequence[ComposeRequest]
     ) -> list[pb.NamespaceConfiguration | None]:
-        """Returns the message of each request, or None for a namespace without a record.
-
-        Reads all namespaces together to save queries.
-        """
+        """Returns the message of each request, or None for a namespace without a record."""
         ids = sorted({request.namespace_id for request in requests})
         records = await namespaces.feed_records(tx, ids)
         token_rows = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
@@ -181,7 +178,9 @@ def refusal_error(
     detail: str,
     orphans: Orphans,
 ) -> ServiceError:
-    """The problems name fields of the caller's request, not of `message`."""
+    """Returns VALIDATION_FAILED for a message that the data plane refused. Its problems name fields
+    of the caller's request, not of `message`.
+    """
     problems: list[FieldProblem] = []
     for problem in refusal.problems:
         where, subject = _request_path(message, problem.path)

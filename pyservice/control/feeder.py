@@ -81,7 +81,9 @@ Message = configuration_pb2.NamespaceConfiguration
 
 
 class RefusedConfigurations:
-    """If the data plane refuses a new version, the namespace returns to its previous version."""
+    """Refusals of configurations by the data plane. If a new version is refused, the namespace
+    returns to its previous version.
+    """
 
     def __init__(
         self,
@@ -244,7 +246,9 @@ class Feeder:
         return self._refused_configurations.reasons
 
     def enqueue(self, *namespace_ids: str) -> None:
-        """Call it after their change is committed."""
+        """Sends namespaces in the background. Call this method after changes of the namespaces are
+        committed.
+        """
         for namespace_id in namespace_ids:
             pending = self._pending.get(namespace_id)
             if pending is None:
@@ -420,8 +424,8 @@ class Feeder:
             del self._pending[namespace_id]
 
     def _retry_later(self, namespace_id: str) -> None:
-        """Sends the namespace again later. A change by the operator may have removed the cause of
-        the failure by then.
+        """Sends the namespace again after 10 s. An operator may have removed the cause of the
+        failure by then.
         """
         loop = asyncio.get_running_loop()
         pending = self._pending[namespace_id]

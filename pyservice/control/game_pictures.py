@@ -36,7 +36,9 @@ class GamePictureOperations:
     links: PublicUrls
 
     def prepare(self, kind: str) -> Run:
-        """`kind` is `avatar`, `banner` or `logo`."""
+        """Returns the operation that begins a picture upload. `kind` is `avatar`, `banner` or
+        `logo`.
+        """
         response_type, _ = _ANSWERS[kind]
 
         async def run(request: Any, caller: Caller) -> Message:
@@ -67,7 +69,9 @@ class GamePictureOperations:
         return run
 
     def complete(self, kind: str) -> Run:
-        """`kind` is `avatar`, `banner` or `logo`."""
+        """Returns the operation that completes a picture upload. `kind` is `avatar`, `banner` or
+        `logo`.
+        """
         _, response_type = _ANSWERS[kind]
 
         async def run(request: Any, caller: Caller) -> Message:

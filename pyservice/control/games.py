@@ -1,4 +1,6 @@
-"""A new game has namespaces `prod` and `staging` with an empty version `0.0.1`."""
+"""Operations on games. A new game has namespaces `prod` and `staging` with an empty version
+`0.0.1`.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,7 @@ class GameOperations:
     async def list_(
         self, request: pb.GetGamesRequest, caller: Caller
     ) -> pb.GetGamesResponse | WaitForChange:
-        """A token of one game lists only that game."""
+        """Returns the groups and games that the caller's token covers."""
         scope = scope_of(caller)
         group_ids = scope.groups
         topics = [identity_topic(scope.identity_id), *map(group_topic, group_ids)]

@@ -222,9 +222,8 @@ def _caller_key(caller: Caller) -> bytes | None:
 
 
 def _message_hash(mac_key: bytes, request: Message) -> bytes:
-    """Returns the HMAC of the request. A plain hash could reveal a guessable password in the
-    request.
-    """
+    """Returns the HMAC of the request."""
     name = str(type(request).DESCRIPTOR.full_name)
     content = name.encode() + b"\0" + request.SerializeToString(deterministic=True)
+    # A plain hash could reveal a guessable password in the request.
     return hmac.digest(mac_key, content, "sha256")

@@ -47,7 +47,7 @@ HISTORY_COLUMNS: Final = (
 class LocalRuns(Protocol):
     def folder_of(self, run_id: str) -> Path: ...
     def processes(self, run_ids: Sequence[str]) -> dict[str, LobbyProcess]:
-        """Blocks. Omits ended runs."""
+        """Returns the processes of runs that have not ended, by run id. Blocks."""
         ...
 
 
@@ -230,7 +230,7 @@ def _history_row(
 
 
 def csv_rows(rows: Iterable[Sequence[object]]) -> bytes:
-    """Makes cells inert that a spreadsheet would run as formulas."""
+    """Returns rows as CSV. Makes cells inert that a spreadsheet would run as formulas."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerows([_inert(cell) for cell in row] for row in rows)

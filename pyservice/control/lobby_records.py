@@ -61,7 +61,7 @@ class LobbyFactReader:
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         """`on_disconnect` is called when the data plane is unavailable. It must request a
-        comparison, because the data plane may have lost state.
+        comparison of configurations, because the data plane may have lost state.
         """
         self._database = database
         self._client = client
@@ -234,7 +234,9 @@ class LobbyRecordLookup:
     async def find(
         self, lobby_id: str, read_record: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """If a live lobby has no record yet, waits up to one second for the record."""
+        """Returns the record, or None. If a live lobby has no record yet, waits up to one second
+        for the record.
+        """
         record = await read_record()
         if record is not None or not await self._is_alive(lobby_id):
             return record

@@ -77,8 +77,7 @@ class LobbyRuns:
     ) -> None:
         """`tier` returns the size of a tier by name, or None if the operator removed the tier.
 
-        `api_url` returns the URL that game servers call, from the address of the public HTTP
-        server.
+        `api_url` converts the address of the public HTTP server to the URL that game servers call.
         """
         self._database = database
         self._client = client

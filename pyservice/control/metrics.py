@@ -1,7 +1,4 @@
-"""Prometheus metrics of the control plane.
-
-Their names begin with `hosting_control_`, because one scrape returns the metrics of both planes.
-"""
+"""Prometheus metrics of the control plane."""
 
 from __future__ import annotations
 
@@ -71,5 +68,6 @@ def _counter(
 
 
 def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    # One scrape returns the metrics of both planes, so these have their own prefix.
     yield f"# HELP hosting_control_{name} {text}\n"
     yield f"# TYPE hosting_control_{name} {kind}\n"

@@ -17,13 +17,11 @@ PUBLICITIES: Final = ("open", "closed")
 
 
 def display_name_problems(text: str, *location: str) -> Iterator[FieldProblem]:
-    """A valid name has 1 to 128 characters, no control characters, and no leading, trailing or doubled spaces."""
     for word, reason in display_name_flaws(text):
         yield field_problem(location, word, reason)
 
 
 def bio_problems(text: str, *location: str) -> Iterator[FieldProblem]:
-    """A valid bio has at most five lines and no control characters except tabs."""
     lines = text.removesuffix("\n").count("\n") + 1
     if lines > BIO_LINES_MAX or len(text) > BIO_MAX:
         reason = f"must have at most {BIO_LINES_MAX} lines and {BIO_MAX:,} characters"
@@ -41,7 +39,6 @@ def publicity_problems(text: str, *location: str) -> Iterator[FieldProblem]:
 
 
 def name_id_problems(text: str, longest: int, *location: str) -> Iterator[FieldProblem]:
-    """A valid name id has only a-z, 0-9 and single inner dashes, and is not a UUID."""
     if not text:
         yield field_problem(location, "too-short", f"must have 1 to {longest} characters")
     elif len(text) > longest:
@@ -53,7 +50,7 @@ def name_id_problems(text: str, longest: int, *location: str) -> Iterator[FieldP
 
 
 def derived_name_id(display_name: str, longest: int) -> str:
-    """Returns `game` if no character is usable in a name id."""
+    """Derives a name id from a display name. Returns `game` if no character is usable."""
     plain = unicodedata.normalize("NFKD", display_name).encode("ascii", "ignore").decode().lower()
     name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:longest].strip("-")
     return name if is_name_id(name, longest) else "game"
