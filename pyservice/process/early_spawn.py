@@ -77,7 +77,7 @@ def take_or_spawn(role: str, flags: Sequence[str]) -> SpawnedChild:
     """Returns the child process that `spawn_early` started for a role (`data` or `control`), or
     starts a new one.
 
-    `flags` only appear in process lists: the child still waits for `send_flags`. Raises OSError.
+    Process lists show `flags`, but the child still waits for `send_flags`. Raises OSError.
     """
     early = _early.pop(role, None)
     return SpawnedChild(role, flags) if early is None else early

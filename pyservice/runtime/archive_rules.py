@@ -1,4 +1,4 @@
-"""Rules for the entries of a build's tar, and limits of its unpacked size. Pure.
+"""Rules for the entries of a build's tar, and limits of its unpacked size. Does no I/O.
 
 Entries outside of the target folder are refused. In a root file system, symbolic links may have any
 target, because only the program inside the container follows them.

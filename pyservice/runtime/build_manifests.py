@@ -1,4 +1,4 @@
-"""Parsing and validation of the manifests of uploaded builds. Pure.
+"""Parsing and validation of the manifests of uploaded builds. Does no I/O.
 
 A build is an archive with `server.json`, an OCI bundle with `config.json`, or a container image. An
 image has the format of `docker save` (`manifest.json`) or the OCI image layout (`index.json`).

@@ -141,9 +141,7 @@ class _Manifests:
         self._names: set[str] = set()
 
     def copy_manifest(self, entry: ArchiveEntry) -> ArchiveEntry:
-        """Returns the entry. If it can be a manifest, its content is copied here while the caller
-        reads it.
-        """
+        """Returns the entry. If it can be a manifest, reading its content also stores a copy."""
         if entry.kind == FOLDER:
             return entry
         path = normal_path(entry.name)

@@ -1,4 +1,4 @@
-"""Environment variables and arguments of a game server's process. Pure.
+"""Environment variables and arguments of a game server's process. Does no I/O.
 
 Variables of the request for a run override those of the build. Variables of the service override
 both. `$(NAME)` in an argument is replaced by the variable if it exists. `$$(NAME)` stands for the

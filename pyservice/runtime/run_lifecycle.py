@@ -136,7 +136,7 @@ class RunLifecycle:
         """Creates the lifecycle of a new run or of a run that an earlier service laid out.
 
         `placement` has the resources that the earlier service allocated. `request` is the current
-        request. At least one of them is set. `is_new` means that the run has no folder.
+        request. One or both are set. `is_new` means that the run has no folder.
         """
         self.id = stored_run.id
         self.placement = placement
