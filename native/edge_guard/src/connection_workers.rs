@@ -20,7 +20,6 @@ use crate::tls::Certificates;
 #[derive(Debug)]
 pub struct SharedState {
     pub config: Config,
-    /// Timeouts from the settings. A reload replaces them.
     pub timeouts: RwLock<Timeouts>,
     pub limits: Arc<ConnectionLimits>,
     pub hosts: RwLock<HostRoutes>,

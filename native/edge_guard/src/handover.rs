@@ -101,7 +101,8 @@ pub struct InheritedSockets {
     pub sessions: HashMap<u16, Vec<MigratedSession>>,
 }
 
-/// Sends all routes and sockets, and waits until the newer process is ready. After an error, the caller still serves.
+/// Sends all routes and sockets, and waits until the newer process is ready. After an error, the caller must continue
+/// to serve.
 pub fn send_offer(stream: &UnixStream, offer: &HandoverOffer) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(STEP_TIMEOUT))?;

@@ -135,7 +135,6 @@ impl LabelledCounters {
     }
 }
 
-/// Counters of one thread.
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "each is described where it is written out")]
 pub struct ThreadCounters {

@@ -99,7 +99,7 @@ impl RouteClient {
     }
 
     /// Sends a request, after the retry delay if the last request failed. The next request repeats the route outcomes
-    /// of a cancelled one.
+    /// of a failed or cancelled request.
     pub async fn send(&self, next_call: &FollowCall) -> Result<RouteUpdate, String> {
         if let Some(not_before) = self.not_before {
             tokio::time::sleep_until(not_before).await;

@@ -16,7 +16,8 @@ use crate::route_set::{RouteChange, RouteFile, RouteSet, RouteUpdate};
 pub enum AdminCommand {
     HandOver(std::os::unix::net::UnixStream),
     Reload,
-    /// Stops when all open connections have ended or the drain timeout is over. A second `Drain` stops at once.
+    /// Stops edge-guard when all open connections have ended or the drain timeout is over. A second `Drain` stops it at
+    /// once.
     Drain,
     Stop,
 }
@@ -172,8 +173,8 @@ impl RouteController {
         &self.set
     }
 
-    /// Returns the next route outcome, which is then not reported to the data plane. Use this only after a handover,
-    /// when the newer process makes these reports.
+    /// Waits for the next route outcome and does not report it to the data plane. Use this only after a handover, when
+    /// the newer process reports outcomes.
     pub async fn outcome(&mut self) -> Option<RouteOutcome> {
         self.outcome_receiver.recv().await
     }

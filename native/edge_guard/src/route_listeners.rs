@@ -24,7 +24,7 @@ use crate::udp::{UdpPort, UdpThreads};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteOutcome {
     Listening(RouteKey, u16, Option<SocketAddr>),
-    /// Another program uses the port. The text is the error.
+    /// The route is not served, because another program uses the port. The text is the error.
     Refused(RouteKey, u32, String),
     /// The route cannot be served with any port number. The text is the error for the requested port.
     Unserved(RouteKey, u32, String),
@@ -61,7 +61,7 @@ enum ServedBy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ServeError {
     reason: String,
-    /// True if another port number can solve the problem.
+    /// True if the route can be served on another port.
     is_port_error: bool,
 }
 

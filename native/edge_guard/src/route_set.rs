@@ -138,10 +138,9 @@ impl RouteUpdate {
 /// Changes that a route update has made to the route set.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RouteChange {
-    /// Lobbies and servers without remaining routes. Also those in the update that had none, because each removal is
-    /// reported.
+    /// Lobbies and servers that the update removes. Some had no routes, but each removal is reported to the data plane.
     pub removed: Vec<String>,
-    /// Removed routes of lobbies and servers that still have other routes.
+    /// Removed routes of lobbies and servers that keep other routes.
     pub dropped: Vec<RouteKey>,
     pub put: Vec<RouteKey>,
 }

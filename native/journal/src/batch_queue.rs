@@ -13,7 +13,8 @@ use crate::segment_format::{HEADER_SPACE, Segment, payload_capacity};
 /// Bytes that can still be submitted, including batch headers and padding.
 ///
 /// A submission fits if it has at most `total` and at most `largest` bytes. With at most `total - reserve` bytes, it
-/// also leaves a segment for events that free slots. The values are valid for one submission within a second.
+/// also leaves a segment for events that free slots. Read the credit again before each submission: other submissions,
+/// and a heartbeat each second, also use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credit {
     pub total: u64,
@@ -103,7 +104,7 @@ impl BatchQueue {
         Some(position)
     }
 
-    /// Appends events to the last batch, or begins a new batch. Only a new batch calls `now_ns`.
+    /// Appends events to the last batch, or begins a new batch with the time from `now_ns`.
     pub fn push(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], now_ns: impl FnOnce() -> u64) {
         if let Some(last) = self.pending.back_mut() {
             let merged_payload = last.payload() + bytes.len() as u64;
@@ -277,7 +278,7 @@ mod tests {
             }
         }
 
-        /// Submissions up to `total - reserve` bytes leave `reserve` bytes free, or up to three sectors less.
+        /// Submissions up to `total - reserve` bytes leave `reserve` bytes of credit, or up to three sectors less.
         #[test]
         fn what_new_places_may_take_leaves_the_reserve(shares in prop::collection::vec(0..=1_000_u64, 1..60)) {
             let mut queue = BatchQueue::new(BYTES);

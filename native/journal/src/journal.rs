@@ -168,7 +168,6 @@ impl Journal {
         self.core.durable_signal.raw()
     }
 
-    /// Returns the epoch of this run. Each opening of the folder increments the epoch.
     pub fn epoch(&self) -> u64 {
         self.core.epoch
     }
@@ -230,7 +229,7 @@ impl Journal {
         lock(&self.core.shared).pool.is_compaction_due()
     }
 
-    /// Recycles the segments that the newest image covers, removes older images, and returns the number of segments.
+    /// Recycles the segments that the newest image covers, and returns their number. Also removes older images.
     ///
     /// Call this after a successful compaction. The call blocks on file operations.
     pub fn image_written(&self) -> Result<u64, OpenError> {

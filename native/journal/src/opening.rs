@@ -24,8 +24,8 @@ pub struct RecoverySummary {
     pub image_lsn: Lsn,
     pub batches: u64,
     pub events: u64,
-    /// Length of the last batch if a crash cut it short, as far as the file shows it; else 0. Its events were never
-    /// acknowledged.
+    /// Length of the last batch if a crash cut it short, else 0. One sector if its header is damaged. Its events were
+    /// never acknowledged.
     pub torn_bytes: u64,
     pub epoch: u64,
     pub service_ms: u64,
@@ -33,8 +33,8 @@ pub struct RecoverySummary {
 
 /// Opens a journal: loads the newest image, applies the batches after the image, and starts the threads.
 ///
-/// On success, all recovered events are durable under the epoch of this run. On an error, no acknowledged event is
-/// lost, and the caller can retry.
+/// On success, all recovered events and the new epoch are durable. On an error, no acknowledged event is lost, and the
+/// caller can retry.
 pub fn open(
     options: Options,
     files: Arc<dyn Files>,
@@ -139,7 +139,7 @@ fn read_log(
 
 /// Makes the recovered file names and the last batch durable.
 ///
-/// Writes the last batch again, because a sync that failed in the previous run may have marked its pages as clean.
+/// Writes the last batch again, because an earlier failed sync may have marked unwritten pages as clean.
 fn settle(folder: &Folder, last_batch: Option<LastBatch>) -> Result<(), OpenError> {
     folder.sync()?;
     let Some(LastBatch { segment, start, end }) = last_batch else { return Ok(()) };
@@ -152,11 +152,11 @@ fn settle(folder: &Folder, last_batch: Option<LastBatch>) -> Result<(), OpenErro
 }
 
 impl JournalCore {
-    /// Writes the first batch of this run, and prepares segments until more than [`crate::Credit::reserve`] can be
+    /// Writes the first batch of the new epoch, and prepares segments until more than [`crate::Credit::reserve`] can be
     /// submitted.
     ///
-    /// The first batch makes the new epoch and the end of the recovered log durable. Segment `left_tail` takes no later
-    /// batch.
+    /// This batch makes the epoch and the end of the recovered log durable. All later batches go into segments after
+    /// `left_tail`.
     fn begin_run(&self, left_tail: Option<u64>) -> Result<(), OpenError> {
         if !lock(&self.shared).queue.has_segment() {
             self.prepare_or_stall()?;

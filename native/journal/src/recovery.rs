@@ -92,7 +92,7 @@ pub(crate) struct LogTail {
     pub torn_bytes: u64,
 }
 
-/// Position of the last valid batch, which may not be synced. All earlier batches are synced.
+/// Position of the last valid batch. Only this batch is possibly not synced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastBatch {
     pub segment: u64,

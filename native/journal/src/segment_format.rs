@@ -8,7 +8,7 @@ use crate::error::OpenError;
 use crate::files::FileHandle;
 use crate::options::Options;
 
-/// Bytes reserved for the header of a segment or image. Batches begin after the header.
+/// Bytes reserved for the header of a segment or image.
 pub(crate) const HEADER_SPACE: u64 = 16 * 1024;
 
 const MAGIC: &[u8; 8] = b"HJSEGMNT";

@@ -36,8 +36,8 @@ pub(crate) struct SegmentPool {
 impl SegmentPool {
     /// Sorts the files of a folder after recovery into current, ready and free segments.
     ///
-    /// The second value is the number of the current segment if its header lacks an event kind of this build. Only the
-    /// first batch, which has no events, may go into that segment.
+    /// The second returned value is the number of the current segment if its header lacks an event kind of this build.
+    /// Only the first batch, which has no events, may go into that segment.
     pub fn restore(
         folder: &Folder,
         options: &Options,
@@ -170,7 +170,8 @@ impl JournalCore {
         result.inspect_err(|_| self.discard(&path))
     }
 
-    /// Removes a file with unknown content. If the removal fails, the next attempt or start overwrites the file.
+    /// Removes a file with unknown content. Ignores a failure, because a later preparation or opening of the journal
+    /// overwrites the file.
     fn discard(&self, path: &Path) {
         let _ = self.folder.files.unlink(path);
     }

@@ -23,12 +23,12 @@ pub struct ServiceClock {
     boot_id: [u8; 16],
     base_service_ms: u64,
     base_boot_ms: u64,
-    /// Highest returned value, so that service time never follows a boot clock that steps back.
+    /// Highest service time so far, so that service time never follows a boot clock that steps back.
     highest_ms: AtomicU64,
 }
 
 impl ServiceClock {
-    /// Continues from the last record of the log. Without a record, service time begins as boot time.
+    /// Returns a clock that continues from the log's last record. Without a record, service time begins as boot time.
     pub(crate) fn resume(
         time_and_random: Arc<dyn TimeAndRandom>,
         boot_id: [u8; 16],

@@ -49,7 +49,7 @@ pub enum LastCompaction {
     Failed { reason: String },
 }
 
-/// Counters of this run and the current state of the journal.
+/// Counters since the opening of the journal, and its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
     pub batches: u64,
@@ -67,8 +67,8 @@ pub struct Stats {
     pub segments_free: u64,
     pub segments_closed: u64,
     pub credit: Credit,
-    /// True after a segment could not be prepared, or an image did not fit on the disk. At most [`Credit::reserve`] is
-    /// left then.
+    /// True if the last segment could not be prepared, or the last image did not fit on the disk. The credit is then at
+    /// most [`Credit::reserve`].
     pub is_stalled: bool,
     pub stall_reason: Option<String>,
     pub last_compaction: Option<LastCompaction>,

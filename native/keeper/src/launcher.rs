@@ -49,7 +49,8 @@ impl StartReply {
     }
 }
 
-/// Serves requests until the input ends. Also returns in each forked keeper when its run is over.
+/// Forks a keeper for each run folder that standard input names. Returns at the end of the input, and in each forked
+/// keeper after its run.
 pub fn serve(runs: &Path) -> io::Result<()> {
     let mut launcher = Launcher::new(runs)?;
     launcher.reply_for(runs)?.send(0, "");
@@ -166,7 +167,7 @@ impl Launcher {
     /// Collects ended keepers. Sends a reply for each killed keeper.
     ///
     /// Returns the run folders of keepers that exited with `NEEDS_OTHER_NAMESPACE`, and for each whether it needs a new
-    /// PID namespace.
+    /// PID namespace (never `None`).
     fn reap(&mut self) -> io::Result<Vec<(PathBuf, Option<bool>)>> {
         let mut retries = Vec::new();
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];

@@ -19,8 +19,8 @@ pub fn limit_malloc_arenas() {
 
 /// Returns the bytes of anonymous and shared memory of these processes if they exceed `limit`.
 ///
-/// Memory that processes share counts once. This exact value is slow to read. So it is read only if the sum over the
-/// processes, which counts shared memory several times, exceeds `limit`.
+/// Shared memory counts once. This exact value is slow to read, so it is read only if a sum that counts shared memory
+/// several times exceeds `limit`.
 pub fn memory_over_limit(limit: u64, pids: &[i32]) -> Option<u64> {
     let upper_bound: u64 =
         pids.iter().map(|&pid| memory_bytes(pid, "status", ["RssAnon:", "RssShmem:"]).unwrap_or(0)).sum();

@@ -46,7 +46,7 @@ pub fn run_with_shared_memory(namespaces: libc::c_int, mut body: &mut dyn FnMut(
 }
 
 pub enum DaemonizeResult {
-    /// Pipe to the parent, which reads until the child closes the pipe.
+    /// Result in the child: a pipe to the parent, which reads until the child closes the pipe.
     Child(File),
     Parent(Vec<u8>),
 }

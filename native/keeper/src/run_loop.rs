@@ -24,10 +24,10 @@ use crate::run_state::{EndReason, RunState, RunStatus};
 
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 64 << 10;
-/// Maximum number of final reads per output stream. Without it, a process outside of the run could write forever.
+/// Maximum number of reads per output stream after the processes of the run have ended. Another process that has the
+/// stream could write forever.
 const FINAL_READS_MAX: usize = 64;
 const COMMAND_READS_MAX: usize = 16;
-/// Exit code of a program that SIGKILL ended.
 const EXIT_CODE_SIGKILL: i32 = 128 + 9;
 
 pub struct RunLoop {

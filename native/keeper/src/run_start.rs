@@ -214,7 +214,8 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
     }
 }
 
-/// Locks the run folder. Retries while the run has no state, because processes that test the lock take it for a moment.
+/// Locks the run folder. Retries, because other processes briefly take the lock to test it. Does not retry if the run
+/// has started.
 fn lock_folder(states: &StateFile) -> Result<File, StartError> {
     for _ in 0..LOCK_ATTEMPTS {
         match states.lock() {

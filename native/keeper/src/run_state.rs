@@ -86,8 +86,8 @@ impl StateFile {
         self.file.try_clone()
     }
 
-    /// Appends a state, and syncs the file if the state is `Ended`. A machine crash that loses another state also ends
-    /// the program.
+    /// Appends a state, and syncs the file if the state is `Ended`. Other states are not synced, because a machine
+    /// crash also ends the program.
     pub fn write(&mut self, state: &RunState) -> io::Result<()> {
         let text = text(state);
         if let Err(error) = self.file.write_all_at(text.as_bytes(), self.end) {

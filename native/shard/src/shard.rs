@@ -79,7 +79,7 @@ impl Shard {
 
     /// Runs one command with the current time, and submits its events to the journal.
     ///
-    /// The context also has the journal credit: the bytes that the journal can still accept.
+    /// The context also has the journal credit.
     pub fn run<R>(&self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {
         let mut state = self.state.lock();
         let _guard = AbortOnPanic;
@@ -104,8 +104,7 @@ impl Shard {
         result
     }
 
-    /// Runs a command that returns an answer. Sets the LSN for which the caller must wait to 0 if it is already
-    /// durable.
+    /// Runs a command and returns its outcome. Sets the outcome's `wait` to 0 if that LSN is already durable.
     pub fn execute<T>(
         &self,
         command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<T>,

@@ -259,7 +259,7 @@ where
         .await
 }
 
-/// Returns the raw streams of client and backend after an upgrade. Before, forwards the bytes that were read ahead.
+/// Returns the raw streams of client and backend after an upgrade. First forwards the bytes that were read ahead.
 async fn into_streams<C, B>(client: Upgraded, backend: Parts<TokioIo<B>>) -> std::io::Result<(C, B)>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -51,7 +51,7 @@ pub fn is_upgrade(request: &Request<impl Sized>) -> bool {
         })
 }
 
-/// Converts a player's request to a request for the backend. Returns `None` if the request cannot be forwarded.
+/// Converts a player's request to a request for the backend. Returns `None` for CONNECT or an invalid path.
 pub fn add_forwarding_headers(
     request: &mut Request<impl Sized>,
     forwarded: &ForwardedHeaders,

@@ -23,7 +23,7 @@ enum BodySource {
     Text(Option<Bytes>),
 }
 
-/// HTTP exchange in progress: a request and its response. Dropping it reports the end to the activity tracker.
+/// HTTP exchange in progress: a request and its response. Dropping it records the end for the connection's timeouts.
 pub struct Exchange {
     front: Arc<PlayerConnection>,
     /// Backend connection, which can be reused when the response is complete.

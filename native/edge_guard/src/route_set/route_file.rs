@@ -26,7 +26,6 @@ impl RouteFile {
         }
     }
 
-    /// Saves the route set durably.
     pub fn save(&self, set: &RouteSet) -> io::Result<()> {
         let fresh = self.folder.join("routes.new");
         let mut file = File::create(&fresh)?;

@@ -235,7 +235,7 @@ impl EventLoop {
     /// Reports whether a port is probably flooded.
     ///
     /// `evicted` is the session that a new session of the port would evict. A flooded port has at least half as many
-    /// sessions as the port of `evicted`.
+    /// sessions as the port of `evicted`. Without an eviction, no port is flooded.
     fn holds_most_sessions(&self, port: usize, evicted: Option<usize>) -> bool {
         evicted.is_some_and(|evicted| {
             let others = self.sessions.port_count(self.sessions.at(evicted).port);
@@ -249,9 +249,9 @@ impl EventLoop {
         self.epoll.add(session.socket.as_raw_fd(), token)
     }
 
-    /// Takes one new session from the session rate. Returns false if the rate is used up.
+    /// Counts a new session against the limit per second. Returns false if the limit is reached.
     ///
-    /// A port with `holds_most_sessions` leaves half of the rate to other ports.
+    /// A port with `holds_most_sessions` leaves half of the limit to other ports.
     fn may_open_session(&mut self, holds_most_sessions: bool) -> bool {
         let maximum = self.bounds.sessions_per_second as u64;
         let refill = (self.now_ms - self.refilled_ms) * maximum / 1_000;

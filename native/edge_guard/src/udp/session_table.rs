@@ -28,11 +28,11 @@ use crate::address::client_key;
 
 const IN_USE_MS: u64 = 10_000;
 
-/// Time without traffic after which the port with most sessions can lose a session to a port with fewer.
+/// Idle time after which a session of the port with most sessions can be evicted for a smaller port.
 const IN_USE_LARGEST_PORT_MS: u64 = 1_000;
 
-/// One in this number of sessions may be new. If more are new, a full thread evicts these first. A session is new until
-/// its player answers the backend.
+/// One in this number of sessions may be new. If more are new, a thread at its session limit evicts these first. A
+/// session is new until its player answers the backend.
 const NEW_SESSION_SHARE: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

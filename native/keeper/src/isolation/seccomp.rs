@@ -27,7 +27,7 @@ const DENIED_CALLS: [libc::c_long; 4] =
     [libc::SYS_io_uring_setup, libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl];
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// Filter action for calls of another architecture: kills the program. If they only failed, `exit` would fail too.
+/// Filter action for calls of another architecture: kills the program. If the calls only failed, `exit` would fail too.
 const END: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const SOCKET_TYPES: u32 = 0xf;
 
