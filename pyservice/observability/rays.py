@@ -391,7 +391,7 @@ class RayDelivery:
         self._rays.count.dropped += len(batch)
 
     async def close(self) -> None:
-        """Sends the remaining rays to the trace collector. Waits at most 2 s for it."""
+        """Sends the remaining rays to the trace collector, within 2 s."""
         if self._exporter is None:
             return
         for trace_end in self._rays.take_all():

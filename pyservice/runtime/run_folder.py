@@ -284,9 +284,9 @@ class RunFolder:
 
 
 def _read(path: str) -> bytes:
-    """Returns a file's content. Avoids `Path` and file objects for speed.
+    """Returns a file's content.
 
-    Each state change of each run calls this function.
+    Avoids `Path` and file objects for speed, because each state change of a run reads files.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
