@@ -182,7 +182,9 @@ class TooManyWaiting(Exception):
 
 
 class PasswordThreadPool:
-    """Limits the unfinished work of each group and client address."""
+    """Thread pool for password hashing. Limits the unfinished work of each group and client
+    address.
+    """
 
     def __init__(self, threads: int) -> None:
         self._threads = FairThreadPool(threads, "passwords")
@@ -192,8 +194,7 @@ class PasswordThreadPool:
         return len(self._present)
 
     async def run(self, group: str, address: bytes | None, work: Callable[[], _Result]) -> _Result:
-        """Runs `work` in a thread when it is the group's turn. Raises TooManyWaiting if a limit is
-        reached.
+        """Runs `work` in a thread. Groups take turns. Raises TooManyWaiting if a limit is reached.
 
         The limits count the unfinished work of the group and of the client address. `address` is
         None if many clients share it.

@@ -54,7 +54,9 @@ class NamespaceChange:
         version_id: str | None = None,
         wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> ResponseT:
-        """`version_id` is the version that the change sets, or None."""
+        """Applies a change, and waits until the data plane confirms it. `version_id` is the version
+        that the change sets, or None.
+        """
         namespace_ids: list[str] = []
 
         async def change_and_note(tx: Transaction, row: Record) -> ResponseT | None:

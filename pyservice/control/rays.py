@@ -41,7 +41,7 @@ class RayStore:
         )
 
     async def perf(self, request: pb.GetRayPerfRequest, caller: Caller) -> pb.GetRayPerfResponse:
-        """Empty for an unknown ray."""
+        """Returns the visible span sets of a ray, or none for an unknown ray."""
         since_ms = self._now_ms() - RAY_RETENTION_MS
         async with self._database.read() as tx:
             rows = await rays.of_ray(tx, request.ray_id, since_ms, _SHOWN_MAX)
@@ -151,8 +151,8 @@ def _reaches(asker: internal.Asker, game: Record, members: Sequence[str]) -> boo
 
 
 def _visible(rows: Sequence[Record], scope: GrantedScope) -> list[internal.SpanSet]:
-    """Returns the span sets that the scope covers, and the span sets of servers that forwarded
-    these requests.
+    """Returns the span sets of requests that the scope covers, and of servers that forwarded these
+    requests.
 
     Clients can choose any ray id. Therefore access is checked for each span set of a ray.
     """

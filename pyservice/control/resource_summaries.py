@@ -30,7 +30,7 @@ class PublicUrls:
         return f"https://{name_id}.{self.cdn_domain}"
 
     def cdn_hosts(self, game_name_id: str, name_id: str) -> list[str]:
-        """Empty if no CDN domain is set."""
+        """Returns the CDN host names of a site, or an empty list without a CDN domain."""
         if self.cdn_domain is None:
             return []
         hosts = [f"{game_name_id}--{name_id}.{self.cdn_domain}"]

@@ -27,7 +27,7 @@ class RetryingJob:
         is_worth_a_warning: bool = False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`work` is the job's name in metrics, and `failed` is the message of its log entries.
+        """Sets the job's name in metrics (`work`) and the message of its log entries (`failed`).
 
         ServiceError, Conflict and `expected_errors` are logged without a traceback. `pauses_s` has
         the first and the longest delay between attempts.

@@ -87,14 +87,14 @@ class ServerRuns:
             self._creating.discard(server_id)
 
     def start(self, record: pb.Server, game_id: str) -> None:
-        """Call it after the server's record is stored."""
+        """Starts the server's process. Call it after the server's record is stored."""
         if self._runs is None or self._api() is None:
             self.compare_again()
         else:
             self._runs.ensure_running(self._order(record, game_id))
 
     def stop(self, server_id: str, timeout_ms: int) -> None:
-        """Call it after the stop is stored in the server's record."""
+        """Stops the server's process. Call it after the stop is stored in the server's record."""
         if self._runs is None or not self._runs.end(server_id, timeout_ms):
             self.compare_again()
 

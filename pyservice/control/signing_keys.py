@@ -84,7 +84,7 @@ class SigningKeyFile:
     def load_or_create(
         cls, folder: Path, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     ) -> SigningKeyFile:
-        """Creates the file at the first start."""
+        """Loads the key file, or creates it at the first start."""
         path = folder / KEY_FILE
         remove_unfinished(path)
         try:

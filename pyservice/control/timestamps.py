@@ -17,13 +17,13 @@ def rfc3339(milliseconds: int) -> str:
 
 
 def milliseconds(text: str) -> int:
-    """Raises ValueError for a date that does not exist."""
+    """Converts a UTC date to Unix ms. Raises ValueError for a date that does not exist."""
     moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
 
 
 def query_milliseconds(text: str, field: str, reason: str) -> int:
-    """Raises QUERY_INVALID for a date that does not exist."""
+    """Converts a UTC date to Unix ms. Raises QUERY_INVALID for a date that does not exist."""
     try:
         return milliseconds(text)
     except ValueError:

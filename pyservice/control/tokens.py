@@ -1,8 +1,8 @@
 """Operations on tokens: create, list, revoke, inspect.
 
 `cloud_` and `env_` tokens are random and stored as hashes. The data plane signs `pub_` and `dev_`
-tokens. A new token is revoked if its response could not be delivered. Then the client disconnected,
-the data plane did not confirm the token, or an error occurred after the commit.
+tokens. A new token is revoked if the client disconnects, the data plane does not confirm the token,
+or an error occurs after the commit.
 """
 
 from __future__ import annotations
@@ -462,12 +462,12 @@ class UndeliveredSecrets:
         *,
         is_kept: bool = False,
     ) -> NewToken:
-        """Runs `create` to its end and returns the token. Revokes the token after an error or
-        cancellation.
+        """Runs `create` to its end and returns its token. Revokes all stored tokens after an error
+        or cancellation.
 
-        `create` gets a function, and calls it with each token that it stores. For a request with an
+        `create` calls its argument with each token that it stores. For a request with an
         idempotency key, `is_kept` is True: no token is revoked, because a repeated request gets the
-        same token. Raises the errors of `create`.
+        same token.
         """
         stored_tokens: list[StoredToken] = []
         creation = asyncio.ensure_future(
@@ -549,6 +549,6 @@ class UndeliveredSecrets:
 
 
 async def raise_revision(tx: Transaction, namespace_id: str, feeder: Feeder) -> None:
-    """Sends the namespace to the data plane after the commit."""
+    """Raises the namespace's revision, and sends the namespace to the data plane after the commit."""
     await namespaces.change(tx, namespace_id, {})
     tx.after_commit(lambda: feeder.enqueue(namespace_id))

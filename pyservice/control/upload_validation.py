@@ -98,10 +98,7 @@ _CONTENT_TYPE: Final = re.compile(
 
 
 def path_problems(path: str, *location: str) -> Iterator[FieldProblem]:
-    """A valid path is relative and has 1 to 512 bytes.
-
-    A valid path has no empty, `.` or `..` segment, no control characters and no backslashes.
-    """
+    """Yields a problem if `path` is not a valid path of an uploaded file."""
     if not path:
         yield field_problem(location, "too-short", "must not be empty")
     elif len(path.encode("utf-8", "replace")) > FILE_PATH_MAX_BYTES:

@@ -67,7 +67,7 @@ def object_key(kind: str, upload_id: str, path: str) -> str:
 
 
 def part_bytes(content_length: int, is_multipart: bool) -> int | None:
-    """Returns None if a single PUT uploads the file."""
+    """Returns the size of each part, or None if a single PUT uploads the whole file."""
     return PART_BYTES if is_multipart and content_length >= MULTIPART_FROM_BYTES else None
 
 
@@ -110,8 +110,8 @@ class UploadLifecycle:
     async def prepare(self, caller: Caller, request: Any, plan: UploadPlan[ResponseT]) -> ResponseT:
         """Stores an upload and returns a response with signed URLs.
 
-        Stored responses have no URLs. A repeated request gets new URLs if the caller may still see
-        the game. Raises UPLOAD_NOT_FOUND if the upload was deleted.
+        A repeated request gets new URLs, after a new check of access to the game. Raises
+        UPLOAD_NOT_FOUND if the upload was deleted.
         """
 
         async def change(tx: Transaction) -> remembered_pb2.PreparedUpload:

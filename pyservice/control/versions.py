@@ -84,8 +84,8 @@ class VersionOperations:
     async def reserve_name(
         self, request: pb.ReserveVersionNameRequest, caller: Caller
     ) -> pb.ReserveVersionNameResponse:
-        """Reserves a display name for a new version. No version has the name, and no other call
-        returns it.
+        """Returns a display name that no version has, and reserves it. No other call returns this
+        name.
         """
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:

@@ -165,7 +165,8 @@ class Admission:
         lobby_id: bytes,
         idempotency: bytes | None,
     ) -> Placed | None:
-        """Returns the placement of a repeated join, or None for a new join that is possible.
+        """Returns the result of a repeated join, or None for a new join that is possible. Otherwise
+        raises ServiceError.
 
         The engine gets a limit of 0 players for the address, and checks it last. A new join
         therefore passes all other checks, fails at this limit and reserves no slot.

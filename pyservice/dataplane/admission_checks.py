@@ -29,10 +29,8 @@ _LOGGED_CODES: Final = 4
 
 class CaptchaPasses(Protocol):
     def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
-        """Returns the time of the address's last captcha pass (Unix ms) and the number of requests
-        since then.
-
-        The time is None if no pass is stored.
+        """Returns the time of the address's last captcha pass (Unix ms, or None) and the number of
+        requests since then.
         """
 
     async def record_pass(

@@ -190,7 +190,9 @@ class ConfigurationFeed:
                 self._put(stored.order, prepare_namespace(stored.configuration))
 
     async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
-        """Raises STORAGE_FULL, without a change, if it cannot be stored."""
+        """Stores and applies a configuration, unless the response refuses it. Raises STORAGE_FULL,
+        without a change.
+        """
         # Shielded: a cancelled caller must not leave a half-written file.
         item = pb.ManyItem(configuration=request.configuration)
         return (await asyncio.shield(self._apply([item])))[0]
@@ -200,7 +202,7 @@ class ConfigurationFeed:
         return pb.ApplyManyResponse(answers=answers)
 
     async def remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
-        """Removes a namespace. Stores the revision of the removal, so that a late message cannot
+        """Removes a namespace. Stores the revision of the removal, so that an older message cannot
         restore the namespace.
         """
         require_valid(request)

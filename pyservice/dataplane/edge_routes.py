@@ -238,8 +238,8 @@ class EdgeRoutes:
     def _is_replaceable(self, owner: bytes) -> bool:
         """Returns whether a port of `owner` that edge-guard refused may get another number.
 
-        For a lobby, always returns True, because the engine decides. A port of a dynamic server can
-        change until a waiting caller has received it.
+        A port of a dynamic server can change until `wait_server_served` returns it. For a lobby,
+        returns True, because the engine checks this itself.
         """
         if self._source.lobby(owner) is not None:
             return True

@@ -97,9 +97,11 @@ def compact(journal_dir: Path, keys: Keyring, limits: EngineLimits, parent_pid: 
 
 
 class Engine:
-    """A command returns after its result is durable, and raises ServiceError if the engine refuses
-    it. `deadline` is in seconds of the event loop's clock. A command that misses its deadline
-    raises DEADLINE_EXCEEDED, but its change remains.
+    """Commands and queries of the native matchmaker engine.
+
+    A command returns after its result is durable, and raises ServiceError if the engine refuses it.
+    `deadline` is in seconds of the event loop's clock. A command that misses its deadline raises
+    DEADLINE_EXCEEDED, but its change remains.
     """
 
     def __init__(self, native: NativeEngine, find_wait_ms: int, facts_stream: str) -> None:
@@ -144,11 +146,10 @@ class Engine:
         self._waiter.start()
 
     def cancel_holds(self) -> None:
-        """Fails the waiting requests with SHUTTING_DOWN."""
         self._waiter.cancel_holds()
 
     async def close(self) -> None:
-        """Repeated calls do nothing."""
+        """Closes the native engine. Repeated calls do nothing."""
         self._waiter.stop()
         await asyncio.to_thread(self._native.close)
 
@@ -182,8 +183,8 @@ class Engine:
         """Reserves slots in the fullest matching lobby, or in a new lobby from the template
         `creation`.
 
-        Waits if the lobby is still starting. `creation` is None if no lobby may be created. If no
-        lobby can start, it is `lobby_count_max`, which the engine needs to choose its error.
+        Waits if the lobby is still starting. `creation` is None if a new lobby is not allowed. If
+        no lobby can start, it is `lobby_count_max`, which the engine needs to choose its error.
         """
         began = perf_counter()
         try:
@@ -236,8 +237,7 @@ class Engine:
     async def replayed_placement(
         self, idempotency: bytes | None, deadline: float | None
     ) -> Placed | None:
-        """Returns the placement of an earlier find, create or join with this idempotency key, or
-        None.
+        """Returns the result of an earlier find, create or join with this idempotency key, or None.
 
         Waits, like the original call, if the lobby is still starting.
         """

@@ -1,7 +1,7 @@
 """Execution of engine commands, and the waits for their results.
 
 A request waits until its log sequence number (LSN) is durable, or until a starting lobby is ready
-(a hold). The module also has the commands for processes and player records.
+(a hold).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class DurabilityWaiter(Generic[Outcome]):
         """Waits for the end of a hold, and returns the reserved slots or an error. Raises
         DEADLINE_EXCEEDED.
 
-        A request that stops waiting earlier releases its share of the hold.
+        After a timeout or cancellation, the request's share of the hold is released.
         """
         loop = self._running_loop()
         limit = loop.time() + self._longest_hold_s
@@ -145,7 +145,7 @@ class DurabilityWaiter(Generic[Outcome]):
             note("lobby start", began)
 
     def cancel_holds(self) -> None:
-        """Fails the waiting requests with SHUTTING_DOWN."""
+        """Fails all requests that wait for a hold, with SHUTTING_DOWN."""
         for futures in self._hold_waiters.values():
             for future in futures:
                 if not future.done():
@@ -324,7 +324,7 @@ class ProcessCommands:
         )
 
     async def end_lease(self, owner: bytes, deadline: float | None = None) -> None:
-        """Repeated calls do nothing."""
+        """Ends the port lease of `owner`. Repeated calls do nothing."""
         await self._commands.run_durable(lambda: self._native.end_lease(owner)[1], deadline)
 
     async def replace_port(
@@ -335,8 +335,9 @@ class ProcessCommands:
         )
 
     async def ports_returned(self, owner: bytes, deadline: float | None = None) -> None:
-        """Starts the quarantine of an owner's ports. Call it after edge-guard has closed their
-        sockets. Raises STORAGE_FULL.
+        """Starts the quarantine of the ports of `owner`. Raises STORAGE_FULL.
+
+        Call it after edge-guard has closed the sockets of these ports.
         """
         await self._commands.run_durable(lambda: self._native.ports_returned(owner)[1], deadline)
 
@@ -366,8 +367,7 @@ class PlayerRecords:
         """Returns the time of the address's last captcha pass (Unix ms, or None) and the number of
         requests since then.
 
-        Passes are stored for 12 h. The time is computed from the pass's age, so setting the wall
-        clock changes it.
+        Passes are stored for 12 h.
         """
         ago_ms, requests = self._native.standing(namespace, address)
         return (None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms), requests
@@ -382,7 +382,7 @@ class PlayerRecords:
     ) -> str:
         """Returns a mock player token, valid only for the given `dev_` token.
 
-        Calls with the same 16-byte `nonce` return the same token within an hour.
+        Calls with the same 16-byte `nonce` in the same clock hour return the same token.
         """
         return self._native.mock_player_token(
             namespace, token_id, nonce or secrets.token_bytes(_NONCE_BYTES)

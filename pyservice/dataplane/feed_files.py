@@ -31,12 +31,12 @@ FeedOrder = tuple[int, int]
 
 
 class FeedFileError(Exception):
-    """The message names the file and the remedy."""
+    """A stored file or its folder cannot be read. The message names the path and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredNamespace:
-    """`configuration` is None for a removed namespace."""
+    """A namespace as stored in its file. `configuration` is None for a removed namespace."""
 
     namespace_id: str
     order: FeedOrder

@@ -1,7 +1,6 @@
 """Validation of configurations beyond the proto rules: operator limits, names, ports, uniqueness.
 
-All problems are reported. If the configuration conflicts with another namespace, only the
-operator's log contains the name of that namespace.
+All problems are reported.
 """
 
 from __future__ import annotations
@@ -351,9 +350,8 @@ def _owner(
 ) -> str:
     """Returns the id of another namespace that already owns a value, such as a host name.
 
-    Returns an empty string if `namespace_id`, the owner, is None or the namespace of
-    `configuration`. Only the log has the other namespace's name, because it may belong to another
-    developer.
+    `namespace_id` is the value's owner, or None. If no other namespace owns the value, returns an
+    empty string. Only the log has the owner's name, because it may belong to another developer.
     """
     owner = stored_namespaces.configuration(namespace_id) if namespace_id else None
     if owner is None or owner.namespace_id == configuration.namespace_id:

@@ -110,14 +110,15 @@ _log = get_logger("control")
 
 
 class ControlPlaneMonitor:
+    """Requests the control plane's metrics to detect whether the control plane responds.
+
+    `metrics` is that request. `is_awaited` is True if both planes start together. The control plane
+    then counts as starting until its first response.
+    """
+
     def __init__(
         self, metrics: Callable[[], Awaitable[pb.MetricsResponse]], *, is_awaited: bool
     ) -> None:
-        """`metrics` requests the control plane's metrics. The call is cancelled after a timeout.
-
-        `is_awaited` is True if both planes start together. The control plane then counts as
-        starting until its first response.
-        """
         self._metrics = metrics
         self._is_awaited = is_awaited
         self._was_up = False

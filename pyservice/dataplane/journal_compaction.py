@@ -68,7 +68,7 @@ class JournalCompactor:
         self.failed_count = 0
 
     async def run(self) -> None:
-        """Compacts the journal each time that compaction is due. A cancellation kills the child
+        """Starts a compaction process each time that compaction is due. A cancellation kills the
         process and waits for its end.
         """
         while True:

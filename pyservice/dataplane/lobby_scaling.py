@@ -183,7 +183,7 @@ class LobbyScaler:
         self._due[key] = min(check_s, self._due.get(key, check_s))
 
     async def run(self) -> None:
-        """Retries failed commands."""
+        """Scales lobbies until it is cancelled. Retries failed commands."""
         for namespace in self._namespaces:
             self.namespace_changed(raw_id(namespace.namespace_id))
         while True:
@@ -256,7 +256,6 @@ class LobbyScaler:
             await self._processes.stop(lobby, only_if_idle=only_if_idle)
 
     async def _end_attached(self, lobby: Lobby) -> None:
-        """The service did not start this lobby, so no process has to stop."""
         with _ignore_ended_lobby():
             await self._source.detach([lobby.namespace], lobby.id, None)
 

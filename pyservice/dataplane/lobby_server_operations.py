@@ -184,8 +184,8 @@ class LobbyServerOperations:
     async def detach(
         self, request: pb.DetachLobbyRequest, caller: Caller
     ) -> pb.DetachLobbyResponse:
-        """Ends an attached lobby at once. For a lobby that the service started, requests that its
-        process stops.
+        """Ends an attached lobby at once. For a managed lobby, only requests that its process
+        stops.
         """
         namespaces = [
             namespace.namespace_id

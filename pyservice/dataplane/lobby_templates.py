@@ -78,7 +78,7 @@ class LobbyTemplates:
     def for_idle(
         self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str
     ) -> Make | None:
-        """Returns None if no lobby can start now."""
+        """Returns a template for a new idle lobby, or None if no lobby can start now."""
         if not self._can_start_mode(mode, region):
             return None
         return self._template(namespace, mode, region, LobbyOverrides())

@@ -80,7 +80,9 @@ class LobbyResponses:
     def fill(
         self, response: PlacementResponse, lobby_id: bytes, tokens: Sequence[str]
     ) -> PlacementResponse:
-        """Raises KeyError if the lobby is not cached."""
+        """Fills the response with the cached lobby and the player tokens. Raises KeyError if the
+        lobby is not cached.
+        """
         template = self._cached[lobby_id]
         self._cached.move_to_end(lobby_id)
         response.lobby.CopyFrom(template.lobby)
@@ -109,14 +111,12 @@ class Matchmaker:
         lobby_templates: LobbyTemplates | None = None,
         player_addresses: PlayerAddresses | None = None,
     ) -> None:
-        """Without `admission`, requests that need captcha or verification fail.
-
-        Without `lobby_templates`, the matchmaker creates no lobby.
-        """
         self._engine = engine
         self._namespaces = namespaces
         self._regions = regions
+        # None: the matchmaker creates no lobby.
         self._lobby_templates = lobby_templates
+        # None: requests that need captcha or verification fail.
         self._admission = admission
         self._responses = LobbyResponses(regions, player_addresses or PlayerAddresses())
 

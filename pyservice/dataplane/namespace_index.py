@@ -29,7 +29,7 @@ class PreparedNamespace:
 
 
 def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNamespace:
-    """Takes time proportional to the configuration's size. Thread-safe."""
+    """Prepares a configuration for the index. Takes time proportional to its size. Thread-safe."""
     resolved = resolve_namespace(configuration)
     grants = {
         token.sha256: EnvironmentGrant(

@@ -18,10 +18,10 @@ def operation_table(
     fleet: LobbyServerOperations,
     development: MockOperations | None = None,
 ) -> dict[str, Operation]:
-    """Returns the operations by full method name.
+    """Returns the operations of the matchmaker API by full method name.
 
-    `development` handles calls with `dev_` tokens. It must be present if the authorizer accepts
-    these tokens, and absent otherwise. Raises ValueError.
+    `development` handles calls with `dev_` tokens. Raises ValueError if it is missing although the
+    authorizer accepts these tokens, or the reverse.
     """
     if authorizer.takes_development_tokens is not (development is not None):
         raise ValueError("pass `development` exactly if the authorizer accepts dev_ tokens")

@@ -57,10 +57,8 @@ class DnsResolver:
         return len(self._lookups)
 
     async def addresses(self, host: str, tenant: bytes) -> list[str]:
-        """Returns all addresses of a host name. Raises OSError if the name has none.
-
-        The timeout includes the wait for a permit of the tenant. Fails at once if too many lookups
-        of the tenant wait.
+        """Returns all addresses of a host name. Raises OSError if the name has none, after a
+        timeout, or if too many lookups of the tenant wait.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -131,7 +129,7 @@ class OutboundResponse:
 
 
 class OutboundHttpClient:
-    """Use a client on one event loop only."""
+    """Client for POST requests to servers of third parties. Use it on one event loop only."""
 
     def __init__(
         self,

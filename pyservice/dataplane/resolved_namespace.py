@@ -189,7 +189,7 @@ class RegionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMode:
-    """If a heartbeat field is None, the operator's setting applies."""
+    """Settings of a game mode. If a heartbeat field is None, the operator's setting applies."""
 
     name: str
     max_players: int

@@ -311,8 +311,7 @@ class RuntimeConnection:
     def _detect_crash(self, lobby_id: bytes, code: int | None) -> None:
         """Calls `on_lobby_crashed` if the exit of the lobby's process is a crash.
 
-        Call it before the exit is applied. Otherwise the scaler could replace the lobby before it
-        knows about the crash.
+        Call it before `record_exit`. Otherwise the scaler could replace the lobby without a delay.
         """
         lobby = self._source.lobby(lobby_id)
         if lobby is None:

@@ -68,8 +68,8 @@ def with_environment_token(
     """Adds an environment token to a namespace in the feed file's content. Raises the namespace's
     revision.
 
-    Returns the new content and the changed namespace. Raises FeedDocumentError, but not for
-    problems of other namespaces.
+    Returns the new content and the changed namespace. Raises FeedDocumentError if the JSON or this
+    namespace is invalid, or the namespace is missing.
     """
     document = _document(content)
     matches = [

@@ -41,9 +41,7 @@ class ConnectionContext:
 
 
 class ConnectionStage:
-    """State of a connection while it receives a request: idle, in the head, in the body, or
-    closing.
-    """
+    """State of a connection while it receives a request."""
 
     IDLE: Final = 0
     HEAD: Final = 1

@@ -118,8 +118,7 @@ _SLASH: Final = "\udc2f"
 class _Node:
     """Node of a tree of path templates, which contains all templates with the same first segments.
 
-    `tables` has the methods of the templates that end here. Its keys are the names of the path
-    parameters.
+    For each template that ends here, `tables` maps its parameter names to its methods by verb.
     """
 
     __slots__ = ("fixed", "parameter", "tables")
@@ -138,10 +137,7 @@ class _Node:
 
 
 class Routes:
-    """Mapping from paths and HTTP methods to all operations of a server.
-
-    Raises ValueError if two operations have the same route.
-    """
+    """Mapping from paths and HTTP methods to all operations of a server."""
 
     def __init__(self, methods: Iterable[Method]) -> None:
         self._by_path: dict[str, dict[str, Method]] = {}
@@ -231,11 +227,6 @@ log = get_logger("pyservice.edge")
 
 
 class HttpApplication:
-    """The ASGI application of one HTTP server.
-
-    The server calls `open` directly, without the cost of ASGI.
-    """
-
     def __init__(
         self,
         operations: Mapping[str, Operation],

@@ -87,9 +87,9 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
 
 
 class _RawMembers(dict[str, "_RawMembers | None"]):
-    """Tree of the JSON object members that a message keeps as unparsed JSON text.
+    """Tree of the fields of a message that keep unparsed JSON text.
 
-    The value of such a member is None. The value of an object with such members is its own tree.
+    Such a field is a leaf with the value None. The value of a nested message is its own tree.
     """
 
     most: int

@@ -139,7 +139,7 @@ class ParkedRequest(WaitingRequest):
 
 
 class _Group(NamedTuple):
-    """Equal requests that woke together. One response answers all of them."""
+    """Equal long polls that woke at the same time. One response answers all of them."""
 
     request_key: RequestKey
     is_over: bool

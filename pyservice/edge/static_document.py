@@ -31,8 +31,6 @@ class _NotModified(HttpResponse):
 
 
 class StaticDocument:
-    """A public JSON document that is served at `path`."""
-
     def __init__(self, path: bytes, body: bytes) -> None:
         self.path = path
         self.body = body

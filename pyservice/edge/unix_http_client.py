@@ -169,7 +169,7 @@ class _Connection(asyncio.Protocol):
 
 
 class UnixHttpClient:
-    """Connects at the first request."""
+    """HTTP client for one unix socket. Connects at the first request."""
 
     def __init__(self, path: Path, answer_timeout_ms: int = 60_000) -> None:
         self._path = str(path)

@@ -1,7 +1,6 @@
 """Endpoint of the internal server for batches of long polls that woke after a change.
 
-Each request of a batch is authorized, recorded and counted on its own. Equal requests are decoded
-once, and a response that they share is encoded once.
+Each request of a batch is authorized, recorded and counted on its own.
 """
 
 from __future__ import annotations
