@@ -88,7 +88,7 @@ class Trace:
 
     @property
     def parent_span_id(self) -> str:
-        """Span ID from the request's traceparent header, or empty without this header."""
+        """Span ID from the request's traceparent header, or empty."""
         return "" if self.parent_span is None else self.parent_span[_PARENT]
 
     def note(self, label: str, begin: float, span_id: str | None = None) -> None:
@@ -335,7 +335,7 @@ class RayDelivery:
         otlp_endpoint: str | None,
         waiting_max: int,
     ) -> None:
-        """The function `store` saves rays to the database. At most `waiting_max` rays wait for it.
+        """`store` saves rays to the database. At most `waiting_max` rays wait for it.
 
         If it raises a ServiceError with a retry time, it is called again. A ray without a known
         caller is saved only if its request was forwarded. The trace collector receives all rays.

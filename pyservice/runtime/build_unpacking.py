@@ -113,7 +113,7 @@ class _Build:
         return manifests.parse(image_tag)
 
     def digest(self) -> str:
-        """Returns the SHA-256 of the packed build, after reading the rest of it."""
+        """Reads the rest of the build, and returns its SHA-256."""
         _skip(self._blocks())
         return self._digest.hexdigest()
 
