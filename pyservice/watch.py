@@ -44,7 +44,7 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Topics that changed after the change number of a query, up to change number `sequence`."""
+    """Topics that changed after a given change number, up to change number `sequence`."""
 
     run: str
     sequence: int
@@ -79,8 +79,8 @@ class Topics:
         ...  # read the records, respond with watch.index = index
 
     A writer calls `bump` after its commit. At most `capacity` topics are stored, and the topics
-    with the oldest changes are forgotten. A forgotten topic counts as changed at the largest change
-    number that was forgotten. A long poll on it may get a response too early, but never too late.
+    with the oldest changes are forgotten. A long poll on a forgotten topic may get a response too
+    early, but never too late.
     """
 
     def __init__(self, capacity: int = _TOPICS_MAX) -> None:
@@ -100,7 +100,7 @@ class Topics:
         self._listeners.append(listener)
 
     def bump(self, *topics: str) -> None:
-        """Call this method after readers can see the change."""
+        """Records a change of each topic. Call this method after readers can see the change."""
         before = self.sequence
         for topic in topics:
             self.sequence += 1
@@ -123,7 +123,9 @@ class Topics:
             self._floor = self._changed.pop(topic)
 
     def index_of(self, *topics: str) -> str:
-        """Call this method before the data of the response is read."""
+        """Returns the `watch.index` of a response. Call this method before the response's data is
+        read.
+        """
         return f"{self.run}.{self._last_change(topics)}"
 
     def parse(self, watch_index: str) -> int | None:
@@ -160,7 +162,8 @@ class Topics:
         """Returns the changes after change number `sequence`. Waits up to `wait_s` seconds for the
         first one.
 
-        If `run` or `sequence` is unknown, returns at once with `is_complete` False.
+        Returns at once with `is_complete` False if `run` is another execution of the service, or if
+        `sequence` is too old or too large.
         """
         if run != self.run or not self._floor <= sequence <= self.sequence:
             return Changes(self.run, self.sequence, (), is_complete=False)
@@ -186,7 +189,7 @@ class Topics:
 
 
 class WaitingRequest:
-    """Each server implements `resume` in a subclass."""
+    """Long-poll request that `LongPolls` stores. Each server implements `resume` in a subclass."""
 
     __slots__ = ("sequence", "stale_in_run", "topics", "until")
 
@@ -209,7 +212,7 @@ class WaitingRequest:
 
 
 class WaitingTask(WaitingRequest):
-    """All waits of one request reuse the object."""
+    """Waiting request of an asyncio task. All waits of one request reuse the object."""
 
     __slots__ = ("future",)
 
@@ -227,11 +230,11 @@ class LongPolls:
 
     A change may arrive before the request that waits for it, so recent changes are stored. A
     request waits only if none of its topics has changed. If changes may have been missed, the
-    request wakes at once.
+    request is resumed at once.
 
-    A run is one execution of the service that numbers the changes. A new run becomes current if the
-    response to a query names it, or if a request waits in it a second time. The first wait wakes
-    the request at once. An old run never becomes current again.
+    A run is one execution of the service that numbers the changes. A request of a run that is not
+    current is resumed at once. If it waits in that run again, that run becomes current. So does a
+    new run in the response to a query.
     """
 
     def __init__(self, hold_ms: int = HOLD_MS) -> None:
@@ -253,9 +256,7 @@ class LongPolls:
         return len(self._requests)
 
     def hold(self, request: WaitingRequest, park: WaitForChange) -> None:
-        """Stores a request until it wakes or is dropped. The request may wake before `hold`
-        returns.
-        """
+        """Stores a request until `resume` or `drop` is called for it. May call `resume` itself."""
         if park.run != self._run:
             if request.stale_in_run != self._run:
                 request.stale_in_run = self._run
@@ -294,7 +295,7 @@ class LongPolls:
             self._has_requests.clear()
 
     async def wait(self, task: WaitingTask, park: WaitForChange) -> bool:
-        """Returns True if the maximum wait time has passed."""
+        """Waits for a change. Returns True if the maximum wait time has passed."""
         task.future = asyncio.get_running_loop().create_future()
         try:
             self.hold(task, park)
@@ -303,17 +304,14 @@ class LongPolls:
             self.drop(task)
 
     async def next_query(self) -> tuple[str, int]:
-        """Waits until a request is stored. Returns the run and the change number for the next
-        query.
-        """
+        """Waits until a request is stored. Returns `run` and `sequence` for `Topics.changes_after`."""
         await self._has_requests.wait()
         return self._run, self._after
 
     def take(self, queried_run: str, changes: Changes) -> None:
-        """Applies the response to a query for changes, and wakes the requests for the changed
-        topics.
+        """Resumes the requests that wait for the topics of `changes`.
 
-        `queried_run` is the run that the query named.
+        `changes` is the response to a query for changes in the run `queried_run`.
         """
         if queried_run != self._run:
             return  # the run changed during the query
@@ -380,7 +378,7 @@ class LongPolls:
 async def run_until_changed(
     run: Run, message: Message, caller: Caller, wait: WaitForChange, waiters: LongPolls | None
 ) -> Message:
-    """Waits and runs an operation again, until the operation returns a response."""
+    """Waits for a change and runs the operation again, until the operation returns a response."""
     if waiters is None:
         raise RuntimeError("the operation waits, but it was run without long polls")
     task = WaitingTask()

@@ -1,7 +1,6 @@
 """Decoding of JSON values into protobuf messages, compiled from descriptors.
 
-A decoder reports every problem up to a limit, so that hostile input costs linear time. Entries
-beyond a size limit are not decoded.
+A decoder reports every problem up to a limit, so that hostile input costs linear time.
 
 Integers have no decimal point and at most 64 bits, and booleans are not numbers. Enum values are
 lower case without their prefix, and bytes are base64. A null member of an object counts as absent.

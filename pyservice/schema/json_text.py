@@ -17,8 +17,7 @@ LARGE_BYTES: Final = 64 * 1024
 def garbage_collection_paused() -> Iterator[None]:
     """Pauses the garbage collector. Nested pauses are allowed.
 
-    While JSON is parsed, the collector would scan the new objects repeatedly. Without a pause,
-    300,000 lists take 0.18 s instead of 0.02 s.
+    While JSON is parsed, the collector would scan the new objects repeatedly.
     """
     if not gc.isenabled():
         yield

@@ -1,7 +1,6 @@
 """Limits on the number of entries in repeated fields and maps.
 
-Decoding and validation check these limits before they read the entries. The cost of a request is
-thus bounded.
+Decoding and validation check these limits before they read the entries.
 """
 
 from __future__ import annotations

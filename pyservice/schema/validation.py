@@ -363,7 +363,7 @@ def _check(message: Message) -> Findings:
 
 
 class UndecodedFields(NamedTuple):
-    """Findings about the parts of a request's query and body that could not be decoded."""
+    """Problems of the fields in a request's query and body that could not be decoded."""
 
     in_query: Findings = ()
     in_body: Findings = ()

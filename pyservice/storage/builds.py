@@ -59,7 +59,7 @@ async def add(
 
 
 async def find(tx: Transaction, game_id: str, build_id: str) -> Record | None:
-    """Includes `content_length` and `complete_ms` of the build's upload."""
+    """Returns the build's columns with `content_length` and `complete_ms` of its upload, or None."""
     return await tx.first(_ONE, {"game_id": game_id, "build_id": build_id})
 
 
@@ -68,7 +68,7 @@ async def of_game(
 ) -> Sequence[Record]:
     """Returns the game's builds that have all of `tags`, newest first.
 
-    Each row has the same columns as the row of `find`.
+    Each row has the columns of `find`.
     """
     statement = _OF_GAME
     for name, value in (tags or {}).items():
@@ -131,10 +131,7 @@ async def remove(tx: Transaction, build_id: str) -> None:
 
 
 async def completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:
-    """Returns, for each ID of a build of the game, whether the build's upload is complete.
-
-    IDs that are not builds of the game are omitted.
-    """
+    """Returns, for each ID of a build of the game, whether the build's upload is complete."""
     build_ids = list(ids)
     if not build_ids:
         return {}

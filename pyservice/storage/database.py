@@ -109,8 +109,6 @@ class Database(Protocol):
     def finished_reads(self) -> int:
         """Number of finished transactions that read. As long as it grows, the database is
         available.
-
-        A slow read then only waits for other reads.
         """
         ...
 
@@ -182,7 +180,7 @@ async def delete_in_batches(
     times.
 
     Returns the number of deleted rows. Each batch uses an index and has its own transaction, so
-    that other changes do not wait long. Raises OVERLOADED.
+    that other changes do not wait long. Raises OVERLOADED after too many conflicts.
     """
 
     async def once() -> int:

@@ -87,7 +87,7 @@ def _sqlite_code(error: BaseException) -> int | None:
 
 
 def sqlstate(error: BaseException) -> str:
-    """Returns the SQLSTATE code of an error, or an empty text for an error without such a code."""
+    """Returns the SQLSTATE code of an error, or an empty text."""
     driver_error = error.orig if isinstance(error, DBAPIError) else error
     return getattr(driver_error, "sqlstate", None) or ""
 

@@ -47,7 +47,7 @@ _NAMED = select(versions.c.display_name).where(
 
 
 async def find(tx: Transaction, text: str) -> Record | None:
-    """`text` is an ID or name_id."""
+    """Returns a game's columns, or None. `text` is an ID or name_id."""
     return await tx.first(_BY_TEXT, {"text": text})
 
 
@@ -73,7 +73,7 @@ async def taken_names(tx: Transaction, names: Iterable[str]) -> set[str]:
 async def add(
     tx: Transaction, game_id: str, name_id: str, display_name: str, group_id: str, now_ms: int
 ) -> None:
-    """Raises Conflict if the name_id is taken."""
+    """Adds a game. Raises Conflict if another game has the name_id."""
     await tx.run(
         _ADD,
         {
@@ -87,7 +87,7 @@ async def add(
 
 
 async def set_picture(tx: Transaction, game_id: str, which: str, upload_id: str, kind: str) -> None:
-    """`which` is `logo` or `banner`, `kind` is `png` or `jpeg`."""
+    """Sets a picture of a game. `which` is `logo` or `banner`, `kind` is `png` or `jpeg`."""
     values = {f"{which}_upload_id": upload_id, f"{which}_kind": kind}
     await tx.run(update(games).where(games.c.game_id == game_id).values(values))
 
@@ -131,7 +131,7 @@ async def versions_of(tx: Transaction, game_id: str) -> Sequence[Record]:
 
 
 async def reserve_version_names(tx: Transaction, game_id: str, up_to: int) -> None:
-    """Stores that the automatic version names up to the number `up_to` are reserved.
+    """Stores that the first `up_to` automatic version names (`0.0.2`, `0.0.3` …) are reserved.
 
     A number below the stored one changes nothing.
     """

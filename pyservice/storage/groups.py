@@ -70,7 +70,10 @@ async def add(
 
 
 async def add_member(tx: Transaction, group_id: str, identity_id: str, now_ms: int) -> None:
-    """Raises Conflict for an existing member, an unknown group or an unknown identity."""
+    """Adds an identity to a group.
+
+    Raises Conflict for an existing member, an unknown group or an unknown identity.
+    """
     await tx.run(
         insert(members), {"group_id": group_id, "identity_id": identity_id, "create_ms": now_ms}
     )

@@ -122,8 +122,8 @@ async def alive_between(
 ) -> Sequence[Record]:
     """Returns the game's lobbies that existed in a time span, in the order of their IDs.
 
-    The result starts after the ID `after`. Each row has the columns of `lobbies`, `namespace_name`
-    and `version_name`.
+    The result starts after the ID `after`. Each row has the lobby's columns, and adds
+    `namespace_name` and `version_name`.
     """
     values = {
         "game_id": game_id,
@@ -183,9 +183,7 @@ async def get(
 
 
 async def live_ids(tx: Transaction, after: str, limit: int) -> list[str]:
-    """Returns the IDs of lobbies without a recorded end, in order. The result starts after the ID
-    `after`.
-    """
+    """Returns the sorted IDs of lobbies without a recorded end, from the first ID above `after`."""
     return [row.lobby_id for row in await tx.all(_LIVE, {"after": after, "limit": limit})]
 
 

@@ -1,8 +1,7 @@
 """Object store in a local folder. Each upload is written to its own file, which is renamed on
 completion.
 
-The store has the folders `incoming` (emptied at start), `pending` and `kept`. Every change is
-synced to disk before its call returns.
+The store has the folders `incoming` (emptied at start), `pending` and `kept`.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ _SYNC_FILE_RANGE_WRITE: Final = 2
 def _find_sync_file_range() -> Callable[[int, int, int], object]:
     """Returns `sync_file_range`, which starts writing a part of a file to disk.
 
-    If libc lacks it, returns a function without effect. A later `fsync` then has more to write.
+    If libc lacks it, returns a function without effect.
     """
     call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if call is None:
@@ -121,9 +120,10 @@ class UploadWriter:
     def write(self, block: memoryview, when_written: Callable[[], None]) -> None:
         """Queues a block. Calls `when_written` on the event loop once the block may be reused.
 
-        After a failure or after the end, the writer drops blocks, but still calls `when_written`. A
-        late block must not create the file again.
+        After a failure, `commit` or `abort`, the writer drops blocks, but still calls
+        `when_written`.
         """
+        # A block after `abort` must not create the file again.
         if self.failure is not None or self._is_closed:
             self._loop.call_soon(when_written)
             return
@@ -306,7 +306,7 @@ class FolderBlobStore:
             yield await self._run(lambda batch=batch: self._pending_blobs(batch))  # type: ignore[misc]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
-        """Later writes create them again."""
+        """Removes empty folders that are older than `older_than_s`. Later writes create them again."""
         before_s = time.time() - older_than_s
         await self._run(lambda: self._drop_old(before_s))
 

@@ -234,7 +234,7 @@ async def change(
 
 
 async def set_version(tx: Transaction, namespace_id: str, version_id: str) -> bool:
-    """Locks the row. Returns whether the version changed."""
+    """Sets a namespace's version. Returns False and changes nothing if it is already set."""
     return bool(await tx.run(_SET_VERSION, {"id": namespace_id, "version": version_id}))
 
 
@@ -254,8 +254,7 @@ async def add_history(
 ) -> None:
     """Adds an entry to the version history of a namespace.
 
-    Its time is always later than that of the previous entry. A time therefore identifies one entry,
-    at which a page can begin.
+    Its time is always later than that of the previous entry. A time therefore identifies one entry.
     """
     await tx.run(
         _ADD_NEWEST,
@@ -301,7 +300,7 @@ async def count_domains(tx: Transaction, namespace_id: str) -> int:
 
 
 async def add_domain(tx: Transaction, namespace_id: str, domain: str, now_ms: int) -> None:
-    """Raises Conflict if any namespace already has the domain."""
+    """Adds a domain to a namespace. Raises Conflict if any namespace already has it."""
     values = {"domain": domain, "namespace_id": namespace_id, "create_ms": now_ms}
     await tx.run(insert(domains), values)
 
@@ -330,7 +329,7 @@ async def change_password(
 
 
 async def add_user(tx: Transaction, namespace_id: str, user: str, password_hash: str) -> None:
-    """Raises Conflict if the user exists."""
+    """Adds a login to a namespace. Raises Conflict if the user exists."""
     values = {"namespace_id": namespace_id, "user": user, "password_hash": password_hash}
     await tx.run(insert(auth_users), values)
 

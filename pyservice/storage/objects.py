@@ -237,7 +237,7 @@ class Objects:
         filename: str | None = None,
         content_type: str | None = None,
     ) -> str:
-        """Returns a download URL of a kept object. `filename` names the downloaded file.
+        """Returns a download URL of an object. `filename` names the downloaded file.
 
         Without `expires_s` the URL never changes and is valid while the object exists.
         """
@@ -247,11 +247,10 @@ class Objects:
         return self._base_url + self.signer.target(grant)
 
     async def complete(self, uploads: Sequence[PendingObject]) -> None:
-        """Completes uploads: pending objects become kept if all their parts have the expected
-        length.
+        """Completes uploads if all their parts have the expected length.
 
-        Otherwise no object becomes kept, and UPLOAD_INCOMPLETE is raised with the number of missing
-        parts. The call can be repeated, but an upload must not be completed twice at one time: S3
+        Otherwise no upload is completed, and UPLOAD_INCOMPLETE is raised with the number of missing
+        parts. The call can be repeated, but concurrent calls must not complete the same upload: S3
         cannot move objects atomically.
         """
         for upload in uploads:
@@ -329,7 +328,7 @@ class Objects:
         return await self._blobs.digest(blobs, run)
 
     async def delete(self, key: str) -> None:
-        """A missing object is no error."""
+        """Deletes an object or an incomplete upload. A missing object is no error."""
         _check(key)
         names = [name for name, _ in await self._find(key)]
         folder = key.rpartition("/")[0]
@@ -366,9 +365,8 @@ class Objects:
         return blobs
 
     async def sweep(self, older_than_s: float) -> int:
-        """Removes parts of uploads that were not completed within `older_than_s`.
-
-        Returns the number of removed parts.
+        """Removes parts of uploads that were not completed within `older_than_s`, and returns their
+        number.
         """
         oldest_s = time.time() - older_than_s
         count = 0

@@ -97,10 +97,7 @@ class Row(asyncpg.Record):  # type: ignore[misc]
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
     def get_reset_query(self) -> str:
-        """Returns an empty query, because no statement of the service leaves state in its session.
-
-        A reset would cost a round trip for each transaction.
-        """
+        """Returns an empty query, because no statement of the service leaves state in its session."""
         return ""
 
 
@@ -163,7 +160,9 @@ class PostgresConnections:
         return await self._pool.acquire(timeout=ANSWER_TIMEOUT_S)
 
     async def _discard(self, connection: Any) -> None:
-        """Closes a failed connection and all idle ones, because they may have lost the same server."""
+        """Closes a failed connection. The pool then replaces all others, which may also have
+        failed.
+        """
         if not is_closed(connection):
             connection.terminate()
         await self._pool.expire_connections()
@@ -190,7 +189,7 @@ class PostgresConnections:
             await self._pool.release(connection)
 
     async def close(self) -> None:
-        """Waits a short time for transactions in progress."""
+        """Closes all connections. Waits a short time for transactions in progress."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await (await self._pool).close()

@@ -41,7 +41,7 @@ async def add(
     tags: Mapping[str, str],
     host_ports: Iterable[tuple[bool, int]],
 ) -> None:
-    """Adds a server. `row` has a value for each column. Raises Conflict if a host port is taken."""
+    """Adds a server. `row` has all columns. Raises Conflict if another server has a host port."""
     await tx.run(_ADD, row)
     server_id = row["server_id"]
     rows = [{"server_id": server_id, "name": name, "value": value} for name, value in tags.items()]
@@ -128,7 +128,7 @@ async def record_placed(tx: Transaction, server_id: str) -> None:
 
 
 async def record_started(tx: Transaction, server_id: str, now_ms: int) -> None:
-    """A recorded start time stays."""
+    """Records the start time of a server, unless one is already recorded."""
     condition = and_(servers.c.server_id == server_id, servers.c.start_ms.is_(None))
     await tx.run(update(servers).where(condition).values({"start_ms": now_ms}))
 

@@ -1,4 +1,4 @@
-"""Named values of the whole service. Each value is a row of one table."""
+"""Named values of the service, stored in one table."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ async def put_int(tx: Transaction, name: str, value: int) -> None:
 
 
 async def add_int(tx: Transaction, name: str, value: int) -> None:
-    """Raises Conflict if the name exists."""
+    """Adds a named integer. Raises Conflict if the name exists."""
     await tx.run(_ADD_STATE, {"name": name, "value": str(value)})

@@ -55,7 +55,7 @@ class UrlGrant(NamedTuple):
 class RetiredKey(NamedTuple):
     """Key that no longer signs URLs. It still verifies URLs that expire by `until_s` (Unix time).
 
-    A thief can therefore not use the key to sign URLs with a later expiry.
+    A thief of the key therefore cannot sign URLs with a later expiry.
     """
 
     secret: bytes
@@ -107,9 +107,9 @@ class UrlSigner:
         return grant.expires_at_s <= retired.until_s
 
 
+# Lists of URLs repeat few values.
 @lru_cache(1_000)
 def _quoted(value: str) -> str:
-    """Cached, because lists of URLs repeat few values."""
     return quote(value, safe="")
 
 

@@ -122,8 +122,9 @@ def _row_type(names: tuple[str, ...]) -> Any:
 
 
 def row_maker(compiled: CompiledStatement, names: Iterable[str]) -> _MakeRow:
-    """Returns a function that creates rows, and that converts integers of boolean columns to
-    booleans.
+    """Returns a function that creates a row from the values that SQLite returned.
+
+    Integers of boolean columns become booleans.
     """
     make: _MakeRow = _row_type(tuple(names))._make
     booleans = [
@@ -191,7 +192,7 @@ def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connec
 
 
 def _keep_private(path: Path) -> None:
-    """The files contain secrets."""
+    """Makes the database files accessible only to their owner, because they contain secrets."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
         return

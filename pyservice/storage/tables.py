@@ -1,8 +1,7 @@
 """Tables of the control plane's database.
 
-IDs are UUID texts, times are Unix milliseconds named `_ms`, and hashes are bytes. The tables have
-only two kinds of secrets. These are captcha keys in configurations, and token secrets of unexpired
-device links.
+IDs are UUID texts, times are Unix milliseconds named `_ms`, and hashes are bytes. The only secrets
+are captcha keys in configurations, and token secrets of unexpired device links.
 """
 
 from __future__ import annotations

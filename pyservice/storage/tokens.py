@@ -133,7 +133,7 @@ async def of_group(tx: Transaction, group_id: str, identity_id: str) -> Sequence
 
 
 async def revoke_cloud(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Keeps the time of an earlier revocation."""
+    """Revokes a cloud token, unless it is already revoked."""
     condition = and_(cloud_tokens.c.token_id == token_id, cloud_tokens.c.revoke_ms.is_(None))
     await tx.run(update(cloud_tokens).where(condition).values(revoke_ms=now_ms))
 
@@ -181,8 +181,8 @@ async def tokens_to_feed(
     """Returns the tokens that the data plane needs, newest first.
 
     These are back end tokens (`env`), unexpired development tokens (`dev`), and revoked game client
-    tokens (`pub`). The result has at most `environment_max` back end tokens of each namespace: first
-    the valid ones, then those that ended last.
+    tokens (`pub`). Each namespace has at most `environment_max` back end tokens in the result:
+    first the valid ones, then the ones that expired or were revoked last.
     """
     values = {"ids": list(namespace_ids), "now_ms": now_ms, "environment_max": environment_max}
     return await tx.all(_TO_FEED, values)
@@ -197,14 +197,14 @@ class TokenCounts(NamedTuple):
 
 
 async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> TokenCounts:
-    """Returns the numbers of valid and remembered tokens of a kind (`env`, `pub` or `dev`)."""
+    """Counts a namespace's tokens of one kind: `env`, `pub` or `dev`."""
     values = {"namespace_id": namespace_id, "kind": kind, "now_ms": now_ms}
     found = await tx.first(_COUNTS, values)
     return TokenCounts(0, 0) if found is None else TokenCounts(found.good, found.remembered)
 
 
 async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Keeps the time of an earlier revocation."""
+    """Revokes a token of a namespace, unless it is already revoked."""
     condition = and_(
         namespace_tokens.c.token_id == token_id, namespace_tokens.c.revoke_ms.is_(None)
     )
@@ -297,5 +297,5 @@ async def erase_device_link_secrets(database: Database, now_ms: int) -> int:
 async def remove_device_links_before(
     database: Database, before_ms: int, most: int | None = None
 ) -> int:
-    """Removes device links that expired before `before_ms`. Returns the number of removed links."""
+    """Removes device links that expired before `before_ms`, and returns their number."""
     return await delete_in_batches(database, _REMOVE_EXPIRED_LINKS, before_ms - 1, most)

@@ -154,7 +154,7 @@ async def add(tx: Transaction, new: NewUpload) -> None:
 
 
 async def find(tx: Transaction, upload_id: str) -> Record | None:
-    """Includes the game's `group_id`."""
+    """Returns the upload's columns with the game's `group_id`, or None."""
     return await tx.first(_WITH_GAME, {"upload_id": upload_id})
 
 
@@ -163,9 +163,9 @@ async def files_of(tx: Transaction, upload_id: str) -> Sequence[Record]:
 
 
 async def of_kind(tx: Transaction, game_id: str, kind: str) -> Sequence[Record]:
-    """Returns the game's uploads of a kind with a single file, such as `avatar`, newest first.
+    """Returns the game's uploads of a kind with one file each, such as `avatar`, newest first.
 
-    Each row includes the `path` of this file.
+    Each row includes the `path` of the file.
     """
     return await tx.all(_OF_KIND, {"game_id": game_id, "kind": kind})
 
@@ -273,7 +273,7 @@ async def site_users(tx: Transaction, namespace_id: str) -> dict[str, bytes]:
 
 
 async def version_config(tx: Transaction, version_id: str) -> bytes:
-    """Raises LookupError for an unknown version."""
+    """Returns a version's encoded configuration. Raises LookupError for an unknown version."""
     row = await tx.first(_VERSION_CONFIG, {"version_id": version_id})
     if row is None:
         raise LookupError(version_id)

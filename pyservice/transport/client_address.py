@@ -1,6 +1,6 @@
 """Client addresses: trusted proxies, `X-Forwarded-For`, PROXY protocol v2.
 
-Pure functions of bytes and text. See docs/reference/wire.md#client-address.
+See docs/reference/wire.md#client-address.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def packed_client(address: Address) -> bytes:
 
 class TrustedProxies:
     def __init__(self, networks: Iterable[str | Network]) -> None:
-        """`networks` are the trusted proxies. Raises ValueError for an invalid CIDR."""
+        """Stores the networks of the trusted proxies. Raises ValueError for an invalid CIDR."""
         self._networks = tuple(ip_network(network) for network in networks)
 
     def __bool__(self) -> bool:

@@ -55,7 +55,7 @@ class Buckets:
         self.change(rate)
 
     def change(self, rate: Rate) -> None:
-        """Does not refill the buckets."""
+        """Changes the rate of all buckets, but does not refill them."""
         self._interval = 1.0 / rate.per_second if rate.per_second else 0.0
         self._refill = rate.burst * self._interval
         # A bucket that is full later than this has no whole token left.

@@ -79,7 +79,7 @@ def wait_text(wait: WaitForChange) -> str:
 
 
 def read_wait(text: str) -> WaitForChange:
-    """Parses the value of the header `INTERNAL_WAIT`. Raises ValueError."""
+    """Parses the topics and change number in the header `INTERNAL_WAIT`. Raises ValueError."""
     index, _, topics = text.partition(" ")
     run, _, sequence = index.partition(".")
     return WaitForChange(tuple(topics.split(",")), int(sequence), run)

@@ -100,7 +100,7 @@ class RequestPermit:
 
 
 class RequestPermits:
-    """For one server, on one event loop."""
+    """Limit on the requests that one server runs at once. Belongs to one event loop."""
 
     def __init__(self, at_once: int, wait_ms: int = WAIT_MS) -> None:
         """Sets the limits: one token gets a quarter of the permits, and one address gets half.
@@ -176,7 +176,7 @@ class BodyBudget:
     """Limit on the bytes of request bodies that one server holds in memory."""
 
     def __init__(self, total_bytes: int, largest_bytes: int, metrics: TransportMetrics) -> None:
-        """Sets the limits. One address may hold at least one body of `largest_bytes`."""
+        """Sets the limits. The share of one address allows at least one body of `largest_bytes`."""
         self._share_bytes = max(total_bytes // _BODY_SHARES, largest_bytes)
         self._total_bytes = max(total_bytes, self._share_bytes)
         self._metrics = metrics
@@ -190,7 +190,7 @@ class BodyBudget:
         return BodyReservation(self, source)
 
     def take(self, source: bytes, more_bytes: int, *, is_small: bool) -> None:
-        """Counts more bytes for an address. Raises OVERLOADED and counts nothing if a limit is
+        """Counts more body bytes for an address. Raises OVERLOADED and counts nothing if a limit is
         exceeded.
         """
         address_bytes = self._bytes_of.get(source, 0) + more_bytes

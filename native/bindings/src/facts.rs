@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::convert::{IdBytes, reason_word};
 
-/// Returns the current time in milliseconds since the Unix epoch.
+/// Returns the current Unix time in milliseconds.
 pub fn wall_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

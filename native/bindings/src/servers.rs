@@ -142,7 +142,7 @@ impl LobbyTemplate {
     }
 }
 
-/// Permission of find or create to start a lobby, with the template of that lobby.
+/// Whether a request may create a lobby. `Possible` contains the template of that lobby.
 #[derive(FromPyObject)]
 pub enum Creation {
     Possible(Py<LobbyTemplate>),

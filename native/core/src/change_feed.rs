@@ -20,7 +20,7 @@ impl<K: Copy + Ord> ChangeFeed<K> {
         self.sequence
     }
 
-    /// Returns the sequence number of the key's last change, or 0.
+    /// Returns the sequence number of the key's last change, or 0 for an unknown key.
     pub(crate) fn changed_at(&self, key: K) -> u64 {
         self.by_key.get(&key).copied().unwrap_or_default()
     }
@@ -52,8 +52,8 @@ impl<K: Copy + Ord> ChangeFeed<K> {
 
     /// Returns `(is complete, keys)`: the keys that changed after `after`, up to `until`.
     ///
-    /// If the changed keys are unknown, `is complete` is true, and the result has all keys up to `until`. This happens
-    /// if `after` is 0, is older than a forgotten change, or is greater than the newest change of this feed.
+    /// If the feed does not know which keys changed, it returns all keys up to `until`, and `is complete` is true. This
+    /// happens if `after` is 0, is older than a forgotten change, or is greater than the newest change of this feed.
     pub(crate) fn since(&self, after: u64, until: u64) -> (bool, impl Iterator<Item = K> + '_) {
         let is_complete = after == 0 || after > self.sequence || after < self.forgotten;
         let first = if is_complete { 0 } else { after + 1 };
