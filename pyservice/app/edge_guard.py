@@ -441,7 +441,7 @@ class _EdgeGuardRole:
         self._status = 0
 
     async def live(self) -> int:
-        """Runs edge-guard until a stop signal or a failed start."""
+        """Runs edge-guard until a stop signal or a failed start. Returns the exit status."""
         signals = self._signals
         signals.install(asyncio.get_running_loop(), self._guard.reload)
         keep_task = asyncio.create_task(

@@ -110,10 +110,8 @@ def _exit_if_running(running: Sequence[str], status: int) -> None:
 
 
 def longest_end_ms(settings: Settings) -> int:
-    """Returns how long an orderly stop of a plane may take, in ms.
-
-    A stop can take longer if the disk hangs.
-    """
+    """Returns how long an orderly stop of a plane may take, in ms."""
+    # A stop can take longer if the disk hangs.
     return settings.lame_duck_ms + settings.stop_grace_ms + _LATE_MS
 
 

@@ -143,11 +143,9 @@ class _Supervisor:
         return True
 
     def _is_fatal(self, child: ChildProcess, status: int) -> bool:
-        """Returns whether a required plane exited with an error before it was ever ready.
-
-        A restart would fail in the same way.
-        """
+        """Returns whether a required plane exited with an error before it was ever ready."""
         is_needed = child is self._data or self._needs_control
+        # A restart would fail in the same way.
         return child.report is None and status > 0 and is_needed
 
     def _pinned_flags(self, child: ChildProcess) -> list[str]:

@@ -69,8 +69,8 @@ class SiteSource(Protocol):
 class Address(NamedTuple):
     """Site and path of a request.
 
-    Without a domain for sites, `prefix` is the start of the URL path, which names the site.
-    Otherwise it is empty.
+    Without a domain for sites, `prefix` is the start of the URL path, which names the site. With a
+    domain, `prefix` is empty.
     """
 
     game: str

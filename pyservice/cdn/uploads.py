@@ -77,7 +77,7 @@ _WAIT: Final = "Send less at a time, and try again after Retry-After."
 
 
 class UploadOwner(NamedTuple):
-    """Upload id and packed client address. Concurrent PUT requests are limited for each of the two."""
+    """Upload id and binary client address. Concurrent PUT requests are limited for each of the two."""
 
     upload: str
     address: bytes
@@ -93,8 +93,8 @@ class UploadSlots:
     def take(self, owner: UploadOwner, instead_of: UploadOwner | None = None) -> None:
         """Takes a permit for one PUT request.
 
-        First releases the permit of the replaced request, which `instead_of` owns. If no permit is
-        free, raises OVERLOADED, and `instead_of` keeps its permit.
+        `instead_of` is the owner of a replaced request, and its permit is released first. If no
+        permit is free, raises OVERLOADED, and `instead_of` keeps its permit.
         """
         if instead_of is not None:
             self.give_back(instead_of)
@@ -184,7 +184,7 @@ class UploadReceiver:
     def begin(
         self, path: str, query: bytes, length: int | None, client: bytes, trace: Trace
     ) -> Reception:
-        """Begins an upload. `length` is the Content-Length, and `client` is the packed client
+        """Begins an upload. `length` is the Content-Length, and `client` is the binary client
         address.
 
         An unfinished upload to the same URL is replaced, because clients retry early after a lost

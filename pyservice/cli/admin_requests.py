@@ -33,7 +33,7 @@ class RequestFailed(Exception):
 
 
 def send_request(socket_path: Path, data_dir: Path, method: str, request: Message) -> Any:
-    """Calls a method by its full name. Raises RequestFailed."""
+    """Calls a method by its full name and returns its response. Raises RequestFailed."""
     try:
         return asyncio.run(_send(socket_path, method, request))
     except ServiceError as error:

@@ -405,8 +405,8 @@ class OrphanedNamespaces:
         return removed_orphans
 
     async def _remove(self, orphan: feed_pb2.HeldConfiguration) -> bool:
-        """Removes an orphan. Returns False if the data plane has a newer configuration of the
-        namespace.
+        """Removes an orphaned namespace. Returns False if the data plane has a newer configuration
+        of the namespace.
         """
         request = feed_pb2.RemoveRequest(
             namespace_id=orphan.namespace_id, source_epoch=self.source_epoch, revision=0

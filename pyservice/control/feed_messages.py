@@ -222,10 +222,10 @@ def _request_path(
 
 
 def operator_reason(refusal: feed_pb2.Refused, orphans: Orphans) -> str:
-    """Returns the reason for the operator why the data plane refused a message.
+    """Returns why the data plane refused a message, as a text for the operator.
 
     Prefers a problem that the operator can fix: a value that an orphaned namespace uses. Field
-    names are those of the message.
+    names are names in the message.
     """
     for problem in refusal.problems:
         orphan = orphans.get(problem.held_by)

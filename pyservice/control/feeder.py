@@ -246,8 +246,8 @@ class Feeder:
         return self._refused_configurations.reasons
 
     def enqueue(self, *namespace_ids: str) -> None:
-        """Sends namespaces in the background. Call this method after changes of the namespaces are
-        committed.
+        """Sends namespace configurations in the background. Call this method after their changes
+        are committed.
         """
         for namespace_id in namespace_ids:
             pending = self._pending.get(namespace_id)
@@ -263,7 +263,7 @@ class Feeder:
     async def enqueue_and_confirm(
         self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
     ) -> None:
-        """Sends the namespace and waits until the data plane has applied its configuration.
+        """Sends the namespace's configuration and waits until the data plane has applied it.
 
         Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`, although the change remains stored. Raises
         VALIDATION_FAILED if the data plane refuses the configuration. If it refuses `version_id`,
@@ -424,8 +424,8 @@ class Feeder:
             del self._pending[namespace_id]
 
     def _retry_later(self, namespace_id: str) -> None:
-        """Sends the namespace again after 10 s. An operator may have removed the cause of the
-        failure by then.
+        """Sends the namespace's configuration again after 10 s. An operator may have removed the
+        cause of the failure by then.
         """
         loop = asyncio.get_running_loop()
         pending = self._pending[namespace_id]

@@ -234,8 +234,8 @@ class LobbyRecordLookup:
     async def find(
         self, lobby_id: str, read_record: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """Returns the record, or None. If a live lobby has no record yet, waits up to one second
-        for the record.
+        """Returns a lobby's record, or None. If a live lobby has no record yet, waits up to one
+        second for the record.
         """
         record = await read_record()
         if record is not None or not await self._is_alive(lobby_id):
