@@ -120,8 +120,9 @@ impl Writer<'_> {
         self.u8(u8::from(flag));
     }
 
-    /// Writes at most 65,535 bytes. The API limits names, tags and addresses to far less.
+    /// Writes up to 65,535 bytes after their length.
     pub(crate) fn short_bytes(&mut self, bytes: &[u8]) {
+        // The API limits names, tags and addresses to far less.
         debug_assert!(bytes.len() <= usize::from(u16::MAX));
         let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         self.u16(len);

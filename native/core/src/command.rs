@@ -189,7 +189,7 @@ pub struct ResolvedHold {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelEvent {
     pub lsn: Lsn,
-    /// Time of sending in ms since the Unix epoch.
+    /// Time at which the token was sent, in ms since the Unix epoch.
     pub ts_ms: u64,
     pub lobby: Id,
     pub token: String,
@@ -233,7 +233,7 @@ pub struct LobbyView {
     pub is_open: bool,
     pub is_ready: bool,
     pub is_closed: bool,
-    /// Slot counts: `held, reserved, connected, kept`.
+    /// Numbers of slots: `held, reserved, connected, kept`.
     pub players: [u32; 4],
     pub create_ts_ms: u64,
     /// Details of a managed lobby; None for an attached lobby.

@@ -67,7 +67,7 @@ pub struct LobbyEnd {
     pub exit_code: Option<i32>,
     /// Player totals.
     pub attendance: LobbyAttendance,
-    /// Slots at the end: `reserved, connected, kept`.
+    /// Numbers of slots just before the end: `reserved, connected, kept`.
     pub players: [u32; 3],
 }
 

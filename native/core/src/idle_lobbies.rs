@@ -9,7 +9,7 @@ use crate::lobby::LobbyGroupKey;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdleState {
-    /// The lobby has players, is stopping, or starts as a private or attached lobby.
+    /// The lobby has players, is stopping, or is a starting private or attached lobby.
     NotIdle,
     /// A public managed lobby is starting without players.
     Starting,

@@ -29,7 +29,7 @@ impl HashKey {
         }
     }
 
-    /// Hashes a client address within a namespace. Never returns 0, which stands for "no address".
+    /// Returns the keyed hash of a namespace and client address. Never returns 0, which means "no address".
     pub fn source(&self, namespace: Id, address: &[u8]) -> Source {
         first_u64(&hash_parts(&self.source, [&namespace.0, address, &[]])).max(1)
     }

@@ -19,7 +19,7 @@ const BAD_LEASE: ApplyError = ApplyError::Malformed("a lease that does not fit t
 pub(crate) struct PortLease {
     pub(crate) namespace: Id,
     pub(crate) region: Box<str>,
-    /// True for a dynamic server. The lease of a lobby ends with the lobby.
+    /// True for a dynamic server, false for a lobby.
     pub(crate) is_server: bool,
     pub(crate) ports: Vec<LeasedPort>,
     pub(crate) is_over: bool,

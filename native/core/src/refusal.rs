@@ -27,13 +27,13 @@ pub enum Refusal {
     LobbyStartFailed(EndReason, Option<i32>),
     /// Too few public ports are free for the namespace.
     PortsExhausted,
-    /// The service cannot start a lobby of any requested mode.
+    /// The service cannot start a lobby, for example without free CPU or memory.
     CapacityExhausted,
     /// The lobby or server of the port lease is unknown or has ended.
     LeaseNotFound,
     /// The lobby's version has `actions.join` disabled.
     JoinDisabled,
-    /// The client address would exceed `max_players` of the namespace.
+    /// The client address would use more than `max_players` slots in the namespace.
     TooManyPlayersFromSource,
     /// The party is larger than this limit.
     PartyTooLarge(u32),

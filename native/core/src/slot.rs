@@ -183,7 +183,7 @@ pub(crate) struct SlotTable {
     pub(crate) free_head: u16,
     pub(crate) free_tail: u16,
     pub(crate) free_len: u32,
-    /// Number of slots that have used all generation numbers.
+    /// Number of slots that have used all generation numbers, and are not used again.
     pub(crate) exhausted: u32,
 }
 

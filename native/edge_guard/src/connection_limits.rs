@@ -38,7 +38,7 @@ impl ConnectionLimits {
         }
     }
 
-    /// Changes the limits for new connections. Open connections continue.
+    /// Changes the limits for new connections.
     pub fn change(&self, settings: &LimitSettings) {
         self.total_max.store(settings.connections, SeqCst);
         self.route_max.store(settings.connections_per_route, SeqCst);
