@@ -21,8 +21,7 @@ const WAIT_MS: u32 = 15_000;
 /// Extra time for the response to a long poll. After it, the request counts as failed.
 const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 
-/// Delay before the first retry. All delays are short, because a failed request is cheap and starting lobbies wait for
-/// their routes.
+/// Delay before the first retry. All delays are short, because starting lobbies wait for their routes.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(250);
 

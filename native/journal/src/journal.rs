@@ -257,8 +257,7 @@ impl Journal {
         self.core.prepare_segment()
     }
 
-    /// Ends the threads, then writes the pending batches that fit into the prepared segments. Blocks until both are
-    /// done.
+    /// Ends the threads, then writes the pending batches that fit into the prepared segments.
     ///
     /// Do not submit events after this call. A second call does nothing.
     pub fn shutdown(&self) {

@@ -9,7 +9,7 @@ use crate::folder::Folder;
 use crate::options::Options;
 use crate::segment_format::{self, HEADER_SPACE, SegmentHeader};
 
-/// Bytes per read: efficient for the disk, and small enough for the second-level cache.
+/// Bytes per read, small enough for the second-level cache.
 const CHUNK: usize = 1024 * 1024;
 
 pub(crate) enum SegmentEntry<'a> {

@@ -19,8 +19,8 @@ use crate::run_state::{RunState, RunStatus, StateFile};
 
 const _: () = assert!(BATCH_BYTES_MAX <= WRITE_BYTES_MAX);
 
-/// Maximum time that the run loop waits for space in the write queue. After it has lost lines, it does not wait again
-/// until the disk thread has emptied the queue.
+/// Maximum time that the run loop waits for space in the write queue. After the loop has dropped lines, it does not
+/// wait again until the disk thread has emptied the queue.
 const WRITE_WAIT: Duration = Duration::from_millis(200);
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
 const LOG_RETRY_LIMIT: Duration = Duration::from_secs(10);

@@ -80,7 +80,7 @@ impl SegmentedLog {
         }
     }
 
-    /// Logs how many lines were left out, even if the log line itself uses the disk reserve.
+    /// Logs how many lines were omitted to keep the disk reserve, even if this log line uses the reserve.
     pub fn report_omitted_lines(&mut self, now_us: u64) {
         if self.omitted_lines > 0 {
             let line = format!("{now_us} e [{} lines left out for want of disk space]\n", self.omitted_lines);

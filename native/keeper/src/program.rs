@@ -34,8 +34,7 @@ pub struct Program {
     /// instead.
     pub pid: Pid,
     pub outer_pid: i32,
-    /// True if `pid` is not the program but the first process of its PID namespace. The end of `pid` then ends all
-    /// processes of the namespace.
+    /// True if `pid` is the first process of the program's PID namespace. Its end ends all processes of the namespace.
     pub is_init: bool,
     pub streams: [Option<File>; 2],
     /// Pipe on which the first process of the PID namespace reports the program's wait status. `None` unless `is_init`.

@@ -41,7 +41,6 @@ impl ExpiryThread {
         Ok(())
     }
 
-    /// Stops the thread and waits for its end.
     pub fn stop(&self) {
         if let Some(thread) = self.thread.lock().take() {
             self.requests.lock().is_stopped = true;

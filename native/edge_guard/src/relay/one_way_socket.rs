@@ -11,7 +11,8 @@ use tokio::net::TcpStream;
 use super::pipe::Pipe;
 use super::{BUFFER, STEPS_PER_POLL, Stage, ignore_not_connected};
 
-/// After a read of at least this many bytes, a relay uses a pipe. After a smaller read, it gives the pipe back.
+/// Minimum size of a read after which the relay moves bytes through a pipe. After a smaller read, the relay copies
+/// them.
 const SPLICE_THRESHOLD: usize = 16_384;
 
 #[derive(Default)]

@@ -61,7 +61,10 @@ impl Waker {
 
 static WAKE_COUNT: u64 = 1;
 
+/// Takes ownership of `fd`. Fails with the last OS error if `fd` is negative.
+///
 /// # Safety
+///
 /// `fd` must be negative, or a new descriptor without another owner.
 unsafe fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {

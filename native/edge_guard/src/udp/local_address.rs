@@ -69,7 +69,10 @@ pub unsafe fn read(message: &libc::msghdr) -> Option<LocalAddress> {
     None
 }
 
+/// Returns the local address in a control message, if it contains one.
+///
 /// # Safety
+///
 /// `header` must point to a control message that contains data of its type.
 unsafe fn read_one(header: *const libc::cmsghdr) -> Option<LocalAddress> {
     // SAFETY: guaranteed by the caller.

@@ -176,7 +176,8 @@ impl SessionTable {
         self.touch(index, rank, now_ms);
     }
 
-    /// Records that a session has data in this loop turn. Returns true if it also had data in the previous turn.
+    /// Records that a session has data in this loop turn. Returns true if the session also had data in the previous
+    /// turn.
     pub fn has_more(&mut self, index: usize, turn: u64) -> bool {
         std::mem::replace(&mut self.all[index].last_turn, turn) + 1 == turn
     }
