@@ -1,7 +1,6 @@
 """Operations on logs of servers and lobbies, with long polls for new lines.
 
-The log lines are stored in run folders. While a request waits for new lines, the keeper of the
-process reports each new line.
+While a request waits for new lines, the keeper of the process reports each new line.
 """
 
 from __future__ import annotations

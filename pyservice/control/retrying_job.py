@@ -50,7 +50,7 @@ class RetryingJob:
     async def attempt(
         self, step: Callable[[], Awaitable[object]], **log_fields: Any
     ) -> Exception | None:
-        """Runs `step` once. Returns None, or logs and returns its error.
+        """Runs `step` once. Returns None on success, or else logs and returns the error.
 
         The fields of `log_fields` are added to the log entry.
         """

@@ -132,8 +132,9 @@ class Admission:
     ) -> tuple[Placed | None, ResolvedNamespace]:
         """Checks captcha and verification of a join by the rules of the lobby's version.
 
-        For a repeated request, returns the placement of the first request without these checks. An
-        error of the join itself, such as a full lobby, is raised before these checks.
+        Returns None and the namespace. A repeated request is not checked and gets its first result
+        instead of None. An error of the join itself, such as a full lobby, is raised before these
+        checks.
         """
         lobby_id = raw_id(request.lobby_id)
         replayed = await self._replayed_join(request, caller, lobby_id, idempotency)

@@ -190,8 +190,8 @@ class ConfigurationFeed:
                 self._put(stored.order, prepare_namespace(stored.configuration))
 
     async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
-        """Stores and applies a configuration, unless the response refuses it. Raises STORAGE_FULL,
-        without a change.
+        """Stores and applies a configuration if it is valid and newer than the stored one. Raises
+        STORAGE_FULL, without a change.
         """
         # Shielded: a cancelled caller must not leave a half-written file.
         item = pb.ManyItem(configuration=request.configuration)

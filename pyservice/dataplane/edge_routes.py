@@ -114,8 +114,8 @@ class EdgeRoutes:
     async def wait_server_served(self, server: bytes, leased: FetchLeasedPorts) -> LeasedPorts:
         """Waits until edge-guard has bound the ports of a dynamic server, and returns the ports.
 
-        If edge-guard refuses a port before that, another port replaces it. `leased` returns the
-        current ports. Raises OVERLOADED after a timeout.
+        If edge-guard refuses a port, another port replaces it. `leased` returns the current ports.
+        Raises OVERLOADED after a timeout.
         """
         detail = "Edge-guard does not serve the ports of the server yet; try again."
         ports = await self._wait_served(

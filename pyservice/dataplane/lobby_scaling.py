@@ -1,8 +1,7 @@
 """Scaling of idle lobbies: keeps their number between the limits of each game mode and region.
 
-Also stops empty lobbies after a grace period, and drains lobbies of previous versions. Engine
-events and timers trigger the scaling. The scaler stores nothing: after a restart it derives its
-work from the existing lobbies.
+Also stops empty lobbies after a grace period, and drains lobbies of previous versions. The scaler
+stores nothing: after a restart it derives its work from the existing lobbies.
 """
 
 from __future__ import annotations

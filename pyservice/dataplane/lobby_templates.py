@@ -44,7 +44,8 @@ class LobbyTemplates:
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
         """Waits until a runtime connects, at most until three seconds after the service start.
 
-        Returns False if no wait was necessary, for example because no mode needs a runtime.
+        Returns True after a wait, and False if no wait was necessary, for example because no mode
+        needs a runtime.
         """
         if self._availability is None or self._availability.is_known:
             return False

@@ -33,7 +33,9 @@ log = get_logger("pyservice.edge")
 
 
 class Endpoint:
-    """One operation as HTTP serves it. It holds all data that does not depend on a single request."""
+    """One operation that is called over HTTP. It holds all data that does not depend on a single
+    request.
+    """
 
     def __init__(
         self,

@@ -118,7 +118,8 @@ _SLASH: Final = "\udc2f"
 class _Node:
     """Node of a tree of path templates, which contains all templates with the same first segments.
 
-    For each template that ends here, `tables` maps its parameter names to its methods by verb.
+    For each template that ends here, `tables` maps its parameter names to its operations by HTTP
+    method.
     """
 
     __slots__ = ("fixed", "parameter", "tables")
