@@ -170,9 +170,7 @@ class ClientRateLimit(RateLimit):
 
 
 class OperatorRateLimit(RateLimit):
-    """Rate limit for each token. It counts the operations of the control plane, and those that
-    attach or detach a lobby.
-    """
+    """Rate limit for each token on control plane operations, and on attaching or detaching a lobby."""
 
     per_second: float = Field(default=50, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=200, ge=1, le=1_000_000)

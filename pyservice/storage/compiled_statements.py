@@ -97,9 +97,7 @@ class CompiledStatement:
         self.make_row: Any = None
 
     def argument_values(self, values: Values) -> ArgumentValues:
-        """Returns the arguments in the driver's order. Raises TypeError if `values` is a list of
-        rows, which only `argument_value_lists` accepts.
-        """
+        """Returns the arguments in the driver's order. Raises TypeError if `values` is a list."""
         if values is None:
             values = _NONE
         elif not isinstance(values, Mapping):

@@ -55,7 +55,7 @@ _log = get_logger("storage")
 
 
 class Transaction(Protocol):
-    """Transaction. Its statements take effect together.
+    """Transaction. Its statements take effect all or none.
 
     A statement raises Conflict, or ServiceError if the database is unavailable.
     """

@@ -156,8 +156,7 @@ async def page(
 ) -> list[Record]:
     """Returns one page of the namespace's lobbies, newest first.
 
-    Lobbies that were created in the same millisecond are on one page, because `before_ms` cannot
-    separate them. A page can therefore exceed `limit`.
+    A page can exceed `limit`, because all lobbies of one millisecond are on the same page.
     """
     values: dict[str, Any] = {
         "namespace_id": namespace_id,

@@ -32,7 +32,7 @@ from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 
 
 class DiskReserve:
-    """Guard of the disk reserve, which is free space that writes must leave. Thread-safe."""
+    """Checks that writes leave the disk reserve free. Thread-safe."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder = folder

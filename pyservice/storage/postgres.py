@@ -384,10 +384,10 @@ class _PostgresTransaction(CommitCallbacks):
 
 
 class _AutocommitReads(_PostgresTransaction):
-    """Reading statements, each in its own transaction.
+    """Runs reading statements, each in its own transaction.
 
-    If the connection is lost, a statement is retried once on a new connection. It is not retried
-    after a timeout.
+    If the connection is lost, retries a statement once on a new connection, but not after a
+    timeout.
     """
 
     def __init__(

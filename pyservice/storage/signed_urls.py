@@ -1,4 +1,4 @@
-"""Signed URLs of objects: creation and verification. Pure."""
+"""Signed URLs of objects: creation and verification. Does no I/O."""
 
 from __future__ import annotations
 

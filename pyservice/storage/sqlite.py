@@ -216,7 +216,7 @@ def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:
 
 
 class SqliteConnections:
-    """Connection pool for one database file. It fails if the file was removed or replaced."""
+    """Connection pool for one database file. `acquire` fails if the file was removed or replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
