@@ -383,9 +383,7 @@ class Engine:
         idempotency: bytes | None,
         deadline: float | None,
     ) -> tuple[bytes, str]:
-        """Creates an attached lobby for a server that the service did not start. Returns the lobby
-        id and the lobby token.
-        """
+        """Creates an attached lobby. Returns the lobby id and the lobby token."""
         lobby, token, wait = await self._commands.run(
             lambda: self._native.attach(
                 namespace,

@@ -367,7 +367,8 @@ class PlayerRecords:
         """Returns the time of the address's last captcha pass (Unix ms, or None) and the number of
         requests since then.
 
-        Passes are stored for 12 h.
+        Passes are stored for 12 h. The time is computed from the pass's age, so setting the wall
+        clock changes it.
         """
         ago_ms, requests = self._native.standing(namespace, address)
         return (None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms), requests

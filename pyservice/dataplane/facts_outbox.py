@@ -1,7 +1,4 @@
-"""Outbox of lobby facts and counts for the control plane: `hosting.internal.v1.Facts`.
-
-A fact is a durable event about a lobby, such as its start or end.
-"""
+"""Outbox of lobby facts and counts for the control plane: `hosting.internal.v1.Facts`."""
 
 from __future__ import annotations
 

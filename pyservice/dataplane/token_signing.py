@@ -48,7 +48,8 @@ class MacKeyRotation:
         needs.
 
         The engine does not store `pub_` and `dev_` tokens, so a deleted key may invalidate some of
-        them. After STORAGE_FULL, the key file is unchanged, or has the new key and all old keys.
+        them. Only an administrator may delete keys. After STORAGE_FULL, the key file is unchanged,
+        or has the new key and all old keys.
         """
         # Shielded: a cancelled caller must not leave a stored key that does not sign.
         self._running = asyncio.create_task(self._rotate(drop_unused))
