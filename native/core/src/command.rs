@@ -29,7 +29,8 @@ pub struct Credit {
     pub total: u64,
     /// Part of `total` that only commands on existing slots and lobbies may use, such as disconnects and expiry.
     pub reserve: u64,
-    /// Maximum bytes for the events of one command, which must fit into one journal segment.
+    /// Maximum bytes for the events of one command.
+    // They must fit into one journal segment.
     pub largest: u64,
 }
 
@@ -452,7 +453,7 @@ pub struct EmptyLobby {
     pub lobby: Id,
     pub empty_ms: u64,
     pub was_used: bool,
-    /// Public and not closed.
+    /// True if the lobby is public and not closed.
     pub is_findable: bool,
     /// True if the service started the lobby.
     pub is_ours: bool,

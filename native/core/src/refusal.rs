@@ -17,7 +17,7 @@ pub enum Refusal {
     LobbyFull,
     /// The lobby server closed the lobby to new players.
     LobbyClosed,
-    /// The lobby is stopping.
+    /// The lobby is stopping, so it accepts no joins.
     LobbyDraining,
     /// No lobby has enough free slots, and none may be created.
     NoAvailableLobbies,
@@ -47,7 +47,7 @@ pub enum Refusal {
     PlayerTokenExpired,
     /// The slot was released, the lobby ended, or at least 32 later uses of the slot have ended.
     PlayerRemoved,
-    /// Player tokens of a heartbeat list are not valid for this lobby. Context: the first 256 indexes, ascending.
+    /// Player tokens of a heartbeat list are not valid for this lobby. Contains their first 256 indexes, ascending.
     TokenInListInvalid(Box<[u32]>),
     /// The lobby of the `lobby_` token ended more than 24 h ago.
     LobbyTokenExpired,

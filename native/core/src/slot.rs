@@ -197,7 +197,7 @@ impl SlotTable {
         (number < self.used).then(|| self.blocks[(number / BLOCK) as usize] + number % BLOCK)
     }
 
-    /// Returns the free slots in allocation order: never-used slots ascending, then the longest free.
+    /// Returns the free slots in allocation order: never-used slots ascending, then the others, longest free first.
     pub(crate) fn free_numbers<'a>(&'a self, arena: &'a SlotArena, capacity: u32) -> impl Iterator<Item = u16> + 'a {
         let mut next = self.free_head;
         let reused = core::iter::from_fn(move || {

@@ -170,8 +170,8 @@ impl SlotLedger {
         }
     }
 
-    /// Counts a violation if the slot counts of a lobby do not add up. Takes O(1). Debug builds check every slot and
-    /// panic.
+    /// Checks that the slot counts of a lobby add up, and counts violations. Takes O(1). Debug builds check every slot
+    /// and panic.
     pub(crate) fn check(&mut self, lobby: &Lobby, arena: &SlotArena) {
         let table = &lobby.slots;
         let without_user = lobby.capacity - table.used + table.free_len + table.exhausted;

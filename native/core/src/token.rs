@@ -20,8 +20,7 @@ const PUBLIC_BODY: usize = 35;
 
 /// Bytes of a decoded `dev_` token before its MAC: `version 1, key id 2, namespace 16, token id 16, expiry 8`.
 const DEVELOPMENT_BODY: usize = 43;
-/// Bytes of a decoded mock player token before its MAC: `version 1, key id 2, hour 4, nonce 16`. The MAC key depends on
-/// the development token.
+/// Bytes of a decoded mock player token before its MAC: `version 1, key id 2, hour 4, nonce 16`.
 const MOCK_BODY: usize = 23;
 const DEVELOPMENT_PREFIX: &str = "dev_";
 

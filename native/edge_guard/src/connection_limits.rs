@@ -106,10 +106,10 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Raises the limit of file descriptors, and returns settings that fit this limit, and the limit.
+/// Raises the limit of file descriptors. Returns settings that fit the new limit, and this limit.
 ///
 /// A connection needs two descriptors, and a UDP session needs one. If there are too few, connections and UDP sessions
-/// get half each. Either kind gets more if the other kind needs less.
+/// get half each.
 #[must_use]
 pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
     let needed_descriptors = needed_descriptors(settings) + RESERVED_DESCRIPTORS;
@@ -127,6 +127,7 @@ fn needed_descriptors(settings: &LimitSettings) -> u64 {
 fn fit_to_descriptors(settings: &LimitSettings, available: u64) -> LimitSettings {
     let free =
         usize::try_from(available.saturating_sub(RESERVED_DESCRIPTORS.min(available / 10))).unwrap_or(usize::MAX);
+    // Connections or UDP sessions get more than half if the others need less.
     let for_connections = (2 * settings.connections).min(free.saturating_sub(settings.datagram_sessions).max(free / 2));
     LimitSettings {
         connections: (for_connections / 2).max(1),

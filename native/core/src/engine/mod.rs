@@ -58,9 +58,9 @@ pub struct EngineConfig {
     pub keys: KeyRing,
     /// Maximum time from the creation of a lobby until it is ready.
     pub start_limit_ms: u64,
-    /// Life of a tombstone, the record of an ended lobby.
+    /// Lifetime of a tombstone, the record of an ended lobby.
     pub tombstone_ms: u64,
-    /// Minimum life of an idempotency entry, at least 1.
+    /// Minimum lifetime of an idempotency entry, at least 1.
     pub idempotency_ms: u64,
     /// Maximum steps of one [`Engine::expire_due`].
     pub advance_steps: u32,

@@ -40,7 +40,7 @@ impl Engine {
         accept(ports, self.last_lsn)
     }
 
-    /// Sets the addresses where an owner's process listens, by port name.
+    /// Sets the addresses where the process of a lobby or server listens, by port name.
     ///
     /// Refusals: `StorageFull`, `LeaseNotFound`.
     pub fn set_backends(

@@ -58,7 +58,7 @@ impl Engine {
         numbers.filter_map(|number| self.lobbies.live(*number))
     }
 
-    /// Returns the connected players of a namespace by mode and region, sorted by name.
+    /// Returns the number of connected players of a namespace by mode and region, sorted by name.
     pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
         let mut counts: Vec<PlayerCount> = self
