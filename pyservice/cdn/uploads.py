@@ -91,10 +91,10 @@ class UploadSlots:
         self._of: Counter[str | bytes] = Counter()
 
     def take(self, owner: UploadOwner, instead_of: UploadOwner | None = None) -> None:
-        """Takes a permit for one PUT request.
+        """Takes a permit for one PUT request, or raises OVERLOADED and changes nothing.
 
-        `instead_of` is the owner of a replaced request, and its permit is released first. If no
-        permit is free, raises OVERLOADED, and `instead_of` keeps its permit.
+        If the request replaces an earlier one, `instead_of` is the owner of the earlier request.
+        Its permit is given to the new request.
         """
         if instead_of is not None:
             self.give_back(instead_of)

@@ -41,7 +41,7 @@ class RayStore:
         )
 
     async def perf(self, request: pb.GetRayPerfRequest, caller: Caller) -> pb.GetRayPerfResponse:
-        """Returns the visible span sets of a ray, or none for an unknown ray."""
+        """Returns the span sets of a ray that the caller may see. The list can be empty."""
         since_ms = self._now_ms() - RAY_RETENTION_MS
         async with self._database.read() as tx:
             rows = await rays.of_ray(tx, request.ray_id, since_ms, _SHOWN_MAX)

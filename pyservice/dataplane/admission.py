@@ -132,9 +132,9 @@ class Admission:
     ) -> tuple[Placed | None, ResolvedNamespace]:
         """Checks captcha and verification of a join by the rules of the lobby's version.
 
-        Returns None and the namespace. A repeated request is not checked and gets its first result
-        instead of None. An error of the join itself, such as a full lobby, is raised before these
-        checks.
+        Returns the namespace, and the stored result if the request is a repetition, else None. A
+        repetition is not checked. A join that would fail, for example because the lobby is full,
+        raises that error before the checks.
         """
         lobby_id = raw_id(request.lobby_id)
         replayed = await self._replayed_join(request, caller, lobby_id, idempotency)

@@ -166,7 +166,9 @@ class RunLifecycle:
         return parameters
 
     def confirm(self, request: RunRequest) -> None:
-        """Records that a run which an earlier service laid out is still requested."""
+        """Records that the control plane still wants this run, which was found at the start of the
+        service.
+        """
         self._request = self._request or request
         self._is_requested.set()
 

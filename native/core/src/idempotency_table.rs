@@ -121,7 +121,9 @@ impl IdempotencyEntry {
         KeyPurpose::from_byte(self.purpose)
     }
 
-    /// Returns the slot use, or the first one of a party. After an attach, only its `lobby` is set.
+    /// Returns the slot use that the stored response names, for a party the first one.
+    ///
+    /// The response to an attach has no slot: then only the field `lobby` is valid.
     pub(crate) fn slot_use(&self) -> SlotUse {
         SlotUse { lobby: self.lobby, slot: self.slot, generation: self.generation }
     }

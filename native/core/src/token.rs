@@ -222,7 +222,7 @@ impl KeyRing {
             .then(|| (id_at(&body, 3), id_at(&body, 19), u64::from_le_bytes(expires_ms)))
     }
 
-    /// Signs a `player_` token without a lobby, for one development token.
+    /// Signs a mock `player_` token: it belongs to no lobby and works only with the development token `token_id`.
     pub(crate) fn sign_mock(&self, namespace: Id, token_id: Id, hour: u32, nonce: &[u8; 16]) -> String {
         let key = &self.keys[self.current];
         let mut body = [0u8; MOCK_BODY + MAC_LEN];

@@ -80,7 +80,9 @@ impl StateFile {
         self.folder.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 
-    /// Locks the run folder until both this file and the returned file are closed.
+    /// Locks the run folder against another keeper, and returns a second handle of the state file.
+    ///
+    /// The lock ends when both handles are closed.
     pub fn lock(&self) -> io::Result<File> {
         flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
         self.file.try_clone()
