@@ -174,7 +174,7 @@ def test_run_after_a_kill_reuses_the_data_without_leftovers(start_run: StartRun)
 
 def test_players_keep_playing_across_a_service_restart(start_run: StartRun) -> None:
     """The keeper, the lobby process and edge-guard keep running."""
-    run = start_run(at=FREE_PORT)
+    run = start_run(address=FREE_PORT)
     run.wait_for("Ctrl-C ends all of it")
     _, placement = find(run)
     with websocket(address_of(placement)) as player:
@@ -201,7 +201,7 @@ def test_players_keep_playing_across_a_service_restart(start_run: StartRun) -> N
 
 
 def test_kill_keeps_players_and_allows_new_ones_after_restart(start_run: StartRun) -> None:
-    run = start_run(bots=3, at=FREE_PORT)
+    run = start_run(bots=3, address=FREE_PORT)
     run.wait_for("Ctrl-C ends all of it")
     wait_until(lambda: metric(run, "hosting_slots", 'state="connected"') == 3, "bots do not play")
     os.kill(run.service_pid(), signal.SIGKILL)
