@@ -100,6 +100,14 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
         """Returns an empty query, because no statement of the service leaves state in its session."""
         return ""
 
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 — asyncpg calls it so
+        """Closes the connection without an error if the server is already gone.
+
+        asyncpg's pool closes replaced connections in tasks and does not await them.
+        """
+        with contextlib.suppress(OSError):
+            await super().close(timeout=timeout)
+
 
 def _address(url: str) -> str:
     return f"postgresql://{url.partition('://')[2]}"

