@@ -1,1 +1,7 @@
 """A self-hosted multiplayer hosting service: data plane, control plane and their command line."""
+
+import os
+
+# uvloop starts programs with fork(). The fork handlers of gRPC would start threads in the new
+# process, and such a thread sometimes crashes it before it runs its program.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

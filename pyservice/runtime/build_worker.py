@@ -76,9 +76,11 @@ async def _run(
     )
     assert process.stdin is not None
     try:
-        # The worker closes its input when it has found a problem.
+        # The worker may die before it has read all blocks.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             async for block in blocks:
+                if process.stdin.is_closing():
+                    break
                 process.stdin.write(block)
                 await process.stdin.drain()
         process.stdin.close()

@@ -23,6 +23,12 @@ from tests.runtime.node import is_alive, until
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The event loop of the service."""
+    return "asyncio", {"use_uvloop": True}
+
+
 class HeldUpload:
     """A check that has its first bytes, and waits for the rest."""
 
@@ -86,7 +92,9 @@ async def test_cancelled_check_ends_its_worker() -> None:
 
 async def test_killed_worker_is_a_failure_of_the_check() -> None:
     upload = HeldUpload(tar())
-    os.kill(await upload.worker(), signal.SIGKILL)
+    pid = await upload.worker()
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not Path(f"/proc/{pid}").exists())
     upload.go_on.set()
     with pytest.raises(WorkerFailed, match="ended with -9"):
         await upload.check
@@ -104,6 +112,23 @@ async def test_digest_of_a_refused_build_covers_all_of_it(rest_bytes: int) -> No
     assert report.sha256 == hashlib.sha256(content).hexdigest()
     assert report.problem is not None
     assert (report.problem.entry, report.problem.word) == ("../x", "not-allowed")
+
+
+def test_worker_starts_without_the_fork_handlers_of_grpc() -> None:
+    """They start threads in the new process, which sometimes crash before it runs its program."""
+    start = """
+import pyservice, asyncio, grpc.aio, uvloop
+async def start():
+    server = grpc.aio.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    for _ in range(5):
+        process = await asyncio.create_subprocess_exec("true")
+        assert await process.wait() == 0
+uvloop.run(start())
+"""
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, check=True)
+    assert done.stderr == b""
 
 
 def run_worker(
