@@ -20,7 +20,7 @@ __all__ = [
     "Facts",
     "LeasedPort",
     "Lobby",
-    "Make",
+    "LobbyTemplate",
     "OpenFailed",
     "Placed",
     "Port",
@@ -30,7 +30,7 @@ __all__ = [
     "Routes",
     "Servers",
     "Status",
-    "SupplyGroup",
+    "IdleLobbyGroup",
     "build_profile",
     "change_files",
     "compact",
@@ -144,7 +144,7 @@ class Resolved:
     def refusal(self) -> Refused | None: ...
 
 @final
-class Make:
+class LobbyTemplate:
     """Template of a lobby that the service starts. Raises ValueError for unknown words.
 
     A port is (name, protocol, `number` | `host` | `range`, first, last), with 0 for first and last outside of ranges.
@@ -225,7 +225,7 @@ class EmptyLobby:
     def is_ours(self) -> bool: ...
 
 @final
-class SupplyGroup:
+class IdleLobbyGroup:
     """Lobby counts of one namespace, version, mode and region."""
 
     @property
@@ -253,7 +253,7 @@ class SupplyGroup:
 class Servers:
     """Commands for processes and ports, with the LSN as last result. All raise Refused."""
 
-    def start_idle(self, namespace: bytes, version: bytes, make: Make) -> tuple[bytes, int]:
+    def start_idle(self, namespace: bytes, version: bytes, template: LobbyTemplate) -> tuple[bytes, int]:
         """Start a lobby without players."""
     def stop(self, lobby: bytes, only_if_idle: bool) -> tuple[bool, int]:
         """Stop a lobby, so that no player can enter. Returns whether it is stopping."""
@@ -266,9 +266,9 @@ class Servers:
 
         The result is (sequence, is_complete, [(lobby, is_stopping)], ended lobbies). 0 returns all lobbies.
         """
-    def take_touched(self) -> list[SupplyGroup]:
+    def take_touched(self) -> list[IdleLobbyGroup]:
         """Return the groups that changed since the last call."""
-    def supply_groups(self, namespace: bytes) -> list[SupplyGroup]: ...
+    def idle_lobby_groups(self, namespace: bytes) -> list[IdleLobbyGroup]: ...
     def starts_of_version(self, namespace: bytes, version: bytes) -> bool:
         """Report whether the service is starting a lobby of the version. Includes changes that are not durable yet."""
     def lobbies_of_version(self, namespace: bytes, version: bytes) -> list[bytes]:
@@ -280,7 +280,7 @@ class Servers:
         region: str,
         ports: Sequence[tuple[str, str, str, int, int]],
     ) -> tuple[tuple[LeasedPort, ...], int]:
-        """Lease ports for a dynamic server, in the format of `Make`. Repeatable."""
+        """Lease ports for a dynamic server, in the format of `LobbyTemplate`. Repeatable."""
     def set_backends(self, owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:
         """Set the (port name, address, port) of the owner's process."""
     def end_lease(self, owner: bytes) -> tuple[bool, int]:
@@ -452,7 +452,7 @@ class Engine:
         source_limit: int = 4294967295,
         idempotency: bytes | None = None,
         channels: Sequence[bytes] | None = None,
-        creation: Make | int | None = None,
+        creation: LobbyTemplate | int | None = None,
     ) -> Placed:
         """Find a lobby with free slots.
 
@@ -463,7 +463,7 @@ class Engine:
         self,
         namespace: bytes,
         version: bytes,
-        creation: Make | int,
+        creation: LobbyTemplate | int,
         *,
         party_size: int = 1,
         source: int = 0,

@@ -460,4 +460,4 @@ class LobbyProcesses:
         }
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
-        yield "Supply", self.lobby_scaler.run()
+        yield "LobbyScaling", self.lobby_scaler.run()

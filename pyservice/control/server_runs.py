@@ -44,7 +44,7 @@ class _ServersFailed(Exception):
     pass
 
 
-class ServerClient(Protocol):
+class PortLeaseClient(Protocol):
     async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None: ...
     async def end_lease(self, server_id: str) -> None: ...
     async def leased_servers(self) -> Sequence[str]: ...
@@ -57,7 +57,7 @@ class ServerRuns:
     """
 
     def __init__(
-        self, database: Database, client: ServerClient, api: Callable[[], tuple[str, str] | None]
+        self, database: Database, client: PortLeaseClient, api: Callable[[], tuple[str, str] | None]
     ) -> None:
         self._database = database
         self._client = client

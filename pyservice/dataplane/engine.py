@@ -23,7 +23,7 @@ from pyservice.dataplane.native import (
     Fact,
     Facts,
     Lobby,
-    Make,
+    LobbyTemplate,
     NativeEngine,
     OpenFailed,
     Placed,
@@ -178,7 +178,7 @@ class Engine:
         idempotency: bytes | None,
         deadline: float | None,
         channels: Sequence[bytes] = (),
-        creation: Make | int | None = None,
+        creation: LobbyTemplate | int | None = None,
     ) -> Placed:
         """Reserves slots in the fullest matching lobby, or in a new lobby from the template
         `creation`.
@@ -209,7 +209,7 @@ class Engine:
         self,
         namespace: bytes,
         version: bytes,
-        creation: Make | int,
+        creation: LobbyTemplate | int,
         *,
         party_size: int,
         source: int,

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from pyservice.dataplane.native import LeasedPort, Make, NativeEngine, NativeServers, Refused
+from pyservice.dataplane.native import LeasedPort, LobbyTemplate, NativeEngine, NativeServers, Refused
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
 from pyservice.observability.rays import note
@@ -273,17 +273,17 @@ class ProcessCommands:
         self.lobby_token = native.lobby_token
         self.wanted_since = native.wanted_since
         self.take_touched = native.take_touched
-        self.supply_groups = native.supply_groups
+        self.idle_lobby_groups = native.idle_lobby_groups
         self.starts_of_version = native.starts_of_version
         self.lobbies_of_version = native.lobbies_of_version
         self.routes_since = native.routes_since
         self.leased_servers = native.leased_servers
 
     async def start_idle(
-        self, namespace: bytes, version: bytes, make: Make, deadline: float | None = None
+        self, namespace: bytes, version: bytes, template: LobbyTemplate, deadline: float | None = None
     ) -> bytes:
         return await self._commands.run_durable_result(
-            lambda: self._native.start_idle(namespace, version, make), deadline
+            lambda: self._native.start_idle(namespace, version, template), deadline
         )
 
     async def stop(

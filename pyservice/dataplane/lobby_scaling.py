@@ -17,7 +17,7 @@ from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.native import Lobby, SupplyGroup
+from pyservice.dataplane.native import Lobby, IdleLobbyGroup
 from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace, raw_id
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -30,7 +30,7 @@ _DRAIN_POLL_INTERVAL_S: Final = 60.0
 """An operator may set the wall clock, so a drain deadline is checked this often."""
 _POLL_INTERVAL_S: Final = 0.25
 
-_log = get_logger("supply")
+_log = get_logger("lobby_scaling")
 
 GroupKey = tuple[bytes, bytes, str, str]
 
@@ -161,7 +161,7 @@ class LobbyScaler:
 
     def namespace_changed(self, namespace_id: bytes) -> None:
         now_s = _now_s()
-        for group in self._processes.supply_groups(namespace_id):
+        for group in self._processes.idle_lobby_groups(namespace_id):
             self._due[_key(group)] = now_s
         if not self._namespaces.is_known(namespace_id):
             return
@@ -205,7 +205,7 @@ class LobbyScaler:
             await self._apply_plan(key, group)
 
     def _group(self, key: GroupKey) -> LobbyGroup:
-        groups = self._processes.supply_groups(key[0])
+        groups = self._processes.idle_lobby_groups(key[0])
         return next((group for group in groups if _key(group) == key), NoLobbyGroup())
 
     async def _apply_plan(self, key: GroupKey, group: LobbyGroup) -> None:
@@ -282,7 +282,7 @@ def _ignore_ended_lobby() -> Iterator[None]:
             raise
 
 
-def _key(group: SupplyGroup | Lobby) -> GroupKey:
+def _key(group: IdleLobbyGroup | Lobby) -> GroupKey:
     return group.namespace, group.version, group.mode, group.region
 
 

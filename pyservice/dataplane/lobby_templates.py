@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyservice.dataplane.matchmaker_checks import CreateTarget, FindCandidates
-from pyservice.dataplane.native import Make
+from pyservice.dataplane.native import LobbyTemplate
 from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 
-LobbyCreation = Make | int | None
+LobbyCreation = LobbyTemplate | int | None
 """Input of find and create: a template, `lobby_count_max` if no lobby can start, or None to forbid
 creation.
 """
@@ -39,7 +39,7 @@ class LobbyTemplates:
         self._availability = availability
         self._has_job_domain = has_job_domain
         self._heartbeat_grace_ms = heartbeat_grace_ms
-        self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, Make]] = {}
+        self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, LobbyTemplate]] = {}
 
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
         """Waits until a runtime connects, at most until three seconds after the service start.
@@ -56,7 +56,7 @@ class LobbyTemplates:
 
     def for_find(
         self, namespace: ResolvedNamespace, target: FindCandidates, overrides: LobbyOverrides
-    ) -> Make | int:
+    ) -> LobbyTemplate | int:
         """Returns a template for the first region and mode that can start a lobby.
 
         Tries all modes in one region before the next region. If no lobby can start, returns
@@ -71,14 +71,14 @@ class LobbyTemplates:
 
     def for_create(
         self, namespace: ResolvedNamespace, target: CreateTarget, overrides: LobbyOverrides
-    ) -> Make | int:
+    ) -> LobbyTemplate | int:
         if not self._can_start_mode(target.mode, target.region):
             return namespace.lobby_count_max
         return self._template(namespace, target.mode, target.region, overrides)
 
     def for_idle(
         self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str
-    ) -> Make | None:
+    ) -> LobbyTemplate | None:
         """Returns a template for a new idle lobby, or None if no lobby can start now."""
         if not self._can_start_mode(mode, region):
             return None
@@ -93,7 +93,7 @@ class LobbyTemplates:
         mode: ResolvedMode,
         region: str,
         overrides: LobbyOverrides,
-    ) -> Make:
+    ) -> LobbyTemplate:
         if overrides.tags or overrides != LobbyOverrides(overrides.tags):
             return self._build(namespace, mode, region, overrides)
         key = namespace.namespace_id, mode.name, region
@@ -113,12 +113,12 @@ class LobbyTemplates:
         mode: ResolvedMode,
         region: str,
         overrides: LobbyOverrides,
-    ) -> Make:
+    ) -> LobbyTemplate:
         limits = (mode.max_players, mode.max_players_direct, mode.max_players_party)
         if overrides.max_players is not None:
             limits = (overrides.max_players,) * 3
         grace_ms = mode.heartbeat_grace_ms
-        return Make(
+        return LobbyTemplate(
             mode.name,
             region,
             [self._port(name, port) for name, port in sorted(mode.ports.items())],

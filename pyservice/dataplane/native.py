@@ -7,7 +7,7 @@ from pyservice._native import (
     Facts,
     LeasedPort,
     Lobby,
-    Make,
+    LobbyTemplate,
     OpenFailed,
     Placed,
     Refused,
@@ -15,7 +15,7 @@ from pyservice._native import (
     Route,
     Routes,
     Status,
-    SupplyGroup,
+    IdleLobbyGroup,
 )
 from pyservice._native import Engine as NativeEngine
 from pyservice._native import Servers as NativeServers
@@ -26,7 +26,7 @@ __all__ = [
     "Facts",
     "LeasedPort",
     "Lobby",
-    "Make",
+    "LobbyTemplate",
     "NativeEngine",
     "NativeServers",
     "OpenFailed",
@@ -36,6 +36,6 @@ __all__ = [
     "Route",
     "Routes",
     "Status",
-    "SupplyGroup",
+    "IdleLobbyGroup",
     "module",
 ]

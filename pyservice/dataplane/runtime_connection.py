@@ -327,7 +327,7 @@ class RuntimeConnection:
             return False
         if any(lobby.players):
             return True
-        groups = self._processes.supply_groups(lobby.namespace)
+        groups = self._processes.idle_lobby_groups(lobby.namespace)
         empty = (empty_lobby for group in groups for empty_lobby in group.empty)
         return any(empty_lobby.was_used for empty_lobby in empty if empty_lobby.lobby == lobby.id)
 

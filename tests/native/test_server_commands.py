@@ -28,7 +28,7 @@ def servers(engine: _native.Engine) -> _native.Servers:
     return engine.servers()
 
 
-def make(**changed: Any) -> _native.Make:
+def template(**changed: Any) -> _native.LobbyTemplate:
     fields: dict[str, Any] = {
         "mode": "duel",
         "region": "local",
@@ -40,17 +40,17 @@ def make(**changed: Any) -> _native.Make:
         "is_join_enabled": True,
         "lobby_count_max": 10,
     }
-    return _native.Make(**(fields | changed))
+    return _native.LobbyTemplate(**(fields | changed))
 
 
-def find(engine: _native.Engine, creation: _native.Make | int | None) -> _native.Placed:
+def find(engine: _native.Engine, creation: _native.LobbyTemplate | int | None) -> _native.Placed:
     return engine.find(NAMESPACE, VERSION, ["duel"], ["local"], [], creation=creation)
 
 
 def test_find_creates_an_allowed_lobby_and_waits(
     engine: _native.Engine, servers: _native.Servers
 ) -> None:
-    hold = find(engine, make(tags=[("map", "sea")], lobby_config=b'{"a": 1}'))
+    hold = find(engine, template(tags=[("map", "sea")], lobby_config=b'{"a": 1}'))
     lobby = engine.lobby(hold.lobby)
     assert lobby is not None
     assert (lobby.is_ours, lobby.is_public, lobby.is_ready, lobby.ports) == (True, True, False, ())
@@ -82,15 +82,15 @@ def test_find_creates_no_lobby_without_permission(
 def test_create_returns_its_own_lobby_or_no_capacity(engine: _native.Engine) -> None:
     with pytest.raises(_native.Refused, match="CAPACITY_EXHAUSTED"):
         engine.create(NAMESPACE, VERSION, 5)
-    first = engine.create(NAMESPACE, VERSION, make(is_public=False))
-    second = engine.create(NAMESPACE, VERSION, make(is_public=False))
+    first = engine.create(NAMESPACE, VERSION, template(is_public=False))
+    second = engine.create(NAMESPACE, VERSION, template(is_public=False))
     assert first.lobby != second.lobby
 
 
 def test_waiting_find_receives_the_exit_code(
     engine: _native.Engine, servers: _native.Servers
 ) -> None:
-    hold = find(engine, make())
+    hold = find(engine, template())
     assert servers.exited(hold.lobby, 3)[0] is True
     [resolved] = engine.take_resolved()
     assert resolved.refusal is not None
@@ -102,7 +102,7 @@ def test_waiting_find_receives_the_exit_code(
 def test_idle_lobbies_are_reported_and_stopped_unless_used(
     engine: _native.Engine, servers: _native.Servers
 ) -> None:
-    lobby, _ = servers.start_idle(NAMESPACE, VERSION, make())
+    lobby, _ = servers.start_idle(NAMESPACE, VERSION, template())
     [group] = servers.take_touched()
     assert (group.namespace, group.version, group.mode, group.region) == (
         NAMESPACE,
@@ -124,7 +124,7 @@ def test_idle_lobbies_are_reported_and_stopped_unless_used(
     assert servers.stop(lobby, True)[0] is False
     engine.disconnected(lobby, placed.tokens[0])
     assert servers.stop(lobby, True)[0] is True
-    assert servers.supply_groups(NAMESPACE)[0].live == 0
+    assert servers.idle_lobby_groups(NAMESPACE)[0].live == 0
 
 
 def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Servers) -> None:
@@ -151,4 +151,4 @@ def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Ser
 @pytest.mark.parametrize("port", [("a", "sctp", "number", 0, 0), ("a", "tcp", "anyhow", 0, 0)])
 def test_unknown_words_are_rejected(port: tuple[str, str, str, int, int]) -> None:
     with pytest.raises(ValueError, match=r"sctp|anyhow"):
-        make(ports=[port])
+        template(ports=[port])

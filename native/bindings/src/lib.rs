@@ -36,7 +36,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<servers::Route>()?;
     module.add_class::<servers::Routes>()?;
     module.add_class::<servers::EmptyLobby>()?;
-    module.add_class::<servers::SupplyGroup>()?;
+    module.add_class::<servers::IdleLobbyGroup>()?;
     module.add_class::<servers::ProcessCommands>()?;
     module.add_class::<engine::Engine>()?;
     module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;

@@ -47,7 +47,7 @@ fn port_requests(arguments: &[PortArgument]) -> PyResult<Vec<PortRequest<'_>>> {
 }
 
 /// Template of a lobby that the service starts. The engine assigns the id and the ports.
-#[pyclass(frozen, name = "Make", module = "pyservice._native")]
+#[pyclass(frozen, module = "pyservice._native")]
 pub struct LobbyTemplate {
     mode: String,
     region: String,
@@ -216,7 +216,7 @@ pub struct Routes {
 
 /// Counts and empty lobbies of one namespace, version, mode and region.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
-pub struct SupplyGroup {
+pub struct IdleLobbyGroup {
     namespace: IdBytes,
     version: IdBytes,
     mode: String,
@@ -236,13 +236,13 @@ pub struct EmptyLobby {
     is_ours: bool,
 }
 
-impl SupplyGroup {
-    fn of(py: Python<'_>, group: core::IdleLobbyGroup) -> PyResult<SupplyGroup> {
+impl IdleLobbyGroup {
+    fn of(py: Python<'_>, group: core::IdleLobbyGroup) -> PyResult<IdleLobbyGroup> {
         let empty = |one: core::EmptyLobby| {
             let core::EmptyLobby { lobby, empty_ms, was_used, is_findable, is_ours } = one;
             Py::new(py, EmptyLobby { lobby: IdBytes(lobby), empty_ms, was_used, is_findable, is_ours })
         };
-        Ok(SupplyGroup {
+        Ok(IdleLobbyGroup {
             namespace: IdBytes(group.namespace),
             version: IdBytes(group.version),
             mode: group.mode,
@@ -263,8 +263,8 @@ pub struct ProcessCommands {
 
 #[pymethods]
 impl ProcessCommands {
-    fn start_idle(&self, namespace: IdBytes, version: IdBytes, make: &LobbyTemplate) -> PyResult<(IdBytes, u64)> {
-        let answer = make.with(self.shard_number, namespace.0, version.0, |template| {
+    fn start_idle(&self, namespace: IdBytes, version: IdBytes, template: &LobbyTemplate) -> PyResult<(IdBytes, u64)> {
+        let answer = template.with(self.shard_number, namespace.0, version.0, |template| {
             self.shard.execute(|engine, context| engine.start_idle(context, template))
         })?;
         resolve_outcome(answer).map(|(lobby, wait)| (IdBytes(lobby), wait))
@@ -290,14 +290,14 @@ impl ProcessCommands {
         (desired.sequence, desired.is_complete, lobbies.collect(), removed.collect())
     }
 
-    fn take_touched(&self, py: Python<'_>) -> PyResult<Vec<SupplyGroup>> {
+    fn take_touched(&self, py: Python<'_>) -> PyResult<Vec<IdleLobbyGroup>> {
         let groups = self.shard.engine().take_changed_idle_groups();
-        groups.into_iter().map(|group| SupplyGroup::of(py, group)).collect()
+        groups.into_iter().map(|group| IdleLobbyGroup::of(py, group)).collect()
     }
 
-    fn supply_groups(&self, py: Python<'_>, namespace: IdBytes) -> PyResult<Vec<SupplyGroup>> {
+    fn idle_lobby_groups(&self, py: Python<'_>, namespace: IdBytes) -> PyResult<Vec<IdleLobbyGroup>> {
         let groups = self.shard.engine().idle_groups(namespace.0);
-        groups.into_iter().map(|group| SupplyGroup::of(py, group)).collect()
+        groups.into_iter().map(|group| IdleLobbyGroup::of(py, group)).collect()
     }
 
     fn starts_of_version(&self, py: Python<'_>, namespace: IdBytes, version: IdBytes) -> bool {

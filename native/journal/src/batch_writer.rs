@@ -91,7 +91,7 @@ impl JournalCore {
         let batch = shared.queue.take()?;
         shared.in_flight_since_ns = Some(batch.since_ns);
         if let Some((segment, _)) = &batch.position
-            && shared.pool.write_to(segment.identity.segment)
+            && shared.pool.set_active(segment.identity.segment)
         {
             self.pool_wake.notify_one();
         }

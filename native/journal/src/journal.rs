@@ -233,7 +233,7 @@ impl Journal {
     ///
     /// Call this after a successful compaction. The call blocks on file operations.
     pub fn image_written(&self) -> Result<u64, OpenError> {
-        self.core.take_image()
+        self.core.recycle_and_record()
     }
 
     /// Records the reason of a failed compaction.

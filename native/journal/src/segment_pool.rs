@@ -101,7 +101,7 @@ impl SegmentPool {
         Ok(())
     }
 
-    pub fn write_to(&mut self, number: u64) -> bool {
+    pub fn set_active(&mut self, number: u64) -> bool {
         if self.active == number {
             return false;
         }
@@ -229,7 +229,7 @@ impl JournalCore {
         }
     }
 
-    pub fn take_image(&self) -> Result<u64, OpenError> {
+    pub fn recycle_and_record(&self) -> Result<u64, OpenError> {
         let result = self.recycle_covered();
         let mut shared = lock(&self.shared);
         shared.last_compaction = Some(match &result {
