@@ -200,3 +200,12 @@ def test_reference_has_every_error_code_with_its_status() -> None:
             for code in re.findall(r"`(\w+)`", cells[0]):
                 documented[code] = (int(cells[1]), cells[2].replace("–", ""))
     assert documented == {code: (row.http, row.grpc or "") for code, row in TABLE.items()}
+
+
+def test_reference_has_every_response_of_edge_guard() -> None:
+    page = (REFERENCE / "errors.md").read_text()
+    documented = re.findall(r"^\| `(\w+)` \| (\d+) \| [^|]* \|$", page, re.MULTILINE)
+    source = (ROOT / "native/edge_guard/src/http/exchange.rs").read_text()
+    sent = {(code, status) for status, code in re.findall(r'\((\d+), "([A-Z_]+)", ', source)}
+    assert ("SERVER_LATE", "504") in sent
+    assert set(documented) == sent
