@@ -4,4 +4,4 @@ import os
 
 # uvloop starts programs with fork(). The fork handlers of gRPC would start threads in the new
 # process, and such a thread sometimes crashes it before it runs its program.
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+os.putenv("GRPC_ENABLE_FORK_SUPPORT", "0")
