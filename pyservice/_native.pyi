@@ -18,6 +18,7 @@ __all__ = [
     "Engine",
     "Fact",
     "Facts",
+    "IdleLobbyGroup",
     "LeasedPort",
     "Lobby",
     "LobbyTemplate",
@@ -30,7 +31,6 @@ __all__ = [
     "Routes",
     "Servers",
     "Status",
-    "IdleLobbyGroup",
     "build_profile",
     "change_files",
     "compact",
@@ -253,7 +253,9 @@ class IdleLobbyGroup:
 class Servers:
     """Commands for processes and ports, with the LSN as last result. All raise Refused."""
 
-    def start_idle(self, namespace: bytes, version: bytes, template: LobbyTemplate) -> tuple[bytes, int]:
+    def start_idle(
+        self, namespace: bytes, version: bytes, template: LobbyTemplate
+    ) -> tuple[bytes, int]:
         """Start a lobby without players."""
     def stop(self, lobby: bytes, only_if_idle: bool) -> tuple[bool, int]:
         """Stop a lobby, so that no player can enter. Returns whether it is stopping."""

@@ -15,7 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from pyservice.dataplane.native import LeasedPort, LobbyTemplate, NativeEngine, NativeServers, Refused
+from pyservice.dataplane.native import (
+    LeasedPort,
+    LobbyTemplate,
+    NativeEngine,
+    NativeServers,
+    Refused,
+)
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
 from pyservice.observability.rays import note
@@ -280,7 +286,11 @@ class ProcessCommands:
         self.leased_servers = native.leased_servers
 
     async def start_idle(
-        self, namespace: bytes, version: bytes, template: LobbyTemplate, deadline: float | None = None
+        self,
+        namespace: bytes,
+        version: bytes,
+        template: LobbyTemplate,
+        deadline: float | None = None,
     ) -> bytes:
         return await self._commands.run_durable_result(
             lambda: self._native.start_idle(namespace, version, template), deadline

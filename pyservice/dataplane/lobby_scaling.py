@@ -17,7 +17,7 @@ from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.native import Lobby, IdleLobbyGroup
+from pyservice.dataplane.native import IdleLobbyGroup, Lobby
 from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace, raw_id
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger

@@ -5,6 +5,7 @@ from pyservice._native import (
     EmptyLobby,
     Fact,
     Facts,
+    IdleLobbyGroup,
     LeasedPort,
     Lobby,
     LobbyTemplate,
@@ -15,7 +16,6 @@ from pyservice._native import (
     Route,
     Routes,
     Status,
-    IdleLobbyGroup,
 )
 from pyservice._native import Engine as NativeEngine
 from pyservice._native import Servers as NativeServers
@@ -24,6 +24,7 @@ __all__ = [
     "EmptyLobby",
     "Fact",
     "Facts",
+    "IdleLobbyGroup",
     "LeasedPort",
     "Lobby",
     "LobbyTemplate",
@@ -36,6 +37,5 @@ __all__ = [
     "Route",
     "Routes",
     "Status",
-    "IdleLobbyGroup",
     "module",
 ]
