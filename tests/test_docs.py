@@ -568,13 +568,15 @@ def test_generated_pages_are_current() -> None:
 def test_codes_on_pages_are_in_the_table() -> None:
     """Every span in capitals with an underscore is a known name.
 
-    Known are error codes, variables, reasons of a failed lobby, and listed names of the system.
+    Known are error codes, also those of edge-guard, variables, reasons of a failed lobby, and
+    listed names of the system.
     """
     slug = re.compile(r"`([A-Z][A-Z\d]*(?:_[A-Z\d]+)+)`")
     variable = re.compile(r"(HOSTING|PYSERVICE|PORT)_\w+|(CLOUD|PUBLIC|ENV)_TOKEN")
     reasons = re.findall(r"[A-Z_]{4,}", COMMENTS["hosting.v1.LobbyRecord.failure"])
-    system = {"RLIMIT_AS", "SCHED_BATCH", "SO_REUSEADDR", "SERVER_LATE"}
-    known = {*TABLE, *reasons, *system}
+    system = {"RLIMIT_AS", "SCHED_BATCH", "SO_REUSEADDR"}
+    edge_guard = {"SERVER_NOT_THERE", "SERVER_UNREACHABLE", "SERVER_LATE", "REQUEST_INVALID"}
+    known = {*TABLE, *reasons, *system, *edge_guard}
     named = {(name, code_on_page) for name in PAGES for code_on_page in slug.findall(page(name))}
     assert len(named) > 100
     assert not {one for one in named if one[1] not in known and not variable.fullmatch(one[1])}
