@@ -5,15 +5,20 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 S3_SERVER := build/s3/bin/s3s-fs
+CARGO_TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
 NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml) Cargo.toml Cargo.lock
+# Compiled parts of the tests. The tests only read them, and name `make test-programs` if one is missing or older than its
+# source (tests/support/compiled_programs.py).
+FAST_TEST_PROGRAMS := $(addprefix build/test_programs/,faults.so contained-server)
+TEST_PROGRAMS := $(FAST_TEST_PROGRAMS) $(addprefix build/test_programs/,older_machine.so hosting-keeper udp-server udp-bot)
 # The tests start hundreds of Python processes: each would compile the modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help check run test test-full proofs lint docs bench build wheel generate lock clean
+.PHONY: help check run test test-programs test-full proofs lint docs bench build wheel generate lock clean
 
 help: ## List the commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 check: ## Name every tool that a build lacks, with its install line
 	@PYTHON=$(PYTHON) ./scripts/check-tools
@@ -35,7 +40,7 @@ $(BIN)/.built: $(BIN)/.installed $(NATIVE_SOURCES) pyproject.toml
 pyservice/bin/hosting-edge-guard: $(NATIVE_SOURCES)
 	@mkdir -p pyservice/bin
 	@scripts/step "edge-guard" build/edge-guard.log cargo build --release -p hosting-edge-guard
-	@install -s -t pyservice/bin target/release/hosting-edge-guard
+	@install -s -t pyservice/bin $(CARGO_TARGET)/release/hosting-edge-guard
 
 # The keeper is static because it forks for each game server: a static program has a third of the mappings to copy. The flags
 # are set for an explicit target, so that they do not apply to build scripts.
@@ -43,7 +48,7 @@ RUST_HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 pyservice/bin/hosting-keeper: $(NATIVE_SOURCES)
 	@mkdir -p pyservice/bin
 	@RUSTFLAGS="-C target-feature=+crt-static" scripts/step "keeper" build/keeper.log cargo build --release -p hosting-keeper --target $(RUST_HOST)
-	@install -s -t pyservice/bin target/$(RUST_HOST)/release/hosting-keeper
+	@install -s -t pyservice/bin $(CARGO_TARGET)/$(RUST_HOST)/release/hosting-keeper
 
 wheel: build ## One wheel for Python 3.11 and newer, with both programs in it, in build/wheel
 	@rm -rf build/wheel
@@ -52,22 +57,46 @@ wheel: build ## One wheel for Python 3.11 and newer, with both programs in it, i
 run: build ## Start the service with the arena in it, and say where to play (Ctrl-C ends all of it)
 	@exec $(BIN)/python -m examples.run
 
-test: build $(S3_SERVER) ## The fast tests: run them before a commit
+test: build $(FAST_TEST_PROGRAMS) $(S3_SERVER) ## The fast tests: run them before a commit
 	cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof" --tier fast -n 3 --dist worksteal
 
-test-full: wheel $(S3_SERVER) ## Every test: what CI runs
-	@scripts/step "UDP example" build/udp-example.log cargo build --release --locked -p hosting-example-udp
+test-full: wheel $(TEST_PROGRAMS) $(S3_SERVER) ## Every test: what CI runs
 	cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof and not timing" -n 3 --dist worksteal
 	$(BIN)/pytest -m "timing and not proof" -n 0
+
+test-programs: $(TEST_PROGRAMS) ## Compiled parts of the tests, for one test file by hand
+
+# Libraries that a test preloads.
+build/test_programs/faults.so: tests/faults/shim.c
+build/test_programs/older_machine.so: tests/runtime/older_machine.c
+build/test_programs/%.so:
+	@mkdir -p $(@D)
+	cc -shared -fPIC -O2 -std=c11 -Wall -Wextra -Werror -o $@ $< -ldl
+
+# Static, because a test container has no other file.
+build/test_programs/contained-server: tests/programs/contained.rs
+	@mkdir -p $(@D)
+	rustc --edition=2024 -Copt-level=1 -Ctarget-feature=+crt-static -Cstrip=symbols -o $@ $<
+
+# A keeper that is linked dynamically: the one of `make build` is static and ignores preloaded libraries.
+build/test_programs/hosting-keeper: $(shell find native/keeper -name '*.rs') native/keeper/Cargo.toml Cargo.toml Cargo.lock
+	@mkdir -p $(@D)
+	@scripts/step "keeper of the isolation trials" build/test-keeper.log cargo build --locked -p hosting-keeper
+	@install -t $(@D) $(CARGO_TARGET)/debug/hosting-keeper
+
+build/test_programs/udp-server build/test_programs/udp-bot &: $(shell find examples/udp -name '*.rs') examples/udp/Cargo.toml Cargo.toml Cargo.lock
+	@mkdir -p $(@D)
+	@scripts/step "UDP example" build/udp-example.log cargo build --release --locked -p hosting-example-udp
+	@install -t $(@D) $(CARGO_TARGET)/release/udp-server $(CARGO_TARGET)/release/udp-bot
 
 # A real S3 server. Without it the tests of objects in S3 are skipped.
 $(S3_SERVER):
 	@scripts/step "S3 server of the tests" build/s3.log cargo install --locked --debug --features binary --version 0.14.0 --root build/s3 --target-dir build/s3-target s3s-fs || echo "no S3 server: its tests are skipped"
 	@rm -rf build/s3-target
 
-proofs: build ## The long proofs: kill -9, full disks, soak
+proofs: build $(FAST_TEST_PROGRAMS) ## The long proofs: kill -9, full disks, soak
 	$(BIN)/pytest -m proof
 
 lint: build ## Format, types, layers, proto, stub and generated code

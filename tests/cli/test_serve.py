@@ -24,7 +24,7 @@ from pyservice.settings import load
 from tests.faults.disk import SmallDisk, small_disk
 from tests.faults.lobby_setup import attach_fields
 from tests.faults.plane import Plane
-from tests.faults.shim import Shim, compile_library
+from tests.faults.shim import Shim, compiled_library
 from tests.support.data_plane_service import MODES, MakeService, Service, document, version
 from tests.support.waiting import PATIENCE_S, until
 
@@ -123,7 +123,7 @@ def test_start_stops_on_a_signal(make_service: MakeService) -> None:
 @pytest.fixture
 async def shimmed(tmp_path: Path) -> AsyncIterator[Plane]:
     """Running service with a journal on a disk that can stall."""
-    library = compile_library(tmp_path)
+    library = compiled_library()
     folder = tmp_path / "plane"
     folder.mkdir()
     plane = Plane(folder, shim=Shim(library, folder / "control", folder / "data" / "journal"))

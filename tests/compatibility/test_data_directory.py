@@ -23,7 +23,7 @@ import pytest
 
 from tests.compatibility.interface_list import FOLDER, RELEASE
 from tests.faults.control.killed_service import KilledService
-from tests.faults.shim import compile_library
+from tests.faults.shim import compiled_library
 from tests.support.full_service import Developer, FullService, HttpClient, running
 from tests.support.waiting import eventually
 
@@ -67,9 +67,7 @@ def service(folder: Path, facts: Any) -> Iterator[FullService]:
     boot_id = folder / "boot_id"
     boot_id.write_text(f"{uuid4()}\n")
     journal = {"segment_bytes": 1 << 20, "boot_id_path": str(boot_id)}
-    service = KilledService(
-        folder, compile_library(folder), None, runtime=SETTINGS, journal=journal
-    )
+    service = KilledService(folder, compiled_library(), None, runtime=SETTINGS, journal=journal)
     service.shim.shift_wall_clock(facts["created_s"] - time.time())
     try:
         for spec in (folder / "data/servers").glob("*/spec"):

@@ -21,7 +21,7 @@ from pyservice.storage import service_state
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from tests.faults.control.killed_service import KilledService
-from tests.faults.shim import compile_library
+from tests.faults.shim import compiled_library
 from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
@@ -220,7 +220,7 @@ async def page_has(full_service: FullService, line: str, within_s: float = 30.0)
 
 @pytest.fixture
 def faulty_service(tmp_path: Path) -> Iterator[KilledService]:
-    faulty_service = KilledService(tmp_path / "s", compile_library(tmp_path), None)
+    faulty_service = KilledService(tmp_path / "s", compiled_library(), None)
     try:
         yield faulty_service
     finally:

@@ -13,7 +13,7 @@ from pyservice.storage.tables import idempotent_answers
 from tests.control.files import MANIFEST, png, put, tar, without_addresses
 from tests.control.namespace_scenario import Records
 from tests.faults.control.killed_service import KilledService
-from tests.faults.shim import compile_library
+from tests.faults.shim import compiled_library
 from tests.support.command_line import output
 from tests.support.full_service import Developer, running
 
@@ -25,8 +25,8 @@ SITE_KEPT_BYTES: Final = 256
 
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledService]:
-    library = compile_library(tmp_path_factory.mktemp("faults"))
-    with running(KilledService(tmp_path_factory.mktemp("moved"), library, None)) as full_service:
+    folder = tmp_path_factory.mktemp("moved")
+    with running(KilledService(folder, compiled_library(), None)) as full_service:
         yield full_service
 
 

@@ -34,7 +34,7 @@ from tests.examples.udp_game import (
     Player,
     Players,
     Stage,
-    built_programs,
+    compiled_programs,
     first,
     run_server,
     ticks_of,
@@ -51,7 +51,7 @@ CONFIRM_S = 10.0
 
 @pytest.fixture(scope="session")
 def programs() -> Path:
-    return built_programs()
+    return compiled_programs()
 
 
 @pytest.fixture(scope="module")

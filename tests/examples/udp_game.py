@@ -22,6 +22,7 @@ import httpx
 
 from pyservice.runtime.run_folder import RunFolder
 from tests.programs import upload_build
+from tests.support.compiled_programs import compiled_program
 from tests.support.full_service import FullService
 from tests.support.waiting import PATIENCE_S, until
 
@@ -50,12 +51,10 @@ WRONG_LOBBY, TOKEN_USED, UNDECIDED = 2, 3, 6
 SERVER_STOPS, LOBBY_ENDED, SILENT = 1, 2, 3
 
 
-def built_programs() -> Path:
-    """Builds the release programs if they are outdated, and returns their folder."""
-    command = ["cargo", "build", "--release", "--quiet", "--locked", "-p", "hosting-example-udp"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+def compiled_programs() -> Path:
+    """Returns the folder of the compiled server and bot."""
+    compiled_program("udp-bot")
+    return compiled_program("udp-server").parent
 
 
 def server_archive(programs: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests: the compiled shim, and data planes that a test may kill."""
+"""Fixtures of the fault tests: the shim library, and data planes that a test may kill."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.faults.plane import Plane
 from tests.faults.service_clients import ServiceClients
 from tests.faults.shared_plane import SharedPlane, open_shared_plane
-from tests.faults.shim import Shim, compile_library
+from tests.faults.shim import Shim, compiled_library
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +21,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def shim_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_library(tmp_path_factory.mktemp("faults"))
+def shim_library() -> Path:
+    return compiled_library()
 
 
 class MakePlane(Protocol):

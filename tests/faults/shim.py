@@ -1,5 +1,5 @@
-"""Control of the preloaded library shim.c: compiles it, writes its rules and clock shifts, and
-reads recorded calls.
+"""Control of the preloaded library shim.c: writes its rules and clock shifts, and reads recorded
+calls.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.compiled_programs import compiled_program
 from tests.support.waiting import PATIENCE_S
 
 KINDS: Final = (
@@ -86,12 +86,8 @@ class Step:
     length: int
 
 
-def compile_library(into: Path) -> Path:
-    library = into / "faults.so"
-    source = Path(__file__).with_name("shim.c")
-    command = ["cc", "-shared", "-fPIC", "-O2", "-std=c11", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*command, "-o", str(library), str(source), "-ldl"], check=True, timeout=60)
-    return library
+def compiled_library() -> Path:
+    return compiled_program("faults.so")
 
 
 class Rule:

@@ -8,18 +8,15 @@ import io
 import json
 import platform
 import shutil
-import subprocess
 import tarfile
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.control.files import gzipped, tar
+from tests.support.compiled_programs import compiled_program
 
-FOLDER: Final = Path(__file__).parent
 PROGRAM: Final = "/bin/server"
 ARCHITECTURE: Final = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 KINDS: Final = ("archive", "docker_image", "oci_bundle")
@@ -36,18 +33,8 @@ needs_oci_runtime: Final = pytest.mark.skipif(
 
 @functools.cache
 def server_program() -> bytes:
-    """Returns a static program. It is compiled once for each version of its source."""
-    source = FOLDER / "contained.rs"
-    words = ["--edition=2024", "-Copt-level=1", "-Ctarget-feature=+crt-static", "-Cstrip=symbols"]
-    version = hashlib.sha256(repr(words).encode() + source.read_bytes()).hexdigest()[:16]
-    program = FOLDER.parents[1] / "build" / "test_programs" / version
-    if not program.exists():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-            fresh = Path(folder) / "server"
-            subprocess.run(["rustc", *words, "-o", fresh, source], check=True, cwd=folder)
-            fresh.rename(program)
-    return program.read_bytes()
+    """Returns the static program of contained.rs."""
+    return compiled_program("contained-server").read_bytes()
 
 
 def file(

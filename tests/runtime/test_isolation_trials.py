@@ -14,10 +14,10 @@ import pytest
 
 from pyservice.app.game_runtime import SYSTEM_PATHS
 from pyservice.runtime.isolation_trials import choose_isolation, unenforced_by_isolation
+from tests.support.compiled_programs import compiled_program
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 CHOOSES: Final = """
 import asyncio, concurrent.futures.thread, json, os, sys
 from pathlib import Path
@@ -39,17 +39,10 @@ NOT_SCOPED: Final = 5
 class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        library = folder / "older_machine.so"
-        source = Path(__file__).with_name("older_machine.c")
-        strict = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", *strict, "-o", str(library), str(source), "-ldl"], check=True
-        )
-        # The released keeper is linked statically and ignores the preloaded library.
-        build = ["cargo", "build", "--quiet", "--package", "hosting-keeper"]
-        subprocess.run(build, cwd=ROOT, check=True)
-        target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-        shutil.copy(target / "debug" / "hosting-keeper", folder / "keeper")
+        # The released keeper is linked statically and ignores the preloaded library. Copies,
+        # because another user may not read the checkout.
+        shutil.copy(compiled_program("older_machine.so"), folder)
+        shutil.copy(compiled_program("hosting-keeper"), folder / "keeper")
 
     def keeper(self, landlock: int | None = None) -> Path:
         path = self.folder / f"keeper-{landlock}"
