@@ -85,8 +85,11 @@ from tests.support.service_process import clean_environment, wait_ready_file
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    if b"--json" not in help_of_curl():
+    if not help_of_curl():
         pytest.skip("the pages use curl 7.82 or newer: apt-get install curl")
+    # The package of this system is too old as well, so CI cannot install a newer one.
+    if b"--json" not in help_of_curl():
+        pytest.skip("the curl of this system is older than 7.82, which the pages use")
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "target").mkdir()
