@@ -239,8 +239,9 @@ def test_page_examples_run_with_their_own_service(
             end_leftovers(data_dir)
 
 
-def test_postgresql_page_needs_no_database_for_its_check(shell: Shell, tmp_path: Path) -> None:
-    Reader(tmp_path, shell, {}).follow("how-to/use-postgresql.md")
+@pytest.mark.parametrize("name", ["use-postgresql", "try-a-captcha-provider"])
+def test_page_examples_run_without_a_service(name: str, shell: Shell, tmp_path: Path) -> None:
+    Reader(tmp_path, shell, {}).follow(f"how-to/{name}.md")
 
 
 @pytest.mark.full

@@ -57,12 +57,13 @@ LOBBY_SERVERS = _how_to(
 )
 OPERATORS = _how_to(
     "run-the-service manage-developers rotate-keys run-game-servers isolate-game-servers operate-edge-guard use-s3 "
-    "set-up-domains run-behind-a-proxy monitor back-up restore use-a-feed-file"
+    "serve-files-of-games set-up-domains run-behind-a-proxy monitor handle-failures back-up restore "
+    "use-a-feed-file"
 )
 TUTORIALS = tuple(f"tutorials/{name}.md" for name in ("browser-game", "own-server", "udp-game"))
 PAGES_BY_THEMSELVES = (
     "quickstart.md",
-    *_how_to("install run-the-planes-separately use-postgresql"),
+    *_how_to("install run-the-planes-separately use-postgresql try-a-captcha-provider"),
 )
 SEQUENCES = (
     DEVELOPERS,
