@@ -36,7 +36,7 @@ _PORTS: Final = {"game": {"address": "127.0.0.1", "port": 7777}}
 @dataclass(frozen=True, slots=True)
 class Namespace:
     namespace_id: str
-    environment_token: str
+    service_token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Players:
             {"namespace_id": one.namespace_id, "game_mode": MODE, "ports": _PORTS}
             for one in namespaces
         ]
-        tokens = [one.environment_token for one in namespaces]
+        tokens = [one.service_token for one in namespaces]
         responses = self._all("attach", of_each, tokens)
         lobbies = [
             Lobby(namespace, str(one["lobby_id"]), str(one["lobby_token"]))
@@ -89,7 +89,7 @@ class Players:
         return lobbies
 
     def detach(self, lobbies: Sequence[Lobby]) -> None:
-        tokens = [one.namespace.environment_token for one in lobbies]
+        tokens = [one.namespace.service_token for one in lobbies]
         self._all("detach", [{"lobby_id": one.lobby_id} for one in lobbies], tokens)
 
     def reserve(self, lobbies: Sequence[Lobby], places: int) -> list[list[str]]:
@@ -99,7 +99,7 @@ class Players:
             self.service.question(
                 "join",
                 {"lobby_id": lobbies[number].lobby_id, "party_size": size},
-                token=lobbies[number].namespace.environment_token,
+                token=lobbies[number].namespace.service_token,
             )
             for number, size in parties_of_lobbies
         ]
@@ -114,7 +114,7 @@ class Players:
         return tokens
 
     def connected(self, namespace: Namespace) -> int:
-        question = self.service.question("statistics", token=namespace.environment_token)
+        question = self.service.question("statistics", token=namespace.service_token)
         return int(self.service.call_all([question])[0]["player_count"])
 
     def check_recorded(self) -> None:

@@ -14,10 +14,10 @@ PAUSE_S = 0.2
 
 class ByHand:
     def __init__(
-        self, api_url: Callable[[], str], environment_token: str, path: str, mode: str
+        self, api_url: Callable[[], str], service_token: str, path: str, mode: str
     ) -> None:
         self._api_url = api_url
-        self._environment_token = environment_token
+        self._service_token = service_token
         self._path = path
         self._mode = mode
         self.attached = asyncio.Event()
@@ -35,7 +35,7 @@ class ByHand:
                 await asyncio.sleep(PAUSE_S)
 
     async def _attach(self) -> None:
-        hosting = HostingClient(self._api_url(), self._environment_token)
+        hosting = HostingClient(self._api_url(), self._service_token)
         ports = {"game": {"address": "127.0.0.1", "port": 9000}}
         body = json.dumps({"game_mode": self._mode, "ports": ports}).encode()
         try:

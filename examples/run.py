@@ -305,8 +305,8 @@ async def play(stage: Stage) -> None:
         children[0].run()
         await wait_or_stop(stop, children[0].started.wait())
         await wait_or_stop(stop, prepare(stage))
-        environment_token = stage.secret("environment").read_text().strip()
-        by_hand = ByHand(lambda: stage.api_url, environment_token, PATH, HAND_MODE)
+        service_token = stage.secret("environment").read_text().strip()
+        by_hand = ByHand(lambda: stage.api_url, service_token, PATH, HAND_MODE)
         speaking = asyncio.create_task(
             by_hand.run(lambda token: write_whole(stage.secret("lobby"), token))
         )

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 class TokenKind(Enum):
     CLOUD = "cloud"
-    ENVIRONMENT = "env"
+    SERVICE = "env"
     PUBLIC = "pub"
     DEVELOPMENT = "dev"
     LOBBY = "lobby"

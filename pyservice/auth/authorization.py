@@ -42,8 +42,8 @@ class CloudTokens(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentGrant:
-    """Access of an `env_` token. `expires_ms` is None if the token does not expire."""
+class ServiceTokenGrant:
+    """Access of a service token (`env_`). `expires_ms` is None if the token does not expire."""
 
     namespace_id: bytes
     token_id: bytes
@@ -51,7 +51,7 @@ class EnvironmentGrant:
 
 
 class Access(Protocol):
-    def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None: ...
+    def service_token_grant(self, token_sha256: bytes) -> ServiceTokenGrant | None: ...
     def is_known(self, namespace_id: bytes) -> bool: ...
     def is_revoked(self, namespace_id: bytes, token_id: bytes) -> bool: ...
     def namespace_of_host(self, host: str) -> bytes | None: ...
@@ -99,7 +99,7 @@ class Authorizer:
             case "pub":
                 return self._public(token, call)
             case "env":
-                return self._environment(token, call)
+                return self._service(token, call)
             case "dev":
                 return self._development(token, call)
         raise forbidden(kind, "pub_, env_ or dev_")
@@ -124,7 +124,7 @@ class Authorizer:
         token, kind = bearer_token(call.authorization)
         match kind:
             case "env":
-                return self._environment(token, call)
+                return self._service(token, call)
             case "cloud":
                 return self._cloud(token, call)
         raise forbidden(kind, "env_ or cloud_")
@@ -143,7 +143,7 @@ class Authorizer:
                 caller.namespace_id = self._namespace_of_lobby(caller.lobby_id) or b""
                 return caller
             case "env":
-                return self._environment(token, call)
+                return self._service(token, call)
             case "cloud":
                 return self._cloud(token, call)
         raise forbidden(kind, "lobby_, env_ or cloud_")
@@ -173,9 +173,9 @@ class Authorizer:
             raise ServiceError("TOKEN_REVOKED")
         return Caller(TokenKind.PUBLIC, namespace_id, b"", namespace_id + call.address, call)
 
-    def _environment(self, token: str, call: Call) -> Caller:
+    def _service(self, token: str, call: Call) -> Caller:
         # A comparison of hashes does not leak the secret through its duration.
-        grant = self._access.environment_grant(sha256(token.encode()).digest())
+        grant = self._access.service_token_grant(sha256(token.encode()).digest())
         if grant is None:
             raise ServiceError("TOKEN_INVALID")
         if self._access.is_revoked(grant.namespace_id, grant.token_id):
@@ -185,7 +185,7 @@ class Authorizer:
         # A copied feed entry may put one token id into two namespaces. Their idempotency keys must
         # differ.
         identity = grant.namespace_id + grant.token_id
-        return Caller(TokenKind.ENVIRONMENT, grant.namespace_id, b"", identity, call)
+        return Caller(TokenKind.SERVICE, grant.namespace_id, b"", identity, call)
 
     def _development(self, token: str, call: Call) -> Caller:
         if self._development_tokens is None:

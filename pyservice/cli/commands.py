@@ -67,9 +67,9 @@ Private files have a mode of their own, or are in a private folder.
 """
 
 
-class TokenKind(enum.StrEnum):
+class NamespaceTokenKind(enum.StrEnum):
     PUBLIC = "public"
-    ENVIRONMENT = "environment"
+    SERVICE = "environment"
 
 
 @app.command()
@@ -156,8 +156,11 @@ def migrate(config: Config = None, data_dir: DataDir = None, settings: Set = Non
 @token_app.command("create")
 def create_token(
     kind: Annotated[
-        TokenKind | None,
-        typer.Option(help="Kind of a namespace's token: for game clients, or for back ends."),
+        NamespaceTokenKind | None,
+        typer.Option(
+            help="Kind of a namespace's token: public for game clients, environment for a service "
+            "token of back ends."
+        ),
     ] = None,
     namespace: Annotated[
         str | None, typer.Option(help="Namespace of the token: game/namespace or an id.")
@@ -197,7 +200,7 @@ def create_token(
         fail(["give --group or --game, not both"])
     if not (is_of_namespace or group or game or identity):
         fail(["give --group, --game, --identity, or --kind with --namespace"])
-    if kind is TokenKind.PUBLIC and expires_in is not None:
+    if kind is NamespaceTokenKind.PUBLIC and expires_in is not None:
         fail(["--expires-in: a public token has no expiry; it is valid until it is revoked"])
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests

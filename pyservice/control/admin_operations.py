@@ -198,7 +198,7 @@ class AdminOperations:
         async with self.records.database.read() as tx:
             namespace_id = await _namespace_id(tx, request.namespace)
         if request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT:
-            new = await self.tokens.issue_environment_token(namespace_id, _expires_in_ms(request))
+            new = await self.tokens.issue_service_token(namespace_id, _expires_in_ms(request))
             return pb.CreateNamespaceTokenResponse(
                 token=new.token, token_id=new.token_id, expires_ms=new.expires_ms
             )

@@ -81,20 +81,20 @@ class CallAuthenticator:
             )
         return caller
 
-    async def require_environment_or_cloud_token(self, call: Call) -> Caller:
+    async def require_service_or_cloud_token(self, call: Call) -> Caller:
         token, kind = bearer_token(call.authorization)
         if kind == "cloud":
             return await self._cloud(token, call)
         if kind != "env":
             raise forbidden(kind, "env_ or cloud_")
         async with self._database.query() as tx:
-            found = await tokens.environment_by_hash(tx, _hash(token))
+            found = await tokens.service_token_by_hash(tx, _hash(token))
         if found is None:
             raise ServiceError("TOKEN_INVALID")
         self._require_valid_token(found.revoke_ms, found.expires_ms)
         namespace_id = UUID(found.namespace_id).bytes
         token_id = UUID(found.token_id).bytes
-        return Caller(TokenKind.ENVIRONMENT, namespace_id, b"", namespace_id + token_id, call)
+        return Caller(TokenKind.SERVICE, namespace_id, b"", namespace_id + token_id, call)
 
     async def check(self, token: str) -> CloudToken:
         """Returns the scope and the expiry of a valid `cloud_` token. Raises TOKEN_INVALID,
@@ -202,13 +202,13 @@ def scope_covers(scope: GrantedScope, game_id: str, group_id: str) -> bool:
 
 
 async def _covers_game(tx: Transaction, caller: Caller, game: Record) -> bool:
-    if caller.kind is TokenKind.ENVIRONMENT:
+    if caller.kind is TokenKind.SERVICE:
         of_token = await namespaces.get(tx, str(UUID(bytes=caller.namespace_id)))
         return of_token is not None and of_token.game_id == game.game_id
     return scope_covers(scope_of(caller), game.game_id, game.group_id)
 
 
 def _covers_namespace(caller: Caller, namespace: Record) -> bool:
-    if caller.kind is TokenKind.ENVIRONMENT:
+    if caller.kind is TokenKind.SERVICE:
         return UUID(namespace.namespace_id).bytes == caller.namespace_id
     return True

@@ -23,7 +23,7 @@ from pyservice.storage.database import Record, Transaction
 _VERSIONS_MAX: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
 _VERSIONS_AT_ONCE: Final = 8
-_ENVIRONMENT_TOKENS_MAX: Final = 2_000
+_SERVICE_TOKENS_MAX: Final = 2_000
 """Limit of 1,000 valid tokens, and of 1,000 ended tokens that get an exact error."""
 
 
@@ -56,7 +56,7 @@ class FeedComposer:
         """Returns the message of each request, or None for a namespace without a record."""
         ids = sorted({request.namespace_id for request in requests})
         records = await namespaces.feed_records(tx, ids)
-        token_rows = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
+        token_rows = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _SERVICE_TOKENS_MAX)
         of_tokens = _by_namespace(token_rows)
         of_domains = _by_namespace(records.domains)
         rows = {row.namespace_id: row for row in records.namespaces}

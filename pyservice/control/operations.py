@@ -50,9 +50,9 @@ class Handlers:
 
 def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dict[str, Operation]:
     anonymous = authenticator.allow_anonymous
-    cloud, environment = (
+    cloud, service_or_cloud = (
         authenticator.require_cloud_token,
-        authenticator.require_environment_or_cloud_token,
+        authenticator.require_service_or_cloud_token,
     )
     group, identity = authenticator.require_group_token, authenticator.require_identity_token
     rows: Iterable[tuple[str, Authorize, Run]] = (
@@ -93,26 +93,26 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Tokens.InspectToken", cloud, handlers.tokens.inspect),
         ("Platform.GetBootstrap", anonymous, handlers.platform.bootstrap),
         ("Platform.GetRegionTiers", anonymous, handlers.platform.tiers),
-        ("Platform.ListDatacenters", environment, handlers.platform.datacenters),
+        ("Platform.ListDatacenters", service_or_cloud, handlers.platform.datacenters),
         ("Devices.PrepareDeviceLink", anonymous, handlers.devices.prepare),
         ("Devices.GetDeviceLink", anonymous, handlers.devices.get),
         ("Devices.CompleteDeviceLink", cloud, handlers.devices.complete),
         ("Logs.ListLobbyRecords", cloud, handlers.lobbies.list_),
         ("Logs.GetLobbyRecord", cloud, handlers.lobbies.get),
         ("Rays.GetRayPerf", cloud, handlers.rays.perf),
-        ("Servers.CreateServer", environment, handlers.servers.create),
-        ("Servers.GetServer", environment, handlers.servers.get),
-        ("Servers.ListServers", environment, handlers.servers.list_),
-        ("Servers.DestroyServer", environment, handlers.servers.destroy),
-        ("Servers.GetServerLogs", environment, handlers.process_logs.of_server),
+        ("Servers.CreateServer", service_or_cloud, handlers.servers.create),
+        ("Servers.GetServer", service_or_cloud, handlers.servers.get),
+        ("Servers.ListServers", service_or_cloud, handlers.servers.list_),
+        ("Servers.DestroyServer", service_or_cloud, handlers.servers.destroy),
+        ("Servers.GetServerLogs", service_or_cloud, handlers.process_logs.of_server),
         ("Logs.GetLobbyLogs", cloud, handlers.process_logs.of_lobby),
         ("Logs.ExportLobbyLogs", cloud, handlers.exports.lobby_logs),
         ("Logs.ExportLobbyHistory", cloud, handlers.exports.lobby_history),
-        ("Builds.ListBuilds", environment, handlers.builds.list_),
-        ("Builds.PrepareBuild", environment, handlers.builds.prepare),
-        ("Builds.CompleteBuild", environment, handlers.builds.complete),
-        ("Builds.GetBuild", environment, handlers.builds.get),
-        ("Builds.PatchBuildTags", environment, handlers.builds.patch_tags),
+        ("Builds.ListBuilds", service_or_cloud, handlers.builds.list_),
+        ("Builds.PrepareBuild", service_or_cloud, handlers.builds.prepare),
+        ("Builds.CompleteBuild", service_or_cloud, handlers.builds.complete),
+        ("Builds.GetBuild", service_or_cloud, handlers.builds.get),
+        ("Builds.PatchBuildTags", service_or_cloud, handlers.builds.patch_tags),
         ("Builds.ListGameBuilds", cloud, handlers.builds.list_of_game),
         ("Builds.CreateGameBuild", cloud, handlers.builds.create),
         ("Builds.DeleteGameBuild", cloud, handlers.builds.delete),

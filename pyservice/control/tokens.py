@@ -85,18 +85,18 @@ class TokenOperations:
     ) -> pb.CreateServiceTokenResponse:
         async with self._database.query() as tx:
             row = await authorization.find_namespace(tx, caller, request)
-        new = await self.issue_environment_token(row.namespace_id)
+        new = await self.issue_service_token(row.namespace_id)
         return pb.CreateServiceTokenResponse(token=new.token, token_id=new.token_id)
 
-    async def issue_environment_token(
+    async def issue_service_token(
         self, namespace_id: str, expires_in_ms: int | None = None
     ) -> NewToken:
         # These operations ignore idempotency keys, so the token is never sent again.
         return await self._undelivered.deliver(
-            lambda note: self._issue_environment_token(namespace_id, expires_in_ms, note)
+            lambda note: self._issue_service_token(namespace_id, expires_in_ms, note)
         )
 
-    async def _issue_environment_token(
+    async def _issue_service_token(
         self, namespace_id: str, expires_in_ms: int | None, note: NoteStored
     ) -> NewToken:
         secret, token_id, now = new_secret("env"), self._ids.new(), self._now_ms()

@@ -301,7 +301,7 @@ class _AdmissionAttempt:
 
 
 def _address(request: PlacementRequest, caller: Caller) -> client_address.Address | None:
-    if caller.kind is TokenKind.ENVIRONMENT:
+    if caller.kind is TokenKind.SERVICE:
         return (
             client_address.parse_address(request.client_address) if request.client_address else None
         )

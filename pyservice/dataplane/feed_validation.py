@@ -324,7 +324,7 @@ def _tokens(
     hashes: set[bytes] = set()
     for index, token in enumerate(configuration.environment_tokens):
         path = ("environment_tokens", str(index), "sha256")
-        grant = stored_namespaces.environment_grant(token.sha256)
+        grant = stored_namespaces.service_token_grant(token.sha256)
         if token.sha256 in hashes:
             yield Problem(path=path, reason="occurs more than once")
         elif grant and (owner := _owner(configuration, stored_namespaces, grant.namespace_id)):

@@ -319,7 +319,7 @@ class Matchmaker:
         An `env_` caller sends the player's address in the request. For other callers, the client
         address is used.
         """
-        if caller.kind is TokenKind.ENVIRONMENT:
+        if caller.kind is TokenKind.SERVICE:
             if not request.HasField("client_address"):
                 return _NO_SOURCE
             address = client_address.parse_address(request.client_address)

@@ -1,4 +1,4 @@
-"""Index of all namespaces: by id, name, environment token and web origin.
+"""Index of all namespaces: by id, name, service token and web origin.
 
 A namespace is replaced as a whole between two iterations of the event loop, so that a call sees a
 consistent state.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pyservice.auth.authorization import EnvironmentGrant
+from pyservice.auth.authorization import ServiceTokenGrant
 from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id, resolve_namespace
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid, parse_uuid
@@ -22,7 +22,7 @@ class PreparedNamespace:
     resolved: ResolvedNamespace
     configuration: pb.NamespaceConfiguration
     hosts: frozenset[str]
-    grants: Mapping[bytes, EnvironmentGrant]
+    grants: Mapping[bytes, ServiceTokenGrant]
     revoked: frozenset[bytes]
     size: int
     content: bytes
@@ -32,7 +32,7 @@ def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNames
     """Prepares a configuration for the index. Takes time proportional to its size. Thread-safe."""
     resolved = resolve_namespace(configuration)
     grants = {
-        token.sha256: EnvironmentGrant(
+        token.sha256: ServiceTokenGrant(
             resolved.namespace_id,
             raw_id(token.token_id),
             token.expires_ms if token.HasField("expires_ms") else None,
@@ -65,7 +65,7 @@ class NamespaceIndex:
         self._by_name: dict[tuple[str, str], bytes] = {}
         self._by_game: dict[str, dict[bytes, None]] = {}
         self._by_host: dict[str, bytes] = {}
-        self._grants: dict[bytes, EnvironmentGrant] = {}
+        self._grants: dict[bytes, ServiceTokenGrant] = {}
         self._labels: dict[bytes, str] = {}
         self.on_version_replaced: Callable[[ResolvedNamespace], None] = lambda _: None
 
@@ -147,7 +147,7 @@ class NamespaceIndex:
 
     # The following methods implement `auth.Access`.
 
-    def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None:
+    def service_token_grant(self, token_sha256: bytes) -> ServiceTokenGrant | None:
         return self._grants.get(token_sha256)
 
     def is_known(self, namespace_id: bytes) -> bool:

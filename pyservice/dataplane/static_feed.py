@@ -2,7 +2,7 @@
 
 The file's list `namespaces` contains `hosting.internal.v1.NamespaceConfiguration` messages. Its
 list `removed` contains the `namespace_id` and `revision` of each removed namespace. A change takes
-effect only with a greater `revision`. Environment tokens are stored as hashes.
+effect only with a greater `revision`. Service tokens are stored as hashes.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def replace_feed_file(path: Path, content: bytes) -> None:
     write_file(path, content, stat.S_IMODE(path.stat().st_mode))
 
 
-def with_environment_token(
+def with_service_token(
     content: bytes, namespace_id: str, token: Mapping[str, Any]
 ) -> tuple[bytes, pb.NamespaceConfiguration]:
-    """Adds an environment token to a namespace in the feed file's content. Raises the namespace's
+    """Adds a service token to a namespace in the feed file's content. Raises the namespace's
     revision.
 
     Returns the new content and the changed namespace. Raises FeedDocumentError if the JSON or this
@@ -257,10 +257,10 @@ class StaticFeed:
             # valid.
             self._is_fed.set()
 
-    async def add_environment_token(
+    async def add_service_token(
         self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None = None
     ) -> None:
-        """Adds the hash of an environment token to the feed file, and applies the changed
+        """Adds the hash of a service token to the feed file, and applies the changed
         namespace.
 
         If it raises ServiceError, the token is invalid and the file gets its previous content
@@ -270,15 +270,13 @@ class StaticFeed:
         token: dict[str, Any] = {"token_id": token_id, "sha256": sha256.hex()}
         if expires_ms is not None:
             token["expires_ms"] = expires_ms
-        await asyncio.shield(self._add_environment_token(namespace_id, token))
+        await asyncio.shield(self._add_service_token(namespace_id, token))
 
-    async def _add_environment_token(self, namespace_id: str, token: dict[str, Any]) -> None:
+    async def _add_service_token(self, namespace_id: str, token: dict[str, Any]) -> None:
         async with self._lock:
             try:
                 before = await asyncio.to_thread(static_feed.load_feed_file, self._path)
-                after, configuration = static_feed.with_environment_token(
-                    before, namespace_id, token
-                )
+                after, configuration = static_feed.with_service_token(before, namespace_id, token)
             except FeedDocumentError as error:
                 raise ServiceError("VALIDATION_FAILED", f"{self._path}: {error}") from None
             request = feed_pb2.ApplyRequest(configuration=configuration)

@@ -104,8 +104,8 @@ class TokenSigning:
 _SECRET_BYTES: Final = 32
 
 
-class EnvironmentTokenStore(Protocol):
-    async def add_environment_token(
+class ServiceTokenStore(Protocol):
+    async def add_service_token(
         self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None
     ) -> None: ...
 
@@ -115,7 +115,7 @@ class TokenAdministration:
         self,
         namespaces: NamespaceIndex,
         signer: Engine,
-        tokens: EnvironmentTokenStore | None,
+        tokens: ServiceTokenStore | None,
         rotation: MacKeyRotation,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -163,7 +163,7 @@ class TokenAdministration:
         if self._tokens is None:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
-                "Create environment tokens with the control plane, or start the service with a feed file (--feed).",
+                "Create service tokens with the control plane, or start the service with a feed file (--feed).",
             )
         token_hash = hashlib.sha256(token.encode()).digest()
-        await self._tokens.add_environment_token(namespace_id, token_id, token_hash, expires_ms)
+        await self._tokens.add_service_token(namespace_id, token_id, token_hash, expires_ms)

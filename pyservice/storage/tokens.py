@@ -19,7 +19,7 @@ from pyservice.storage.tables import cloud_tokens, device_links, namespace_token
 _BY_HASHES = select(cloud_tokens).where(
     cloud_tokens.c.sha256.in_(bindparam("hashes", expanding=True))
 )
-_ENVIRONMENT_BY_HASH = select(namespace_tokens).where(
+_SERVICE_TOKEN_BY_HASH = select(namespace_tokens).where(
     namespace_tokens.c.sha256 == bindparam("sha256")
 )
 _OF_NAMESPACE = (
@@ -61,7 +61,8 @@ _TO_FEED = (
     select(_TO_FEED_RANKED)
     .where(
         or_(
-            _TO_FEED_RANKED.c.kind != "env", _TO_FEED_RANKED.c.place <= bindparam("environment_max")
+            _TO_FEED_RANKED.c.kind != "env",
+            _TO_FEED_RANKED.c.place <= bindparam("service_tokens_max"),
         )
     )
     .order_by(_TO_FEED_RANKED.c.token_id.desc())
@@ -167,8 +168,8 @@ async def add_of_namespace(
     )
 
 
-async def environment_by_hash(tx: Transaction, sha256: bytes) -> Record | None:
-    return await tx.first(_ENVIRONMENT_BY_HASH, {"sha256": sha256})
+async def service_token_by_hash(tx: Transaction, sha256: bytes) -> Record | None:
+    return await tx.first(_SERVICE_TOKEN_BY_HASH, {"sha256": sha256})
 
 
 async def of_namespace(tx: Transaction, namespace_id: str) -> Sequence[Record]:
@@ -176,15 +177,19 @@ async def of_namespace(tx: Transaction, namespace_id: str) -> Sequence[Record]:
 
 
 async def tokens_to_feed(
-    tx: Transaction, namespace_ids: Sequence[str], now_ms: int, environment_max: int
+    tx: Transaction, namespace_ids: Sequence[str], now_ms: int, service_tokens_max: int
 ) -> Sequence[Record]:
     """Returns the tokens that the data plane needs, newest first.
 
-    These are back end tokens (`env`), unexpired development tokens (`dev`), and revoked game client
-    tokens (`pub`). Each namespace has at most `environment_max` back end tokens in the result:
+    These are service tokens (`env`), unexpired development tokens (`dev`), and revoked game client
+    tokens (`pub`). Each namespace has at most `service_tokens_max` service tokens in the result:
     first the valid ones, then the ones that expired or were revoked last.
     """
-    values = {"ids": list(namespace_ids), "now_ms": now_ms, "environment_max": environment_max}
+    values = {
+        "ids": list(namespace_ids),
+        "now_ms": now_ms,
+        "service_tokens_max": service_tokens_max,
+    }
     return await tx.all(_TO_FEED, values)
 
 

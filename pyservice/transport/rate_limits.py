@@ -153,7 +153,7 @@ class Limits:
 
 def check_rate_limit(limit: AddressOrTokenLimit, caller: Caller, meter: Meter) -> None:
     kind = caller.kind
-    is_back_end = kind is TokenKind.ENVIRONMENT or kind is TokenKind.CLOUD
+    is_back_end = kind is TokenKind.SERVICE or kind is TokenKind.CLOUD
     wait_s = limit.wait_s(
         caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end
     )

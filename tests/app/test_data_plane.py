@@ -249,7 +249,7 @@ def test_closed_segments_are_compacted_by_a_child_process(service: Service) -> N
     service.kill()
     service.start()
     path = f"/matchmaker/lobbies/{lobby_id}/state"
-    assert service.good("GET", path, None, service.environment_token) == states[-1]
+    assert service.good("GET", path, None, service.service_token) == states[-1]
 
 
 @pytest.mark.timing

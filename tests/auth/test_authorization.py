@@ -29,7 +29,7 @@ def raw(text: str) -> bytes:
     return bytes.fromhex(text.replace("-", ""))
 
 
-def _environment(token: str, token_id: str, expires_ms: int | None = None) -> dict[str, object]:
+def _service_token(token: str, token_id: str, expires_ms: int | None = None) -> dict[str, object]:
     digest = hashlib.sha256(token.encode()).digest()
     entry: dict[str, object] = {"token_id": token_id, "sha256": b64encode(digest).decode()}
     return entry if expires_ms is None else {**entry, "expires_ms": str(expires_ms)}
@@ -43,10 +43,10 @@ class Scene:
                 access={"domains": ["Play.example.com"], "cdn_domains": ["arena.cdn.example"]},
                 revoked_token_ids=[REVOKED_ID],
                 environment_tokens=[
-                    _environment("env_good", GOOD_ID),
-                    _environment("env_revoked", REVOKED_ID),
-                    _environment("env_late", GOOD_ID, NOW_MS + 1),
-                    _environment("env_ended", GOOD_ID, NOW_MS),
+                    _service_token("env_good", GOOD_ID),
+                    _service_token("env_revoked", REVOKED_ID),
+                    _service_token("env_late", GOOD_ID, NOW_MS + 1),
+                    _service_token("env_ended", GOOD_ID, NOW_MS),
                 ],
             )
         )
@@ -95,9 +95,9 @@ async def test_public_token_allows_client_operations(scene: Scene) -> None:
     assert caller.identity == NAMESPACE + ADDRESS
 
 
-async def test_environment_token_allows_client_operations_and_counts_alone(scene: Scene) -> None:
+async def test_service_token_allows_client_operations_and_counts_alone(scene: Scene) -> None:
     caller = scene.authorizer.client(_call("env_good"))
-    assert (caller.kind, caller.namespace_id) == (TokenKind.ENVIRONMENT, NAMESPACE)
+    assert (caller.kind, caller.namespace_id) == (TokenKind.SERVICE, NAMESPACE)
     assert caller.identity == NAMESPACE + raw(GOOD_ID)
 
 

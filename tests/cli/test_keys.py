@@ -31,4 +31,4 @@ def test_unused_keys_are_dropped_on_request(make_service: MakeService) -> None:
     assert json.loads(rotated.stdout) == keys
     assert service.code("GET", REGIONS, None, old) == "TOKEN_INVALID"
     assert service.good("GET", REGIONS, None, service.public_token())
-    assert service.good("GET", REGIONS, None, service.environment_token)
+    assert service.good("GET", REGIONS, None, service.service_token)

@@ -81,7 +81,7 @@ def test_start_on_a_full_disk_serves_stored_namespaces_first(small: tuple[Servic
     service, filler = small
     service.spawn()
     until(lambda: _serves(service))
-    token = service.environment_token
+    token = service.service_token
     assert service.good("GET", REGIONS, None, token)
     assert service.find(token, "brawl").json()["code"] == "MATCHMAKER_GAME_MODE_NOT_FOUND"
     status = service.probe("/readyz?verbose").text
@@ -138,7 +138,7 @@ async def test_forced_shutdown_does_not_wait_for_a_stalled_disk(shimmed: Plane) 
     client = shimmed.http_client()
     stall = shimmed.commanded.stall("fdatasync")
     calling = asyncio.create_task(
-        client.call("attach", attach_fields("duel"), token=shimmed.environment_token)
+        client.call("attach", attach_fields("duel"), token=shimmed.service_token)
     )
     await asyncio.to_thread(until, lambda: stall.waiting)
     shimmed.process_signal(signal.SIGTERM)

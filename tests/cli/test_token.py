@@ -110,6 +110,6 @@ def test_rejected_namespace_gets_no_token(make_service: MakeService) -> None:
         assert "staging" not in message
         assert service.feed_file.read_bytes() == before
     [stored_file] = (service.data_dir / "feed").glob(f"{service.feed['namespace_id']}*")
-    good = hashlib.sha256(service.environment_token.encode()).digest()
+    good = hashlib.sha256(service.service_token.encode()).digest()
     assert stored_file.read_bytes().count(good) == 1
-    assert service.good("GET", REGIONS, None, service.environment_token)
+    assert service.good("GET", REGIONS, None, service.service_token)

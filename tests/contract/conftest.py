@@ -93,7 +93,7 @@ class Game:
     def __init__(self, client: ServiceClient, plane: Plane, public_token: str) -> None:
         self.service_client = client
         self.public_token = public_token
-        self.environment_token = plane.environment_token
+        self.service_token = plane.service_token
         self._plane = plane
         self.attached: list[Lobby] = []
 
@@ -105,9 +105,7 @@ class Game:
     async def call_as_back_end(
         self, operation: str, fields: Fields | None = None, key: str | None = None
     ) -> Answer:
-        return await self.service_client.call(
-            operation, fields, token=self.environment_token, key=key
-        )
+        return await self.service_client.call(operation, fields, token=self.service_token, key=key)
 
     async def call_as_server(
         self, lobby: Lobby, operation: str, fields: Fields | None = None, key: str | None = None

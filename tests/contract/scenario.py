@@ -94,7 +94,7 @@ class ServedGame:
     environment_id: str = ""
     public_token: str = ""
     guarded_public_token: str = ""
-    environment_tokens: dict[str, str] = field(default_factory=dict)
+    service_tokens: dict[str, str] = field(default_factory=dict)
     document: dict[str, Any] = field(default_factory=dict)
     _results: dict[str, str] = field(default_factory=dict)
 
@@ -174,7 +174,7 @@ def _furnish(served_game: ServedGame) -> None:
         sizes = {"lobby_count_max": lobbies, "max_players": SOURCE_LIMIT}
         served_game.cloud("POST", f"{namespace_path}/mm-config", sizes)
         tokens = f"/games/{GAME}/environments/{name}/tokens/service"
-        served_game.environment_tokens[name] = served_game.cloud("POST", tokens, {})["token"]
+        served_game.service_tokens[name] = served_game.cloud("POST", tokens, {})["token"]
     served_game.cloud("POST", f"{base}/namespaces/prod/domains", {"domain": "play.example.com"})
     served_game.public_token, served_game.guarded_public_token = (
         served_game.cloud("POST", f"{base}/namespaces/{name}/tokens/public", {})["token"]

@@ -85,7 +85,7 @@ class Row:
     moves: bool = False
     """True if an admitted call changes the namespace's lobbies or slots."""
     elsewhere: str = OK
-    """Expected code for a client, lobby or environment token of another namespace."""
+    """Expected code for a client, lobby or service token of another namespace."""
     missing: str = "GAME_NOT_FOUND"
     """Expected code for a cloud token that does not cover the game."""
     mock: str = OK

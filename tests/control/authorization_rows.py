@@ -141,7 +141,7 @@ async def _starting(scenario: NamespaceScenario) -> Fields:
 
 
 async def _attached(scenario: NamespaceScenario) -> Fields:
-    lobby = await scenario.owner.lobby(scenario.game_id, scenario.environment_token)
+    lobby = await scenario.owner.lobby(scenario.game_id, scenario.service_token)
     return {"game_id": scenario.game_id, "lobby_id": lobby["lobby_id"]}
 
 

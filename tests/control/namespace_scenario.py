@@ -92,7 +92,7 @@ class Records:
                 await tokens.revoke_cloud(tx, token_id, now_ms())
         return secret.token, token_id
 
-    async def environment_token(self, namespace_id: str, expires_ms: int) -> str:
+    async def service_token(self, namespace_id: str, expires_ms: int) -> str:
         secret = new_secret("env")
         async with self.database.write() as tx:
             await tokens.add_of_namespace(
@@ -217,7 +217,7 @@ class NamespaceScenario:
             "game_mode": "arena",
             "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
         }
-        attached = await self.client.call("attach", fields, token=self.environment_token)
+        attached = await self.client.call("attach", fields, token=self.service_token)
         assert attached.code == "OK", attached
         self.starting = attached.body
 
@@ -307,10 +307,10 @@ class NamespaceScenario:
     async def _of_namespaces(self) -> list[Bearer]:
         owner, game_id = self.owner, self.game_id
         target = {"game_id": game_id, "namespace_id": "prod"}
-        expired = await self.records.environment_token(self.namespace_id, now_ms() - 1)
-        self.environment_token = await owner.service_token(game_id)
+        expired = await self.records.service_token(self.namespace_id, now_ms() - 1)
+        self.service_token = await owner.service_token(game_id)
         self.public_token = await owner.public_token(game_id)
-        self.lobby = await owner.lobby(game_id, self.environment_token)
+        self.lobby = await owner.lobby(game_id, self.service_token)
         dev = (await owner.good("create_development_token", **target))["token"]
         revoked = await owner.good("create_public_token", **target)
         await owner.good("revoke_namespace_token", **target, token_id=revoked["token_id"])
@@ -330,7 +330,7 @@ class NamespaceScenario:
             return Bearer(name, kind, token, fault=fault)
 
         return [
-            Bearer("env", "env", self.environment_token, **scope),
+            Bearer("env", "env", self.service_token, **scope),
             Bearer("env of a sibling", "env", env_of_sibling, is_of_game=True),
             Bearer("env of another identity", "env", elsewhere),
             faulty("env expired", "env", expired, "TOKEN_EXPIRED"),
@@ -360,14 +360,12 @@ class NamespaceScenario:
 
     async def player_token(self) -> str:
         fields = {"lobby_id": self.lobby["lobby_id"]}
-        join_response = await self.client.call("join", fields, token=self.environment_token)
+        join_response = await self.client.call("join", fields, token=self.service_token)
         assert join_response.code == "OK", join_response
         return str(join_response.body["player"]["token"])
 
     async def engine(self) -> Any:
-        response = await self.client.call(
-            "list", {"include_state": True}, token=self.environment_token
-        )
+        response = await self.client.call("list", {"include_state": True}, token=self.service_token)
         assert response.code == "OK", response
         scrape = await self._scraper.get(f"http://{self.full_service.ready['metrics']}/metrics")
         names = ("hosting_lobbies{", "hosting_slots{")

@@ -86,7 +86,7 @@ async def test_token_is_fed_while_it_can_be_used(source: Source) -> None:
     assert await fed_token_ids(source, other) == (set(), set(), set())
 
 
-async def test_latest_expired_environment_tokens_are_fed(source: Source) -> None:
+async def test_latest_expired_service_tokens_are_fed(source: Source) -> None:
     target, other = await source.namespace(), await source.namespace("staging")
     (oldest_but_good,) = await add(source, target, "env")
     (old_but_ended_last,) = await add(source, target, "env", revoke_ms=NOW_MS)

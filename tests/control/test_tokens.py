@@ -108,12 +108,10 @@ async def test_token_of_another_namespace_is_not_found(developer: Developer) -> 
     assert await code_in_data_plane(developer, token["token"]) == "OK"
 
 
-async def test_expired_environment_token_is_reported(
-    developer: Developer, records: Records
-) -> None:
+async def test_expired_service_token_is_reported(developer: Developer, records: Records) -> None:
     game_id = await developer.arena()
     response = await developer.good("get_namespace", **target_of(game_id))
-    token = await records.environment_token(response["namespace"]["namespace_id"], now_ms() - 1)
+    token = await records.service_token(response["namespace"]["namespace_id"], now_ms() - 1)
     await make(developer, "env", game_id)
     assert await code_in_data_plane(developer, token) == "TOKEN_EXPIRED"
 

@@ -66,7 +66,7 @@ class MatchmakerScene:
         return Caller(kind, raw_id(NAMESPACE_ID), b"", identity, context)
 
     def back_end(self, **call: Any) -> Caller:
-        return self.client(kind=TokenKind.ENVIRONMENT, **call)
+        return self.client(kind=TokenKind.SERVICE, **call)
 
     def server(self, lobby_id: str, **call: Any) -> Caller:
         raw = parse_uuid(lobby_id) or b""

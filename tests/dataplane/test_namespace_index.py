@@ -32,7 +32,7 @@ def index() -> NamespaceIndex:
     filled = NamespaceIndex()
     filled.put(configuration(**FULL))
     assert filled.namespace_of_host("a.example") == RAW_ID
-    assert filled.environment_grant(DIGEST) is not None
+    assert filled.service_token_grant(DIGEST) is not None
     assert filled.is_revoked(RAW_ID, raw_id(VERSION_ID))
     return filled
 
@@ -64,7 +64,7 @@ def test_replacement_and_removal_update_all_indexes(index: NamespaceIndex) -> No
     assert (len(index), index.find("arena/prod")) == (1, None)
     for _ in range(2):
         assert index.namespace_of_host("a.example") is None
-        assert index.environment_grant(DIGEST) is None
+        assert index.service_token_grant(DIGEST) is None
         assert not index.is_revoked(RAW_ID, raw_id(VERSION_ID))
         index.put(configuration(**FULL))
         index.remove(RAW_ID)

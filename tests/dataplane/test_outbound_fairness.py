@@ -68,7 +68,7 @@ class SlowGame:
             game_mode="duel",
             ports={name: pb.AttachedPort(**port) for name, port in PORTS.items()},
         )
-        lobby = await self._scene.fleet.attach(request, self._caller(TokenKind.ENVIRONMENT))
+        lobby = await self._scene.fleet.attach(request, self._caller(TokenKind.SERVICE))
         await self._scene.fleet.ready(pb.LobbyReadyRequest(), self._scene.server(lobby.lobby_id))
         self.lobby_id = lobby.lobby_id
 

@@ -1,4 +1,4 @@
-"""Namespaces and environment tokens from a feed file."""
+"""Namespaces and service tokens from a feed file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def revision_and_name(source: StaticFeedScene) -> tuple[int, str]:
 
 
 async def add_token(source: StaticFeedScene, digest: bytes = DIGEST) -> None:
-    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, digest)
+    await source.static.add_service_token(NAMESPACE_ID, VERSION_ID, digest)
 
 
 async def test_default_limits(source: StaticFeedScene) -> None:
@@ -196,7 +196,7 @@ async def test_hex_hashes_are_accepted(source: StaticFeedScene) -> None:
     digest = hashlib.sha256(b"env_x").hexdigest()
     source.write(document(environment_tokens=[{"token_id": VERSION_ID, "sha256": digest}]))
     assert await source.feed() == ()
-    grant = source.namespaces.environment_grant(hashlib.sha256(b"env_x").digest())
+    grant = source.namespaces.service_token_grant(hashlib.sha256(b"env_x").digest())
     assert grant is not None
     assert grant.namespace_id == RAW_ID
 
@@ -206,8 +206,8 @@ async def test_added_token_is_valid_and_stored(source: StaticFeedScene) -> None:
     source.path.chmod(0o640)
     await source.feed()
     digest = hashlib.sha256(b"env_x").digest()
-    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, digest)
-    assert source.namespaces.environment_grant(digest) is not None
+    await source.static.add_service_token(NAMESPACE_ID, VERSION_ID, digest)
+    assert source.namespaces.service_token_grant(digest) is not None
     [first, second] = json.loads(source.path.read_text())["namespaces"]
     assert (first["revision"], second["revision"]) == (8, 1)
     assert first["environment_tokens"] == [{"token_id": VERSION_ID, "sha256": digest.hex()}]
@@ -219,20 +219,20 @@ async def test_concurrent_tokens_are_all_stored(filled_feed: StaticFeedScene) ->
     digests = [hashlib.sha256(bytes([number])).digest() for number in range(8)]
     await asyncio.gather(
         *(
-            filled_feed.static.add_environment_token(
+            filled_feed.static.add_service_token(
                 NAMESPACE_ID, VERSION_ID[:-2] + f"{number:02x}", digest
             )
             for number, digest in enumerate(digests)
         )
     )
-    assert all(filled_feed.namespaces.environment_grant(digest) for digest in digests)
+    assert all(filled_feed.namespaces.service_token_grant(digest) for digest in digests)
     assert json.loads(filled_feed.path.read_text())["namespaces"][0]["revision"] == 9
 
 
 async def test_token_for_an_unknown_namespace_is_refused(filled_feed: StaticFeedScene) -> None:
     before = filled_feed.path.read_bytes()
     with pytest.raises(ServiceError) as caught:
-        await filled_feed.static.add_environment_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
+        await filled_feed.static.add_service_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
     assert caught.value.code == "VALIDATION_FAILED"
     assert filled_feed.path.read_bytes() == before
 

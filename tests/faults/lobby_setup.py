@@ -32,7 +32,7 @@ class ApiSession:
 
     async def attach(self, mode: str, *, is_ready: bool = True, **fields: Any) -> AttachedLobby:
         answer = await self.must(
-            "attach", attach_fields(mode, **fields), token=self.plane.environment_token
+            "attach", attach_fields(mode, **fields), token=self.plane.service_token
         )
         lobby = AttachedLobby(answer.body["lobby_id"], answer.body["lobby_token"])
         if is_ready:
@@ -45,7 +45,7 @@ class ApiSession:
         each address.
         """
         answer = await self.must(
-            "join", {"lobby_id": lobby.id, **fields}, token=self.plane.environment_token
+            "join", {"lobby_id": lobby.id, **fields}, token=self.plane.service_token
         )
         return answer.tokens
 
@@ -57,7 +57,7 @@ class ApiSession:
 
     async def detach(self, lobby: AttachedLobby) -> None:
         fields = {"game_id": GAME, "lobby_id": lobby.id}
-        await self.must("detach", fields, token=self.plane.environment_token)
+        await self.must("detach", fields, token=self.plane.service_token)
 
 
 def attach_fields(mode: str, **fields: Any) -> dict[str, Any]:

@@ -48,7 +48,7 @@ DEFAULT_MODES: Final[dict[str, dict[str, Any]]] = {
 
 
 def feed(
-    modes: Mapping[str, Mapping[str, Any]], environment_token: str, limits: Mapping[str, int]
+    modes: Mapping[str, Mapping[str, Any]], service_token: str, limits: Mapping[str, int]
 ) -> dict[str, Any]:
     version_id = str(uuid4())
     game_modes = {
@@ -80,7 +80,7 @@ def feed(
             {
                 "token_id": str(uuid4()),
                 # ProtoJSON encodes bytes as base64.
-                "sha256": base64.b64encode(_sha256(environment_token)).decode(),
+                "sha256": base64.b64encode(_sha256(service_token)).decode(),
             }
         ],
     }
@@ -110,10 +110,10 @@ class Plane:
         if self.data_dir == Path():
             self.data_dir = self.folder / "data"
         self.log = self.folder / "service.log"
-        self.environment_token = f"env_{secrets.token_urlsafe(32)}"
+        self.service_token = f"env_{secrets.token_urlsafe(32)}"
         self.feed_file = self.folder / "feed.json"
         self.feed_file.write_text(
-            json.dumps(feed(self.modes, self.environment_token, self.limits), indent=1)
+            json.dumps(feed(self.modes, self.service_token, self.limits), indent=1)
         )
         self.settings = {
             "rate_limits": UNLIMITED,

@@ -33,7 +33,7 @@ async def restart_under_load(
     load_run = LoadRun(
         clients,
         await plane.public_token(),
-        plane.environment_token,
+        plane.service_token,
         seed=seed,
         ttl_s=mode["player_token_ttl"] / 1000,
         namespace=(GAME, NAMESPACE),

@@ -41,7 +41,7 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
             player = await session.player(large_lobby)
             tokens = {
                 "client": session.client_token,
-                "env": plane.environment_token,
+                "env": plane.service_token,
                 "lobby": large_lobby.token,
                 "other lobby": other.token,
                 "player": player,

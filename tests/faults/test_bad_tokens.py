@@ -35,7 +35,7 @@ def change_feed(plane: Plane, **changes: Any) -> None:
     plane.feed_file.write_text(json.dumps(content))
 
 
-def environment_token(**fields: Any) -> tuple[str, dict[str, Any]]:
+def service_token(**fields: Any) -> tuple[str, dict[str, Any]]:
     token = f"env_{secrets.token_urlsafe(32)}"
     sha256 = base64.b64encode(hashlib.sha256(token.encode()).digest()).decode()
     return token, {"token_id": str(uuid4()), "sha256": sha256, **fields}
@@ -46,12 +46,12 @@ async def test_ended_token_returns_its_reason_within_a_second(
     make_plane: MakePlane, open_clients: OpenClients
 ) -> None:
     plane = make_plane(shim=None)
-    lasting, lasting_entry = environment_token()
-    expired, expired_entry = environment_token(expires_ms=1)
+    lasting, lasting_entry = service_token()
+    expired, expired_entry = service_token(expires_ms=1)
     change_feed(plane, environment_tokens=[lasting_entry, expired_entry])
     await plane.start()
     clients = open_clients(plane)
-    plane.environment_token = lasting
+    plane.service_token = lasting
     await ApiSession(plane, clients.http, lasting).attach("duel")
     public, revoked_id = await plane.new_public_token()
     other = await plane.public_token()

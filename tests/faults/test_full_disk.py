@@ -49,7 +49,7 @@ def clients(plane: Plane, open_clients: OpenClients) -> ServiceClients:
 @pytest.fixture
 def session(plane: Plane, clients: ServiceClients) -> ApiSession:
     # The env_ token is needed because the admin socket is not reachable in the mount namespace.
-    return ApiSession(plane, clients.http, plane.environment_token)
+    return ApiSession(plane, clients.http, plane.service_token)
 
 
 async def use_up(session: ApiSession, lobby: AttachedLobby) -> None:
@@ -237,7 +237,7 @@ async def test_failed_segment_allocation_is_storage_full(
     plane = make_plane(settings={"journal": {"segment_bytes": 1 << 20}})
     await plane.start()
     clients = open_clients(plane)
-    session = ApiSession(plane, clients.grpc, plane.environment_token)
+    session = ApiSession(plane, clients.grpc, plane.service_token)
     lobby = await session.attach("crowd")
     shim: Shim = plane.commanded
     rules = [
@@ -260,7 +260,7 @@ async def test_failed_compaction_refuses_new_slots_until_it_succeeds(
     plane = make_plane()
     await plane.start()
     clients = open_clients(plane)
-    session = ApiSession(plane, clients.http, plane.environment_token)
+    session = ApiSession(plane, clients.http, plane.service_token)
     lobby = await session.attach("crowd")
     token = await session.player(lobby)
     full = plane.commanded.fail("pwrite", "image.tmp", error=errno.ENOSPC)

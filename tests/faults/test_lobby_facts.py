@@ -72,7 +72,7 @@ async def test_stalled_disk_delays_facts_that_are_not_durable(
     await reader.read_all()
     with plane.commanded.stalled("fdatasync", "seg-*"):
         attaching = asyncio.create_task(
-            session.client.call("attach", attach_fields("crowd"), token=plane.environment_token)
+            session.client.call("attach", attach_fields("crowd"), token=plane.service_token)
         )
         await plane.wait_metric(PENDING, 1)
         assert await reader.read(wait_ms=300) == 0

@@ -207,7 +207,7 @@ class TestDefaultRates:
         self, session: ApiSession, clients: ServiceClients
     ) -> None:
         async def attach(client: ServiceClient) -> Answer:
-            token = session.plane.environment_token
+            token = session.plane.service_token
             return await client.call("attach", attach_fields("crowd"), token=token)
 
         answers = await all_at_once(clients, attach, 600)
@@ -215,6 +215,6 @@ class TestDefaultRates:
         assert set(codes) == {"OK", "RATE_LIMITED"}
         assert codes["OK"] >= 200
         # The token's client bucket is separate from the buckets of the operator and of the address.
-        for token in (session.plane.environment_token, session.client_token):
+        for token in (session.plane.service_token, session.client_token):
             answer = await clients.http.call("list", token=token)
             assert answer.code == "OK"

@@ -90,7 +90,7 @@ async def prepare(session: ApiSession) -> PreparedLobbies:
 
 def changes(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
     """Returns requests that write an event to each lobby, which is not durable during the stall."""
-    env = session.plane.environment_token
+    env = session.plane.service_token
     token = prepared.large.token
     return [
         Ask("find", {"game_modes": ["crowd"]}, env),
@@ -108,7 +108,7 @@ def changes(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
 
 def derived(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
     """Returns requests that write nothing, but read data that is not durable."""
-    env = session.plane.environment_token
+    env = session.plane.service_token
     token = prepared.large.token
     return [
         Ask("get_state", {"lobby_id": prepared.large.id}, token),
@@ -137,12 +137,12 @@ def derived(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
 
 
 def endings(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
-    env = session.plane.environment_token
+    env = session.plane.service_token
     return [Ask("detach", {"game_id": GAME, "lobby_id": prepared.ending.id}, env)]
 
 
 def derived_from_endings(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
-    env = session.plane.environment_token
+    env = session.plane.service_token
     return [
         Ask("join", {"lobby_id": prepared.ending.id}, env, "MATCHMAKER_LOBBY_STOPPED"),
         Ask("ready", {}, prepared.ending.token, "MATCHMAKER_LOBBY_STOPPED"),

@@ -58,7 +58,7 @@ async def test_second_process_on_a_data_directory_is_refused_with_the_pid(
     assert files_of(plane.data_dir) == before
     clients = open_clients(plane)
     for client in clients:
-        answer = await client.call("list", token=plane.environment_token)
+        answer = await client.call("list", token=plane.service_token)
         assert answer.code == "OK"
     await plane.kill()
     await plane.start()
@@ -150,7 +150,7 @@ async def test_feed_file_problems_are_all_logged_and_valid_parts_apply(
     assert status == 200
     assert "1 namespaces" in text
     assert "problems" in text
-    answer = await open_clients(plane).http.call("list", token=plane.environment_token)
+    answer = await open_clients(plane).http.call("list", token=plane.service_token)
     assert answer.code == "OK"
     await plane.stop()
 
@@ -161,7 +161,7 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     plane = make_plane(shim=None)
     await plane.start()
     clients = open_clients(plane)
-    session = ApiSession(plane, clients.http, plane.environment_token)
+    session = ApiSession(plane, clients.http, plane.service_token)
     lobby = await session.attach("duel")
     content = json.loads(plane.feed_file.read_text())
     content["namespaces"][0]["revision"] += 1
@@ -199,7 +199,7 @@ async def test_journal_damaged_in_the_middle_is_refused_with_its_position(
 ) -> None:
     plane = make_plane()
     await plane.start()
-    session = ApiSession(plane, open_clients(plane).http, plane.environment_token)
+    session = ApiSession(plane, open_clients(plane).http, plane.service_token)
     lobby = await session.attach("crowd")
     for _ in range(5):
         await session.join(lobby)

@@ -23,7 +23,7 @@ async def read_state(plane: Plane, client: ServiceClient) -> list[str]:
     assert len(lines) > len(_FAMILIES)
     for operation in ("list", "statistics"):
         fields = {"include_state": True} if operation == "list" else {}
-        answer = await client.call(operation, fields, token=plane.environment_token)
+        answer = await client.call(operation, fields, token=plane.service_token)
         assert answer.code == "OK", answer
         lines.append(repr(answer.body))
     return lines

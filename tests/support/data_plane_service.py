@@ -74,12 +74,12 @@ class Service:
         self.data_dir = folder / "data"
         self.feed_file = folder / "feed.json"
         self.ready_file = folder / "ready.json"
-        self.environment_token = f"env_{secrets.token_urlsafe(32)}"
+        self.service_token = f"env_{secrets.token_urlsafe(32)}"
         self.settings = {**UNLIMITED, **SMALL_JOURNAL, **(settings or {})}
         self.addresses: dict[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
         self.client = httpx.Client(timeout=30)
-        hashed = hashlib.sha256(self.environment_token.encode()).hexdigest()
+        hashed = hashlib.sha256(self.service_token.encode()).hexdigest()
         self.feed = document(
             **{
                 "versions": [version(**(MODES if modes is None else modes))],
@@ -185,7 +185,7 @@ class Service:
             **fields,
         }
         path = f"/cloud/games/{GAME}/namespaces/prod/lobbies/attach"
-        lobby = self.good("POST", path, body, self.environment_token)
+        lobby = self.good("POST", path, body, self.service_token)
         if is_ready:
             self.good("POST", "/matchmaker/lobbies/ready", {}, lobby["lobby_token"])
         return lobby["lobby_id"], lobby["lobby_token"]

@@ -72,7 +72,7 @@ class SmallService:
         token = call.authorization.removeprefix("Bearer ")
         if token != "pub_good" and not token.startswith("env_"):
             raise ServiceError("TOKEN_INVALID")
-        kind = TokenKind.PUBLIC if token == "pub_good" else TokenKind.ENVIRONMENT
+        kind = TokenKind.PUBLIC if token == "pub_good" else TokenKind.SERVICE
         return Caller(kind, b"n" * 16, b"", token.encode(), call)
 
     async def connected(self, message: pb.PlayerConnectedRequest, caller: Caller) -> Message:

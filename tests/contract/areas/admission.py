@@ -17,7 +17,7 @@ def guarded_lobby(scenario: Scenario) -> Lobby:
         response = scenario.good(
             "attach",
             path={"game_id": GAME, "namespace_id": "guarded"},
-            bearer=scenario.served_game.environment_tokens["guarded"],
+            bearer=scenario.served_game.service_tokens["guarded"],
             fields={"game_mode": "duel", "tags": {"scenario": scenario.name}},
         )
         lobby = Lobby(response["lobby_id"], response["lobby_token"])

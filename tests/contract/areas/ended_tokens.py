@@ -68,7 +68,7 @@ def _(scenario: Scenario) -> str:
     def create() -> str:
         namespace_id = _namespace_id(scenario)
         token = _recorded(
-            scenario, lambda records: records.environment_token(namespace_id, now_ms() - 1)
+            scenario, lambda records: records.service_token(namespace_id, now_ms() - 1)
         )
         # The next change sends the expired token to the data plane.
         scenario.good("create_service_token", path={"environment_id": "prod"})

@@ -82,7 +82,7 @@ def _making(slug: str) -> None:
     @error_case(slug, "MATCHMAKER_TOO_MANY_LOBBIES")
     def _(scenario: Scenario) -> httpx.Response:
         """The namespace is at its limit of one lobby."""
-        token = scenario.served_game.environment_tokens["small"]
+        token = scenario.served_game.service_tokens["small"]
         scenario.call("attach", bearer=token, path={"namespace_id": "small"})
         return make(scenario, slug, "hosted", bearer=token)
 

@@ -117,7 +117,7 @@ def _(scenario: Scenario) -> httpx.Response:
 @error_case("attach", "MATCHMAKER_TOO_MANY_LOBBIES")
 def _(scenario: Scenario) -> httpx.Response:
     small = {
-        "bearer": scenario.served_game.environment_tokens["small"],
+        "bearer": scenario.served_game.service_tokens["small"],
         "path": {"namespace_id": "small"},
     }
     scenario.call("attach", **small)

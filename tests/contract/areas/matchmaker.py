@@ -21,7 +21,7 @@ def _(scenario: Scenario) -> str:
 
 @credential("env")
 def _(scenario: Scenario) -> str:
-    return scenario.served_game.environment_tokens["prod"]
+    return scenario.served_game.service_tokens["prod"]
 
 
 @credential("lobby")
