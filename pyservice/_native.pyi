@@ -384,7 +384,7 @@ class Engine:
         segment_bytes: int = 67108864,
         shard: int = 1,
         start_limit_ms: int = 300000,
-        port_rest_ms: int = 60000,
+        port_quarantine_ms: int = 60000,
     ) -> Engine:
         """Recover the journal and start. None starts an empty engine without a journal, for measurements.
 

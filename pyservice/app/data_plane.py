@@ -410,7 +410,7 @@ def _engine_limits(settings: Settings) -> engine.EngineLimits:
     return engine.EngineLimits(
         find_wait_ms=settings.find_wait_ms,
         start_limit_ms=settings.start_limit_ms,
-        port_rest_ms=settings.port_rest_ms,
+        port_quarantine_ms=settings.port_rest_ms,
         segment_bytes=settings.journal.segment_bytes,
         boot_id_path=settings.journal.boot_id_path,
     )

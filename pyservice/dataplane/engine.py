@@ -39,7 +39,7 @@ from pyservice.observability.rays import note
 class EngineLimits:
     find_wait_ms: int = 45_000
     start_limit_ms: int = 300_000
-    port_rest_ms: int = 60_000
+    port_quarantine_ms: int = 60_000
     segment_bytes: int = 64 << 20
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
 
@@ -75,7 +75,7 @@ def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -
         boot_id_path=str(limits.boot_id_path),
         segment_bytes=limits.segment_bytes,
         start_limit_ms=limits.start_limit_ms,
-        port_rest_ms=limits.port_rest_ms,
+        port_quarantine_ms=limits.port_quarantine_ms,
     )
     stream = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
     return Engine(native, limits.find_wait_ms, stream)

@@ -279,7 +279,7 @@ async def patient_scene(
     (tmp_path / "journal").mkdir()
     (tmp_path / "keys").mkdir()
     ring = keyring.load_or_create(tmp_path / "keys")
-    limits = EngineLimits(segment_bytes=1 << 20, port_rest_ms=50)
+    limits = EngineLimits(segment_bytes=1 << 20, port_quarantine_ms=50)
     engine = open_engine(tmp_path / "journal", ring, limits)
     engine.start()
     for name in ("LOBBY_SERVED_TIMEOUT_S", "SERVER_SERVED_TIMEOUT_S"):

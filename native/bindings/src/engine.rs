@@ -72,7 +72,7 @@ impl Engine {
     #[staticmethod]
     #[pyo3(signature = (journal_dir, *, mac_keys, current_key, hash_key,
         boot_id_path = "/proc/sys/kernel/random/boot_id", segment_bytes = 67_108_864, shard = 1,
-        start_limit_ms = 300_000, port_rest_ms = 60_000))]
+        start_limit_ms = 300_000, port_quarantine_ms = 60_000))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn open(
         py: Python<'_>,
@@ -84,12 +84,12 @@ impl Engine {
         segment_bytes: u64,
         shard: u16,
         start_limit_ms: u64,
-        port_rest_ms: u64,
+        port_quarantine_ms: u64,
     ) -> PyResult<Engine> {
         let keys = compaction::key_ring(&mac_keys, current_key)?;
         let hash = HashKey::new(hash_key.0);
         let usual = EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?);
-        let config = EngineConfig { start_limit_ms, port_quarantine_ms: port_rest_ms, ..usual };
+        let config = EngineConfig { start_limit_ms, port_quarantine_ms, ..usual };
         let engine = hosting_core::Engine::new(config);
         let started = Instant::now();
         let (opened, recovered) = py.detach(|| -> PyResult<_> {
