@@ -96,13 +96,13 @@ class ServerOperations:
         """
         server_id = self.records.ids.new()
         async with self.records.database.read() as tx:
-            environment = await self._check_request(tx, request, caller)
+            namespace = await self._check_request(tx, request, caller)
         resources = Resources(request.resources.cpu, request.resources.memory)
         if not self.capacity.reserve(server_id, resources):
             raise ServiceError("CAPACITY_EXHAUSTED")
         try:
             with self.runs.creating(server_id):
-                ports = await self._lease(server_id, environment.namespace_id, request)
+                ports = await self._lease(server_id, namespace.namespace_id, request)
                 yield self._insertion(request, caller, server_id, ports)
         except BaseException:
             self.runs.compare_again()
@@ -123,7 +123,7 @@ class ServerOperations:
             found_namespace = await authorization.find_namespace(tx, caller, request)
             # The lock excludes concurrent deletion of the build.
             await games.lock(tx, found_namespace.game_id)
-            environment = await self._check_request(tx, request, caller)
+            namespace = await self._check_request(tx, request, caller)
             taken_ports = await servers.taken_host_ports(tx, set(host_ports))
             require_valid(
                 [
@@ -137,17 +137,17 @@ class ServerOperations:
                 ]
             )
             create_ms = now_ms()
-            record = self._record(request, server_id, environment.namespace_id, create_ms, ports)
+            record = self._record(request, server_id, namespace.namespace_id, create_ms, ports)
             row = {
                 "server_id": server_id,
-                "namespace_id": environment.namespace_id,
+                "namespace_id": namespace.namespace_id,
                 "build_id": request.runtime.build,
                 "record": record.SerializeToString(),
                 "create_ms": create_ms,
                 "is_placed": False,
             }
             await servers.add(tx, row, dict(request.tags.entries), host_ports)
-            tx.after_commit(lambda: self.runs.start(record, environment.game_id))
+            tx.after_commit(lambda: self.runs.start(record, namespace.game_id))
             record.status = "created"
             return pb.CreateServerResponse(server=record)
 
@@ -162,10 +162,10 @@ class ServerOperations:
         tags = parse_tag_filter(request.tags_json)
         before = request.cursor if request.HasField("cursor") else None
         async with self.records.database.read() as tx:
-            environment = await authorization.find_namespace(tx, caller, request)
+            namespace = await authorization.find_namespace(tx, caller, request)
             rows = await servers.page(
                 tx,
-                environment.namespace_id,
+                namespace.namespace_id,
                 tags,
                 before,
                 PAGE + 1,
@@ -191,10 +191,10 @@ class ServerOperations:
     async def _check_request(
         self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
     ) -> Record:
-        environment = await authorization.find_namespace(tx, caller, request)
+        namespace = await authorization.find_namespace(tx, caller, request)
         if request.datacenter not in self.node.regions:
             raise ServiceError("REGION_NOT_FOUND")
-        build = await builds.find(tx, environment.game_id, request.runtime.build)
+        build = await builds.find(tx, namespace.game_id, request.runtime.build)
         require_valid(
             [
                 *self._build_problems(build),
@@ -206,7 +206,7 @@ class ServerOperations:
                 *_runtime_problems(request),
             ]
         )
-        return environment
+        return namespace
 
     def _build_problems(self, build: Record | None) -> Iterator[FieldProblem]:
         path = ["runtime", "build"]
@@ -290,8 +290,8 @@ class ServerOperations:
 
 
 async def find_server(tx: Transaction, caller: Caller, request: Any) -> Record:
-    environment = await authorization.find_namespace(tx, caller, request)
-    row = await servers.find(tx, environment.namespace_id, request.server_id)
+    namespace = await authorization.find_namespace(tx, caller, request)
+    row = await servers.find(tx, namespace.namespace_id, request.server_id)
     if row is None:
         raise ServiceError("SERVER_NOT_FOUND")
     return row
