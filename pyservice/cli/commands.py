@@ -159,7 +159,7 @@ def create_token(
         NamespaceTokenKind | None,
         typer.Option(
             help="Kind of a namespace's token: public for game clients, environment for a service "
-            "token of back ends."
+            "token of game back ends."
         ),
     ] = None,
     namespace: Annotated[

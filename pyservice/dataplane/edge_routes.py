@@ -45,7 +45,7 @@ class EdgeRoutes:
         self._epoch = epoch
         self._instance = ""
         self._served: dict[bytes, dict[tuple[str, int], int]] = {}
-        """Back-end port (0: none) of each bound port, by owner, port name and number."""
+        """Backend port (0: none) of each bound port, by owner, port name and number."""
         self._question = 0
         self._open_requests = 0
         self._last_request_s = -EDGE_TIMEOUT_S

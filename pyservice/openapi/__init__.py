@@ -56,7 +56,7 @@ def credential_kinds(method: Method) -> frozenset[CredentialKind]:
 
 _TOKENS: Final = {
     CredentialKind.PUBLIC: "A token of the game clients of one namespace.",
-    CredentialKind.ENVIRONMENT: "A service token, for the back ends of one namespace.",
+    CredentialKind.ENVIRONMENT: "A service token, for the game back ends of one namespace.",
     CredentialKind.DEVELOPMENT: "A token of a developer's machine: responses are mock data.",
     CredentialKind.LOBBY: "The token of one lobby server.",
     CredentialKind.CLOUD: "A token of a developer or of CI. Its scope must cover the resource in the path.",

@@ -161,7 +161,7 @@ class RateLimit(_Section):
 
 
 class ClientRateLimit(RateLimit):
-    """Rate limit of game clients, for each client address. Calls of back ends with `env_` tokens
+    """Rate limit of game clients, for each client address. Calls with service tokens (`env_`)
     are limited for each token instead.
     """
 

@@ -99,14 +99,14 @@ class AddressOrTokenLimit:
         self._addresses = addresses
         self._tokens = tokens
 
-    def wait_s(self, address: bytes, token: bytes, now: float, *, is_back_end: bool) -> float:
+    def wait_s(self, address: bytes, token: bytes, now: float, *, is_game_back_end: bool) -> float:
         """Takes one token from the caller's bucket. Returns 0.0, or the seconds until the next
         token.
 
-        A game's back end is limited by its access token instead of its address, because it calls
+        A game back end is limited by its access token instead of its address, because it calls
         for many players.
         """
-        if self._addresses is None or is_back_end:
+        if self._addresses is None or is_game_back_end:
             return self._tokens.take(token, now)
         return self._addresses.take(address, now)
 
@@ -136,7 +136,7 @@ class Limits:
     def control_plane_limit(self, slug: str) -> AddressOrTokenLimit:
         """Returns the rate limit of a control plane operation.
 
-        Back ends are limited by access token, and all other callers by address.
+        Game back ends are limited by access token, and all other callers by address.
         """
         if slug in ANONYMOUS_CHANGES:
             return AddressOrTokenLimit(self._anonymous_addresses, self._control_tokens)
@@ -153,9 +153,9 @@ class Limits:
 
 def check_rate_limit(limit: AddressOrTokenLimit, caller: Caller, meter: Meter) -> None:
     kind = caller.kind
-    is_back_end = kind is TokenKind.SERVICE or kind is TokenKind.CLOUD
+    is_game_back_end = kind is TokenKind.SERVICE or kind is TokenKind.CLOUD
     wait_s = limit.wait_s(
-        caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end
+        caller.call.address, caller.identity, monotonic(), is_game_back_end=is_game_back_end
     )
     if wait_s:
         meter.rate_limited += 1

@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from tests import programs
-from tests.control.test_builds import BackEnd
+from tests.control.test_builds import GameBackEnd
 from tests.support.full_service import UNLIMITED, Developer, FullService, HttpClient
 from tests.support.waiting import PATIENCE_S
 
@@ -212,7 +212,7 @@ class Game:
 
     async def build(self, archive: bytes) -> str:
         token = await self.developer.service_token(self.game_id)
-        back_end = BackEnd(self.developer, self.game_id, token)
+        back_end = GameBackEnd(self.developer, self.game_id, token)
         digest = hashlib.sha256(archive).hexdigest()
         response = await back_end.prepare(archive, image={"sha256": digest})
         await self.put(response["image_presigned_request"]["url"], archive)

@@ -31,7 +31,7 @@ from tests.app.domain_service import (
     talks,
     web_socket,
 )
-from tests.control.test_builds import BackEnd
+from tests.control.test_builds import GameBackEnd
 from tests.dataplane.third_party_server import third_party_server
 from tests.support.full_service import ARENA_MODES, Developer, eventually, running
 
@@ -121,7 +121,7 @@ async def test_site_is_served_at_its_own_host_name(domain: Domain, game: Game) -
 async def test_dynamic_server_is_reached_at_its_recorded_names(domain: Domain, game: Game) -> None:
     archive = programs.server_archive("python3", "web.py", **{"web.py": WEB})
     token = await game.developer.service_token(game.game_id)
-    response = await BackEnd(game.developer, game.game_id, token).good(
+    response = await GameBackEnd(game.developer, game.game_id, token).good(
         "create_server",
         datacenter="local",
         network={"ports": {"page": {"protocol": "https"}, "raw": {"protocol": "tcp"}}},

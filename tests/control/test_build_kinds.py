@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.control.files import bomb, packed, put, tar
-from tests.control.test_builds import BackEnd
+from tests.control.test_builds import GameBackEnd
 from tests.programs.images import file, layer, link, needs_oci_runtime, saved
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, eventually, running
@@ -38,16 +38,16 @@ def full_service(
 
 
 @pytest.fixture
-async def back_end(full_service: FullService) -> AsyncIterator[BackEnd]:
+async def back_end(full_service: FullService) -> AsyncIterator[GameBackEnd]:
     async for back_end in back_end_of(full_service):
         yield back_end
 
 
-async def back_end_of(full_service: FullService) -> AsyncIterator[BackEnd]:
+async def back_end_of(full_service: FullService) -> AsyncIterator[GameBackEnd]:
     async with full_service.open_client("http") as client:
         developer = Developer(full_service, client)
         game_id = await developer.game()
-        yield BackEnd(developer, game_id, await developer.service_token(game_id))
+        yield GameBackEnd(developer, game_id, await developer.service_token(game_id))
 
 
 def digest(content: bytes) -> dict[str, Any]:
@@ -56,13 +56,13 @@ def digest(content: bytes) -> dict[str, Any]:
 
 @needs_oci_runtime
 @pytest.mark.parametrize("kind", CONTENTS)
-async def test_accepted_build_kind_is_completed(back_end: BackEnd, kind: str) -> None:
+async def test_accepted_build_kind_is_completed(back_end: GameBackEnd, kind: str) -> None:
     content = CONTENTS[kind]
     build_id = await back_end.build(content, kind=kind, image=digest(content))
     assert (await back_end.good("get_build", build_id=build_id))["build"]["complete"]
 
 
-async def test_build_kind_defaults_to_archive(back_end: BackEnd) -> None:
+async def test_build_kind_defaults_to_archive(back_end: GameBackEnd) -> None:
     for kind in ({}, {"kind": "archive"}):
         refusal = await back_end.refused(IMAGE, **kind)
         assert refusal.code == "VALIDATION_FAILED"
@@ -71,7 +71,7 @@ async def test_build_kind_defaults_to_archive(back_end: BackEnd) -> None:
 
 
 @needs_oci_runtime
-async def test_game_build_of_a_disabled_kind_is_refused(back_end: BackEnd) -> None:
+async def test_game_build_of_a_disabled_kind_is_refused(back_end: GameBackEnd) -> None:
     developer = back_end.developer
     image = {"path": "server.img", "content_length": len(IMAGE), **digest(IMAGE)}
     fields: dict[str, Any] = {"game_id": back_end.game_id, "display_name": "x", "image_file": image}
@@ -93,7 +93,7 @@ def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 
 @pytest.fixture
-async def open_back_end(open_service: FullService) -> AsyncIterator[BackEnd]:
+async def open_back_end(open_service: FullService) -> AsyncIterator[GameBackEnd]:
     async for open_back_end in back_end_of(open_service):
         yield open_back_end
 
@@ -119,7 +119,9 @@ BAD: Final[dict[str, tuple[str, bytes, str, str]]] = {
 
 @needs_oci_runtime
 @pytest.mark.parametrize("name", BAD)
-async def test_defective_build_is_refused_at_completion(open_back_end: BackEnd, name: str) -> None:
+async def test_defective_build_is_refused_at_completion(
+    open_back_end: GameBackEnd, name: str
+) -> None:
     kind, content, word, words = BAD[name]
     for compression, packed_content in (("none", content), ("zstd", packed(content, "zstd"))):
         refusal = await open_back_end.refused(packed_content, kind=kind, compression=compression)
@@ -143,7 +145,7 @@ BOMBS: Final[dict[str, tuple[str, str, bytes]]] = {
 @pytest.mark.full
 @pytest.mark.parametrize("name", BOMBS)
 async def test_build_that_expands_to_gigabytes_is_refused(
-    open_back_end: BackEnd, name: str
+    open_back_end: GameBackEnd, name: str
 ) -> None:
     kind, compression, content = BOMBS[name]
     refusal = await open_back_end.refused(content, kind=kind, compression=compression)
@@ -154,7 +156,7 @@ async def test_build_that_expands_to_gigabytes_is_refused(
 
 
 @needs_oci_runtime
-async def test_bundle_root_may_have_links_and_devices(open_back_end: BackEnd) -> None:
+async def test_bundle_root_may_have_links_and_devices(open_back_end: GameBackEnd) -> None:
     entries = [link("rootfs/sh", "/bin/busybox"), file("rootfs/dev/null", type=tarfile.CHRTYPE)]
     content = tar({"config.json": CONFIG, "rootfs/run": b"x"}, [one for one, _ in entries])
     build_id = await open_back_end.build(content, kind="oci_bundle")
@@ -164,7 +166,7 @@ async def test_bundle_root_may_have_links_and_devices(open_back_end: BackEnd) ->
 
 
 @needs_oci_runtime
-async def test_unknown_image_tag_is_refused(open_back_end: BackEnd) -> None:
+async def test_unknown_image_tag_is_refused(open_back_end: GameBackEnd) -> None:
     await open_back_end.build(SEVERAL, kind="docker_image", image_tag="game:2")
     refusal = await open_back_end.refused(SEVERAL, kind="docker_image", image_tag="game:3")
     assert "no image 'game:3', it has game:1, game:2" in problem(refusal)

@@ -15,8 +15,8 @@ from tests.support.full_service import ARENA_MODES, Answer, Developer
 pytestmark = pytest.mark.anyio
 
 
-class BackEnd:
-    """BackEnd end with a namespace's service token."""
+class GameBackEnd:
+    """Game back end with a service token of a namespace."""
 
     def __init__(self, developer: Developer, game_id: str, token: str) -> None:
         self.developer = developer
@@ -53,12 +53,12 @@ class BackEnd:
 
 
 @pytest.fixture
-async def back_end(owner: Developer) -> BackEnd:
+async def back_end(owner: Developer) -> GameBackEnd:
     game_id = await owner.game()
-    return BackEnd(owner, game_id, await owner.service_token(game_id))
+    return GameBackEnd(owner, game_id, await owner.service_token(game_id))
 
 
-async def test_build_upload_from_preparation_to_list(back_end: BackEnd) -> None:
+async def test_build_upload_from_preparation_to_list(back_end: GameBackEnd) -> None:
     content = tar({**MANIFEST, "bin/run": b"\x7fELF" * 500})
     created = await back_end.prepare(content)
     build, request = created["build"], created["image_presigned_request"]
@@ -88,7 +88,7 @@ async def test_build_upload_from_preparation_to_list(back_end: BackEnd) -> None:
     assert summary == expected
 
 
-async def test_second_completion_is_refused_a_replay_is_not(back_end: BackEnd) -> None:
+async def test_second_completion_is_refused_a_replay_is_not(back_end: GameBackEnd) -> None:
     content, key = tar(), str(uuid4())
     created = await back_end.prepare(content)
     await put(created["image_presigned_request"], content)
@@ -114,7 +114,7 @@ async def test_game_build_is_completed_by_its_upload(owner: Developer, compressi
     assert repeat_code == "UPLOAD_ALREADY_COMPLETE"
 
 
-async def test_wrong_digest_is_refused_and_leaves_nothing(back_end: BackEnd) -> None:
+async def test_wrong_digest_is_refused_and_leaves_nothing(back_end: GameBackEnd) -> None:
     refusal = await back_end.refused(
         tar(), image={"sha256": hashlib.sha256(b"another").hexdigest()}
     )
@@ -126,7 +126,7 @@ async def test_wrong_digest_is_refused_and_leaves_nothing(back_end: BackEnd) -> 
     assert repeat.code == "UPLOAD_INCOMPLETE"
 
 
-async def test_invalid_or_escaping_archive_is_refused(back_end: BackEnd) -> None:
+async def test_invalid_or_escaping_archive_is_refused(back_end: GameBackEnd) -> None:
     for content, word in (
         (tar({"../out": b"x"}), "not-allowed"),
         (tar({"/etc/x": b"x"}), "not-allowed"),
@@ -142,7 +142,7 @@ async def test_invalid_or_escaping_archive_is_refused(back_end: BackEnd) -> None
 @pytest.mark.full
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
 async def test_archive_over_the_expansion_limit_is_refused(
-    back_end: BackEnd, compression: str
+    back_end: GameBackEnd, compression: str
 ) -> None:
     refusal = await back_end.refused(bomb(compression), compression=compression)
     assert (refusal.code, refusal.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
@@ -151,7 +151,7 @@ async def test_archive_over_the_expansion_limit_is_refused(
     await back_end.build(small, compression=compression)
 
 
-async def test_preparation_reports_every_problem(back_end: BackEnd) -> None:
+async def test_preparation_reports_every_problem(back_end: GameBackEnd) -> None:
     image = {"path": "../server.tar", "content_length": 10, "content_type": "none"}
     fields = {"name": " x", "kind": "oci_bundle", "compression": "rar", "image_tag": "a\x00"}
     refusal = await back_end.call("prepare_build", image_file=image, **fields)
@@ -167,7 +167,7 @@ async def test_preparation_reports_every_problem(back_end: BackEnd) -> None:
     assert await back_end.listed() == []
 
 
-async def test_build_size_limit_is_8_gib(back_end: BackEnd) -> None:
+async def test_build_size_limit_is_8_gib(back_end: GameBackEnd) -> None:
     image = {"path": "server.tar", "content_length": (8 << 30) + 1}
     refusal = await back_end.call("prepare_build", name="x", image_file=image)
     assert refusal.code == "UPLOAD_TOO_LARGE"
@@ -180,7 +180,7 @@ async def test_build_size_limit_is_8_gib(back_end: BackEnd) -> None:
     assert len(response["image_presigned_requests"]) == 128
 
 
-async def test_multipart_upload_needs_every_part(back_end: BackEnd) -> None:
+async def test_multipart_upload_needs_every_part(back_end: GameBackEnd) -> None:
     content = tar({**MANIFEST, "level": bytes(120 << 20)})
     created = await back_end.prepare(content, multipart_upload=True)
     parts = created["image_presigned_requests"]
@@ -196,7 +196,7 @@ async def test_multipart_upload_needs_every_part(back_end: BackEnd) -> None:
     assert "image_presigned_request" in small
 
 
-async def test_lists_are_newest_first_and_filtered_by_tags(back_end: BackEnd) -> None:
+async def test_lists_are_newest_first_and_filtered_by_tags(back_end: GameBackEnd) -> None:
     builds = [(await back_end.prepare(tar()))["build"]["id"] for _ in range(3)]
     assert await back_end.listed() == builds[::-1]
     await back_end.good(
@@ -211,7 +211,7 @@ async def test_lists_are_newest_first_and_filtered_by_tags(back_end: BackEnd) ->
         assert (await back_end.call("list_builds", tags_json=wrong)).code == "QUERY_INVALID"
 
 
-async def test_tags_are_set_removed_and_exclusive(back_end: BackEnd) -> None:
+async def test_tags_are_set_removed_and_exclusive(back_end: GameBackEnd) -> None:
     first, second = [(await back_end.prepare(tar()))["build"]["id"] for _ in range(2)]
 
     async def tags(build_id: str) -> Any:
@@ -240,7 +240,7 @@ async def test_tags_are_set_removed_and_exclusive(back_end: BackEnd) -> None:
     assert await tags(second) == {"current": "true", "os": "linux"}
 
 
-async def test_build_of_a_version_is_kept(back_end: BackEnd) -> None:
+async def test_build_of_a_version_is_kept(back_end: GameBackEnd) -> None:
     developer, build_id = back_end.developer, await back_end.build()
     mode = {**ARENA_MODES["arena"]}
     mode["docker"] = {**mode["docker"], "image_id": build_id}
@@ -258,10 +258,10 @@ async def test_build_of_a_version_is_kept(back_end: BackEnd) -> None:
     assert (await back_end.call("complete_build", build_id=other)).code == "BUILD_NOT_FOUND"
 
 
-async def test_build_of_another_game_is_not_found(back_end: BackEnd) -> None:
+async def test_build_of_another_game_is_not_found(back_end: GameBackEnd) -> None:
     build_id = (await back_end.prepare(tar()))["build"]["id"]
     game_id = await back_end.developer.game()
-    elsewhere = BackEnd(
+    elsewhere = GameBackEnd(
         back_end.developer, game_id, await back_end.developer.service_token(game_id)
     )
     assert (await elsewhere.call("get_build", build_id=build_id)).code == "BUILD_NOT_FOUND"

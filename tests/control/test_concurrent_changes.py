@@ -15,7 +15,7 @@ from pyservice.storage.database import Conflict, Transaction
 from tests.control.bulk_records import add_users, add_versions
 from tests.control.files import tar
 from tests.control.namespace_scenario import Records
-from tests.control.test_builds import BackEnd
+from tests.control.test_builds import GameBackEnd
 from tests.control.test_builds import back_end as back_end
 from tests.support.full_service import Answer, Developer
 
@@ -29,11 +29,11 @@ async def codes_of(calls: Iterable[Awaitable[Answer]]) -> Counter[str]:
     return Counter(answer.code for answer in await asyncio.gather(*calls))
 
 
-async def tags_of(back_end: BackEnd, build_id: str) -> dict[str, str]:
+async def tags_of(back_end: GameBackEnd, build_id: str) -> dict[str, str]:
     return dict((await back_end.good("get_build", build_id=build_id))["build"]["tags"])
 
 
-async def test_exclusive_tag_is_on_one_build(back_end: BackEnd) -> None:
+async def test_exclusive_tag_is_on_one_build(back_end: GameBackEnd) -> None:
     ids = [(await back_end.prepare(tar()))["build"]["id"] for _ in range(CALLERS)]
     for number in range(ROUNDS):
         fields: dict[str, Any] = {"tags": {"current": str(number)}, "exclusive_tags": ["current"]}
@@ -43,7 +43,7 @@ async def test_exclusive_tag_is_on_one_build(back_end: BackEnd) -> None:
         assert ["current" in await tags_of(back_end, one) for one in ids].count(True) == 1
 
 
-async def test_tag_count_limit_holds(back_end: BackEnd) -> None:
+async def test_tag_count_limit_holds(back_end: GameBackEnd) -> None:
     build_id = (await back_end.prepare(tar()))["build"]["id"]
     several = [{f"tag-{caller}-{number}": "x" for number in range(10)} for caller in range(CALLERS)]
     calls = [back_end.call("patch_build_tags", build_id=build_id, tags=tags) for tags in several]
@@ -51,7 +51,7 @@ async def test_tag_count_limit_holds(back_end: BackEnd) -> None:
     assert len(await tags_of(back_end, build_id)) == 30
 
 
-async def test_tag_set_concurrently_succeeds_for_all(back_end: BackEnd) -> None:
+async def test_tag_set_concurrently_succeeds_for_all(back_end: GameBackEnd) -> None:
     build_id = (await back_end.prepare(tar()))["build"]["id"]
     for number in range(ROUNDS):
         several = [{f"round-{number}": f"{caller}"} for caller in range(CALLERS)]
@@ -62,7 +62,7 @@ async def test_tag_set_concurrently_succeeds_for_all(back_end: BackEnd) -> None:
         assert (await tags_of(back_end, build_id))[f"round-{number}"] in map(str, range(CALLERS))
 
 
-async def test_build_deleted_while_tagged_is_gone(back_end: BackEnd) -> None:
+async def test_build_deleted_while_tagged_is_gone(back_end: GameBackEnd) -> None:
     for _ in range(ROUNDS):
         build_id = (await back_end.prepare(tar()))["build"]["id"]
         removal = back_end.developer.call(

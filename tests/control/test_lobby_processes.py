@@ -16,7 +16,7 @@ import pytest
 
 from tests import programs
 from tests.control.service_fixtures import service_fixture
-from tests.control.test_builds import BackEnd
+from tests.control.test_builds import GameBackEnd
 from tests.support.full_service import Answer, Developer, eventually
 from tests.support.loopback import OWN_ADDRESS
 
@@ -57,7 +57,7 @@ class Game:
         self, name: str = "1.0.0", command: Sequence[str] = COMMAND, **modes: Any
     ) -> str:
         token = await self.developer.service_token(self.game_id)
-        back_end_client = BackEnd(self.developer, self.game_id, token)
+        back_end_client = GameBackEnd(self.developer, self.game_id, token)
         archive = programs.server_archive(*command, **{"report.py": REPORT_SCRIPT})
         build_id = await back_end_client.build(archive)
         docker = {"image_id": build_id, "ports": {"game": {"protocol": "tcp"}}}

@@ -85,7 +85,7 @@ FEW: Final = range(13_000, 13_400)
 
 @contextlib.asynccontextmanager
 async def two_games(folder: Path, **runtime: Any) -> AsyncIterator[tuple[Servers, Servers]]:
-    """Runs a service with a long quarantine, and back ends of two games."""
+    """Runs a service with a long quarantine, and game back ends of two games."""
     settings = {**programs.SETTINGS, **runtime}
     with running(FullService(folder / "s", runtime=settings, port_rest_ms=3_600_000)) as service:
         async with (

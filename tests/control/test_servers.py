@@ -18,7 +18,7 @@ import pytest
 
 from pyservice.runtime.run_folder import RunFolder
 from tests import programs
-from tests.control.test_builds import BackEnd
+from tests.control.test_builds import GameBackEnd
 from tests.support.full_service import (
     REPEATED_S,
     Answer,
@@ -40,7 +40,7 @@ async def back_end(full_service: FullService, client: ServiceClient) -> AsyncIte
         yield back_end
 
 
-class Servers(BackEnd):
+class Servers(GameBackEnd):
     server_ids: list[str]
     build_id: str
 

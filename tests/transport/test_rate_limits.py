@@ -113,9 +113,11 @@ def admitted(
     times: int,
     address: bytes = ADDRESS,
     token: bytes = TOKEN,
-    is_back_end: bool = False,
+    is_game_back_end: bool = False,
 ) -> int:
-    waits = [limit.wait_s(address, token, 0.0, is_back_end=is_back_end) for _ in range(times)]
+    waits = [
+        limit.wait_s(address, token, 0.0, is_game_back_end=is_game_back_end) for _ in range(times)
+    ]
     return waits.count(0.0)
 
 
@@ -133,7 +135,11 @@ def test_back_end_counts_by_its_token() -> None:
     limit = Limits(Rate(1, 2), Rate(1, 2)).data_plane_limit("find")
     assert limit is not None
     addresses = [bytes([1, 1, 1, number]) for number in range(3)]
-    assert [admitted(limit, 1, address, is_back_end=True) for address in addresses] == [1, 1, 0]
+    assert [admitted(limit, 1, address, is_game_back_end=True) for address in addresses] == [
+        1,
+        1,
+        0,
+    ]
     assert admitted(limit, 1) == 1
 
 
@@ -162,7 +168,7 @@ def test_control_operations_count_per_token_or_address() -> None:
     def refused(
         limit: AddressOrTokenLimit, address: bytes, token: bytes, *, has_token: bool
     ) -> bool:
-        return limit.wait_s(address, token, 0.0, is_back_end=has_token) > 0
+        return limit.wait_s(address, token, 0.0, is_game_back_end=has_token) > 0
 
     assert not refused(limit, ADDRESS, TOKEN, has_token=True)
     assert not refused(same, b"elsewhere", TOKEN, has_token=True)
@@ -178,12 +184,12 @@ def test_control_operations_count_per_token_or_address() -> None:
 def test_tokenless_creation_has_its_own_rate_per_address() -> None:
     limits = Limits(control=Rate(0, 1), anonymous=Rate(1, 2))
     limit = limits.control_plane_limit("prepare_device_link")
-    waits = [limit.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False) for _ in range(3)]
+    waits = [limit.wait_s(ADDRESS, ADDRESS, 0.0, is_game_back_end=False) for _ in range(3)]
     assert waits[:2] == [0.0, 0.0]
     assert waits[2] > 0
-    assert not limit.wait_s(b"elsewhere", b"elsewhere", 0.0, is_back_end=False)
+    assert not limit.wait_s(b"elsewhere", b"elsewhere", 0.0, is_game_back_end=False)
     limits.change(Rate(0, 1), Rate(0, 1), Rate(0, 1))
-    assert not limit.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False)
+    assert not limit.wait_s(ADDRESS, ADDRESS, 0.0, is_game_back_end=False)
 
 
 def test_returned_token_can_be_taken_again() -> None:

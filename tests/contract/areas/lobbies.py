@@ -1,4 +1,4 @@
-"""Error cases of the operations of lobby servers and back ends."""
+"""Error cases of the operations of lobby servers and game back ends."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import httpx
 from pyservice.runtime.run_folder import RunFolder
 from tests import programs
 from tests.app.supervised_service import LOCKS
-from tests.control.test_builds import BackEnd
+from tests.control.test_builds import GameBackEnd
 from tests.control.test_lobby_processes import Game
 from tests.support.full_service import Developer, FullService, eventually
 from tests.support.waiting import PATIENCE_S
@@ -39,7 +39,7 @@ class FailingGame(Game):
 
     async def begin(self, **modes: Any) -> None:
         token = await self.developer.service_token(self.game_id)
-        back_end = BackEnd(self.developer, self.game_id, token)
+        back_end = GameBackEnd(self.developer, self.game_id, token)
         archive = programs.server_archive("python3", "-S", "trouble.py", **{"trouble.py": TROUBLE})
         build_id = await back_end.build(archive)
         entries: dict[str, Any] = {}
