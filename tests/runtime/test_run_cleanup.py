@@ -166,7 +166,7 @@ async def test_keeper_receives_the_disk_reserve(disk: Path) -> None:
     assert file_system.f_bavail * file_system.f_frsize > (5 << 20) - (256 << 10)
     *_, last = folder.lines()
     assert last.stream == "std_err"
-    assert last.text.endswith(" lines left out for want of disk space]")
+    assert last.text.endswith(" lines omitted: not enough disk space]")
 
 
 async def test_game_servers_leave_the_disk_reserve_free(host: RuntimeHost) -> None:
@@ -174,4 +174,4 @@ async def test_game_servers_leave_the_disk_reserve_free(host: RuntimeHost) -> No
     await host.anew()
     order = host.want("echo one; echo two; exit 3")
     assert (await host.reports.end(order.id)).exit_code == 3
-    assert await host.lines(order, 1) == ["[2 lines left out for want of disk space]"]
+    assert await host.lines(order, 1) == ["[2 lines omitted: not enough disk space]"]

@@ -80,17 +80,17 @@ impl Route {
             "udp" => Protocol::Udp,
             other => return Err(format!("protocol `{other}` is not known")),
         };
-        let port = u16::try_from(port).map_err(|_| format!("port {port} is none"))?;
+        let port = u16::try_from(port).map_err(|_| format!("port {port} is greater than 65535"))?;
         let by_host = matches!(protocol, Protocol::Http | Protocol::Https) && !host.is_empty();
         if key.owner.is_empty() || key.port_name.is_empty() || (port == 0 && !by_host) {
-            return Err("an owner, a port name, and a port or (http, https) a host are needed".to_owned());
+            return Err("a route needs an owner, a port name, and a port (or a host for http and https)".to_owned());
         }
         let backend = match backend {
             ("", _) => None,
             (address, port) => {
                 let address: IpAddr = address.parse().map_err(|_| format!("`{address}` is no IP address"))?;
                 let port = u16::try_from(port).ok().filter(|port| *port != 0);
-                Some(SocketAddr::new(address, port.ok_or("the back end has no port")?))
+                Some(SocketAddr::new(address, port.ok_or("the backend has no port")?))
             }
         };
         Ok((protocol, port, backend))

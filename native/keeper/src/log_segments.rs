@@ -1,7 +1,7 @@
 //! `log/`: folder of log segments. The name of a segment is the position of its first byte.
 //!
 //! A position counts all log bytes before it, including those of removed segments. Lines are lost if the disk fails or
-//! is too slow, and left out to keep the disk reserve. A log line reports their number.
+//! is too slow, and omitted to keep the disk reserve. A log line reports their number.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -73,7 +73,7 @@ impl SegmentedLog {
             self.report_omitted_lines(now_us);
         }
         if self.lost_lines > 0 {
-            let line = format!("{now_us} e [{} lines lost: the disk took no more]\n", self.lost_lines);
+            let line = format!("{now_us} e [{} lines lost: the disk did not accept them]\n", self.lost_lines);
             if self.append(line.as_bytes()) == line.len() {
                 self.lost_lines = 0;
             }
@@ -83,7 +83,7 @@ impl SegmentedLog {
     /// Logs how many lines were omitted to keep the disk reserve, even if this log line uses the reserve.
     pub fn report_omitted_lines(&mut self, now_us: u64) {
         if self.omitted_lines > 0 {
-            let line = format!("{now_us} e [{} lines left out for want of disk space]\n", self.omitted_lines);
+            let line = format!("{now_us} e [{} lines omitted: not enough disk space]\n", self.omitted_lines);
             if self.append(line.as_bytes()) == line.len() {
                 self.omitted_lines = 0;
             }
@@ -242,7 +242,7 @@ mod tests {
         fs::remove_file(&logs).expect("out of the way");
         log.write(b"2 o three\n", 2);
         assert!(!log.has_unreported_loss());
-        let expected = "2 e [5 lines lost: the disk took no more]\n2 o three\n";
+        let expected = "2 e [5 lines lost: the disk did not accept them]\n2 o three\n";
         assert_eq!(segments(&logs), [(0, expected.to_owned())]);
         assert_eq!(log.end(), expected.len() as u64);
     }

@@ -81,7 +81,7 @@ impl RunSpec {
             nice: 0,
         };
         let Some(content) = content.strip_suffix(b"\0") else {
-            return Err("spec does not end with NUL: it is not whole".to_owned());
+            return Err("spec is incomplete: it does not end with NUL".to_owned());
         };
         for record in content.split(|&byte| byte == 0) {
             let Some(at) = record.iter().position(|&byte| byte == b'=') else {
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn invalid_specs_are_refused() {
         for (extra, expected_text) in [
-            (&b"nice=3"[..], "not whole"),
+            (&b"nice=3"[..], "incomplete"),
             (b"niceness=3\0", "unknown key"),
             (b"nice=low\0", "is not a number"),
             (b"uid=-1\0", "is not a number"),

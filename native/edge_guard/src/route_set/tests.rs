@@ -162,10 +162,10 @@ fn invalid_routes_are_reported_with_reasons() {
     assert_eq!(Route::from_wire(sent("https", 0, "A-Game.Lobby.X", "", 0)).unwrap().host, "a-game.lobby.x");
     for (bad, why) in [
         (sent("quic", 1, "", "", 0), "not known"),
-        (sent("tcp", 0, "h", "", 0), "are needed"),
-        (sent("tcp", 70_000, "", "", 0), "is none"),
+        (sent("tcp", 0, "h", "", 0), "needs an owner"),
+        (sent("tcp", 70_000, "", "", 0), "greater than 65535"),
         (sent("tcp", 1, "", "localhost", 1), "no IP address"),
-        (sent("tcp", 1, "", "127.0.0.1", 0), "no port"),
+        (sent("tcp", 1, "", "127.0.0.1", 0), "backend has no port"),
     ] {
         let (_, problem) = Route::from_wire(bad).unwrap_err();
         assert!(problem.contains(why), "{problem}");

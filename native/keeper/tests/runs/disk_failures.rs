@@ -64,7 +64,7 @@ fn reported_counts(log: &[String], suffix: &str) -> Vec<u64> {
     log.iter().filter_map(number).collect()
 }
 
-const LEFT_OUT_SUFFIX: &str = " lines left out for want of disk space]";
+const OMITTED_SUFFIX: &str = " lines omitted: not enough disk space]";
 /// Bytes of the disk reserve that a keeper can use between two checks, including its other files.
 const RESERVE_OVERSHOOT_BYTES: u64 = 256 << 10;
 
@@ -100,7 +100,7 @@ fn full_disk_never_blocks_the_program_and_lost_lines_are_counted() {
     let log = run.log();
     let lost: u64 = log
         .iter()
-        .filter_map(|line| line.strip_prefix("e [")?.strip_suffix(" lines lost: the disk took no more]"))
+        .filter_map(|line| line.strip_prefix("e [")?.strip_suffix(" lines lost: the disk did not accept them]"))
         .map(|count| count.parse::<u64>().expect("a number"))
         .sum();
     let written_lines = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
@@ -130,19 +130,19 @@ fn log_stops_at_the_disk_reserve_and_reports_left_out_lines_once() {
     assert!(run.log_bytes() > 4 << 20, "up to the reserve it is written");
     free_ballast(&filler_file);
     wait_until(
-        || !reported_counts(&run.log(), LEFT_OUT_SUFFIX).is_empty(),
+        || !reported_counts(&run.log(), OMITTED_SUFFIX).is_empty(),
         "the loss is reported while the program is silent",
     );
     fs::write(&go, "").expect("written");
     assert_eq!(run.wait_ended()["exit_code"], "0");
     let log = run.log();
     assert_eq!(log.last().map(String::as_str), Some("o after"));
-    let left_out = reported_counts(&log, LEFT_OUT_SUFFIX);
-    assert_eq!(left_out.len(), 1, "{left_out:?}");
+    let omitted = reported_counts(&log, OMITTED_SUFFIX);
+    assert_eq!(omitted.len(), 1, "{omitted:?}");
     let written_lines = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
     // On a disk that is slower than the pipe, some lines are lost as well.
-    let lost: u64 = reported_counts(&log, " lines lost: the disk took no more]").iter().sum();
-    assert_eq!(written_lines + lost + left_out[0], 3_000_001);
+    let lost: u64 = reported_counts(&log, " lines lost: the disk did not accept them]").iter().sum();
+    assert_eq!(written_lines + lost + omitted[0], 3_000_001);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn run_below_the_disk_reserve_reports_left_out_lines_at_its_end() {
     let disk = Disk::of_bytes(4 << 20);
     let run = disk.run_with("echo one; echo two >&2; exit 3", &["reserve_bytes=8388608"]).started();
     assert_eq!(run.wait_ended()["exit_code"], "3");
-    assert_eq!(reported_counts(&run.log(), LEFT_OUT_SUFFIX), [2]);
+    assert_eq!(reported_counts(&run.log(), OMITTED_SUFFIX), [2]);
     assert_eq!(run.log().len(), 1, "{:?}", run.log());
 }
 
@@ -191,8 +191,9 @@ fn hanging_disk_never_blocks_the_program_or_its_stop() {
     let mut text = String::new();
     fs::File::open(segment).expect("answers").read_to_string(&mut text).expect("text");
     assert_eq!(run.wait_ended()["reason"], "stopped");
-    let lost =
-        text.lines().find_map(|line| line.split_once(" e [")?.1.strip_suffix(" lines lost: the disk took no more]"));
+    let lost = text
+        .lines()
+        .find_map(|line| line.split_once(" e [")?.1.strip_suffix(" lines lost: the disk did not accept them]"));
     let written_lines = text.lines().filter(|line| line.ends_with(" o y") || line.ends_with(" e xxxxxxxxx")).count();
     assert_eq!(written_lines + lost.expect("written").parse::<usize>().expect("a number"), 3_000_001);
 }
