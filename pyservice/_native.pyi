@@ -187,7 +187,7 @@ class Route:
     """Route of edge-guard from a player address to a backend."""
 
     @property
-    def owner(self) -> bytes: ...
+    def lease_owner(self) -> bytes: ...
     @property
     def is_server(self) -> bool: ...
     @property
@@ -203,10 +203,10 @@ class Routes:
     def is_complete(self) -> bool: ...
     @property
     def changed(self) -> list[Route]:
-        """All routes of each owner that has a change."""
+        """All routes of each lease owner that has a change."""
     @property
     def removed(self) -> list[bytes]:
-        """Owners with routes to remove, until `Servers.ports_returned`."""
+        """Lease owners with routes to remove, until `Servers.ports_returned`."""
 
 @final
 class EmptyLobby:
@@ -277,20 +277,20 @@ class Servers:
         """Return all lobbies that have not ended, oldest first. Includes changes that are not durable yet."""
     def lease(
         self,
-        owner: bytes,
+        lease_owner: bytes,
         namespace: bytes,
         region: str,
         ports: Sequence[tuple[str, str, str, int, int]],
     ) -> tuple[tuple[LeasedPort, ...], int]:
         """Lease ports for a dynamic server, in the format of `LobbyTemplate`. Repeatable."""
-    def set_backends(self, owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:
-        """Set the (port name, address, port) of the owner's process."""
-    def end_lease(self, owner: bytes) -> tuple[bool, int]:
+    def set_backends(self, lease_owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:
+        """Set the (port name, address, port) of the lease owner's process."""
+    def end_lease(self, lease_owner: bytes) -> tuple[bool, int]:
         """Return whether the lease existed."""
-    def replace_port(self, owner: bytes, name: str, refused: int) -> tuple[int | None, int]:
+    def replace_port(self, lease_owner: bytes, name: str, refused: int) -> tuple[int | None, int]:
         """Replace a port number that edge-guard could not bind. Returns the current number."""
-    def ports_returned(self, owner: bytes) -> tuple[bool, int]:
-        """Report that edge-guard closed the owner's sockets. Returns whether the report was expected."""
+    def ports_returned(self, lease_owner: bytes) -> tuple[bool, int]:
+        """Report that edge-guard closed the lease owner's sockets. Returns whether the report was expected."""
     def routes_since(self, after: int) -> Routes:
         """Return the changes after a version, or all routes for 0."""
     def leased_servers(self) -> list[bytes]: ...

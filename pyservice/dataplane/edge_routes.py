@@ -45,7 +45,7 @@ class EdgeRoutes:
         self._epoch = epoch
         self._instance = ""
         self._served: dict[bytes, dict[tuple[str, int], int]] = {}
-        """Backend port (0: none) of each bound port, by owner, port name and number."""
+        """Backend port (0: none) of each bound port, by lease owner, port name and number."""
         self._question = 0
         self._open_requests = 0
         self._last_request_s = -EDGE_TIMEOUT_S
@@ -126,38 +126,38 @@ class EdgeRoutes:
 
     async def _wait_served(
         self,
-        owner: bytes,
+        lease_owner: bytes,
         leased: FetchLeasedPorts,
         are_served: Callable[[bytes, LeasedPorts], bool],
         within_s: float,
         detail: str,
     ) -> LeasedPorts:
         event = asyncio.Event()
-        self._waiters.setdefault(owner, []).append(event)
+        self._waiters.setdefault(lease_owner, []).append(event)
         try:
             async with asyncio.timeout(within_s):
                 while True:
                     event.clear()
-                    is_retry_due = await self._retry_refused(owner)
+                    is_retry_due = await self._retry_refused(lease_owner)
                     ports = await leased()
-                    if are_served(owner, ports):
+                    if are_served(lease_owner, ports):
                         return ports
                     await _wait_for(event, _POLL_INTERVAL_S if is_retry_due else None)
         except TimeoutError:
             raise ServiceError("OVERLOADED", detail) from None
         finally:
-            waiting = self._waiters[owner]
+            waiting = self._waiters[lease_owner]
             waiting.remove(event)
             if not waiting:
-                del self._waiters[owner]
+                del self._waiters[lease_owner]
 
-    def _are_bound(self, owner: bytes, ports: LeasedPorts) -> bool:
+    def _are_bound(self, lease_owner: bytes, ports: LeasedPorts) -> bool:
         leased = {(port.name, port.number) for port in ports if port.range is None}
-        return leased <= self._served.get(owner, {}).keys()
+        return leased <= self._served.get(lease_owner, {}).keys()
 
-    def _are_forwarded(self, owner: bytes, ports: LeasedPorts) -> bool:
-        backend_ports = self._served.get(owner, {})
-        return self._are_bound(owner, ports) and all(
+    def _are_forwarded(self, lease_owner: bytes, ports: LeasedPorts) -> bool:
+        backend_ports = self._served.get(lease_owner, {})
+        return self._are_bound(lease_owner, ports) and all(
             backend_ports[port.name, port.number] == port.backend[1]
             for port in ports
             if port.range is None and port.backend is not None
@@ -174,23 +174,23 @@ class EdgeRoutes:
     async def _apply_outcome(self, outcome: pb.Outcome, question: int) -> None:
         if question < self._question:
             return
-        owner = raw_id(outcome.owner_id)
+        lease_owner = raw_id(outcome.owner_id)
         match outcome.kind:
             case pb.OUTCOME_KIND_LISTENING:
-                bound = self._served.setdefault(owner, {})
+                bound = self._served.setdefault(lease_owner, {})
                 bound[outcome.port_name, outcome.port] = outcome.backend_port
-                self._refused_ports.get(owner, {}).pop(outcome.port_name, None)
-                self._wake(owner)
+                self._refused_ports.get(lease_owner, {}).pop(outcome.port_name, None)
+                self._wake(lease_owner)
             case pb.OUTCOME_KIND_REFUSED:
                 # Stored before the attempt: edge-guard reports a refusal once, and a concurrent end
                 # must remove it.
-                self._refused_ports.setdefault(owner, {})[outcome.port_name] = outcome
-                await self._replace_port(owner, outcome)
-                self._wake(owner)
+                self._refused_ports.setdefault(lease_owner, {})[outcome.port_name] = outcome
+                await self._replace_port(lease_owner, outcome)
+                self._wake(lease_owner)
             case pb.OUTCOME_KIND_UNSERVED:
                 # Another number would fail too. Edge-guard retries this port by itself.
-                self._refused_ports.get(owner, {}).pop(outcome.port_name, None)
-                self._served.get(owner, {}).pop((outcome.port_name, outcome.port), None)
+                self._refused_ports.get(lease_owner, {}).pop(outcome.port_name, None)
+                self._served.get(lease_owner, {}).pop((outcome.port_name, outcome.port), None)
                 _log.warning(
                     "port not served",
                     owner_id=outcome.owner_id,
@@ -198,28 +198,32 @@ class EdgeRoutes:
                     reason=outcome.reason,
                 )
             case pb.OUTCOME_KIND_REMOVED:
-                self._served.pop(owner, None)
-                self._refused_ports.pop(owner, None)
-                self._handed_out.discard(owner)
-                await self._processes.ports_returned(owner)
+                self._served.pop(lease_owner, None)
+                self._refused_ports.pop(lease_owner, None)
+                self._handed_out.discard(lease_owner)
+                await self._processes.ports_returned(lease_owner)
             case _:
                 raise ServiceError("BODY_INVALID", "Set the outcome of the route.")
 
-    def _wake(self, owner: bytes) -> None:
-        for event in self._waiters.get(owner, ()):
+    def _wake(self, lease_owner: bytes) -> None:
+        for event in self._waiters.get(lease_owner, ()):
             event.set()
 
-    async def _retry_refused(self, owner: bytes) -> bool:
-        outcomes = self._refused_ports.get(owner, {})
-        await asyncio.gather(*(self._replace_port(owner, outcome) for outcome in outcomes.values()))
-        return bool(self._refused_ports.get(owner)) and self._is_replaceable(owner)
+    async def _retry_refused(self, lease_owner: bytes) -> bool:
+        outcomes = self._refused_ports.get(lease_owner, {})
+        await asyncio.gather(
+            *(self._replace_port(lease_owner, outcome) for outcome in outcomes.values())
+        )
+        return bool(self._refused_ports.get(lease_owner)) and self._is_replaceable(lease_owner)
 
-    async def _replace_port(self, owner: bytes, outcome: pb.Outcome) -> None:
-        if not self._is_replaceable(owner):
+    async def _replace_port(self, lease_owner: bytes, outcome: pb.Outcome) -> None:
+        if not self._is_replaceable(lease_owner):
             return
-        outcomes = self._refused_ports.get(owner, {})
+        outcomes = self._refused_ports.get(lease_owner, {})
         try:
-            number = await self._processes.replace_port(owner, outcome.port_name, outcome.port)
+            number = await self._processes.replace_port(
+                lease_owner, outcome.port_name, outcome.port
+            )
         except ServiceError as error:
             if error.code not in _RETRYABLE_CODES:
                 outcomes.pop(outcome.port_name, None)
@@ -235,15 +239,15 @@ class EdgeRoutes:
             instead=number if number != outcome.port else None,
         )
 
-    def _is_replaceable(self, owner: bytes) -> bool:
-        """Returns whether a port of `owner` that edge-guard refused may get another number.
+    def _is_replaceable(self, lease_owner: bytes) -> bool:
+        """Returns whether a port of `lease_owner` that edge-guard refused may get another number.
 
         A port of a dynamic server can change until `wait_server_served` returns it. For a lobby,
         returns True, because the engine checks this itself.
         """
-        if self._source.lobby(owner) is not None:
+        if self._source.lobby(lease_owner) is not None:
             return True
-        return owner in self._waiters and owner not in self._handed_out
+        return lease_owner in self._waiters and lease_owner not in self._handed_out
 
     def _response(self, routes: Routes, *, is_complete: bool) -> pb.FollowResponse:
         return pb.FollowResponse(
@@ -257,10 +261,12 @@ class EdgeRoutes:
     def _route(self, route: Route) -> pb.Route:
         port: LeasedPort = route.port
         label: OwnerKind = "server" if route.is_server else "lobby"
-        player_address = self._player_addresses.address_of(port, route.owner, route.region, label)
+        player_address = self._player_addresses.address_of(
+            port, route.lease_owner, route.region, label
+        )
         address, number = port.backend or ("", 0)
         return pb.Route(
-            owner_id=format_uuid(route.owner),
+            owner_id=format_uuid(route.lease_owner),
             port_name=port.name,
             protocol=port.protocol,
             port=port.number,

@@ -269,8 +269,8 @@ FetchLeasedPorts = Callable[[], Awaitable[LeasedPorts]]
 class ProcessCommands:
     """Commands for lobby processes, port leases and routes.
 
-    The parameter `owner` is the id of a lobby or of a dynamic server. `deadline` is in seconds of
-    the event loop's clock.
+    The parameter `lease_owner` is the id of a lobby or of a dynamic server. `deadline` is in
+    seconds of the event loop's clock.
     """
 
     def __init__(self, native: NativeServers, commands: CommandRunner) -> None:
@@ -312,7 +312,7 @@ class ProcessCommands:
 
     async def lease(
         self,
-        owner: bytes,
+        lease_owner: bytes,
         namespace: bytes,
         region: str,
         ports: Sequence[PortRequest],
@@ -323,33 +323,38 @@ class ProcessCommands:
         Raises PORTS_EXHAUSTED, STORAGE_FULL, and SERVER_NOT_FOUND for a server that has ended.
         """
         return await self._commands.run_durable_result(
-            lambda: self._native.lease(owner, namespace, region, ports), deadline
+            lambda: self._native.lease(lease_owner, namespace, region, ports), deadline
         )
 
     async def set_backends(
-        self, owner: bytes, backends: Sequence[tuple[str, str, int]], deadline: float | None = None
+        self,
+        lease_owner: bytes,
+        backends: Sequence[tuple[str, str, int]],
+        deadline: float | None = None,
     ) -> None:
         await self._commands.run_durable(
-            lambda: self._native.set_backends(owner, backends), deadline
+            lambda: self._native.set_backends(lease_owner, backends), deadline
         )
 
-    async def end_lease(self, owner: bytes, deadline: float | None = None) -> None:
-        """Ends the port lease of `owner`. Repeated calls do nothing."""
-        await self._commands.run_durable(lambda: self._native.end_lease(owner)[1], deadline)
+    async def end_lease(self, lease_owner: bytes, deadline: float | None = None) -> None:
+        """Ends the port lease of `lease_owner`. Repeated calls do nothing."""
+        await self._commands.run_durable(lambda: self._native.end_lease(lease_owner)[1], deadline)
 
     async def replace_port(
-        self, owner: bytes, name: str, refused_port: int, deadline: float | None = None
+        self, lease_owner: bytes, name: str, refused_port: int, deadline: float | None = None
     ) -> int | None:
         return await self._commands.run_durable_result(
-            lambda: self._native.replace_port(owner, name, refused_port), deadline
+            lambda: self._native.replace_port(lease_owner, name, refused_port), deadline
         )
 
-    async def ports_returned(self, owner: bytes, deadline: float | None = None) -> None:
-        """Starts the quarantine of the ports of `owner`. Raises STORAGE_FULL.
+    async def ports_returned(self, lease_owner: bytes, deadline: float | None = None) -> None:
+        """Starts the quarantine of the ports of `lease_owner`. Raises STORAGE_FULL.
 
         Call it after edge-guard has closed the sockets of these ports.
         """
-        await self._commands.run_durable(lambda: self._native.ports_returned(owner)[1], deadline)
+        await self._commands.run_durable(
+            lambda: self._native.ports_returned(lease_owner)[1], deadline
+        )
 
 
 _NONCE_BYTES = 16

@@ -35,7 +35,7 @@ class PlayerAddresses:
     """For local mode: without a certificate, https and tcp_tls are served without TLS."""
 
     def address_of(
-        self, port: LeasedPort, owner: bytes, region: str, label: OwnerKind = "lobby"
+        self, port: LeasedPort, lease_owner: bytes, region: str, label: OwnerKind = "lobby"
     ) -> PlayerAddress:
         if port.range is not None:
             return PlayerAddress(self.node, None, port.range, False)
@@ -43,7 +43,7 @@ class PlayerAddresses:
             self.job_domain is not None or self.has_certificate
         )
         if port.number == 0:
-            name = f"{format_uuid(owner)}-{port.name}.{label}.{region}.{self.job_domain}"
+            name = f"{format_uuid(lease_owner)}-{port.name}.{label}.{region}.{self.job_domain}"
             return PlayerAddress(name, _DEFAULT_PORTS[port.protocol], None, is_tls)
         host = f"{region}.{self.job_domain}" if self.job_domain else self.advertised
         return PlayerAddress(host, port.number, None, is_tls)

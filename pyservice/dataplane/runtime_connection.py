@@ -251,7 +251,7 @@ class RuntimeConnection:
         lease have already ended.
         """
         require_valid(request)
-        owner = raw_id(request.server_id)
+        lease_owner = raw_id(request.server_id)
         ports = [
             self._port_request(name, protocol)
             for name, protocol in sorted(request.protocols.items())
@@ -259,7 +259,8 @@ class RuntimeConnection:
         namespace = raw_id(request.namespace_id)
         try:
             leased = await self.wait_server_served(
-                owner, lambda: self._processes.lease(owner, namespace, request.region, ports)
+                lease_owner,
+                lambda: self._processes.lease(lease_owner, namespace, request.region, ports),
             )
         except ServiceError as error:
             if error.code == "SERVER_NOT_FOUND":
@@ -269,7 +270,9 @@ class RuntimeConnection:
                 ) from None
             raise
         return pb.LeaseResponse(
-            ports={port.name: self._public_port(port, owner, request.region) for port in leased}
+            ports={
+                port.name: self._public_port(port, lease_owner, request.region) for port in leased
+            }
         )
 
     async def place_server(self, request: pb.PlaceServerRequest) -> pb.PlaceServerResponse:
@@ -386,8 +389,8 @@ class RuntimeConnection:
         is_by_host = self._player_addresses.job_domain is not None and protocol in ("http", "https")
         return name, protocol, "host" if is_by_host else "number", 0, 0
 
-    def _public_port(self, port: LeasedPort, owner: bytes, region: str) -> pb.PublicPort:
-        player_address = self._player_addresses.address_of(port, owner, region, "server")
+    def _public_port(self, port: LeasedPort, lease_owner: bytes, region: str) -> pb.PublicPort:
+        player_address = self._player_addresses.address_of(port, lease_owner, region, "server")
         return pb.PublicPort(
             hostname=player_address.hostname,
             port=player_address.number or 0,

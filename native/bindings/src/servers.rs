@@ -200,7 +200,7 @@ impl From<&core::LeasedPort> for LeasedPort {
 
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Route {
-    owner: IdBytes,
+    lease_owner: IdBytes,
     is_server: bool,
     region: String,
     port: Py<LeasedPort>,
@@ -311,37 +311,37 @@ impl ProcessCommands {
 
     fn lease(
         &self,
-        owner: IdBytes,
+        lease_owner: IdBytes,
         namespace: IdBytes,
         region: &str,
         ports: Vec<PortArgument>,
     ) -> PyResult<(Sequence<LeasedPort>, u64)> {
-        let (owner, namespace, random) = (owner.0, namespace.0, convert::random_u64()?);
-        let request = LeaseRequest { owner, namespace, region, ports: &port_requests(&ports)?, random };
+        let (lease_owner, namespace, random) = (lease_owner.0, namespace.0, convert::random_u64()?);
+        let request = LeaseRequest { owner: lease_owner, namespace, region, ports: &port_requests(&ports)?, random };
         let (leased, wait) =
             resolve_outcome(self.shard.execute(|engine, context| engine.lease_ports(context, &request)))?;
         Ok((Sequence(leased.iter().map(LeasedPort::from).collect()), wait))
     }
 
-    fn set_backends(&self, owner: IdBytes, backends: Vec<BackendArgument>) -> PyResult<u64> {
+    fn set_backends(&self, lease_owner: IdBytes, backends: Vec<BackendArgument>) -> PyResult<u64> {
         let backends: Vec<_> =
             backends.iter().map(|(name, address, port)| (name.as_str(), address.as_str(), *port)).collect();
-        resolve_lsn(self.shard.execute(|engine, context| engine.set_backends(context, owner.0, &backends)))
+        resolve_lsn(self.shard.execute(|engine, context| engine.set_backends(context, lease_owner.0, &backends)))
     }
 
-    fn end_lease(&self, owner: IdBytes) -> PyResult<(bool, u64)> {
-        resolve_outcome(self.shard.execute(|engine, context| engine.end_lease(context, owner.0)))
+    fn end_lease(&self, lease_owner: IdBytes) -> PyResult<(bool, u64)> {
+        resolve_outcome(self.shard.execute(|engine, context| engine.end_lease(context, lease_owner.0)))
     }
 
-    fn replace_port(&self, owner: IdBytes, name: &str, refused: u16) -> PyResult<(Option<u16>, u64)> {
+    fn replace_port(&self, lease_owner: IdBytes, name: &str, refused: u16) -> PyResult<(Option<u16>, u64)> {
         let random = convert::random_u64()?;
         resolve_outcome(
-            self.shard.execute(|engine, context| engine.replace_port(context, owner.0, name, refused, random)),
+            self.shard.execute(|engine, context| engine.replace_port(context, lease_owner.0, name, refused, random)),
         )
     }
 
-    fn ports_returned(&self, owner: IdBytes) -> PyResult<(bool, u64)> {
-        resolve_outcome(self.shard.execute(|engine, context| engine.return_ports(context, owner.0)))
+    fn ports_returned(&self, lease_owner: IdBytes) -> PyResult<(bool, u64)> {
+        resolve_outcome(self.shard.execute(|engine, context| engine.return_ports(context, lease_owner.0)))
     }
 
     fn routes_since(&self, py: Python<'_>, after: u64) -> PyResult<Routes> {
@@ -349,8 +349,8 @@ impl ProcessCommands {
         let routes = self.shard.engine().routes_since(after, durable);
         let route = |route: core::Route| {
             let port = Py::new(py, LeasedPort::from(&route.port))?;
-            let (owner, is_server) = (IdBytes(route.owner), route.is_server);
-            Py::new(py, Route { owner, is_server, region: route.region.into(), port })
+            let (lease_owner, is_server) = (IdBytes(route.owner), route.is_server);
+            Py::new(py, Route { lease_owner, is_server, region: route.region.into(), port })
         };
         Ok(Routes {
             version: routes.version,
