@@ -17,7 +17,7 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
 from pyservice.storage import uploads
 from pyservice.storage.database import Database, Record, Transaction
-from pyservice.storage.image_validation import kind_of_name
+from pyservice.storage.picture_validation import kind_of_name
 from pyservice.storage.uploads import NewFile
 
 PICTURE_MAX_BYTES: Final = 2 << 20

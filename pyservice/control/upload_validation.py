@@ -11,8 +11,8 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.build_worker import WorkerFailed, check_build
 from pyservice.storage.database import Record
-from pyservice.storage.image_validation import check_image, kind_of_name
 from pyservice.storage.objects import FILE_PATH_MAX_BYTES, Objects, RunStep, is_file_path
+from pyservice.storage.picture_validation import check_picture, kind_of_name
 
 BuildForm = tuple[str, str, str | None]
 """Kind, compression, image tag."""
@@ -52,7 +52,7 @@ async def check_contents(
 
 async def _picture(objects: Objects, run: RunStep, file: Record, key: str) -> str:
     content = b"".join([block async for block in objects.read(key)])
-    picture = await run(lambda: check_image(content))
+    picture = await run(lambda: check_picture(content))
     if picture is None:
         require_valid([field_problem(["path"], "invalid", "is not a complete PNG or JPEG picture")])
     elif picture.kind != kind_of_name(file.path):

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from pyservice.storage.image_validation import MAX_SIDE, check_image, kind_of_name
+from pyservice.storage.picture_validation import MAX_SIDE, check_picture, kind_of_name
 
 
 def chunk(name: bytes, content: bytes) -> bytes:
@@ -45,7 +45,7 @@ def jpeg(width: int = 3, height: int = 2, marker: int = 0xC0, coded: bytes = b"p
 
 
 def test_png_is_accepted() -> None:
-    picture = check_image(png(300, 200))
+    picture = check_picture(png(300, 200))
     assert picture is not None
     assert (picture.kind, picture.width, picture.height) == ("png", 300, 200)
     assert picture.content_type == "image/png"
@@ -63,17 +63,17 @@ def test_png_is_accepted() -> None:
 def test_png_with_extra_chunks_and_split_pixels_is_accepted(
     chunks: list[bytes],
 ) -> None:
-    assert check_image(SIGNATURE + header() + b"".join(chunks)) is not None
+    assert check_picture(SIGNATURE + header() + b"".join(chunks)) is not None
 
 
 def test_png_with_palette_is_accepted() -> None:
     start = SIGNATURE + header(color=3)
-    assert check_image(start + PALETTE + PIXELS + END) is not None
+    assert check_picture(start + PALETTE + PIXELS + END) is not None
 
 
 @pytest.mark.parametrize("marker", [0xC0, 0xC1, 0xC2])
 def test_jpeg_is_accepted(marker: int) -> None:
-    picture = check_image(jpeg(640, 480, marker))
+    picture = check_picture(jpeg(640, 480, marker))
     assert picture is not None
     assert (picture.kind, picture.width, picture.height) == ("jpeg", 640, 480)
 
@@ -91,7 +91,7 @@ def test_jpeg_is_accepted(marker: int) -> None:
     ],
 )
 def test_jpeg_with_stuffed_bytes_and_several_scans_is_accepted(coded: bytes) -> None:
-    assert check_image(jpeg(coded=coded)) is not None
+    assert check_picture(jpeg(coded=coded)) is not None
 
 
 def test_jpeg_metadata_of_cameras_and_programs_is_accepted() -> None:
@@ -100,8 +100,8 @@ def test_jpeg_metadata_of_cameras_and_programs_is_accepted() -> None:
         + segment(0xE1, b"Exif\xff\xd9" * 99)
         + segment(0xFE, b"")
     )
-    assert check_image(b"\xff\xd8" + segments + b"\xff\xff" + jpeg()[2:]) is not None
-    assert check_image(jpeg() + jpeg()) is not None
+    assert check_picture(b"\xff\xd8" + segments + b"\xff\xff" + jpeg()[2:]) is not None
+    assert check_picture(jpeg() + jpeg()) is not None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_jpeg_metadata_of_cameras_and_programs_is_accepted() -> None:
     ],
 )
 def test_other_content_is_rejected(content: bytes) -> None:
-    assert check_image(content) is None
+    assert check_picture(content) is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_other_content_is_rejected(content: bytes) -> None:
     ],
 )
 def test_png_with_a_misplaced_or_malformed_chunk_is_rejected(rest: bytes) -> None:
-    assert check_image(SIGNATURE + rest) is None
+    assert check_picture(SIGNATURE + rest) is None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_png_with_a_misplaced_or_malformed_chunk_is_rejected(rest: bytes) -> Non
     ],
 )
 def test_jpeg_with_a_misplaced_or_malformed_segment_is_rejected(rest: bytes) -> None:
-    assert check_image(b"\xff\xd8" + rest) is None
+    assert check_picture(b"\xff\xd8" + rest) is None
 
 
 MIB = 1 << 20
@@ -187,7 +187,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_largest_expensive_image_takes_little_time(name: str) -> None:
     start = time.process_time()
-    assert check_image(HOSTILE[name]) is None
+    assert check_picture(HOSTILE[name]) is None
     assert time.process_time() - start < 5
 
 

@@ -25,7 +25,7 @@ class Picture:
         return f"image/{self.kind}"
 
 
-def check_image(content: bytes) -> Picture | None:
+def check_picture(content: bytes) -> Picture | None:
     """Returns format and size of a picture, or None for an invalid picture.
 
     A picture is invalid if it is damaged, incomplete, too large or of another format. The caller
