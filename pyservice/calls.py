@@ -47,7 +47,7 @@ class Call:
     client: IPv4Address | IPv6Address | None = None
     """Full client address. None: only `address` is known."""
     long_poll_expired: bool = False
-    """True if the hold time is over. The operation then responds with the current state."""
+    """True if the maximum wait time is over. The operation then responds with the current state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ __all__ = [
     "wait_for_change",
 ]
 
-HOLD_MS: Final = 40_000
+WAIT_MS: Final = 40_000
 _TOPICS_MAX: Final = 100_000
 _RECENT_MAX: Final = 65_536
 WAKE_UPS_PER_TURN: Final = 100
-# Requests that expire within the same 400th of the hold time share one timer.
+# Requests that expire within the same 400th of the maximum wait time share one timer.
 _GRAINS: Final = 400
 # Separators of the header that lists topics.
 _FORBIDDEN: Final = frozenset(' ,\r\n\t"')
@@ -201,7 +201,7 @@ class WaitingRequest:
         self.topics: tuple[str, ...] = ()
         self.sequence = 0
         self.until = 0.0
-        """End of the hold time, in seconds of the loop's clock. 0: not held yet."""
+        """End of the wait, in seconds of the loop's clock. 0: not stored yet."""
 
     def resume(self, *, is_over: bool) -> None:
         """Continues the request after a change, or with `is_over` after the maximum wait time.
@@ -237,11 +237,11 @@ class LongPolls:
     new run in the response to a query.
     """
 
-    def __init__(self, hold_ms: int = HOLD_MS) -> None:
-        self._hold_s = hold_ms / 1000
-        self._grain_s = self._hold_s / _GRAINS
+    def __init__(self, wait_ms: int = WAIT_MS) -> None:
+        self._wait_s = wait_ms / 1000
+        self._grain_s = self._wait_s / _GRAINS
         self._requests: dict[WaitingRequest, int] = {}
-        """Timer group of each held request."""
+        """Timer group of each waiting request."""
         self._by_grain: dict[int, dict[WaitingRequest, None]] = {}
         self._by_topic: dict[str, dict[WaitingRequest, None]] = {}
         self._run = ""
@@ -255,7 +255,7 @@ class LongPolls:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def hold(self, request: WaitingRequest, park: WaitForChange) -> None:
+    def add(self, request: WaitingRequest, park: WaitForChange) -> None:
         """Stores a request until `resume` or `drop` is called for it. May call `resume` itself."""
         if park.run != self._run:
             if request.stale_in_run != self._run:
@@ -273,7 +273,7 @@ class LongPolls:
             return
         loop = asyncio.get_running_loop()
         if not request.until:
-            request.until = loop.time() + self._hold_s
+            request.until = loop.time() + self._wait_s
         request.topics, request.sequence = park.topics, park.sequence
         self._requests[request] = grain = ceil(request.until / self._grain_s)
         self._by_grain.setdefault(grain, {})[request] = None
@@ -298,7 +298,7 @@ class LongPolls:
         """Waits for a change. Returns True if the maximum wait time has passed."""
         task.future = asyncio.get_running_loop().create_future()
         try:
-            self.hold(task, park)
+            self.add(task, park)
             return await task.future
         finally:
             self.drop(task)

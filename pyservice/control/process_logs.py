@@ -17,9 +17,9 @@ from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
 from pyservice.runtime.run_folder import LogStream
 from pyservice.runtime.run_logs import LogLines, LogReader
 from pyservice.storage.database import Database
-from pyservice.watch import HOLD_MS, Topics, wait_for_change
+from pyservice.watch import WAIT_MS, Topics, wait_for_change
 
-_FOLLOW_MS: Final = HOLD_MS + 5_000
+_FOLLOW_MS: Final = WAIT_MS + 5_000
 _OWN: Final = 8
 """Characters of the run id at the start of a log index."""
 

@@ -128,7 +128,7 @@ class RequestExchange:
             if isinstance(response, WaitForChange):
                 if endpoint.is_internal:
                     return self._park_response(response)
-                trace.is_held = True
+                trace.has_waited = True
                 response = await run_until_changed(
                     endpoint.run, self._message, self._caller, response, endpoint.long_polls
                 )

@@ -108,8 +108,8 @@ class ParkedRequest(WaitingRequest):
         if park is None:
             raise RuntimeError("a request is parked once")
         self._deliver = deliver
-        self.sender.trace.is_held = True
-        self._requests.long_polls.hold(self, park)
+        self.sender.trace.has_waited = True
+        self._requests.long_polls.add(self, park)
 
     def resume(self, *, is_over: bool) -> None:
         self._requests.send(self, is_over=is_over)
@@ -290,7 +290,7 @@ class ParkedRequests:
             return lambda parked: parked.answer(parked.sender.answer(reply, sender.ray_id))
         if isinstance(park, ServiceError):
             return _refusal(park)
-        return lambda parked: self.long_polls.hold(parked, park)
+        return lambda parked: self.long_polls.add(parked, park)
 
     def _settle_rest(self, batch: _Batch, failure: ServiceError | None) -> None:
         is_cut_off = failure is not None and failure.code == "CONTROL_PLANE_UNAVAILABLE"

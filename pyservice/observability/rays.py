@@ -68,8 +68,8 @@ class Trace:
     """Namespace of a kept request, or of a request without a caller."""
     upload_id = ""
     game = ""
-    is_held = False
-    """True for a held long poll, which does not count as slow."""
+    has_waited = False
+    """True for a request that waited for a change. The request then does not count as slow."""
     is_passed = False
     is_sampled = False
     _span_id: str | None = None
@@ -188,7 +188,7 @@ class Rays:
     def _store_if_sampled(
         self, trace: Trace, transport: str, operation: str, code: str, ended_at: float
     ) -> None:
-        is_slow = ended_at - trace.started > SLOW_S and not trace.is_held
+        is_slow = ended_at - trace.started > SLOW_S and not trace.has_waited
         if code not in (OK, CANCELLED) or is_slow:
             allowance = self._errors
         elif (

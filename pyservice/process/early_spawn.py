@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from pyservice.process.held_signals import is_serve
+from pyservice.process.blocked_signals import is_serve
 
 ROLES: Final = ("data", "control")
 

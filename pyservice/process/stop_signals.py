@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-from pyservice.process import held_signals
+from pyservice.process import blocked_signals
 
 _FORCED_STOP_TIMEOUT_MS: Final = 2_000
 
@@ -39,7 +39,7 @@ class StopSignals:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._received, stopping)
         loop.add_signal_handler(signal.SIGHUP, reload)
-        held_signals.release()
+        blocked_signals.unblock()
 
     def _received(self, stopping: Callable[[], None]) -> None:
         if self.stop.is_set():

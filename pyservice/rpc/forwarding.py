@@ -173,7 +173,7 @@ class RpcForwarder:
         task = WaitingTask()
         while isinstance(answer, WaitForChange):
             forwarded_call.check_parked()
-            forwarded_call.trace.is_held = True
+            forwarded_call.trace.has_waited = True
             is_over = await self._long_polls.wait(task, answer)
             repeat_metadata = (
                 *metadata,

@@ -264,7 +264,7 @@ class _Calls:
                     context.set_trailing_metadata(((RAY_ID, ray_id), park))
                     return b""
                 check_parked(data, context)
-                trace.is_held = True
+                trace.has_waited = True
                 response = await run_until_changed(run, message, caller, response, long_polls)
             context.set_trailing_metadata(((RAY_ID, ray_id),))
             return response.SerializeToString()

@@ -25,7 +25,7 @@ class NodeCapacity:
     """CPU and memory of the node, counted in two steps for each run.
 
     `claim` counts the resources when the run begins, even if none are free. `take`, `wait` or
-    `hold` then occupies them, at most once for each run. `end` releases both.
+    `occupy` then occupies them, at most once for each run. `end` releases both.
     """
 
     def __init__(self, capacity: Resources) -> None:
@@ -63,7 +63,7 @@ class NodeCapacity:
         reservation = self._reservations.pop(run_id, Resources(0, 0))
         self._set_unclaimed(self._unclaimed.plus(reservation) - resources)
 
-    def hold(self, resources: Resources) -> None:
+    def occupy(self, resources: Resources) -> None:
         """Occupies the resources of a run from before a restart, even if too few are free."""
         self._free = self._free - resources
 
@@ -83,8 +83,8 @@ class NodeCapacity:
             self._waiting.append(waiter)
             await waiter
 
-    def end(self, resources: Resources, *, was_held: bool) -> None:
-        if was_held:
+    def end(self, resources: Resources, *, was_occupied: bool) -> None:
+        if was_occupied:
             self._free = self._free.plus(resources)
             waiting, self._waiting = self._waiting, []
             for waiter in waiting:

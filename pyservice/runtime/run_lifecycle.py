@@ -402,7 +402,7 @@ class RunLifecycle:
             )
         if self._has_claim:
             self._has_claim = False
-            self._context.capacity.end(self.parameters.resources, was_held=self._has_capacity)
+            self._context.capacity.end(self.parameters.resources, was_occupied=self._has_capacity)
         _log.info(
             f"{self.parameters.owner} ended",
             id=self.id,

@@ -343,7 +343,7 @@ class RunSupervisor:
         self.capacity.claim(run.id, run.parameters.resources)
         if run.placement is not None:
             self.placements.adopt(run.placement)
-            self.capacity.hold(run.parameters.resources)
+            self.capacity.occupy(run.parameters.resources)
         self._idle.clear()
         run.task = asyncio.create_task(self._live(run), name=f"run {run.id}")
 

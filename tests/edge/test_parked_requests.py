@@ -70,7 +70,7 @@ async def test_change_of_another_topic_wakes_no_watch(servers: Servers) -> None:
 
 
 async def test_timeout_returns_the_current_state_with_the_same_index(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, hold_ms=200) as servers:
+    async with open_servers(tmp_path, long_poll_wait_ms=200) as servers:
         servers.control.pay(GROUP, "before")
         index = await read_index(servers)
         loop = asyncio.get_running_loop()
@@ -228,7 +228,7 @@ async def test_restarted_control_plane_answers_every_watch(servers: Servers) -> 
 
 
 async def test_control_plane_outage_ends_watches_as_unavailable(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, hold_ms=300) as servers:
+    async with open_servers(tmp_path, long_poll_wait_ms=300) as servers:
         connection = await watch(servers, await read_index(servers))
         await until(lambda: len(servers.long_polls) == 1)
         await servers.behind.stop()

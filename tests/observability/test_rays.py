@@ -98,7 +98,7 @@ def test_failed_slow_or_traced_requests_are_stored() -> None:
 def test_time_in_a_watch_does_not_count_as_slow() -> None:
     rays = make_rays()
     trace = a_trace(took_s=40.0)
-    trace.is_held = True
+    trace.has_waited = True
     assert not end(rays, trace)
     assert end(rays, trace, "INTERNAL")
 

@@ -281,7 +281,7 @@ async def test_watch_waits_for_a_change_and_returns_it(servers: Servers) -> None
 
 
 async def test_watch_timeout_returns_the_same_index(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, hold_ms=200) as servers:
+    async with open_servers(tmp_path, long_poll_wait_ms=200) as servers:
         index = (await billing(servers)).watch.index
         answer = await asyncio.wait_for(billing(servers, index), PATIENCE_S)
         assert answer.watch.index == index
@@ -326,7 +326,7 @@ async def test_restarted_control_plane_answers_a_watch(servers: Servers) -> None
 
 async def test_watches_end_together_when_the_control_plane_is_down(tmp_path: Path) -> None:
     """A queue would answer this number of watches in three groups, each one poll interval later."""
-    async with open_servers(tmp_path, hold_ms=2_000) as servers:
+    async with open_servers(tmp_path, long_poll_wait_ms=2_000) as servers:
         index = (await billing(servers)).watch.index
         watching = [asyncio.ensure_future(_ended_at(billing(servers, index))) for _ in range(70)]
         await until(partial(_is_parked, servers, 70))
@@ -342,7 +342,7 @@ async def _ended_at(call: object) -> float:
 
 
 async def test_watches_that_end_before_a_restart_are_answered(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, hold_ms=2_000) as servers:
+    async with open_servers(tmp_path, long_poll_wait_ms=2_000) as servers:
         index = (await billing(servers)).watch.index
         watching = [billing(servers, index) for _ in range(70)]
         await until(partial(_is_parked, servers, 70))

@@ -18,7 +18,7 @@ def test_reservation_passes_to_the_run_at_its_start() -> None:
     capacity.give_back("one")
     assert capacity.unclaimed == HALF, "the run owns the capacity"
     assert capacity.take(HALF)
-    capacity.end(HALF, was_held=True)
+    capacity.end(HALF, was_occupied=True)
     assert (capacity.unclaimed, capacity.free) == (NODE, NODE)
 
 
@@ -51,6 +51,6 @@ def test_changes_of_the_unreserved_amount_are_reported() -> None:
     capacity.take(HALF)
     capacity.give_back("one")
     capacity.claim("two", HALF)
-    capacity.end(HALF, was_held=True)
-    capacity.end(HALF, was_held=False)
+    capacity.end(HALF, was_occupied=True)
+    capacity.end(HALF, was_occupied=False)
     assert result == [HALF, NOTHING, HALF, NODE]

@@ -185,7 +185,7 @@ async def open_servers(
     folder: Path,
     control: SmallControl | None = None,
     *,
-    hold_ms: int = 40_000,
+    long_poll_wait_ms: int = 40_000,
     at_once: int = 256,
     wait_ms: int = 2_000,
     answer_timeout_ms: int = 60_000,
@@ -195,7 +195,7 @@ async def open_servers(
 ) -> AsyncIterator[Servers]:
     control = control or SmallControl()
     settings, metrics = settings or TransportSettings(), RequestMetrics()
-    long_polls = LongPolls(hold_ms)
+    long_polls = LongPolls(long_poll_wait_ms)
     forwarded = tuple(control.operations())
     own = SmallService().operations()
     async with AsyncExitStack() as stack:

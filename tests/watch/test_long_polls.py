@@ -119,8 +119,8 @@ async def test_other_run_or_evicted_number_is_incomplete(run: str | None, sequen
 async def test_change_wakes_only_requests_of_its_topic() -> None:
     waiters = LongPolls()
     concerned, other = Request(), Request()
-    waiters.hold(concerned, WaitForChange(("a", "c"), 5, "r"))
-    waiters.hold(other, WaitForChange(("b",), 5, "r"))
+    waiters.add(concerned, WaitForChange(("a", "c"), 5, "r"))
+    waiters.add(other, WaitForChange(("b",), 5, "r"))
     waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
     assert (concerned.wakings, other.wakings) == ([False], [])
     waiters.take("r", Changes("r", 7, (Change("c", 7),), is_complete=True))
@@ -130,27 +130,27 @@ async def test_change_wakes_only_requests_of_its_topic() -> None:
 
 async def test_change_before_the_parked_request_arrives_is_not_missed() -> None:
     waiters, early, late = LongPolls(), Request(), Request()
-    waiters.hold(early, WaitForChange(("b",), 5, "r"))
+    waiters.add(early, WaitForChange(("b",), 5, "r"))
     waiters.take("r", Changes("r", 5, (Change("b", 4),), is_complete=True))
     assert early.wakings == [], "the request has seen this change"
     waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
-    waiters.hold(late, WaitForChange(("a",), 5, "r"))
+    waiters.add(late, WaitForChange(("a",), 5, "r"))
     assert (early.wakings, late.wakings) == ([], [False])
 
 
 async def test_request_older_than_the_stored_changes_is_woken() -> None:
     waiters, early, late = LongPolls(), Request(), Request()
-    waiters.hold(early, WaitForChange(("b",), 8, "r"))
-    waiters.hold(late, WaitForChange(("a",), 7, "r"))
+    waiters.add(early, WaitForChange(("b",), 8, "r"))
+    waiters.add(late, WaitForChange(("a",), 7, "r"))
     assert late.wakings == [False]
 
 
 async def test_another_run_wakes_every_request() -> None:
     waiters, first, second = LongPolls(), Request(), Request()
-    waiters.hold(first, WaitForChange(("a",), 5, "r"))
+    waiters.add(first, WaitForChange(("a",), 5, "r"))
     waiters.take("r", Changes("s", 1, (), is_complete=False))
     assert first.wakings == [False]
-    waiters.hold(second, WaitForChange(("a",), 1, "s"))
+    waiters.add(second, WaitForChange(("a",), 1, "s"))
     # A response for another run of the plane means nothing for this run.
     waiters.take("r", Changes("r", 9, (Change("a", 9),), is_complete=True))
     assert second.wakings == []
@@ -159,10 +159,10 @@ async def test_another_run_wakes_every_request() -> None:
 async def test_request_of_an_unknown_run_is_repeated_first() -> None:
     """The request may be from before a restart, so it is not parked."""
     waiters, first, late = LongPolls(), Request(), Request()
-    waiters.hold(first, WaitForChange(("a",), 1, "s"))
-    waiters.hold(late, WaitForChange(("a",), 5, "r"))
+    waiters.add(first, WaitForChange(("a",), 1, "s"))
+    waiters.add(late, WaitForChange(("a",), 5, "r"))
     assert (first.wakings, late.wakings) == ([], [False])
-    waiters.hold(late, WaitForChange(("a",), 1, "s"))
+    waiters.add(late, WaitForChange(("a",), 1, "s"))
     waiters.take("s", Changes("s", 2, (Change("b", 2),), is_complete=True))
     assert (first.wakings, late.wakings) == ([], [False])
     assert len(waiters) == 2
@@ -170,17 +170,17 @@ async def test_request_of_an_unknown_run_is_repeated_first() -> None:
 
 async def test_earlier_run_is_not_accepted_when_no_request_waits() -> None:
     waiters, first, late = LongPolls(), Request(), Request()
-    waiters.hold(first, WaitForChange(("a",), 1, "s"))
+    waiters.add(first, WaitForChange(("a",), 1, "s"))
     waiters.drop(first)
-    waiters.hold(late, WaitForChange(("a",), 5, "r"))
+    waiters.add(late, WaitForChange(("a",), 5, "r"))
     assert late.wakings == [False]
 
 
 async def test_run_that_parks_a_repeated_request_becomes_current() -> None:
     waiters, first, second = LongPolls(), Request(), Request()
-    waiters.hold(first, WaitForChange(("a",), 5, "r"))
+    waiters.add(first, WaitForChange(("a",), 5, "r"))
     for _ in range(2):
-        waiters.hold(second, WaitForChange(("a",), 1, "s"))
+        waiters.add(second, WaitForChange(("a",), 1, "s"))
     assert (first.wakings, second.wakings) == ([False], [False])
     assert len(waiters) == 1
     assert await waiters.next_query() == ("s", 1)
@@ -188,19 +188,19 @@ async def test_run_that_parks_a_repeated_request_becomes_current() -> None:
 
 async def test_repeated_request_before_another_restart_proves_nothing() -> None:
     waiters, first, second = LongPolls(), Request(), Request()
-    waiters.hold(first, WaitForChange(("a",), 5, "r"))
-    waiters.hold(second, WaitForChange(("a",), 1, "s"))
+    waiters.add(first, WaitForChange(("a",), 5, "r"))
+    waiters.add(second, WaitForChange(("a",), 1, "s"))
     waiters.take("r", Changes("t", 3, (), is_complete=False))
-    waiters.hold(second, WaitForChange(("a",), 1, "s"))
+    waiters.add(second, WaitForChange(("a",), 1, "s"))
     assert (first.wakings, second.wakings) == ([False], [False, False])
-    waiters.hold(second, WaitForChange(("a",), 3, "t"))
+    waiters.add(second, WaitForChange(("a",), 3, "t"))
     assert second.wakings == [False, False]
     assert await waiters.next_query() == ("t", 3)
 
 
 async def test_task_parked_by_another_run_repeats_once_and_waits() -> None:
     waiters, first, task = LongPolls(), Request(), WaitingTask()
-    waiters.hold(first, WaitForChange(("a",), 5, "r"))
+    waiters.add(first, WaitForChange(("a",), 5, "r"))
     assert not await waiters.wait(task, WaitForChange(("a",), 1, "s"))
     waiting_task = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "s")))
     await asyncio.sleep(0)
@@ -211,7 +211,7 @@ async def test_task_parked_by_another_run_repeats_once_and_waits() -> None:
 
 async def test_request_is_parked_no_longer_than_its_timeout() -> None:
     loop = asyncio.get_running_loop()
-    waiters = LongPolls(hold_ms=200)
+    waiters = LongPolls(wait_ms=200)
     began = loop.time()
     task = WaitingTask()
     async with asyncio.timeout(PATIENCE_S):
@@ -224,7 +224,7 @@ async def test_request_is_parked_no_longer_than_its_timeout() -> None:
 @pytest.mark.full
 async def test_parking_again_does_not_extend_the_timeout() -> None:
     loop = asyncio.get_running_loop()
-    waiters = LongPolls(hold_ms=1_500)
+    waiters = LongPolls(wait_ms=1_500)
     task = WaitingTask()
     waiting_task = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "r")))
     await asyncio.sleep(0)
@@ -238,11 +238,11 @@ async def test_parking_again_does_not_extend_the_timeout() -> None:
 
 
 async def test_request_with_the_earliest_deadline_wakes_first() -> None:
-    waiters = LongPolls(hold_ms=60_000)
+    waiters = LongPolls(wait_ms=60_000)
     fresh, old = Request(), Request()
-    waiters.hold(fresh, WaitForChange(("a",), 1, "r"))
+    waiters.add(fresh, WaitForChange(("a",), 1, "r"))
     old.until = asyncio.get_running_loop().time() + 0.05
-    waiters.hold(old, WaitForChange(("a",), 1, "r"))
+    waiters.add(old, WaitForChange(("a",), 1, "r"))
     while not old.wakings:
         await asyncio.sleep(0.01)
     assert (old.wakings, fresh.wakings) == ([True], [])
@@ -250,10 +250,10 @@ async def test_request_with_the_earliest_deadline_wakes_first() -> None:
 
 
 async def test_dropped_request_is_not_woken() -> None:
-    waiters = LongPolls(hold_ms=50)
+    waiters = LongPolls(wait_ms=50)
     requests = [Request() for _ in range(100)]
     for number, request in enumerate(requests):
-        waiters.hold(request, WaitForChange(("a", f"b{number % 7}", "a"), 1, "r"))
+        waiters.add(request, WaitForChange(("a", f"b{number % 7}", "a"), 1, "r"))
     for request in requests:
         waiters.drop(request)
         waiters.drop(request)
@@ -269,7 +269,7 @@ async def test_no_poll_runs_without_waiting_requests() -> None:
     asking = asyncio.create_task(waiters.next_query())
     await asyncio.sleep(0)
     assert not asking.done()
-    waiters.hold(request, WaitForChange(("a",), 5, "r"))
+    waiters.add(request, WaitForChange(("a",), 5, "r"))
     assert await asking == ("r", 5)
     waiters.drop(request)
     asking = asyncio.create_task(waiters.next_query())

@@ -73,7 +73,7 @@ class Simulation:
 
     def park(self, number: int) -> None:
         if self.parks:
-            self.waiters.hold(*self.parks.pop(number % len(self.parks)))
+            self.waiters.add(*self.parks.pop(number % len(self.parks)))
 
     def wait(self, _: None) -> None:
         if self.next_query is None and self.news is None and len(self.waiters):

@@ -35,7 +35,7 @@ class ParkedRequests:
         self.woken: list[tuple[Request, bool]] = []
         self.requests = [Request(self.woken) for _ in range(COUNT)]
         for request in self.requests:
-            waiters.hold(request, WaitForChange(("a",), 1, "r"))
+            waiters.add(request, WaitForChange(("a",), 1, "r"))
 
     async def all_woken(self) -> list[int]:
         """Returns the number of woken requests after each loop iteration, until the number stays."""
@@ -58,7 +58,7 @@ async def test_requests_wake_in_small_batches_in_order() -> None:
 
 
 async def test_expired_requests_wake_in_small_batches() -> None:
-    waiters = LongPolls(hold_ms=50)
+    waiters = LongPolls(wait_ms=50)
     parked = ParkedRequests(waiters)
     before = 0
     async with asyncio.timeout(PATIENCE_S):
@@ -95,7 +95,7 @@ async def test_request_parked_again_waits_for_the_next_change() -> None:
     parked = ParkedRequests(waiters)
     waiters.take("r", NEWS)
     again = parked.woken[0][0]
-    waiters.hold(again, WaitForChange(("a",), 2, "r"))
+    waiters.add(again, WaitForChange(("a",), 2, "r"))
     await parked.all_woken()
     assert len(parked.woken) == COUNT
     assert len(waiters) == 1
@@ -109,9 +109,9 @@ async def test_new_run_wakes_the_rest_once() -> None:
     waiters.take("r", NEWS)
     late = Request(parked.woken)
     other = WaitForChange(("a",), 7, "other")
-    waiters.hold(late, other)
+    waiters.add(late, other)
     assert parked.woken.pop() == (late, False)
-    waiters.hold(late, other)
+    waiters.add(late, other)
     await parked.all_woken()
     assert len(parked.woken) == COUNT
     assert len(waiters) == 1

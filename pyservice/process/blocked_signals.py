@@ -10,7 +10,7 @@ import signal
 from collections.abc import Sequence
 from typing import Final
 
-_HELD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _EXPLAINS: Final = ("-h", "--help")
 
 
@@ -18,14 +18,14 @@ def is_serve(words: Sequence[str]) -> bool:
     return list(words[:1]) == ["serve"] and not any(word in _EXPLAINS for word in words)
 
 
-def hold(words: Sequence[str]) -> None:
+def block(words: Sequence[str]) -> None:
     """Blocks the stop signals if the command line `words` starts a service.
 
-    Child processes inherit the blocked signals and must call `release`.
+    Child processes inherit the blocked signals and must call `unblock`.
     """
     if is_serve(words):
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
 
 
-def release() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+def unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
