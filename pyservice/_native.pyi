@@ -28,7 +28,7 @@ __all__ = [
     "Refused",
     "Resolved",
     "Route",
-    "Routes",
+    "RouteChanges",
     "Servers",
     "Status",
     "build_profile",
@@ -196,9 +196,9 @@ class Route:
     def port(self) -> LeasedPort: ...
 
 @final
-class Routes:
+class RouteChanges:
     @property
-    def version(self) -> int: ...
+    def lsn(self) -> int: ...
     @property
     def is_complete(self) -> bool: ...
     @property
@@ -291,8 +291,8 @@ class Servers:
         """Replace a port number that edge-guard could not bind. Returns the current number."""
     def ports_returned(self, lease_owner: bytes) -> tuple[bool, int]:
         """Report that edge-guard closed the lease owner's sockets. Returns whether the report was expected."""
-    def routes_since(self, after: int) -> Routes:
-        """Return the changes after a version, or all routes for 0."""
+    def routes_since(self, after: int) -> RouteChanges:
+        """Return the changes after an LSN, or all routes for 0."""
     def leased_servers(self) -> list[bytes]: ...
 
 @final

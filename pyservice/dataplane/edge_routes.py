@@ -14,7 +14,7 @@ from typing import Final
 
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.engine_commands import FetchLeasedPorts, LeasedPorts
-from pyservice.dataplane.native import LeasedPort, Route, Routes
+from pyservice.dataplane.native import LeasedPort, Route, RouteChanges
 from pyservice.dataplane.player_addresses import OwnerKind, PlayerAddresses
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
@@ -249,10 +249,10 @@ class EdgeRoutes:
             return True
         return lease_owner in self._waiters and lease_owner not in self._handed_out
 
-    def _response(self, routes: Routes, *, is_complete: bool) -> pb.FollowResponse:
+    def _response(self, routes: RouteChanges, *, is_complete: bool) -> pb.FollowResponse:
         return pb.FollowResponse(
             epoch=self._epoch,
-            version=routes.version,
+            version=routes.lsn,
             is_complete=is_complete,
             routes=map(self._route, routes.changed),
             removed=map(format_uuid, routes.removed),

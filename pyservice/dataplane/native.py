@@ -14,7 +14,7 @@ from pyservice._native import (
     Refused,
     Resolved,
     Route,
-    Routes,
+    RouteChanges,
     Status,
 )
 from pyservice._native import Engine as NativeEngine
@@ -35,7 +35,7 @@ __all__ = [
     "Refused",
     "Resolved",
     "Route",
-    "Routes",
+    "RouteChanges",
     "Status",
     "module",
 ]

@@ -143,7 +143,7 @@ def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Ser
     changes = [(route.lease_owner, route.port.name, route.port.backend) for route in routes.changed]
     assert changes == [(SERVER, "game", ("127.0.0.1", 12_000)), (SERVER, "web", None)]
     assert servers.end_lease(SERVER)[0] is True
-    assert servers.routes_since(routes.version).removed == [SERVER]
+    assert servers.routes_since(routes.lsn).removed == [SERVER]
     assert servers.ports_returned(SERVER)[0] is True
     assert servers.routes_since(0).removed == []
 

@@ -34,7 +34,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<servers::LobbyTemplate>()?;
     module.add_class::<servers::LeasedPort>()?;
     module.add_class::<servers::Route>()?;
-    module.add_class::<servers::Routes>()?;
+    module.add_class::<servers::RouteChanges>()?;
     module.add_class::<servers::EmptyLobby>()?;
     module.add_class::<servers::IdleLobbyGroup>()?;
     module.add_class::<servers::ProcessCommands>()?;

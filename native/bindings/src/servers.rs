@@ -207,8 +207,8 @@ pub struct Route {
 }
 
 #[pyclass(frozen, get_all, module = "pyservice._native")]
-pub struct Routes {
-    version: u64,
+pub struct RouteChanges {
+    lsn: u64,
     is_complete: bool,
     changed: Vec<Py<Route>>,
     removed: Vec<IdBytes>,
@@ -344,7 +344,7 @@ impl ProcessCommands {
         resolve_outcome(self.shard.execute(|engine, context| engine.return_ports(context, lease_owner.0)))
     }
 
-    fn routes_since(&self, py: Python<'_>, after: u64) -> PyResult<Routes> {
+    fn routes_since(&self, py: Python<'_>, after: u64) -> PyResult<RouteChanges> {
         let durable = self.shard.durable();
         let routes = self.shard.engine().routes_since(after, durable);
         let route = |route: core::Route| {
@@ -352,8 +352,8 @@ impl ProcessCommands {
             let (lease_owner, is_server) = (IdBytes(route.owner), route.is_server);
             Py::new(py, Route { lease_owner, is_server, region: route.region.into(), port })
         };
-        Ok(Routes {
-            version: routes.version,
+        Ok(RouteChanges {
+            lsn: routes.lsn,
             is_complete: routes.is_complete,
             changed: routes.changed.into_iter().map(route).collect::<PyResult<_>>()?,
             removed: routes.removed.into_iter().map(IdBytes).collect(),

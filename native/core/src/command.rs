@@ -363,8 +363,8 @@ pub struct Route {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteChanges {
-    /// Version to pass to the next `routes_since`.
-    pub version: Lsn,
+    /// LSN to pass to the next `routes_since`.
+    pub lsn: Lsn,
     /// True if `changed` holds the routes of all lobbies and servers.
     pub is_complete: bool,
     /// All routes of the lobbies and servers with a changed lease.

@@ -174,8 +174,8 @@ impl PortLeaseTable {
 
     pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
         let (is_complete, owners) = self.changes.since(after, durable);
-        let version = self.changes.sequence().min(durable).max(if is_complete { 0 } else { after });
-        let mut routes = RouteChanges { version, is_complete, changed: vec![], removed: vec![] };
+        let lsn = self.changes.sequence().min(durable).max(if is_complete { 0 } else { after });
+        let mut routes = RouteChanges { lsn, is_complete, changed: vec![], removed: vec![] };
         for owner in owners {
             let Some(lease) = self.by_owner.get(&owner) else { continue };
             if lease.is_over {

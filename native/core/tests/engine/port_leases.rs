@@ -136,13 +136,9 @@ fn routes_since_returns_durable_changes_only() {
     assert!(undurable.changed.is_empty(), "a crash could undo it");
     let known = w.engine.last_lsn();
     let behind = w.engine.routes_since(known, known - 1);
-    assert_eq!(
-        (behind.changed.len(), behind.version),
-        (0, known),
-        "a reader ahead of the durable version gets nothing"
-    );
+    assert_eq!((behind.changed.len(), behind.lsn), (0, known), "a reader ahead of the durable LSN gets nothing");
     let first = w.engine.routes_since(0, Lsn::MAX);
-    assert_eq!((first.is_complete, first.changed.len(), first.version), (true, 2, w.engine.last_lsn()));
+    assert_eq!((first.is_complete, first.changed.len(), first.lsn), (true, 2, w.engine.last_lsn()));
     let place = |w: &mut TestEngine| {
         let backends = [("game", "127.0.0.1", 12_000), ("chat", "127.0.0.1", 12_001)];
         w.run(|e, cx| e.set_backends(cx, SERVER, &backends)).result.unwrap();
@@ -151,18 +147,18 @@ fn routes_since_returns_durable_changes_only() {
     place(&mut w);
     assert_eq!(w.written, 0, "an unchanged value adds no event");
     lease(&mut w, OTHER_SERVER, &[numbered("game", Protocol::Udp)]).unwrap();
-    let next = w.engine.routes_since(first.version, Lsn::MAX);
+    let next = w.engine.routes_since(first.lsn, Lsn::MAX);
     assert!(!next.is_complete);
     let backends: Vec<_> = next.changed.iter().map(|route| route.port.backend.as_ref().map(|one| one.port)).collect();
     assert_eq!(backends, [Some(12_000), Some(12_001), None]);
     end(&mut w, SERVER);
-    let last = w.engine.routes_since(next.version, Lsn::MAX);
+    let last = w.engine.routes_since(next.lsn, Lsn::MAX);
     assert_eq!((last.changed.len(), last.removed), (0, vec![SERVER]));
     let all = w.engine.routes_since(0, Lsn::MAX);
     assert_eq!((all.changed.len(), all.removed), (1, vec![SERVER]), "until its sockets are closed");
     returned(&mut w, SERVER);
     assert!(w.engine.routes_since(0, Lsn::MAX).removed.is_empty());
-    assert!(w.engine.routes_since(last.version + 100, Lsn::MAX).is_complete, "a version of another engine");
+    assert!(w.engine.routes_since(last.lsn + 100, Lsn::MAX).is_complete, "an LSN of another engine");
 }
 
 #[test]

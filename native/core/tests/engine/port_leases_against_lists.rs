@@ -70,7 +70,7 @@ fn port_requests(rng: &mut Random) -> (Vec<PortRequest<'static>>, [usize; 2]) {
 
 #[derive(Default)]
 struct Follower {
-    version: Lsn,
+    lsn: Lsn,
     open: BTreeMap<Id, BTreeSet<(bool, u16)>>,
 }
 
@@ -87,7 +87,7 @@ impl Follower {
         }
         self.open.extend(fresh);
         routes.removed.iter().for_each(|owner| drop(self.open.remove(owner)));
-        self.version = routes.version;
+        self.lsn = routes.lsn;
     }
 }
 
@@ -220,10 +220,10 @@ fn check(w: &TestEngine, model: &ListModel, follower: &mut Follower, rng: &mut R
         assert_eq!(leased, taken.iter().filter(|port| port.0 == is_datagram).count());
     }
     if rng.below(3) == 0 {
-        follower.follow(&w.engine, follower.version);
+        follower.follow(&w.engine, follower.lsn);
         let mut complete = Follower::default();
         complete.follow(&w.engine, 0);
-        assert_eq!((&follower.open, follower.version), (&complete.open, complete.version));
+        assert_eq!((&follower.open, follower.lsn), (&complete.open, complete.lsn));
         let live = model.owners.iter().filter(|(_, owner)| !owner.is_over);
         let expected: BTreeMap<Id, BTreeSet<_>> =
             live.map(|(id, owner)| (*id, owner.ports.iter().copied().collect())).collect();
