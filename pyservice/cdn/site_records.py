@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from pyservice.cdn.site_routes import Route, Routes
+from pyservice.cdn.site_routes import Route, SiteRoutes
 from pyservice.cdn.sites import Site, SiteFile
 from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control.namespaces import site_topic
@@ -54,7 +54,7 @@ class SiteRecords:
         self._lookups: SingleFlight[tuple[str, str], Site | None] = SingleFlight(is_kept=True)
         self._files: OrderedDict[tuple[str, int], Files] = OrderedDict()
         self._files_count = 0
-        self._routes: OrderedDict[str, Routes] = OrderedDict()
+        self._routes: OrderedDict[str, SiteRoutes] = OrderedDict()
 
     async def find(self, game: str, namespace: str) -> Site | None:
         """Returns the current site of a namespace, at most 1 s old, or None for an unknown
@@ -121,7 +121,7 @@ class SiteRecords:
         self._files.move_to_end(key)
         return files
 
-    async def _routes_of(self, tx: Transaction, row: Record) -> Routes:
+    async def _routes_of(self, tx: Transaction, row: Record) -> SiteRoutes:
         routes = self._routes.get(row.version_id)
         if routes is None:
             routes = _routes(await uploads.version_config(tx, row.version_id))
@@ -132,9 +132,9 @@ class SiteRecords:
         return routes
 
 
-def _routes(config: bytes) -> Routes:
+def _routes(config: bytes) -> SiteRoutes:
     entries = versions_pb2.CloudConfig.FromString(config).cdn.routes.entries
-    return Routes(
+    return SiteRoutes(
         [
             Route(
                 route.glob,

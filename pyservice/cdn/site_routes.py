@@ -183,7 +183,7 @@ class Route:
     headers: Sequence[tuple[str, str]]
 
 
-class Routes:
+class SiteRoutes:
     """Routes of a site. Raises ValueError for an invalid glob pattern."""
 
     def __init__(self, routes: Sequence[Route] = ()) -> None:

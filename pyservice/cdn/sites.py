@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
-from pyservice.cdn.site_routes import Routes
+from pyservice.cdn.site_routes import SiteRoutes
 
 _NAME: Final = r"[a-z0-9]+(?:-[a-z0-9]+)*"
 _LABEL: Final = re.compile(rf"({_NAME})(?:--({_NAME}))?")
@@ -49,7 +49,7 @@ class Site:
     """
 
     files: Mapping[str, SiteFile]
-    routes: Routes = field(default_factory=Routes)
+    routes: SiteRoutes = field(default_factory=SiteRoutes)
     users: Mapping[str, bytes] | None = None
     namespace_id: bytes = b""
     group_id: str = ""

@@ -137,7 +137,7 @@ class _Node:
         return self.parameter
 
 
-class Routes:
+class RouteTable:
     """Mapping from paths and HTTP methods to all operations of a server."""
 
     def __init__(self, methods: Iterable[Method]) -> None:
@@ -255,7 +255,7 @@ class HttpApplication:
         self._documents = {document.path: document for document in documents}
         self._count = self.count
         self._trusts_headers = settings.is_internal or bool(self.proxies)
-        self._routes = Routes(METHODS[name] for name in (*operations, *names))
+        self._routes = RouteTable(METHODS[name] for name in (*operations, *names))
         self._endpoints: dict[str, Endpoint | ForwardedEndpoint] = {
             name: ForwardedEndpoint(METHODS[name], self._meter_of(name), settings.body_limit_bytes)
             for name in names

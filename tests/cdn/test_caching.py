@@ -6,7 +6,7 @@ import bcrypt
 import httpx
 import pytest
 
-from pyservice.cdn.site_routes import Route, Routes
+from pyservice.cdn.site_routes import Route, SiteRoutes
 from tests.cdn.example_site import FILES, make_site
 from tests.cdn.listener import Listener
 
@@ -25,7 +25,7 @@ Show = Callable[..., None]
 @pytest.fixture
 def show(listener: Listener) -> Show:
     def set_site(headers: dict[str, str], users: dict[str, bytes] | None = None) -> None:
-        routes = Routes([Route("**", 100, list(headers.items()))])
+        routes = SiteRoutes([Route("**", 100, list(headers.items()))])
         site = make_site(FILES, routes=routes, users=users)
         listener.sites.by_name["arena", "cached"] = site
 

@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from pyservice.cdn.site_routes import Route, Routes
+from pyservice.cdn.site_routes import Route, SiteRoutes
 from tests.cdn.example_site import make_site
 from tests.cdn.listener import Listener
 from tests.cdn.raw_http import Connect
@@ -59,7 +59,7 @@ async def test_unchanged_and_partial_files_have_a_ray_id(client: httpx.AsyncClie
 
 
 async def test_route_cannot_set_the_ray_id(listener: Listener, client: httpx.AsyncClient) -> None:
-    routes = Routes([Route("**", 1, [("X-Ray-Id", "mine")])])
+    routes = SiteRoutes([Route("**", 1, [("X-Ray-Id", "mine")])])
     listener.sites.by_name["arena", "rayed"] = make_site({"tiny.js": b"1"}, routes=routes)
     answer = await client.get("/arena/rayed/tiny.js", headers={"traceparent": TRACEPARENT})
     assert answer.headers.get_list("x-ray-id") == [TRACE]

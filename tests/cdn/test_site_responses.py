@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from pyservice.cdn.file_responses import File, FileResponses, GzipCache
-from pyservice.cdn.site_routes import Route, Routes
+from pyservice.cdn.site_routes import Route, SiteRoutes
 from pyservice.cdn.sites import Site, SiteFile
 from tests.cdn.example_site import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_site
 from tests.cdn.listener import Listener, running_listener
@@ -264,7 +264,7 @@ async def test_compression_threads_are_always_released(
 async def test_routes_add_headers_except_connection_headers(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
-    routes = Routes(
+    routes = SiteRoutes(
         [
             Route("**", 1, [("X-A", "low"), ("Cross-Origin-Opener-Policy", "same-origin")]),
             Route("*.br", 5, [("x-a", "high"), ("Content-Encoding", "br")]),
@@ -315,7 +315,7 @@ async def test_route_sets_the_cache_lifetime(
     expected: str,
     expected_for_users: str,
 ) -> None:
-    routes = Routes([Route("*.js", 1, [("Cache-Control", configured)])])
+    routes = SiteRoutes([Route("*.js", 1, [("Cache-Control", configured)])])
     users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
     listener.sites.by_name["arena", "open"] = make_site(FILES, routes=routes)
     listener.sites.by_name["arena", "shut"] = make_site(FILES, routes=routes, users=users)

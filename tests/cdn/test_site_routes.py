@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.cdn.site_routes import Route, Routes
+from pyservice.cdn.site_routes import Route, SiteRoutes
 from pyservice.network.reserved_names import HEADERS_OF_A_CONNECTION, HEADERS_OF_ANSWERS
 
 FORBIDDEN = HEADERS_OF_A_CONNECTION | HEADERS_OF_ANSWERS | {"proxy-connection", "proxy-x"}
 
 
 def test_headers_of_matching_routes_merge_by_priority() -> None:
-    routes = Routes(
+    routes = SiteRoutes(
         [
             Route("**", 1, [("X-A", "low"), ("x-b", "low")]),
             Route("*.js", 9, [("x-a", "high"), ("X-C", "high")]),
@@ -22,12 +22,12 @@ def test_headers_of_matching_routes_merge_by_priority() -> None:
 
 
 def test_first_route_wins_at_equal_priority() -> None:
-    routes = Routes([Route("*", 5, [("x-a", "first")]), Route("a*", 5, [("x-a", "second")])])
+    routes = SiteRoutes([Route("*", 5, [("x-a", "first")]), Route("a*", 5, [("x-a", "second")])])
     assert routes.headers("a") == {"x-a": "first"}
 
 
 def test_later_duplicate_header_in_a_route_wins() -> None:
-    routes = Routes([Route("*", 5, [("x-a", "1"), ("X-A", "2")])])
+    routes = SiteRoutes([Route("*", 5, [("x-a", "1"), ("X-A", "2")])])
     assert routes.headers("a") == {"x-a": "2"}
 
 
@@ -37,7 +37,7 @@ def test_route_cannot_set_the_ray_id() -> None:
 
 @pytest.mark.parametrize("name", sorted(FORBIDDEN))
 def test_route_cannot_set_connection_and_server_headers(name: str) -> None:
-    routes = Routes([Route("**", 100, [(name.title(), "1"), ("x-ok", "1")])])
+    routes = SiteRoutes([Route("**", 100, [(name.title(), "1"), ("x-ok", "1")])])
     assert routes.headers("a") == {"x-ok": "1"}
 
 
@@ -45,10 +45,10 @@ def test_route_cannot_set_connection_and_server_headers(name: str) -> None:
     ("name", "value"), [("x a", "1"), ("", "1"), ("x:y", "1"), ("x", "1\r\ny: 2"), ("x", "é")]
 )
 def test_invalid_headers_are_omitted(name: str, value: str) -> None:
-    assert Routes([Route("**", 1, [(name, value)])]).headers("a") == {}
+    assert SiteRoutes([Route("**", 1, [(name, value)])]).headers("a") == {}
 
 
 def test_routes_are_correct_beyond_the_cache_size() -> None:
-    routes = Routes([Route("*7", 1, [("x-a", "1")])])
+    routes = SiteRoutes([Route("*7", 1, [("x-a", "1")])])
     for number in range(5000):
         assert bool(routes.headers(str(number))) == str(number).endswith("7")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyservice.edge.http_application import Routes, decode_path
+from pyservice.edge.http_application import RouteTable, decode_path
 from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
 
@@ -12,8 +12,8 @@ GAME = "01a1f816-c6c0-75cf-aea6-491dc6e0571b"
 
 
 @pytest.fixture(scope="module")
-def routes() -> Routes:
-    return Routes(METHODS.values())
+def routes() -> RouteTable:
+    return RouteTable(METHODS.values())
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def routes() -> Routes:
     ],
 )
 def test_every_operation_has_its_documented_route(
-    routes: Routes, verb: str, path: str, slug: str, parameters: dict[str, str]
+    routes: RouteTable, verb: str, path: str, slug: str, parameters: dict[str, str]
 ) -> None:
     method, path_parameters = routes.match(verb, path)
     assert method.slug == slug
     assert path_parameters == parameters
 
 
-def test_no_operation_is_missing(routes: Routes) -> None:
+def test_no_operation_is_missing(routes: RouteTable) -> None:
     for method in METHODS.values():
         path = method.template.replace("{", "").replace("}", "")
         match, _ = routes.match(method.http_method, path)
@@ -75,7 +75,7 @@ def test_no_operation_is_missing(routes: Routes) -> None:
         "/matchmaker/lobbies/{lobby_id}/status",
     ],
 )
-def test_unknown_path_is_not_found(routes: Routes, path: str) -> None:
+def test_unknown_path_is_not_found(routes: RouteTable, path: str) -> None:
     with pytest.raises(ServiceError) as raised:
         routes.match("GET", path)
     assert raised.value.code == "NOT_FOUND"
@@ -93,7 +93,7 @@ def test_unknown_path_is_not_found(routes: Routes, path: str) -> None:
     ],
 )
 def test_wrong_method_returns_the_allowed_methods(
-    routes: Routes, verb: str, path: str, allow: str
+    routes: RouteTable, verb: str, path: str, allow: str
 ) -> None:
     with pytest.raises(ServiceError) as raised:
         routes.match(verb, path)
@@ -114,7 +114,9 @@ def test_wrong_method_returns_the_allowed_methods(
         ("%61%2F..", "a/.."),
     ],
 )
-def test_encoded_slash_belongs_to_its_parameter(routes: Routes, sent: str, lobby_id: str) -> None:
+def test_encoded_slash_belongs_to_its_parameter(
+    routes: RouteTable, sent: str, lobby_id: str
+) -> None:
     path = decode_path(f"/cloud/games/arena/matchmaker/lobbies/{sent}".encode())
     method, parameters = routes.match("DELETE", path)
     assert (method.slug, parameters) == ("detach", {"game_id": "arena", "lobby_id": lobby_id})
@@ -123,7 +125,7 @@ def test_encoded_slash_belongs_to_its_parameter(routes: Routes, sent: str, lobby
 
 @pytest.mark.parametrize("slash", ["%2F", "%2f", "%252F"])
 @pytest.mark.parametrize("path", ["/matchmaker*regions", "/matchmaker/lobbies/a*state"])
-def test_encoded_slash_does_not_split_the_path(routes: Routes, path: str, slash: str) -> None:
+def test_encoded_slash_does_not_split_the_path(routes: RouteTable, path: str, slash: str) -> None:
     path = decode_path(path.replace("*", slash).encode())
     assert routes.allowed_methods(path) == ()
     with pytest.raises(ServiceError) as raised:
@@ -141,7 +143,7 @@ def test_fixed_path_precedes_a_template_without_hiding_it() -> None:
     fixed_get = replace(get_state, template="/a/fixed/state", path_fields=())
     by_id = replace(get_state, template="/a/{lobby_id}/state", http_method="GET")
     put_by_id = replace(get_state, template="/a/{lobby_id}/state", http_method="PUT")
-    routes = Routes([by_id, put_by_id, fixed_get])
+    routes = RouteTable([by_id, put_by_id, fixed_get])
     assert routes.match("GET", "/a/fixed/state") == (fixed_get, {})
     assert routes.match("GET", "/a/other/state") == (by_id, {"lobby_id": "other"})
     assert routes.match("PUT", "/a/fixed/state") == (put_by_id, {"lobby_id": "fixed"})
@@ -152,4 +154,4 @@ def test_fixed_path_precedes_a_template_without_hiding_it() -> None:
 def test_duplicate_route_fails_the_start(name: str) -> None:
     method = METHODS[f"hosting.v1.Matchmaker.{name}"]
     with pytest.raises(ValueError, match="is taken"):
-        Routes([method, replace(method, name="hosting.v1.Matchmaker.Other")])
+        RouteTable([method, replace(method, name="hosting.v1.Matchmaker.Other")])
