@@ -43,7 +43,7 @@ class ServiceRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -84,7 +84,7 @@ class Connections:
 
     def request(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
-    ) -> Answer:
+    ) -> ApiResponse:
         connection, is_reused = self._take(timeout_s)
         try:
             answer = self._exchange(connection, method, path, body, headers)
@@ -106,7 +106,7 @@ class Connections:
         path: str,
         body: bytes,
         headers: Mapping[str, str],
-    ) -> Answer:
+    ) -> ApiResponse:
         connection.request(method, self._path_prefix + path, body, dict(headers))
         response = connection.getresponse()
         content = response.read(ANSWER_BYTES_MAX)
@@ -115,7 +115,9 @@ class Connections:
             self._give_back(connection)
         else:
             self._drop(connection)
-        return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, content)
+        return ApiResponse(
+            response.status, {k.lower(): v for k, v in response.getheaders()}, content
+        )
 
     def _take(self, timeout_s: float) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
@@ -229,7 +231,7 @@ class HostingClient:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _decision(answer: Answer) -> Any:
+def _decision(answer: ApiResponse) -> Any:
     if answer.status == 200:
         try:
             return json.loads(answer.body)
@@ -245,6 +247,6 @@ def _decision(answer: Answer) -> Any:
     raise ServiceRefused(answer.status, code, detail)
 
 
-def _retry_after_s(answer: Answer) -> float:
+def _retry_after_s(answer: ApiResponse) -> float:
     text = answer.headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdigit() else 0.0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.faults.service_clients import Answer, Fields, ServiceClient
+from tests.faults.service_clients import Fields, ServiceClient, TransportResponse
 
 MODES: dict[str, dict[str, Any]] = {
     "duel": {"max_players": 2},
@@ -99,17 +99,17 @@ class Game:
 
     async def call_as_client(
         self, operation: str, fields: Fields | None = None, key: str | None = None
-    ) -> Answer:
+    ) -> TransportResponse:
         return await self.service_client.call(operation, fields, token=self.public_token, key=key)
 
     async def call_as_back_end(
         self, operation: str, fields: Fields | None = None, key: str | None = None
-    ) -> Answer:
+    ) -> TransportResponse:
         return await self.service_client.call(operation, fields, token=self.service_token, key=key)
 
     async def call_as_server(
         self, lobby: Lobby, operation: str, fields: Fields | None = None, key: str | None = None
-    ) -> Answer:
+    ) -> TransportResponse:
         return await self.service_client.call(operation, fields, token=lobby.token, key=key)
 
     async def attach(self, mode: str = "duel", *, ready: bool = True, **fields: Any) -> Lobby:

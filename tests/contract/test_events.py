@@ -11,7 +11,7 @@ import pytest
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from tests.contract.conftest import Game
 from tests.faults.plane import Plane
-from tests.faults.service_clients import Answer
+from tests.faults.service_clients import TransportResponse
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -20,11 +20,11 @@ MINA = "mina-chose-this-secret"
 OLE = "ole_chose_another_one_of_forty_characters"
 
 
-async def _live(game: Game, secret: str | None, **fields: Any) -> Answer:
+async def _live(game: Game, secret: str | None, **fields: Any) -> TransportResponse:
     return await game.service_client.call("live_events", fields, token=secret)
 
 
-def _joins(answer: Answer) -> list[dict[str, Any]]:
+def _joins(answer: TransportResponse) -> list[dict[str, Any]]:
     assert answer.code == "OK", answer
     return [event["kind"]["matchmaker_lobby_join"] for event in answer.body.get("events", [])]
 

@@ -12,7 +12,7 @@ from pyservice.schema.methods import METHODS, option
 from tests.control.authorization import OK, Row, expected, is_concerned, token_of
 from tests.control.authorization_rows import ROWS
 from tests.control.namespace_scenario import Bearer, NamespaceScenario
-from tests.support.full_service import BY_SLUG, Answer, ServiceClient
+from tests.support.full_service import BY_SLUG, ServiceClient, ServiceResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +90,9 @@ async def _assert_effect(
     _assert_shown(scenario, row, bearer, answer)
 
 
-def _assert_shown(scenario: NamespaceScenario, row: Row, bearer: Bearer, answer: Answer) -> None:
+def _assert_shown(
+    scenario: NamespaceScenario, row: Row, bearer: Bearer, answer: ServiceResponse
+) -> None:
     if row.shows is None or (answer.code == OK and bearer.kind == "dev"):
         return
     may_see = answer.code == OK and (is_concerned(row, bearer) or not row.is_private)
@@ -103,7 +105,7 @@ async def _call(
     row: Row,
     fields: dict[str, Any],
     bearer: Bearer,
-) -> Answer:
+) -> ServiceResponse:
     token = token_of(scenario, row, bearer)
     return await client.call(row.slug, fields, token=token, origin=bearer.origin)
 

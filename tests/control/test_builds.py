@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.control.files import MANIFEST, bomb, entry, packed, put, tar
-from tests.support.full_service import ARENA_MODES, Answer, Developer
+from tests.support.full_service import ARENA_MODES, Developer, ServiceResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ class GameBackEnd:
         self.game_id = game_id
         self.token = token
 
-    async def call(self, slug: str, key: str | None = None, **fields: Any) -> Answer:
+    async def call(self, slug: str, key: str | None = None, **fields: Any) -> ServiceResponse:
         target = {"game_id": self.game_id, "environment_id": "prod", **fields}
         return await self.developer.client.call(slug, target, token=self.token, key=key)
 
@@ -43,7 +43,7 @@ class GameBackEnd:
         await self.good("complete_build", build_id=created["build"]["id"])
         return str(created["build"]["id"])
 
-    async def refused(self, content: bytes, **fields: Any) -> Answer:
+    async def refused(self, content: bytes, **fields: Any) -> ServiceResponse:
         created = await self.prepare(content, **fields)
         assert (await put(created["image_presigned_request"], content)).status_code == 200
         return await self.call("complete_build", build_id=created["build"]["id"])

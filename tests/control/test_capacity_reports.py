@@ -26,19 +26,19 @@ NODE: Final = Resources(1_000, 1_024)
 SERVER: Final = Resources(400, 512)
 
 
-Answer = asyncio.Future[pb.WantedResponse]
+PendingResponse = asyncio.Future[pb.WantedResponse]
 
 
 class DataPlane:
     def __init__(self) -> None:
-        self._requests: asyncio.Queue[tuple[pb.WantedRequest, Answer]] = asyncio.Queue()
+        self._requests: asyncio.Queue[tuple[pb.WantedRequest, PendingResponse]] = asyncio.Queue()
 
     async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse:
-        answer: Answer = asyncio.get_running_loop().create_future()
+        answer: PendingResponse = asyncio.get_running_loop().create_future()
         self._requests.put_nowait((request, answer))
         return await answer
 
-    async def next_request(self) -> tuple[pb.WantedRequest, Answer]:
+    async def next_request(self) -> tuple[pb.WantedRequest, PendingResponse]:
         return await asyncio.wait_for(self._requests.get(), PATIENCE_S)
 
 

@@ -17,7 +17,7 @@ from tests.control.files import tar
 from tests.control.namespace_scenario import Records
 from tests.control.test_builds import GameBackEnd
 from tests.control.test_builds import back_end as back_end
-from tests.support.full_service import Answer, Developer
+from tests.support.full_service import Developer, ServiceResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ CALLERS = 8
 ROUNDS = 6
 
 
-async def codes_of(calls: Iterable[Awaitable[Answer]]) -> Counter[str]:
+async def codes_of(calls: Iterable[Awaitable[ServiceResponse]]) -> Counter[str]:
     return Counter(answer.code for answer in await asyncio.gather(*calls))
 
 

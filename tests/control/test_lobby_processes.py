@@ -17,7 +17,7 @@ import pytest
 from tests import programs
 from tests.control.service_fixtures import service_fixture
 from tests.control.test_builds import GameBackEnd
-from tests.support.full_service import Answer, Developer, eventually
+from tests.support.full_service import Developer, ServiceResponse, eventually
 from tests.support.loopback import OWN_ADDRESS
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ class Game:
         self.public_token = await self.developer.public_token(self.game_id)
         return version_id
 
-    async def find(self, mode: str, **fields: Any) -> Answer:
+    async def find(self, mode: str, **fields: Any) -> ServiceResponse:
         client = self.developer.client
         return await client.call("find", {"game_modes": [mode], **fields}, token=self.public_token)
 

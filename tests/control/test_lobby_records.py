@@ -18,9 +18,9 @@ from tests.control.namespace_scenario import Records
 from tests.control.response_shapes import FLAG, NUMBER, TIME, fields, shape
 from tests.control.test_games import new_developer
 from tests.support.full_service import (
-    Answer,
     Developer,
     FullService,
+    ServiceResponse,
     eventually,
     running,
 )
@@ -51,7 +51,7 @@ class Arena:
     async def lobby(self) -> Any:
         return await self.developer.lobby(self.game_id, self.developer.token)
 
-    async def record(self, lobby: Any) -> Answer:
+    async def record(self, lobby: Any) -> ServiceResponse:
         return await self.developer.call(
             "get_lobby_record", **self.target, lobby_id=lobby["lobby_id"]
         )

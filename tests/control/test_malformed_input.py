@@ -18,11 +18,11 @@ from tests.control.namespace_scenario import NamespaceScenario
 from tests.support.databases import KINDS
 from tests.support.full_service import (
     BY_SLUG,
-    Answer,
     Developer,
     FullService,
     HttpClient,
     ServiceClient,
+    ServiceResponse,
 )
 
 # Malformed requests do not reach the database, so one kind of database is enough.
@@ -78,7 +78,7 @@ class Request:
         in_path = self.method.path_fields
         return {name: value for name, value in self.fields.items() if name not in in_path}
 
-    async def call(self, **fields: Any) -> Answer:
+    async def call(self, **fields: Any) -> ServiceResponse:
         return await self.client.call(self.slug, {**self.fields, **fields}, token=self.token)
 
     async def send(self, content: Any = None, query: str = "") -> tuple[int, str, list[str]]:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from pyservice.control.timestamps import milliseconds
-from tests.support.full_service import Answer, Developer, eventually
+from tests.support.full_service import Developer, ServiceResponse, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ class PlaneRay:
 
 async def traced(
     developer: Developer, slug: str, token: str | None = None, **fields: Any
-) -> tuple[Answer, str]:
+) -> tuple[ServiceResponse, str]:
     ray_id = uuid4().hex
     traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
     client, token = developer.client, token or developer.token

@@ -25,10 +25,10 @@ from tests.observability.collector import Collector, ExportedSpan, running_colle
 from tests.support.full_service import (
     ARENA_MODES,
     BY_SLUG,
-    Answer,
     Developer,
     FullService,
     HttpClient,
+    ServiceResponse,
     eventually,
     running,
 )
@@ -242,7 +242,7 @@ async def test_failed_request_is_kept_and_success_is_sampled(ray_reader: Develop
     assert failed.code == "VERSION_NOT_FOUND"
     _, inner = await whole(ray_reader, failed.headers["x-ray-id"], 2)
     assert inner["marks"][-1]["label"] == "answered VERSION_NOT_FOUND"
-    fine: list[Answer] = []
+    fine: list[ServiceResponse] = []
     while len(fine) < 40:
         began = perf_counter()
         answer = await ray_reader.call("get_game", game_id=game_id)

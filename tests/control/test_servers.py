@@ -21,10 +21,10 @@ from tests import programs
 from tests.control.test_builds import GameBackEnd
 from tests.support.full_service import (
     REPEATED_S,
-    Answer,
     Developer,
     FullService,
     ServiceClient,
+    ServiceResponse,
     eventually,
     running,
 )
@@ -57,7 +57,7 @@ class Servers(GameBackEnd):
         self.server_ids.append(answer.body["server"]["id"])
         return answer.body["server"]
 
-    async def try_create(self, key: str | None = None, **fields: Any) -> Answer:
+    async def try_create(self, key: str | None = None, **fields: Any) -> ServiceResponse:
         runtime = {"build": self.build_id, **fields.pop("runtime", {})}
         request_fields = {
             "datacenter": "local",

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from tests.faults.ledger import Ledger, Lobby, Ticket
-from tests.faults.service_clients import Answer, Fields, ResponseLost, ServiceClient
+from tests.faults.service_clients import Fields, ResponseLost, ServiceClient, TransportResponse
 
 _NO_FREE_SLOT = frozenset(
     {"MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES", "MATCHMAKER_LOBBY_CLOSED"}
@@ -60,7 +60,9 @@ class LoadRun:
         if self.random.random() < 0.1:
             await self.pause(0.3)
 
-    async def ask(self, operation: str, fields: Fields, token: str, key: str | None) -> Answer:
+    async def ask(
+        self, operation: str, fields: Fields, token: str, key: str | None
+    ) -> TransportResponse:
         answer = await self.random.choice(self.clients).call(
             operation, fields, token=token, key=key
         )
@@ -71,7 +73,7 @@ class LoadRun:
 
     async def insist(
         self, operation: str, fields: Fields, token: str, key: str | None = None
-    ) -> tuple[Answer, int]:
+    ) -> tuple[TransportResponse, int]:
         lost_count = 0
         while True:
             await self.is_up.wait()

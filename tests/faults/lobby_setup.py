@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.faults.service_clients import Answer, Fields, ServiceClient
+from tests.faults.service_clients import Fields, ServiceClient, TransportResponse
 from tests.support.waiting import PATIENCE_S
 
 
@@ -25,7 +25,9 @@ class ApiSession:
     client_token: str
     attached: list[AttachedLobby] = field(default_factory=list)
 
-    async def must(self, operation: str, fields: Fields | None = None, **words: Any) -> Answer:
+    async def must(
+        self, operation: str, fields: Fields | None = None, **words: Any
+    ) -> TransportResponse:
         answer = await self.client.call(operation, fields, **words)
         assert answer.code == "OK", answer
         return answer

@@ -1,4 +1,4 @@
-"""Clients of both transports with one interface: operation, fields, token and key in, `Answer` out.
+"""Clients of both transports with one interface. A call returns a `TransportResponse`.
 
 The clients use only the generated messages of the service. They raise `ResponseLost` if a response is
 missing, and never retry.
@@ -48,7 +48,7 @@ class ResponseLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TransportResponse:
     transport: str
     code: str
     body: Any
@@ -80,7 +80,7 @@ class ServiceClient(Protocol):
         token: str | None = None,
         key: str | None = None,
         timeout_s: float = 60.0,
-    ) -> Answer:
+    ) -> TransportResponse:
         """Sends one request. Raises ResponseLost without a response, and TimeoutError after `timeout_s`."""
         ...
 
@@ -116,7 +116,7 @@ class HttpClient:
         token: str | None = None,
         key: str | None = None,
         timeout_s: float = 60.0,
-    ) -> Answer:
+    ) -> TransportResponse:
         _, method, template = OPERATIONS[operation]
         rest = dict(fields or {})
         path = template
@@ -195,14 +195,14 @@ async def _read_response(reader: asyncio.StreamReader) -> Response:
     return Response(int(head[0].split()[1]), headers, body)
 
 
-def _http_answer(operation: str, response: Response) -> Answer:
+def _http_answer(operation: str, response: Response) -> TransportResponse:
     if response.status == 200:
         body = response.body if operation == "get_state" else json.loads(response.body)
-        return Answer("http", "OK", body, "200", headers=response.headers)
+        return TransportResponse("http", "OK", body, "200", headers=response.headers)
     problem = json.loads(response.body)
     errors = tuple(tuple(error["path"]) for error in problem.get("errors", ()))
     retry = response.headers.get("retry-after")
-    return Answer(
+    return TransportResponse(
         "http",
         problem["code"],
         problem,
@@ -240,7 +240,7 @@ class GrpcClient:
         token: str | None = None,
         key: str | None = None,
         timeout_s: float = 60.0,
-    ) -> Answer:
+    ) -> TransportResponse:
         metadata = [] if token is None else [("authorization", f"Bearer {token}")]
         if key is not None:
             metadata.append(("idempotency-key", key))
@@ -255,8 +255,10 @@ class GrpcClient:
         finally:
             call.cancel()
         if operation == "get_state":
-            return Answer("grpc", "OK", message.state, "OK")
-        return Answer("grpc", "OK", MessageToDict(message, preserving_proto_field_name=True), "OK")
+            return TransportResponse("grpc", "OK", message.state, "OK")
+        return TransportResponse(
+            "grpc", "OK", MessageToDict(message, preserving_proto_field_name=True), "OK"
+        )
 
     async def is_serving(self, timeout_s: float = 60.0) -> bool:
         check: Any = self.channels[0].unary_unary(
@@ -298,7 +300,7 @@ def _request(operation: str, fields: Fields) -> Any:
     return ParseDict(rest, request)
 
 
-def _grpc_refusal(error: grpc.aio.AioRpcError) -> Answer:
+def _grpc_refusal(error: grpc.aio.AioRpcError) -> TransportResponse:
     metadata = dict(error.trailing_metadata() or ())
     packed = metadata.get("grpc-status-details-bin")
     if packed is None:
@@ -320,7 +322,9 @@ def _grpc_refusal(error: grpc.aio.AioRpcError) -> Answer:
             violations = error_details_pb2.BadRequest.FromString(detail.value).field_violations
             errors = tuple(_violation_path(one) for one in violations)
     text = {name: value for name, value in metadata.items() if isinstance(value, str)}
-    return Answer("grpc", code, error.details(), error.code().name, errors, retry, text, output)
+    return TransportResponse(
+        "grpc", code, error.details(), error.code().name, errors, retry, text, output
+    )
 
 
 def _violation_path(violation: error_details_pb2.BadRequest.FieldViolation) -> tuple[str, ...]:

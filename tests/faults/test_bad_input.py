@@ -12,7 +12,7 @@ import pytest
 from tests.faults.bad_rows import ATTACH, BOTH_TRANSPORTS, NO_LOBBY, PORTS, Row
 from tests.faults.lobby_setup import ApiSession
 from tests.faults.plane import GAME
-from tests.faults.service_clients import OPERATIONS, Answer
+from tests.faults.service_clients import OPERATIONS, TransportResponse
 from tests.faults.shared_plane import SharedPlane, check_problem
 from tests.faults.unchanged_state import assert_unchanged
 
@@ -136,7 +136,7 @@ async def test_malformed_idempotency_key_is_a_header_error(shared: SharedPlane, 
 async def test_key_reuse_with_another_message_is_refused(shared: SharedPlane) -> None:
     session = ApiSession(shared.plane, shared.clients.http, shared.tokens["client"])
     token, fields = shared.tokens["client"], {"lobby_id": shared.lobby.id}
-    first: Answer = await session.must("join", fields, token=token, key="reused")
+    first: TransportResponse = await session.must("join", fields, token=token, key="reused")
     async with assert_unchanged(shared.plane, shared.clients.http):
         for client in shared.clients:
             repeat = await client.call("join", fields, token=token, key="reused")

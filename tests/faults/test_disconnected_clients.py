@@ -14,12 +14,12 @@ from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, AttachedLobby, until
 from tests.faults.plane import Plane
 from tests.faults.service_clients import (
-    Answer,
     GrpcClient,
     HttpClient,
     ResponseLost,
     ServiceClient,
     ServiceClients,
+    TransportResponse,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -56,7 +56,7 @@ async def wait_held(plane: Plane, count: int) -> None:
     await until(is_so, f"{count} places to be held")
 
 
-async def give_up(client: ServiceClient, request: asyncio.Task[Answer]) -> None:
+async def give_up(client: ServiceClient, request: asyncio.Task[TransportResponse]) -> None:
     """Cancels the request. HTTP drops its connection, gRPC resets the stream."""
     request.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -15,7 +15,7 @@ from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.disk import SmallDisk, small_disk
 from tests.faults.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
 from tests.faults.plane import GAME, Plane
-from tests.faults.service_clients import Answer, ServiceClient, ServiceClients
+from tests.faults.service_clients import ServiceClient, ServiceClients, TransportResponse
 from tests.faults.shim import Shim
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180), pytest.mark.full]
@@ -65,7 +65,7 @@ async def use_up(session: ApiSession, lobby: AttachedLobby) -> None:
     assert credit_bytes > 0.9 * await session.plane.metric("hosting_journal_reserve_bytes")
 
 
-def check_is_full(answer: Answer) -> None:
+def check_is_full(answer: TransportResponse) -> None:
     assert answer.code == "STORAGE_FULL", answer
     assert answer.status in ("503", "UNAVAILABLE")
     assert answer.retry_after_s is not None

@@ -14,7 +14,7 @@ import pytest
 from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, attach_fields
 from tests.faults.plane import Plane
-from tests.faults.service_clients import Answer, ServiceClient, ServiceClients
+from tests.faults.service_clients import ServiceClient, ServiceClients, TransportResponse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
@@ -22,8 +22,10 @@ CROWD = 1_000
 
 
 async def all_at_once(
-    clients: ServiceClients, ask: Callable[[ServiceClient], Awaitable[Answer]], count: int = CROWD
-) -> list[Answer]:
+    clients: ServiceClients,
+    ask: Callable[[ServiceClient], Awaitable[TransportResponse]],
+    count: int = CROWD,
+) -> list[TransportResponse]:
     both = list(clients)
     return await asyncio.gather(*(ask(both[number % 2]) for number in range(count)))
 
@@ -50,7 +52,7 @@ async def test_concurrent_joins_fill_exactly_the_free_slots(
 ) -> None:
     lobby = await session.attach("crowd")
 
-    async def join(client: ServiceClient) -> Answer:
+    async def join(client: ServiceClient) -> TransportResponse:
         return await client.call("join", {"lobby_id": lobby.id}, token=session.client_token)
 
     answers = await all_at_once(clients, join)
@@ -67,7 +69,7 @@ async def test_concurrent_party_finds_never_exceed_the_limit(
     lobbies = [await session.attach("crowd") for _ in range(3)]
     fields = {"game_modes": ["crowd"], "party_size": 3}
 
-    async def find(client: ServiceClient) -> Answer:
+    async def find(client: ServiceClient) -> TransportResponse:
         return await client.call("find", fields, token=session.client_token)
 
     answers = await all_at_once(clients, find, 300)
@@ -85,7 +87,7 @@ async def test_concurrent_uses_of_one_token_succeed_once(
     lobby = await session.attach("crowd")
     token = await session.player(lobby)
 
-    async def connect(client: ServiceClient) -> Answer:
+    async def connect(client: ServiceClient) -> TransportResponse:
         return await client.call("connected", {"player_token": token}, token=lobby.token)
 
     answers = await all_at_once(clients, connect)
@@ -101,7 +103,7 @@ async def test_concurrent_repeats_of_one_connect_are_one_use(
     token = await session.player(lobby)
     body = {"player_token": token}
 
-    async def connect(client: ServiceClient) -> Answer:
+    async def connect(client: ServiceClient) -> TransportResponse:
         return await client.call("connected", body, token=lobby.token, key="socket")
 
     answers = await all_at_once(clients, connect)
@@ -121,7 +123,7 @@ async def test_concurrent_repeats_of_one_join_share_one_slot(
 ) -> None:
     lobby = await session.attach("crowd")
 
-    async def join(client: ServiceClient) -> Answer:
+    async def join(client: ServiceClient) -> TransportResponse:
         fields = {"lobby_id": lobby.id}
         return await client.call("join", fields, token=session.client_token, key="the-same")
 
@@ -172,7 +174,7 @@ class TestDefaultRates:
     async def test_rate_limited_client_gets_retry_after_over_both_transports(
         self, session: ApiSession, clients: ServiceClients
     ) -> None:
-        async def look(client: ServiceClient) -> Answer:
+        async def look(client: ServiceClient) -> TransportResponse:
             return await client.call("list", token=session.client_token)
 
         # Both transports share one bucket, so changing the transport gives no more requests.
@@ -197,7 +199,7 @@ class TestDefaultRates:
     ) -> None:
         lobby = await session.attach("crowd")
 
-        async def beat(client: ServiceClient) -> Answer:
+        async def beat(client: ServiceClient) -> TransportResponse:
             return await client.call("heartbeat", token=lobby.token)
 
         answers = await all_at_once(clients, beat, 600)
@@ -206,7 +208,7 @@ class TestDefaultRates:
     async def test_operator_rate_limit_is_per_token_and_separate_for_attach(
         self, session: ApiSession, clients: ServiceClients
     ) -> None:
-        async def attach(client: ServiceClient) -> Answer:
+        async def attach(client: ServiceClient) -> TransportResponse:
             token = session.plane.service_token
             return await client.call("attach", attach_fields("crowd"), token=token)
 

@@ -14,11 +14,11 @@ from tests.faults.conftest import MakePlane, OpenClients
 from tests.faults.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
 from tests.faults.plane import GAME, Plane
 from tests.faults.service_clients import (
-    Answer,
     GrpcClient,
     ResponseLost,
     ServiceClient,
     ServiceClients,
+    TransportResponse,
 )
 from tests.support.waiting import PATIENCE_S
 
@@ -152,7 +152,7 @@ def derived_from_endings(session: ApiSession, prepared: PreparedLobbies) -> list
 
 class Waiting:
     def __init__(self) -> None:
-        self.tasks: dict[asyncio.Task[Answer], tuple[ServiceClient, Ask]] = {}
+        self.tasks: dict[asyncio.Task[TransportResponse], tuple[ServiceClient, Ask]] = {}
 
     def send(self, client: ServiceClient, asks: Iterable[Ask]) -> None:
         for ask in asks:
@@ -177,9 +177,9 @@ class Waiting:
 
     async def count_answered(self) -> int:
         results = await asyncio.gather(*self.tasks, return_exceptions=True)
-        unexpected = [r for r in results if not isinstance(r, ResponseLost | Answer)]
+        unexpected = [r for r in results if not isinstance(r, ResponseLost | TransportResponse)]
         assert not unexpected, unexpected
-        return sum(isinstance(result, Answer) for result in results)
+        return sum(isinstance(result, TransportResponse) for result in results)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ UNLIMITED: Final = {"per_second": 0, "burst": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServiceResponse:
     code: str
     body: Any
     errors: tuple[tuple[str, ...], ...] = ()
@@ -62,7 +62,7 @@ class HttpClient:
         key: str | None = None,
         origin: str | None = None,
         traceparent: str | None = None,
-    ) -> Answer:
+    ) -> ServiceResponse:
         method = BY_SLUG[slug]
         rest = dict(fields or {})
         path = method.template
@@ -107,12 +107,12 @@ def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def _answer(answer: httpx.Response) -> Answer:
+def _answer(answer: httpx.Response) -> ServiceResponse:
     body: Any = answer.json()
     if answer.status_code == 200:
-        return Answer("OK", body, headers=answer.headers)
+        return ServiceResponse("OK", body, headers=answer.headers)
     problems = tuple(tuple(one["path"]) for one in body.get("errors", ()))
-    return Answer(body["code"], body, problems, body["detail"], answer.headers)
+    return ServiceResponse(body["code"], body, problems, body["detail"], answer.headers)
 
 
 class GrpcClient:
@@ -132,7 +132,7 @@ class GrpcClient:
         key: str | None = None,
         origin: str | None = None,
         traceparent: str | None = None,
-    ) -> Answer:
+    ) -> ServiceResponse:
         method = BY_SLUG[slug]
         metadata: list[tuple[str, str]] = []
         if token is not None:
@@ -155,8 +155,8 @@ class GrpcClient:
             if error is None:
                 raise
             paths = tuple(tuple(problem.path) for problem in error.errors)
-            return Answer(error.code, None, paths, error.detail)
-        return Answer("OK", orjson.loads(encoder(method)(message)))
+            return ServiceResponse(error.code, None, paths, error.detail)
+        return ServiceResponse("OK", orjson.loads(encoder(method)(message)))
 
     async def close(self) -> None:
         await self._channel.close()
@@ -311,7 +311,7 @@ class Developer:
         self.client = client
         self.token = token or full_service.cloud_token
 
-    async def call(self, slug: str, key: str | None = None, **fields: Any) -> Answer:
+    async def call(self, slug: str, key: str | None = None, **fields: Any) -> ServiceResponse:
         return await self.client.call(slug, fields, token=self.token, key=key)
 
     async def good(self, slug: str, key: str | None = None, **fields: Any) -> Any:
@@ -324,7 +324,9 @@ class Developer:
         assert answer.code != "OK", answer
         return answer.code
 
-    async def _answered(self, slug: str, key: str | None, fields: Mapping[str, Any]) -> Answer:
+    async def _answered(
+        self, slug: str, key: str | None, fields: Mapping[str, Any]
+    ) -> ServiceResponse:
         """Repeats the call while its 503 allows a repetition. On a busy machine the data plane may
         be slower than its limit of one second.
         """

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.faults.control.game_fixture import Fields, GameFixture
 from tests.faults.control.killed_service import MOMENTS, RECORDS, Step
-from tests.support.full_service import Answer
+from tests.support.full_service import ServiceResponse
 
-Ask = Callable[[GameFixture, Fields, str], Awaitable[Answer]]
+Ask = Callable[[GameFixture, Fields, str], Awaitable[ServiceResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Change:
 
 
 def by_operation(slug: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any) -> Change:
-    async def ask(fixture: GameFixture, request_fields: Fields, key: str) -> Answer:
+    async def ask(fixture: GameFixture, request_fields: Fields, key: str) -> ServiceResponse:
         return await fixture.developer.call(slug, key, **request_fields)
 
     return Change(more.pop("name", slug), slug, ask, fields, **more)
@@ -48,7 +48,7 @@ def by_operation(slug: str, fields: Callable[[GameFixture, Fields], Fields], **m
 def by_command(
     name: str, method: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any
 ) -> Change:
-    async def ask(fixture: GameFixture, request_fields: Fields, _: str) -> Answer:
+    async def ask(fixture: GameFixture, request_fields: Fields, _: str) -> ServiceResponse:
         return await fixture.command(method, **request_fields)
 
     return Change(name, method, ask, fields, **more)

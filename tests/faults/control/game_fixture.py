@@ -18,7 +18,13 @@ from pyservice.rpc import InternalClient
 from tests.control.files import png, put, tar
 from tests.faults.control.killed_service import KilledService, StateReader
 from tests.faults.control.running_servers import RunningServers
-from tests.support.full_service import ARENA_MODES, Answer, Developer, ServiceClient, eventually
+from tests.support.full_service import (
+    ARENA_MODES,
+    Developer,
+    ServiceClient,
+    ServiceResponse,
+    eventually,
+)
 from tests.support.waiting import PATIENCE_S
 
 DOMAIN: Final = "play.example.com"
@@ -89,14 +95,14 @@ class GameFixture:
     def group(self) -> Fields:
         return {"group_id": self.full_service.group_id}
 
-    async def command(self, method: str, **fields: Any) -> Answer:
+    async def command(self, method: str, **fields: Any) -> ServiceResponse:
         request = getattr(control_admin_pb2, f"{method}Request")(**fields)
         async with InternalClient(control_socket(self.full_service.data_dir)) as client:
             try:
                 message = await client.call(f"hosting.internal.v1.ControlAdmin.{method}", request)
             except ServiceError as error:
-                return Answer(error.code, None, detail=error.detail)
-        return Answer("OK", MessageToDict(message, preserving_proto_field_name=True))
+                return ServiceResponse(error.code, None, detail=error.detail)
+        return ServiceResponse("OK", MessageToDict(message, preserving_proto_field_name=True))
 
     async def commanded(self, method: str, **fields: Any) -> Any:
         answer = await self.command(method, **fields)

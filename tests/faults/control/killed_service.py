@@ -29,7 +29,7 @@ from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.tables import metadata
 from tests.control.namespace_scenario import MOVING, still
 from tests.faults.shim import Rule, Shim
-from tests.support.full_service import Answer, FullService, ServiceClient
+from tests.support.full_service import FullService, ServiceClient, ServiceResponse
 from tests.support.waiting import PATIENCE_S
 
 _HELD: Final = "hosting.internal.v1.Feed.Held"
@@ -221,7 +221,7 @@ class KilledService(FullService):
         )
 
 
-async def answer_of(call: Awaitable[Answer]) -> Answer | None:
+async def answer_of(call: Awaitable[ServiceResponse]) -> ServiceResponse | None:
     """Returns the response, or None if the plane was killed before it responded."""
     try:
         answer = await call

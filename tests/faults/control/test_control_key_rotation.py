@@ -20,7 +20,7 @@ from tests.faults.control.killed_service import MOMENTS, Step, answer_of, kill_a
 from tests.faults.control.test_kill import open_game_fixture
 from tests.support import command_line
 from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Answer
+from tests.support.full_service import ServiceResponse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
@@ -52,7 +52,7 @@ class SignedUrls:
         fields = {**self.fixture.game, "display_name": "Signed", "image_file": image}
         return await self.fixture.developer.good("create_game_build", key, **fields)
 
-    async def rotate(self, *, is_dropping: bool) -> Answer | None:
+    async def rotate(self, *, is_dropping: bool) -> ServiceResponse | None:
         return await answer_of(self.fixture.command("RotateControlKeys", drop_unused=is_dropping))
 
     async def kill_at(self, step: Step, *, is_dropping: bool) -> None:
@@ -76,7 +76,7 @@ class SignedUrls:
         assert (await self.prepare(key))["upload_id"] == signed["upload_id"]
 
 
-def check_ring(before: SigningKeys, now: SigningKeys, answer: Answer | None) -> None:
+def check_ring(before: SigningKeys, now: SigningKeys, answer: ServiceResponse | None) -> None:
     assert now.hash_key == before.hash_key
     added = before.current.number + 1
     if answer is not None:

@@ -40,7 +40,7 @@ from tests.faults.control.killed_service import (
 )
 from tests.programs import images
 from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Answer
+from tests.support.full_service import ServiceResponse
 from tests.support.waiting import PATIENCE_S, POLL_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
@@ -70,17 +70,17 @@ class PendingChange:
         self.fields = fields
         self.key = uuid4().hex
 
-    async def first(self) -> Answer | None:
-        answers: list[Answer] = []
+    async def first(self) -> ServiceResponse | None:
+        answers: list[ServiceResponse] = []
 
-        async def ask() -> Answer:
+        async def ask() -> ServiceResponse:
             answers.append(await self.change.ask(self.fixture, self.fields, self.key))
             return answers[-1]
 
         answer = await answer_of(ask())
         return answers[-1] if answers and NOT_CREATED in answers[-1].detail else answer
 
-    async def again(self) -> Answer:
+    async def again(self) -> ServiceResponse:
         answer = await self.change.ask(self.fixture, self.fields, self.key)
         end = time.monotonic() + PATIENCE_S
         # OVERLOADED asks the caller to retry, for example while edge-guard does not serve the ports
@@ -92,7 +92,7 @@ class PendingChange:
         self.keep(answer)
         return answer
 
-    def keep(self, answer: Answer | None) -> None:
+    def keep(self, answer: ServiceResponse | None) -> None:
         if answer is not None and answer.code == "OK":
             self.fixture.keep(self.key, answer.body)
 
@@ -126,7 +126,7 @@ def growth(change_counts: Counter[str]) -> Counter[str]:
     return grown
 
 
-def same(answer: Answer, other: Answer) -> bool:
+def same(answer: ServiceResponse, other: ServiceResponse) -> bool:
     return bool(without_addresses(answer.body) == without_addresses(other.body))
 
 
@@ -170,7 +170,10 @@ async def kill_at(fixture: GameFixture, change: Change, step: Step) -> None:
 
 
 async def check_one_effect(
-    asking: PendingChange, states: Sequence[Fields], answer: Answer | None, again: Answer
+    asking: PendingChange,
+    states: Sequence[Fields],
+    answer: ServiceResponse | None,
+    again: ServiceResponse,
 ) -> None:
     before, after_kill, last = states
     assert last != before
@@ -185,7 +188,7 @@ async def check_one_effect(
 
 
 def check_repeated_creation(
-    records: Sequence[Rows], answer: Answer | None, expected: Counter[str]
+    records: Sequence[Rows], answer: ServiceResponse | None, expected: Counter[str]
 ) -> None:
     nothing, one = Counter[str](), added_rows(expected)
     created, more = (added_rows(footprint(*pair)) for pair in itertools.pairwise(records))
@@ -305,7 +308,7 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
 
 def check_numbers(
     pending_changes: Sequence[PendingChange],
-    answers: Sequence[Answer | None],
+    answers: Sequence[ServiceResponse | None],
     expected: Sequence[Counter[str]],
     change_counts: Counter[str],
 ) -> None:

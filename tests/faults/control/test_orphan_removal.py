@@ -20,7 +20,7 @@ from tests.faults.control.game_fixture import GameFixture
 from tests.faults.control.killed_service import FED, MOMENTS, Step, answer_of, kill_at_step
 from tests.faults.control.test_kill import open_game_fixture
 from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Answer, eventually
+from tests.support.full_service import ServiceResponse, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
@@ -35,7 +35,7 @@ FEW: Final = {"sqlite": (REMOVED[2], REMOVED[9], REMOVED[5]), "postgresql": (REM
 Held = dict[str, feed_pb2.HeldConfiguration]
 
 
-def _ids(answer: Answer) -> list[str]:
+def _ids(answer: ServiceResponse) -> list[str]:
     return [one["namespace_id"] for several in answer.body.values() for one in several]
 
 
@@ -64,7 +64,7 @@ class OrphanedNamespaces:
         return {one.namespace_id: one for one in answer.configurations}
 
     async def commanded(self, method: str, **fields: Any) -> list[str]:
-        async def answered() -> Answer | None:
+        async def answered() -> ServiceResponse | None:
             answer = await self.fixture.command(method, **fields)
             return None if answer.code == "CONTROL_PLANE_UNAVAILABLE" else answer
 

@@ -16,7 +16,7 @@ from tests.faults.postgres_disk import ServerOnDisk
 from tests.support.databases import Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
-from tests.support.full_service import ARENA_MODES, Answer, Developer, FullService
+from tests.support.full_service import ARENA_MODES, Developer, FullService, ServiceResponse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
@@ -26,7 +26,7 @@ DISK_MIB: Final = 112
 UNAVAILABLE: Final = ("CONTROL_PLANE_UNAVAILABLE", "STORAGE_FULL")
 
 
-def check_unavailable(answer: Answer) -> None:
+def check_unavailable(answer: ServiceResponse) -> None:
     assert answer.code in UNAVAILABLE, answer
     assert int(answer.headers["retry-after"]) > 0
 
@@ -120,7 +120,7 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
             names = (f"{number}" for number in itertools.count())
             created: set[str] = set()
 
-            async def create() -> Answer:
+            async def create() -> ServiceResponse:
                 name = next(names)
                 # Random names cannot be compressed.
                 modes = {uuid4().hex: ARENA_MODES["arena"] for _ in range(20)}

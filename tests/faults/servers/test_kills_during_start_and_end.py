@@ -28,7 +28,7 @@ from tests.faults.control.killed_service import (
 from tests.faults.control.running_servers import processes_of_runs
 from tests.faults.servers.failing_game import PLAIN, FailingGame, address_of, echoed, failing_game
 from tests.support.databases import KINDS, Databases
-from tests.support.full_service import Answer, eventually
+from tests.support.full_service import ServiceResponse, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
@@ -66,7 +66,7 @@ class LobbyKills:
 
     async def begin(self, step: Step) -> Any:
         await self.full_service.refresh()
-        answer: Answer | None = await kill_at_step(
+        answer: ServiceResponse | None = await kill_at_step(
             self.full_service, step, lambda: answer_of(self.game.find(PLAIN))
         )
         if step.role == "control":
@@ -82,7 +82,7 @@ class LobbyKills:
     async def begun(self) -> Any:
         return (await eventually(self._found)).body
 
-    async def _found(self) -> Answer | None:
+    async def _found(self) -> ServiceResponse | None:
         answer = await answer_of(self.game.find(PLAIN))
         return answer if answer is not None and answer.code == "OK" else None
 
@@ -90,7 +90,7 @@ class LobbyKills:
         await self.full_service.refresh()
         fields = {"game_id": self.game.game_id, "lobby_id": lobby_id}
 
-        async def ask() -> Answer | None:
+        async def ask() -> ServiceResponse | None:
             client = self.game.developer.client
             return await answer_of(client.call("detach", fields, token=self._service_token))
 
