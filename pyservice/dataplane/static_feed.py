@@ -193,7 +193,7 @@ Message = feed_pb2.ApplyRequest | feed_pb2.RemoveRequest
 _log = get_logger("feed")
 
 
-class FeedClient(Protocol):
+class AdminFeedClient(Protocol):
     """Client of the data plane's feed over the admin socket. Raises ServiceError if the feed cannot
     apply changes now.
     """
@@ -213,7 +213,7 @@ class StaticFeed:
     """
 
     def __init__(
-        self, path: Path, client: FeedClient, local: LocalFeed, retry_s: float = _RETRY_S
+        self, path: Path, client: AdminFeedClient, local: LocalFeed, retry_s: float = _RETRY_S
     ) -> None:
         self._path = path
         self._client = client

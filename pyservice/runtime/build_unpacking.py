@@ -183,7 +183,7 @@ def normal_path(name: str) -> str:
     return "/".join(path_words(name))
 
 
-class DiskReserve:
+class DiskSpaceCheck:
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._is_short = functools.partial(is_disk_short, folder, reserve_bytes)
         self._unchecked_bytes = self._unchecked_writes = 0
@@ -201,9 +201,9 @@ class DiskReserve:
 
 
 class _Folder:
-    def __init__(self, root: Path, reserve: DiskReserve) -> None:
+    def __init__(self, root: Path, space_check: DiskSpaceCheck) -> None:
         self._root = str(root)
-        self._reserve = reserve
+        self._space_check = space_check
         self._folders = {self._root}
 
     def add(self, entry: ArchiveEntry) -> None:
@@ -212,7 +212,7 @@ class _Folder:
             self._create_folder(path)
             return
         self._create_folder(os.path.dirname(path))
-        self._reserve.record_write(DISK_BLOCK_BYTES)
+        self._space_check.record_write(DISK_BLOCK_BYTES)
         if os.path.lexists(path):
             if os.path.isdir(path):
                 raise BadArchive(entry.name, "not-unique", "is both a folder and a file")
@@ -244,7 +244,7 @@ class _Folder:
         if path in self._folders:
             return
         self._create_folder(os.path.dirname(path))
-        self._reserve.record_write(DISK_BLOCK_BYTES)
+        self._space_check.record_write(DISK_BLOCK_BYTES)
         try:
             os.mkdir(path, 0o755)
         except FileExistsError:
@@ -260,7 +260,7 @@ class _Folder:
             os.fchmod(file.fileno(), mode)
             for piece in entry.content:
                 file.write(piece)
-                self._reserve.record_write(len(piece))
+                self._space_check.record_write(len(piece))
 
 
 class _BundleRoot:
@@ -374,19 +374,19 @@ def unpack(
 
     Raises BadArchive, BadManifest, OSError.
     """
-    reserve = DiskReserve(folder, reserve_bytes)
-    reserve.refuse_without()
+    space_check = DiskSpaceCheck(folder, reserve_bytes)
+    space_check.refuse_without()
     build = _Build(source, kind, compression, length)
     if kind == ARCHIVE:
-        build.read(_Folder(folder / "root", reserve), image_tag)
+        build.read(_Folder(folder / "root", space_check), image_tag)
         return build.digest()
-    root = RootFilesystem(folder / "root", container_root_uid(), reserve.record_write)
+    root = RootFilesystem(folder / "root", container_root_uid(), space_check.record_write)
     if kind == BUNDLE:
         program = build.read(_BundleRoot(root), image_tag).program
     else:
         parts = folder / "parts"
         parts.mkdir()
-        program, layers = build.read(_Folder(parts, reserve), image_tag)
+        program, layers = build.read(_Folder(parts, space_check), image_tag)
         _unpack_layers(parts, layers, length, root)
         shutil.rmtree(parts)
     content = json.dumps(dataclasses.asdict(resolve_program(program, root))).encode()

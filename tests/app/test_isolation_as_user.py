@@ -18,7 +18,7 @@ import pytest
 
 from tests import programs
 from tests.control.test_servers import Servers, reached
-from tests.runtime.test_isolation_trials import NOT_SCOPED, Machine
+from tests.runtime.test_isolation_trials import NOT_SCOPED, OlderMachine
 from tests.support.full_service import Developer, FullService, running
 from tests.support.leftover_processes import pids_of
 from tests.support.unprivileged_python import interpreter
@@ -54,7 +54,7 @@ def serving(isolation: str, *, landlock: int | None = None) -> Iterator[FullServ
         folder = Path(name)
         keeper = None
         if landlock is not None:
-            machine = Machine(folder)
+            machine = OlderMachine(folder)
             keeper = machine.keeper(landlock)
         service = FullService(folder, runtime={**programs.SETTINGS, "isolation": isolation})
         service.interpreter = interpreter(folder, keeper)

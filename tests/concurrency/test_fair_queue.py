@@ -11,7 +11,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 
-class HeldRequests:
+class TenantRequests:
     """Requests that hold or await a permit, at most 12 for each tenant.
 
     The limits are those of a host, of a tenant at a host, and of a tenant.
@@ -54,7 +54,7 @@ async def settled() -> None:
 
 
 async def test_one_tenant_never_takes_the_last_permits_of_a_host() -> None:
-    requests = HeldRequests()
+    requests = TenantRequests()
     slow = await requests.arrive(b"slow", "host", 10)
     assert requests.count(b"slow") == 3
     good = await requests.arrive(b"good", "host")
@@ -63,7 +63,7 @@ async def test_one_tenant_never_takes_the_last_permits_of_a_host() -> None:
 
 
 async def test_tenant_limit_applies_across_hosts() -> None:
-    requests = HeldRequests()
+    requests = TenantRequests()
     tasks = [task for host in "abcd" for task in await requests.arrive(b"slow", host, 2)]
     assert requests.count(b"slow") == 5
     assert requests.count(b"slow", "c") == 1
@@ -77,7 +77,7 @@ async def test_tenant_limit_applies_across_hosts() -> None:
 
 
 async def test_waiting_tenants_are_served_in_rotation() -> None:
-    requests = HeldRequests(1, 1, 9)
+    requests = TenantRequests(1, 1, 9)
     tasks = await requests.arrive(b"many", "host", 4)
     tasks += await requests.arrive(b"few", "host", 2)
     tasks += await requests.arrive(b"one", "host", 1)
@@ -90,7 +90,7 @@ async def test_waiting_tenants_are_served_in_rotation() -> None:
 
 
 async def test_requests_over_the_queue_limit_of_a_tenant_are_rejected() -> None:
-    requests = HeldRequests()
+    requests = TenantRequests()
     tasks = await requests.arrive(b"slow", "host", 14)
     refused = [task for task in tasks if task.done()]
     assert [type(task.exception()) for task in refused] == [QueueFull, QueueFull]
@@ -100,7 +100,7 @@ async def test_requests_over_the_queue_limit_of_a_tenant_are_rejected() -> None:
 
 
 async def test_cancelled_request_takes_no_permit() -> None:
-    requests = HeldRequests(1, 1, 1)
+    requests = TenantRequests(1, 1, 1)
     tasks = await requests.arrive(b"a", "host", 3)
     # The first request passes its permit to the second while the second is cancelled.
     next(iter(requests.running)).set()
@@ -115,7 +115,7 @@ async def test_cancelled_request_takes_no_permit() -> None:
 @pytest.mark.parametrize("seed", range(20))
 async def test_limits_and_fairness_hold_in_any_order_of_events(seed: int) -> None:
     chance = random.Random(seed)
-    requests = HeldRequests()
+    requests = TenantRequests()
     tasks: list[asyncio.Task[None]] = []
     for _ in range(300):
         match chance.randrange(5):

@@ -74,7 +74,7 @@ class MemoryTokens:
         self._used.add(player_token)
 
 
-class Machine(MatchmakerScene):
+class DevelopmentScene(MatchmakerScene):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.tokens = MemoryTokens()
@@ -115,8 +115,8 @@ class Machine(MatchmakerScene):
 
 
 @pytest.fixture
-async def machine(engine: Engine) -> Machine:
-    return Machine(engine)
+async def scene(engine: Engine) -> DevelopmentScene:
+    return DevelopmentScene(engine)
 
 
 def port_fields(port: lobby_pb2.Port) -> tuple[Any, ...]:
@@ -130,8 +130,8 @@ def shown_ports(answer: Any) -> dict[str, tuple[Any, ...]]:
     return {name: port_fields(port) for name, port in answer.ports.items()}
 
 
-async def test_mock_find_returns_the_machine_of_the_developer(machine: Machine) -> None:
-    answer = await machine.find_lobby("duel")
+async def test_mock_find_returns_the_machine_of_the_developer(scene: DevelopmentScene) -> None:
+    answer = await scene.find_lobby("duel")
     assert answer.lobby.lobby_id == NIL
     region = answer.lobby.region
     assert (region.region_id, region.display_name) == ("dev-lcl", "Local")
@@ -164,22 +164,22 @@ async def test_mock_find_returns_the_machine_of_the_developer(machine: Machine) 
     ],
 )
 async def test_mock_find_returns_version_ports(
-    machine: Machine, mode: str, ports: dict[str, Any]
+    scene: DevelopmentScene, mode: str, ports: dict[str, Any]
 ) -> None:
-    assert shown_ports(await machine.find_lobby(mode)) == ports
+    assert shown_ports(await scene.find_lobby(mode)) == ports
 
 
-async def test_mock_hostname_precedence(machine: Machine) -> None:
-    machine.put_namespace({"dev_hostname": "dev.example.com"})
-    port = (await machine.find_lobby()).ports["game"]
+async def test_mock_hostname_precedence(scene: DevelopmentScene) -> None:
+    scene.put_namespace({"dev_hostname": "dev.example.com"})
+    port = (await scene.find_lobby()).ports["game"]
     assert (port.hostname, port.host) == ("dev.example.com", "dev.example.com:4000")
-    machine.put_namespace({"dev_hostname": "dev.example.com"}, hostname="::1")
-    port = (await machine.find_lobby()).ports["game"]
+    scene.put_namespace({"dev_hostname": "dev.example.com"}, hostname="::1")
+    port = (await scene.find_lobby()).ports["game"]
     assert (port.hostname, port.host) == ("::1", "[::1]:4000")
 
 
-async def test_token_ports_replace_version_ports(machine: Machine) -> None:
-    machine.put_namespace(
+async def test_token_ports_replace_version_ports(scene: DevelopmentScene) -> None:
+    scene.put_namespace(
         hostname="10.0.0.7",
         ports={
             "a": {"port": 9000, "protocol": "udp"},
@@ -194,67 +194,69 @@ async def test_token_ports_replace_version_ports(machine: Machine) -> None:
         "c": ("10.0.0.7", "10.0.0.7:443", 443, None, True),
         "d": ("10.0.0.7", "10.0.0.7:80", 80, None, False),
     }
-    answer = await machine.find_lobby("later")
+    answer = await scene.find_lobby("later")
     assert shown_ports(answer) == expected
-    joined = await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
+    joined = await scene.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
     assert dict(joined.ports) == dict(answer.ports)
     # Another token gets the ports of the version.
     request = pb.FindLobbyRequest(game_modes=["bound"])
-    assert list((await machine.call("FindLobby", request, "dev_two")).ports) == ["game"]
+    assert list((await scene.call("FindLobby", request, "dev_two")).ports) == ["game"]
 
 
-async def test_mock_modes(machine: Machine) -> None:
+async def test_mock_modes(scene: DevelopmentScene) -> None:
     request = pb.FindLobbyRequest(game_modes=["duel", "brawl"])
-    assert await machine.code("FindLobby", request) == "MATCHMAKER_GAME_MODE_NOT_FOUND"
-    answer = await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
+    assert await scene.code("FindLobby", request) == "MATCHMAKER_GAME_MODE_NOT_FOUND"
+    answer = await scene.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
     assert answer.lobby.lobby_id == NIL
     assert sorted(answer.ports) == ["chat", "game", "tls", "udp", "voice", "web"]
 
 
-async def test_mock_player_tokens_are_valid_once_for_their_dev_token(machine: Machine) -> None:
-    answer = await machine.find_lobby(party_size=3)
+async def test_mock_player_tokens_are_valid_once_for_their_dev_token(
+    scene: DevelopmentScene,
+) -> None:
+    answer = await scene.find_lobby(party_size=3)
     assert answer.players[0] == answer.player
     tokens = [player.token for player in answer.players]
     assert len(set(tokens)) == 3
     for token in tokens:
         request = pb.PlayerConnectedRequest(player_token=token)
-        assert await machine.code("PlayerConnected", request, "dev_two") == "PLAYER_TOKEN_INVALID"
-        assert await machine.call("PlayerConnected", request) == pb.PlayerConnectedResponse()
-        assert await machine.code("PlayerConnected", request) == "PLAYER_TOKEN_CONSUMED"
+        assert await scene.code("PlayerConnected", request, "dev_two") == "PLAYER_TOKEN_INVALID"
+        assert await scene.call("PlayerConnected", request) == pb.PlayerConnectedResponse()
+        assert await scene.code("PlayerConnected", request) == "PLAYER_TOKEN_CONSUMED"
 
 
-async def test_repeated_mock_request_returns_the_same_tokens(machine: Machine) -> None:
+async def test_repeated_mock_request_returns_the_same_tokens(scene: DevelopmentScene) -> None:
     request = pb.FindLobbyRequest(game_modes=["duel"], party_size=2)
-    keyed = [await machine.call("FindLobby", request, idempotency_key="key") for _ in range(2)]
+    keyed = [await scene.call("FindLobby", request, idempotency_key="key") for _ in range(2)]
     assert keyed[0] == keyed[1]
     others = [
-        await machine.call("FindLobby", request),
-        await machine.call("FindLobby", request, idempotency_key="other"),
-        await machine.call("FindLobby", request, "dev_two", idempotency_key="key"),
+        await scene.call("FindLobby", request),
+        await scene.call("FindLobby", request, idempotency_key="other"),
+        await scene.call("FindLobby", request, "dev_two", idempotency_key="key"),
     ]
     tokens = {answer.player.token for answer in (keyed[0], *others)}
     assert len(tokens) == 4
 
 
-async def test_mock_lists_show_the_developer_machine(machine: Machine) -> None:
-    response = await machine.call("ListLobbies", pb.ListLobbiesRequest())
+async def test_mock_lists_show_the_developer_machine(scene: DevelopmentScene) -> None:
+    response = await scene.call("ListLobbies", pb.ListLobbiesRequest())
     assert [mode.game_mode_id for mode in response.game_modes] == ["bound", "duel", "range"]
     [lobby] = response.lobbies
     assert (lobby.lobby_id, lobby.game_mode_id, lobby.region_id) == (NIL, "bound", "dev-lcl")
     assert lobby.max_players_normal == 32
-    regions = await machine.call("ListRegions", pb.ListRegionsRequest())
+    regions = await scene.call("ListRegions", pb.ListRegionsRequest())
     assert regions.regions == response.regions
     [region] = regions.regions
     assert (region.region_id, region.region_display_name) == ("dev-lcl", "Local")
-    statistics = await machine.call("GetPlayerStatistics", pb.GetPlayerStatisticsRequest())
+    statistics = await scene.call("GetPlayerStatistics", pb.GetPlayerStatisticsRequest())
     assert statistics.player_count == 0
     assert sorted(statistics.game_modes) == sorted(MODES)
 
 
-async def test_mock_operations_leave_the_engine_unchanged(machine: Machine) -> None:
+async def test_mock_operations_leave_the_engine_unchanged(scene: DevelopmentScene) -> None:
     addresses = {name: pb.AttachedPort(address="127.0.0.1", port=1) for name in PORTS["duel"]}
-    lobby = await machine.attach(ports=addresses)
-    before = machine.engine.status().last
+    lobby = await scene.attach(ports=addresses)
+    before = scene.engine.status().last
     for name in (
         "PlayerDisconnected",
         "LobbyReady",
@@ -264,47 +266,47 @@ async def test_mock_operations_leave_the_engine_unchanged(machine: Machine) -> N
     ):
         request, answer = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
         for _ in range(2):
-            assert await machine.call(name, request()) == answer()
-    await machine.find_lobby(party_size=64)
-    await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
-    await machine.call("ListLobbies", pb.ListLobbiesRequest())
-    assert machine.engine.status().last == before
-    assert machine.engine.lobby(parse_uuid(lobby.lobby_id) or b"") is not None
+            assert await scene.call(name, request()) == answer()
+    await scene.find_lobby(party_size=64)
+    await scene.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
+    await scene.call("ListLobbies", pb.ListLobbiesRequest())
+    assert scene.engine.status().last == before
+    assert scene.engine.lobby(parse_uuid(lobby.lobby_id) or b"") is not None
 
 
-async def test_mock_skips_captcha_and_verification(machine: Machine) -> None:
+async def test_mock_skips_captcha_and_verification(scene: DevelopmentScene) -> None:
     captcha = {"captcha_a": {"secret_key": "s", "site_key": "k"}}
-    machine.put_namespace({"captcha": captcha})
-    assert machine.namespaces.resolved(NAMESPACE).admission_rules is not None
-    assert (await machine.find_lobby()).lobby.lobby_id == NIL
+    scene.put_namespace({"captcha": captcha})
+    assert scene.namespaces.resolved(NAMESPACE).admission_rules is not None
+    assert (await scene.find_lobby()).lobby.lobby_id == NIL
 
 
-async def test_invalid_dev_token_is_refused(machine: Machine) -> None:
+async def test_invalid_dev_token_is_refused(scene: DevelopmentScene) -> None:
     invalid = {"dev_elsewhere": "TOKEN_INVALID", "dev_forged": "TOKEN_INVALID"}
     for name in ("FindLobby", "ListRegions", "LobbyReady"):
         for token, code in {"dev_late": "TOKEN_EXPIRED", **invalid}.items():
-            assert await machine.code(name, None, token) == code
-    machine.namespaces.put(configuration(revoked_token_ids=[TOKEN_ID]))
+            assert await scene.code(name, None, token) == code
+    scene.namespaces.put(configuration(revoked_token_ids=[TOKEN_ID]))
     for name in ("FindLobby", "ListRegions", "LobbyReady"):
-        assert await machine.code(name) == "TOKEN_REVOKED"
-    assert await machine.call("ListRegions", None, "dev_two")
+        assert await scene.code(name) == "TOKEN_REVOKED"
+    assert await scene.call("ListRegions", None, "dev_two")
 
 
-async def test_operator_operations_refuse_dev_tokens(machine: Machine) -> None:
+async def test_operator_operations_refuse_dev_tokens(scene: DevelopmentScene) -> None:
     for name in ("AttachLobby", "DetachLobby", "GetLobbyState"):
-        assert await machine.code(name) == "FORBIDDEN"
+        assert await scene.code(name) == "FORBIDDEN"
 
 
-async def test_other_tokens_get_real_operations(machine: Machine) -> None:
-    public = machine.engine.public_token(NAMESPACE, raw_id(OTHER_ID))
-    regions = await machine.call("ListRegions", pb.ListRegionsRequest(), public)
+async def test_other_tokens_get_real_operations(scene: DevelopmentScene) -> None:
+    public = scene.engine.public_token(NAMESPACE, raw_id(OTHER_ID))
+    regions = await scene.call("ListRegions", pb.ListRegionsRequest(), public)
     assert [region.region_id for region in regions.regions] == ["north", "south"]
 
 
-async def test_dev_tokens_need_mock_operations(machine: Machine) -> None:
-    without = Authorizer(machine.engine, machine.namespaces)
-    accepting = Authorizer(machine.engine, machine.namespaces, development=machine.tokens)
-    mocks = MockOperations(machine.namespaces, machine.tokens, machine.engine.idempotency)
+async def test_dev_tokens_need_mock_operations(scene: DevelopmentScene) -> None:
+    without = Authorizer(scene.engine, scene.namespaces)
+    accepting = Authorizer(scene.engine, scene.namespaces, development=scene.tokens)
+    mocks = MockOperations(scene.namespaces, scene.tokens, scene.engine.idempotency)
     for authorizer, development in ((without, mocks), (accepting, None)):
         with pytest.raises(ValueError, match="dev_"):
-            operation_table(authorizer, machine.matchmaker, machine.fleet, development)
+            operation_table(authorizer, scene.matchmaker, scene.fleet, development)

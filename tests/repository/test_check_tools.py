@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OF_SYSTEM = ("env", "bash", "dirname", "awk", "sort", "cc", "git")
 
 
-class Machine:
+class ToolFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name in OF_SYSTEM:
@@ -44,20 +44,20 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    machine = Machine(tmp_path)
-    machine.add("rustc", "echo 'rustc 1.88.0 (stable)'")
-    machine.add("cargo", 'echo "error: no such command: $1" >&2; exit 101')
-    return machine
+def tools(tmp_path: Path) -> ToolFolder:
+    tools = ToolFolder(tmp_path)
+    tools.add("rustc", "echo 'rustc 1.88.0 (stable)'")
+    tools.add("cargo", 'echo "error: no such command: $1" >&2; exit 101')
+    return tools
 
 
-def test_build_needs_neither_rustfmt_nor_clippy(machine: Machine) -> None:
-    result = machine.check()
+def test_build_needs_neither_rustfmt_nor_clippy(tools: ToolFolder) -> None:
+    result = tools.check()
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_lint_names_both_missing_tools_and_distribution_packages(machine: Machine) -> None:
-    result = machine.check("lint")
+def test_lint_names_both_missing_tools_and_distribution_packages(tools: ToolFolder) -> None:
+    result = tools.check("lint")
     assert result.returncode == 1
     assert result.stderr.splitlines() == [
         "missing: rustfmt",
@@ -67,9 +67,9 @@ def test_lint_names_both_missing_tools_and_distribution_packages(machine: Machin
     ]
 
 
-def test_rustup_commands_are_printed_where_rustup_exists(machine: Machine) -> None:
-    machine.add("rustup", "exit 0")
-    result = machine.check("lint")
+def test_rustup_commands_are_printed_where_rustup_exists(tools: ToolFolder) -> None:
+    tools.add("rustup", "exit 0")
+    result = tools.check("lint")
     assert result.returncode == 1
     assert [line for line in result.stderr.splitlines() if "install:" in line] == [
         "  install: rustup component add rustfmt",
@@ -77,26 +77,26 @@ def test_rustup_commands_are_printed_where_rustup_exists(machine: Machine) -> No
     ]
 
 
-def test_lint_passes_with_both_tools(machine: Machine) -> None:
-    machine.add("cargo", "exit 0")
-    result = machine.check("lint")
+def test_lint_passes_with_both_tools(tools: ToolFolder) -> None:
+    tools.add("cargo", "exit 0")
+    result = tools.check("lint")
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_old_rust_is_updated_by_its_own_installer(machine: Machine) -> None:
-    machine.add("rustc", "echo 'rustc 1.87.0'")
-    result = machine.check()
+def test_old_rust_is_updated_by_its_own_installer(tools: ToolFolder) -> None:
+    tools.add("rustc", "echo 'rustc 1.87.0'")
+    result = tools.check()
     assert result.returncode == 1
     assert result.stderr.splitlines() == [
         "missing: Rust 1.88 or newer (found: 1.87.0)",
         "  install: see https://rustup.rs, or apt-get install cargo where it is new enough",
     ]
-    machine.add("rustup", "exit 0")
-    assert "install: rustup update stable" in machine.check().stderr
+    tools.add("rustup", "exit 0")
+    assert "install: rustup update stable" in tools.check().stderr
 
 
-def test_lint_checks_its_tools_first(machine: Machine) -> None:
-    result = machine.run("scripts/lint")
+def test_lint_checks_its_tools_first(tools: ToolFolder) -> None:
+    result = tools.run("scripts/lint")
     assert result.returncode == 1
     assert result.stdout == ""
     assert [line for line in result.stderr.splitlines() if "install:" not in line] == [

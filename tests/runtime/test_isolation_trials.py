@@ -36,7 +36,7 @@ NOT_SCOPED: Final = 5
 """The last version of Landlock without a rule for signals."""
 
 
-class Machine:
+class OlderMachine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         # The released keeper is linked statically and ignores the preloaded library. Copies,
@@ -67,23 +67,23 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
+def machine() -> Iterator[OlderMachine]:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o777)
-        machine = Machine(Path(name))
+        machine = OlderMachine(Path(name))
         if machine.chosen("landlock", machine.keeper())[0] is None:
             pytest.skip("this kernel has no Landlock")
         yield machine
 
 
-def test_landlock_is_chosen_without_user_namespaces(machine: Machine) -> None:
+def test_landlock_is_chosen_without_user_namespaces(machine: OlderMachine) -> None:
     chosen, kept_off_not = machine.chosen("auto", machine.keeper())
     if chosen is None:
         pytest.skip("this kernel is older than 6.12")
     assert (chosen, kept_off_not) == ("landlock", [])
 
 
-def test_landlock_without_signal_rules_is_only_chosen_explicitly(machine: Machine) -> None:
+def test_landlock_without_signal_rules_is_only_chosen_explicitly(machine: OlderMachine) -> None:
     keeper = machine.keeper(NOT_SCOPED)
     assert machine.chosen("auto", keeper) == [None, []]
     chosen, kept_off_not = machine.chosen("landlock", keeper)
@@ -93,7 +93,7 @@ def test_landlock_without_signal_rules_is_only_chosen_explicitly(machine: Machin
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="every game server is another user where we are root")
-async def test_game_servers_under_root_cannot_signal_on_old_landlock(machine: Machine) -> None:
+async def test_game_servers_under_root_cannot_signal_on_old_landlock(machine: OlderMachine) -> None:
     keeper, trials = machine.keeper(NOT_SCOPED), machine.folder / "trials-of-root"
     assert await choose_isolation("landlock", keeper, trials, SYSTEM_PATHS) == "landlock"
     assert await unenforced_by_isolation("landlock", keeper, trials, SYSTEM_PATHS) == []

@@ -37,7 +37,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-class HeldRequests:
+class TokenRequests:
     def __init__(self, shares: RequestPermits) -> None:
         self.shares = shares
         self.order: list[str] = []
@@ -131,7 +131,7 @@ async def test_failed_request_returns_its_permit() -> None:
 
 async def test_requests_over_the_share_queue_and_are_served() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
-    requests = HeldRequests(shares)
+    requests = TokenRequests(shares)
     tasks = await requests.arrive("cloud_a", 6)
     assert (len(shares), shares.waiting) == (2, 4)
     for waiting_count in (3, 2, 1, 0, 0, 0):
@@ -143,7 +143,7 @@ async def test_requests_over_the_share_queue_and_are_served() -> None:
 
 async def test_queue_of_twice_the_share_rejects_further_requests() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
-    requests = HeldRequests(shares)
+    requests = TokenRequests(shares)
     tasks = await requests.arrive("cloud_a", 6)
     assert "2 requests of this token are" in await refusal(shares, "cloud_a")
     for number in range(20):
@@ -164,7 +164,7 @@ async def test_queue_of_twice_the_share_rejects_further_requests() -> None:
 
 async def test_tokens_are_served_in_rotation() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
-    requests = HeldRequests(shares)
+    requests = TokenRequests(shares)
     tasks = [
         task
         for number in range(4)
@@ -189,7 +189,7 @@ async def test_tokens_are_served_in_rotation() -> None:
 
 async def test_queued_request_times_out() -> None:
     shares = short_queue(4)
-    requests = HeldRequests(shares)
+    requests = TokenRequests(shares)
     [first, *others] = await requests.arrive("cloud_a", 3)
     answers = await asyncio.gather(*others, return_exceptions=True)
     assert [getattr(answer, "code", "") for answer in answers] == ["OVERLOADED"] * 2
@@ -200,7 +200,7 @@ async def test_queued_request_times_out() -> None:
 
 async def test_cancelled_request_leaves_the_queue() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
-    requests = HeldRequests(shares)
+    requests = TokenRequests(shares)
     [first, second, third] = await requests.arrive("cloud_a", 3)
     second.cancel()
     # The permit is free at the same moment, and the next request gets it.
@@ -214,7 +214,7 @@ async def test_cancelled_request_leaves_the_queue() -> None:
 
 async def test_permit_for_a_cancelled_request_passes_to_the_next() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
-    requests = HeldRequests(shares)
+    requests = TokenRequests(shares)
     async with place(shares, "cloud_a"):
         [cancelled, next_one] = await requests.arrive("cloud_a", 2)
     assert (len(shares), shares.waiting, requests.order) == (1, 1, [])
@@ -228,7 +228,7 @@ async def test_permit_for_a_cancelled_request_passes_to_the_next() -> None:
 
 async def test_returned_permit_may_serve_a_token_and_an_address() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
-    requests = HeldRequests(shares)
+    requests = TokenRequests(shares)
     # Limit of two for each token and four for each address: both are reached.
     tasks = await requests.arrive("env_a", 2)
     tasks += await requests.arrive("env_b", 2)
