@@ -283,11 +283,11 @@ async def test_expired_token_is_refused_by_both_planes(developer: Developer) -> 
     lobby = await developer.lobby(game_id, await developer.service_token(game_id))
     in_control = ("list_builds", {"game_id": game_id, "environment_id": "prod"})
     detach = ("detach", {"game_id": game_id, "lobby_id": lobby["lobby_id"]})
-    *clouds, environment = await _words_of_tokens(developer, game_id)
+    *clouds, service = await _words_of_tokens(developer, game_id)
     expiring = []
     for words, calls in (
         *((words, (in_control, detach)) for words in clouds),
-        (environment, (in_control, ("list", {}))),
+        (service, (in_control, ("list", {}))),
     ):
         token = await output(data_dir, "token", "create", *words, "--expires-in", "1s")
         expiring += [(token, slug, fields) for slug, fields in calls]

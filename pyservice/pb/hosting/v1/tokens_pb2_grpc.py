@@ -87,8 +87,8 @@ class TokensServicer:
     """
 
     def CreateServiceToken(self, request, context):
-        """Creates an env_ token for the back end of one environment. An environment can have 1,000 valid ones. After 503 the
-        token of this call is revoked.
+        """Creates a service token (env_) for the game back ends of one environment. An environment can have 1,000 valid ones.
+        After 503 the token of this call is revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

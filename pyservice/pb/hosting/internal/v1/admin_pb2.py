@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fhosting/internal/v1/admin.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"\xfa\x02\n\x12\x43reateTokenRequest\x12\x39\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.hosting.internal.v1.TokenKindB\x0b\xbaH\x08\x82\x01\x02\x10\x01\xc8\x01\x01\x12Q\n\tnamespace\x18\x02 \x01(\tB>\xbaH;r6(=22^[a-z0-9]+(-[a-z0-9]+)*(/[a-z0-9]+(-[a-z0-9]+)*)?$\xc8\x01\x01\x12+\n\rexpires_in_ms\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\x80\xe0\xd4\x89\xe4[(\xe8\x07H\x00\x88\x01\x01:\x96\x01\xbaH\x92\x01\x1a\x8f\x01\n\x19\x65xpires_in_ms.not-allowed\x12\x46is for environment tokens: a public token is valid until it is revoked\x1a*!has(this.expires_in_ms) || this.kind == 2B\x10\n\x0e_expires_in_ms\"q\n\x13\x43reateTokenResponse\x12\x18\n\x05token\x18\x01 \x01(\tB\t\x80\x01\x01\xbaH\x03\xc8\x01\x01\x12\x18\n\x08token_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\nexpires_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_expires_ms\"(\n\x11RotateKeysRequest\x12\x13\n\x0b\x64rop_unused\x18\x01 \x01(\x08\"R\n\x12RotateKeysResponse\x12\x13\n\x0b\x63urrent_key\x18\x01 \x01(\r\x12\x11\n\tkept_keys\x18\x02 \x03(\r\x12\x14\n\x0c\x64ropped_keys\x18\x03 \x03(\r*Z\n\tTokenKind\x12\x1a\n\x16TOKEN_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11TOKEN_KIND_PUBLIC\x10\x01\x12\x1a\n\x16TOKEN_KIND_ENVIRONMENT\x10\x02\x32\xc8\x01\n\x05\x41\x64min\x12`\n\x0b\x43reateToken\x12\'.hosting.internal.v1.CreateTokenRequest\x1a(.hosting.internal.v1.CreateTokenResponse\x12]\n\nRotateKeys\x12&.hosting.internal.v1.RotateKeysRequest\x1a\'.hosting.internal.v1.RotateKeysResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fhosting/internal/v1/admin.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"\xf6\x02\n\x12\x43reateTokenRequest\x12\x39\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.hosting.internal.v1.TokenKindB\x0b\xbaH\x08\x82\x01\x02\x10\x01\xc8\x01\x01\x12Q\n\tnamespace\x18\x02 \x01(\tB>\xbaH;r6(=22^[a-z0-9]+(-[a-z0-9]+)*(/[a-z0-9]+(-[a-z0-9]+)*)?$\xc8\x01\x01\x12+\n\rexpires_in_ms\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\x80\xe0\xd4\x89\xe4[(\xe8\x07H\x00\x88\x01\x01:\x92\x01\xbaH\x8e\x01\x1a\x8b\x01\n\x19\x65xpires_in_ms.not-allowed\x12\x42is for service tokens: a public token is valid until it is revoked\x1a*!has(this.expires_in_ms) || this.kind == 2B\x10\n\x0e_expires_in_ms\"q\n\x13\x43reateTokenResponse\x12\x18\n\x05token\x18\x01 \x01(\tB\t\x80\x01\x01\xbaH\x03\xc8\x01\x01\x12\x18\n\x08token_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\nexpires_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_expires_ms\"(\n\x11RotateKeysRequest\x12\x13\n\x0b\x64rop_unused\x18\x01 \x01(\x08\"R\n\x12RotateKeysResponse\x12\x13\n\x0b\x63urrent_key\x18\x01 \x01(\r\x12\x11\n\tkept_keys\x18\x02 \x03(\r\x12\x14\n\x0c\x64ropped_keys\x18\x03 \x03(\r*Z\n\tTokenKind\x12\x1a\n\x16TOKEN_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11TOKEN_KIND_PUBLIC\x10\x01\x12\x1a\n\x16TOKEN_KIND_ENVIRONMENT\x10\x02\x32\xc8\x01\n\x05\x41\x64min\x12`\n\x0b\x43reateToken\x12\'.hosting.internal.v1.CreateTokenRequest\x1a(.hosting.internal.v1.CreateTokenResponse\x12]\n\nRotateKeys\x12&.hosting.internal.v1.RotateKeysRequest\x1a\'.hosting.internal.v1.RotateKeysResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,21 +39,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATETOKENREQUEST'].fields_by_name['expires_in_ms']._loaded_options = None
   _globals['_CREATETOKENREQUEST'].fields_by_name['expires_in_ms']._serialized_options = b'\272H\0142\n\030\200\340\324\211\344[(\350\007'
   _globals['_CREATETOKENREQUEST']._loaded_options = None
-  _globals['_CREATETOKENREQUEST']._serialized_options = b'\272H\222\001\032\217\001\n\031expires_in_ms.not-allowed\022Fis for environment tokens: a public token is valid until it is revoked\032*!has(this.expires_in_ms) || this.kind == 2'
+  _globals['_CREATETOKENREQUEST']._serialized_options = b'\272H\216\001\032\213\001\n\031expires_in_ms.not-allowed\022Bis for service tokens: a public token is valid until it is revoked\032*!has(this.expires_in_ms) || this.kind == 2'
   _globals['_CREATETOKENRESPONSE'].fields_by_name['token']._loaded_options = None
   _globals['_CREATETOKENRESPONSE'].fields_by_name['token']._serialized_options = b'\200\001\001\272H\003\310\001\001'
   _globals['_CREATETOKENRESPONSE'].fields_by_name['token_id']._loaded_options = None
   _globals['_CREATETOKENRESPONSE'].fields_by_name['token_id']._serialized_options = b'\272H\003\310\001\001'
-  _globals['_TOKENKIND']._serialized_start=707
-  _globals['_TOKENKIND']._serialized_end=797
+  _globals['_TOKENKIND']._serialized_start=703
+  _globals['_TOKENKIND']._serialized_end=793
   _globals['_CREATETOKENREQUEST']._serialized_start=86
-  _globals['_CREATETOKENREQUEST']._serialized_end=464
-  _globals['_CREATETOKENRESPONSE']._serialized_start=466
-  _globals['_CREATETOKENRESPONSE']._serialized_end=579
-  _globals['_ROTATEKEYSREQUEST']._serialized_start=581
-  _globals['_ROTATEKEYSREQUEST']._serialized_end=621
-  _globals['_ROTATEKEYSRESPONSE']._serialized_start=623
-  _globals['_ROTATEKEYSRESPONSE']._serialized_end=705
-  _globals['_ADMIN']._serialized_start=800
-  _globals['_ADMIN']._serialized_end=1000
+  _globals['_CREATETOKENREQUEST']._serialized_end=460
+  _globals['_CREATETOKENRESPONSE']._serialized_start=462
+  _globals['_CREATETOKENRESPONSE']._serialized_end=575
+  _globals['_ROTATEKEYSREQUEST']._serialized_start=577
+  _globals['_ROTATEKEYSREQUEST']._serialized_end=617
+  _globals['_ROTATEKEYSRESPONSE']._serialized_start=619
+  _globals['_ROTATEKEYSRESPONSE']._serialized_end=701
+  _globals['_ADMIN']._serialized_start=796
+  _globals['_ADMIN']._serialized_end=996
 # @@protoc_insertion_point(module_scope)
