@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_two_seconds_and_are_never_shorter_than_the_service_asks_for() {
+    fn retry_delay_grows_to_two_seconds_and_honours_retry_after() {
         let mut response = ApiResponse::default();
         let pauses: Vec<_> = (0..40).map(|attempts| response.retry_delay(attempts).as_millis()).collect();
         assert!((50..=100).contains(&pauses[0]) && (100..=200).contains(&pauses[1]), "{pauses:?}");
@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_and_a_service_in_trouble_decide_nothing() {
+    fn missing_response_or_service_failure_decides_nothing() {
         let is_outcome_known = |status| ApiResponse { status, ..ApiResponse::default() }.is_outcome_known();
         assert!([0, 408, 429, 500, 503].iter().all(|status| !is_outcome_known(*status)));
         assert!([200, 400, 401, 404, 409, 410].iter().all(|status| is_outcome_known(*status)));
     }
 
     #[test]
-    fn a_url_is_plain_http() {
+    fn only_plain_http_urls_are_accepted() {
         assert!(
             ["http://127.0.0.1:8080", "http://[::1]:81/", "http://a.example/v1"]
                 .iter()

@@ -114,7 +114,7 @@ mod tests {
     const PASS: SessionPass = SessionPass { id: 7, secret: 8 };
 
     #[test]
-    fn what_was_written_is_read_and_what_is_cut_or_has_more_at_its_end_is_not() {
+    fn messages_round_trip_and_other_lengths_are_rejected() {
         let hello = |length| ClientMessage::Hello { token: "t".repeat(length) };
         let input = ClientMessage::Input { pass: PASS, cookie: 9, seq: 4_000_000_000, direction: 8 };
         for message in [hello(1), hello(60), hello(61), hello(160), input, ClientMessage::Bye(PASS)] {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_longer_than_the_question() {
+    fn responses_are_no_longer_than_requests() {
         let hello = write(&ClientMessage::Hello { token: "t".to_owned() });
         let welcome = ServerMessage::Welcome { pass: PASS, tick: 1, tick_ms: 50 };
         assert!(hello.len() == 64 && write(&welcome).len() <= 64 && write(&ServerMessage::Refused(1)).len() <= 64);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_read_without_harm() {
+    fn random_bytes_never_panic() {
         for _ in 0..20_000 {
             let mut noise: Vec<u8> = (0..rand::random_range(3..600)).map(|_| rand::random()).collect();
             noise[..3].copy_from_slice(&[0x5D, 1, rand::random_range(0..24)]);

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_one_session_and_who_did_not_hear_the_welcome_hears_it_again() {
+    fn token_has_one_session_and_welcome_is_repeatable() {
         let (mut sessions, pass, now) = table_with_one_session();
         sessions.handle_message(hello("one"), address(2), now);
         sessions.handle_message(hello("one"), address(1), now);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn states_begin_when_the_secret_was_shown_and_inputs_count_in_their_order() {
+    fn states_start_after_the_first_valid_input() {
         let (mut sessions, pass, now) = table_with_one_session();
         sessions.step(now);
         sessions.handle_message(input(SessionPass { secret: pass.secret ^ 1, ..pass }, 0, 5), address(1), now);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_follows_its_client_once_the_new_address_has_shown_that_it_hears() {
+    fn session_moves_to_a_confirmed_new_address() {
         let (mut sessions, pass, now) = table_with_one_session();
         sessions.handle_message(input(pass, 0, 1), address(2), now);
         sessions.step(now);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_a_bye_free_the_seat() {
+    fn silence_or_bye_releases_the_slot() {
         let (mut sessions, pass, now) = table_with_one_session();
         sessions.handle_message(ClientMessage::Bye(SessionPass { secret: pass.secret ^ 1, ..pass }), address(1), now);
         assert!(!sessions.is_idle());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_too_long_is_refused_and_released_and_a_late_word_lets_nobody_in() {
+    fn pending_hello_is_refused_after_its_timeout() {
         let (mut sessions, now) = (SessionTable::new(1, SILENCE), Instant::now());
         (0..=PENDING_HELLOS_MAX)
             .for_each(|number| sessions.handle_message(hello(&number.to_string()), address(1), now));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_game_refuses_and_releases() {
+    fn full_game_refuses_and_disconnects_the_player() {
         let (mut sessions, _, now) = table_with_one_session();
         sessions.handle_message(hello("two"), address(2), now);
         sessions.apply_decision("two".to_owned(), Ok(()), now);

@@ -55,14 +55,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_goes_on_comes_back_around_the_torus() {
+    fn player_wraps_around_the_torus() {
         let there = step((10, 10), 7);
         assert_eq!((there, step(there, 3), step((10, 10), 1)), ((65_146, 10), (10, 10), (10, 65_146)));
         assert_eq!(step((10, 10), 200), (10, 10));
     }
 
     #[test]
-    fn a_star_goes_to_the_nearest_who_reaches_it_and_appears_elsewhere() {
+    fn star_goes_to_the_nearest_player_and_reappears() {
         let (mut far, mut near, mut stars) = (player(0, (65_000, 0)), player(1, (500, 0)), [(100, 0), (30_000, 0)]);
         gather(&mut stars, vec![&mut far, &mut near]);
         assert_eq!((far.score, near.score, stars[1]), (0, 1, (30_000, 0)));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_cut_to_the_nearest_and_fits_a_datagram() {
+    fn state_has_the_nearest_players_and_fits_a_datagram() {
         let all: Vec<_> = (0..256).map(|id| player(id, (id, id))).collect();
         let (players, stars) = nearest(&all[255], all.clone(), vec![(9, 9); STARS]);
         assert_eq!((players.len(), players[0].id, players[1].id), (PLAYERS_SEEN, 255, 254));
