@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy import func, select
 
-from bench.asking import Question, Responses, ask_all
+from bench.http_load import Request, Responses, send_all
 from bench.machine import SERVER_CORE, Bench, loaded, staying_on
 from bench.postgres import postgres
 from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
@@ -78,8 +78,8 @@ class _ChangeLoad:
             self.namespaces.append(self.service.namespace_id(game_id))
 
     def create_games(self) -> Run:
-        questions = [
-            self.service.question(
+        requests = [
+            self.service.request(
                 "create_game",
                 {
                     "developer_group_id": self.service.group_id,
@@ -90,7 +90,7 @@ class _ChangeLoad:
             )
             for _ in range(COUNT)
         ]
-        batch = self._measure(questions)
+        batch = self._measure(requests)
         self._require(games.c.game_id, [json.loads(body)["game_id"] for body in batch.bodies])
         began_s = time.perf_counter()
         self.service.wait_held()
@@ -98,8 +98,8 @@ class _ChangeLoad:
         return batch.run
 
     def create_versions(self) -> Run:
-        questions = [
-            self.service.question(
+        requests = [
+            self.service.request(
                 "create_version",
                 {
                     "game_id": self.games[number % CALLERS],
@@ -110,7 +110,7 @@ class _ChangeLoad:
             )
             for number in range(COUNT)
         ]
-        batch = self._measure(questions)
+        batch = self._measure(requests)
         version_ids = [json.loads(body)["version_id"] for body in batch.bodies]
         self._require(versions.c.version_id, version_ids)
         return batch.run
@@ -119,8 +119,8 @@ class _ChangeLoad:
         """Measures version changes. Each change sets a version that no namespace had before."""
         version_ids_of_games = self._new_versions(COUNT // CALLERS)
         before = self._history_count()
-        questions = [
-            self.service.question(
+        requests = [
+            self.service.request(
                 "set_version",
                 {
                     "game_id": self.games[number % CALLERS],
@@ -130,12 +130,12 @@ class _ChangeLoad:
             )
             for number in range(COUNT // CALLERS * CALLERS)
         ]
-        batch = self._measure(questions)
+        batch = self._measure(requests)
         configurations = self.service.current_version_ids()
         for namespace_id, version_ids in zip(self.namespaces, version_ids_of_games, strict=True):
             if configurations[namespace_id] != version_ids[-1]:
                 raise WrongAnswer("the data plane lacks an acknowledged configuration")
-        if self._history_count() - before != len(questions):
+        if self._history_count() - before != len(requests):
             raise WrongAnswer("the history lacks a version")
         return batch.run
 
@@ -156,12 +156,12 @@ class _ChangeLoad:
         self.service.fill(versions, rows)
         return ids_of_games
 
-    def _measure(self, questions: Sequence[Question]) -> Responses:
+    def _measure(self, requests: Sequence[Request]) -> Responses:
         before_s = self.service.cpu_s()
         address = self.service.address
-        batch = loaded(lambda: ask_all(address, questions, CALLERS, is_kept=True))
+        batch = loaded(lambda: send_all(address, requests, CALLERS, is_kept=True))
         cpu_s = self.service.cpu_s() - before_s
-        batch.run["server_cpu_us_per_answer"] = cpu_s / len(questions) * 1e6
+        batch.run["server_cpu_us_per_answer"] = cpu_s / len(requests) * 1e6
         return batch
 
     def _require(self, column: Any, ids: Sequence[str]) -> None:

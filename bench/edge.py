@@ -32,7 +32,7 @@ DATAGRAMS_PER_S: Final = 110_000
 """Sent datagrams per second. At least 100,000 must arrive."""
 IDLE: Final = 10_000
 IDLE_MB: Final = 200
-ASKED_OF_IDLE: Final = 100
+IDLE_REQUESTS: Final = 100
 _APART: Final = 8_192
 """Largest number of file descriptors that edge-guard reserves for other purposes."""
 _LIMITS: Final = {"connections_per_address": 20_000}
@@ -221,7 +221,7 @@ def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
             rate,
             "packets/s each way",
             at_least=100_000,
-            note=f"{DATAGRAMS_PER_S:,} asked; edge-guard {cpu:.0%} of its core, load {share:.0%} of its own "
+            note=f"{DATAGRAMS_PER_S:,} planned; edge-guard {cpu:.0%} of its core, load {share:.0%} of its own "
             "without the server",
         ),
         Figure("of these lost on either way", lost * 100, "%", at_most=0.1),
@@ -308,7 +308,7 @@ def _held(guard: Guard, count: int, tls: ssl.SSLContext | None) -> Run:
         if connection_count != count:
             raise WrongAnswer(f"{count} WebSockets were opened, {connection_count:.0f} exist")
         after = guard.memory_kib() * 1024
-        for one in random.Random(count).sample(connections, ASKED_OF_IDLE):
+        for one in random.Random(count).sample(connections, IDLE_REQUESTS):
             one.sendall(b"\x82\x82\0\0\0\0ok")
             if (answer := one.recv(16)) != b"\x82\x02ok":
                 raise WrongAnswer(f"an idle WebSocket answers with {answer!r}")

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from bench.asking import Question, ask_all
+from bench.http_load import Request, send_all
 from bench.list_rows import FIRST_MS, PAGED, WHOLE_LISTS, Paged, Place, Whole
 from bench.machine import Bench, loaded
 from bench.postgres import postgres, tidy
@@ -26,8 +26,8 @@ SHORT, LONG = 100, 100_000
 WHOLE = (1_000, 10_000, 20_000)
 LINEAR = 1.5
 """Limit of the time per row in the longest list, as a multiple of the time per row in the shortest list."""
-ASKED = 100
-ASKED_WHOLE = 3
+PAGE_REQUESTS = 100
+WHOLE_REQUESTS = 3
 Runs = Mapping[str, Sequence[Run]]
 
 
@@ -76,9 +76,11 @@ def _paged(service: Service, paged: Paged) -> dict[str, Callable[[], Run]]:
         last = {paged.anchor: quote(rfc3339(FIRST_MS + paged.page))}
         for which, more, newest in (("first", {}, count - 1), ("last", last, paged.page - 1)):
             fields = {"game_id": place.game_id, "namespace_id": place.namespace_id, **more}
-            question = service.question(paged.slug, fields)
+            request = service.request(paged.slug, fields)
             look = partial(_look_page, paged, newest)
-            runs[f"{paged.slug} {which} {count}"] = partial(_window, service, question, ASKED, look)
+            runs[f"{paged.slug} {which} {count}"] = partial(
+                _window, service, request, PAGE_REQUESTS, look
+            )
     return runs
 
 
@@ -99,9 +101,9 @@ def _whole(service: Service, whole: Whole, counts: Sequence[int]) -> dict[str, C
         for table, rows in whole.rows(place, count):
             service.fill(table, rows)
         # Passes only the path parameters.
-        question = service.question(whole.slug, _only_path(whole.slug, place.fields))
+        request = service.request(whole.slug, _only_path(whole.slug, place.fields))
         look = partial(_look_whole, whole, count)
-        runs[f"{whole.slug} {count}"] = partial(_window, service, question, ASKED_WHOLE, look)
+        runs[f"{whole.slug} {count}"] = partial(_window, service, request, WHOLE_REQUESTS, look)
     return runs
 
 
@@ -118,9 +120,9 @@ def _look_whole(whole: Whole, count: int, answer: Any) -> None:
         raise WrongAnswer(f"{whole.slug}: a row occurs twice")
 
 
-def _window(service: Service, question: Question, count: int, look: Callable[[Any], None]) -> Run:
+def _window(service: Service, request: Request, count: int, look: Callable[[Any], None]) -> Run:
     before_s = service.cpu_s()
-    batch = loaded(lambda: ask_all(service.address, [question] * count, 1, is_kept=True))
+    batch = loaded(lambda: send_all(service.address, [request] * count, 1, is_kept=True))
     batch.run["server_cpu_us_per_answer"] = (service.cpu_s() - before_s) / count * 1e6
     for body in {batch.bodies[0], batch.bodies[-1]}:
         look(json.loads(body))
@@ -143,7 +145,7 @@ def _paged_figures(runs: Runs, database: str) -> list[Figure]:
                     long / short,
                     "times",
                     at_most=2,
-                    note=f"{long:.2f} ms against {short:.2f} ms, medians of {ASKED} one by one",
+                    note=f"{long:.2f} ms against {short:.2f} ms, medians of {PAGE_REQUESTS} one by one",
                 )
             )
     return figures

@@ -58,7 +58,7 @@ class Tokens:
         self.players.detach(self.lobbies)
 
 
-def ask(
+def run_load(
     bench: Bench,
     shape: Shape,
     address: str,
@@ -87,7 +87,9 @@ def window(bench: Bench, players: Players, shape: Shape, count: int, rate: float
     tokens = Tokens.make(players, service.folder / "plan", count)
     try:
         syncs_before = service.metric("hosting_journal_syncs_total")
-        run = ask(bench, shape, service.ready[shape.transport], tokens.plan, service.cpu_s, rate)
+        run = run_load(
+            bench, shape, service.ready[shape.transport], tokens.plan, service.cpu_s, rate
+        )
         run["syncs"] = service.metric("hosting_journal_syncs_total") - syncs_before
         if run["rays"] != run["answers"]:
             raise WrongAnswer(f"{run['rays']} ray ids on {run['answers']} answers")

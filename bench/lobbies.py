@@ -25,7 +25,7 @@ from typing import Final
 
 from websockets.asyncio.client import connect
 
-from bench.asking import ask_once, ask_together
+from bench.http_load import send_at_once, send_one
 from bench.machine import ROOT, Bench, busy_share
 from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, median
 from bench.service import Service, running
@@ -204,9 +204,9 @@ def _many(service: Service, token: str) -> Run:
     before = _ours_mb(service)
     _rest()
 
-    question = service.question("create", {"game_mode": "udp"}, token=token)
+    request = service.request("create", {"game_mode": "udp"}, token=token)
     began = time.perf_counter()
-    answers = ask_together(service.address, [question] * MANY)
+    answers = send_at_once(service.address, [request] * MANY)
     ready_s = time.perf_counter() - began
     ids = [json.loads(answer)["lobby"]["lobby_id"] for answer in answers]
     if len(set(ids)) != MANY:
@@ -259,7 +259,7 @@ def _rest() -> None:
 
 
 def _ready(service: Service, token: str) -> set[str]:
-    response = json.loads(ask_once(service.address, service.question("list", token=token)))
+    response = json.loads(send_one(service.address, service.request("list", token=token)))
     return {one["lobby_id"] for one in response["lobbies"]}
 
 

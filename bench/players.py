@@ -16,7 +16,7 @@ PARTY: Final = 64
 PLACES: Final = 1_024
 _HOUR_MS: Final = 3_600_000
 _ANY_NUMBER: Final = 0xFFFF_FFFF
-_TOLD_S: Final = 30.0
+_REPORTED_S: Final = 30.0
 _CONFIG: Final = {
     "matchmaker": {
         "game_modes": {
@@ -83,8 +83,8 @@ class Players:
             Lobby(namespace, str(one["lobby_id"]), str(one["lobby_token"]))
             for namespace, one in zip(namespaces, responses, strict=True)
         ]
-        questions = [self.service.question("ready", token=one.lobby_token) for one in lobbies]
-        self.service.call_all(questions)
+        requests = [self.service.request("ready", token=one.lobby_token) for one in lobbies]
+        self.service.call_all(requests)
         self._attached += len(lobbies)
         return lobbies
 
@@ -95,8 +95,8 @@ class Players:
     def reserve(self, lobbies: Sequence[Lobby], places: int) -> list[list[str]]:
         parties = [PARTY] * (places // PARTY) + ([places % PARTY] if places % PARTY else [])
         parties_of_lobbies = [(number, size) for number in range(len(lobbies)) for size in parties]
-        questions = [
-            self.service.question(
+        requests = [
+            self.service.request(
                 "join",
                 {"lobby_id": lobbies[number].lobby_id, "party_size": size},
                 token=lobbies[number].namespace.service_token,
@@ -105,7 +105,7 @@ class Players:
         ]
         tokens: list[list[str]] = [[] for _ in lobbies]
         for (number, size), answer in zip(
-            parties_of_lobbies, self.service.call_all(questions), strict=True
+            parties_of_lobbies, self.service.call_all(requests), strict=True
         ):
             players = answer.get("players") or [answer["player"]]
             if len(players) != size:
@@ -114,11 +114,11 @@ class Players:
         return tokens
 
     def connected(self, namespace: Namespace) -> int:
-        question = self.service.question("statistics", token=namespace.service_token)
-        return int(self.service.call_all([question])[0]["player_count"])
+        request = self.service.request("statistics", token=namespace.service_token)
+        return int(self.service.call_all([request])[0]["player_count"])
 
     def check_recorded(self) -> None:
-        end_s = time.monotonic() + _TOLD_S
+        end_s = time.monotonic() + _REPORTED_S
         while (recorded := self.service.count_of(tables.lobbies)) < self._attached:
             if time.monotonic() > end_s:
                 raise WrongAnswer(f"{recorded} of {self._attached} lobbies are in the records")
@@ -130,7 +130,7 @@ class Players:
         callers = tokens or [self.service.token] * len(of_each)
         return self.service.call_all(
             [
-                self.service.question(slug, {"game_id": self._game_id} | fields, token=token)
+                self.service.request(slug, {"game_id": self._game_id} | fields, token=token)
                 for fields, token in zip(of_each, callers, strict=True)
             ]
         )

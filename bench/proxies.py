@@ -106,13 +106,13 @@ class Guard:
     def proxy(self, name: str) -> Proxy:
         return Proxy(f"127.0.0.1:{self.ports[name]}", self.pid)
 
-    def ask(self, path: str) -> str:
+    def get(self, path: str) -> str:
         transport = httpx.HTTPTransport(uds=str(self.folder / "admin.sock"))
         with httpx.Client(transport=transport, base_url="http://edge") as client:
             return client.get(path).text
 
     def figure(self, name: str) -> float:
-        for line in self.ask("/metrics").splitlines():
+        for line in self.get("/metrics").splitlines():
             if line.startswith(f"hosting_edge_{name} "):
                 return float(line.rpartition(" ")[2])
         raise WrongAnswer(f"edge-guard reports no {name}")
@@ -278,7 +278,7 @@ def edge_guard(
 
 def _has_all(guard: Guard, count: int) -> bool:
     with contextlib.suppress(httpx.HTTPError):
-        return bool(json.loads(guard.ask("/readyz?verbose"))["routes_listening"] == count)
+        return bool(json.loads(guard.get("/readyz?verbose"))["routes_listening"] == count)
     return False
 
 

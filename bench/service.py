@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import Table, func, insert, select
 
-from bench.asking import Question, ask_all, ask_once
+from bench.http_load import Request, send_all, send_one
 from bench.machine import SERVER_CORE, cpu_seconds, loaded, on_core, python
 from bench.processes import end, family, memory_kib, wait_for
 from bench.results import WrongAnswer
@@ -96,13 +96,13 @@ class Service:
 
     # Operations
 
-    def question(
+    def request(
         self,
         slug: str,
         fields: Mapping[str, Any] | None = None,
         expected: str = "",
         token: str | None = None,
-    ) -> Question:
+    ) -> Request:
         method = _BY_SLUG[slug]
         rest = dict(fields or {})
         path = method.template
@@ -119,17 +119,17 @@ class Service:
         )
         if body:
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        return Question(f"{head}\r\n".encode() + body, expected.encode())
+        return Request(f"{head}\r\n".encode() + body, expected.encode())
 
     @staticmethod
     def path_fields(slug: str) -> Sequence[str]:
         return _BY_SLUG[slug].path_fields
 
     def call(self, slug: str, fields: Mapping[str, Any] | None = None) -> Any:
-        return json.loads(ask_once(self.address, self.question(slug, fields)))
+        return json.loads(send_one(self.address, self.request(slug, fields)))
 
-    def call_all(self, questions: Sequence[Question]) -> list[Any]:
-        batch = loaded(lambda: ask_all(self.address, questions, _CALLERS, is_kept=True))
+    def call_all(self, requests: Sequence[Request]) -> list[Any]:
+        batch = loaded(lambda: send_all(self.address, requests, _CALLERS, is_kept=True))
         return [json.loads(body) for body in batch.bodies]
 
     def game(self, name: str) -> str:
@@ -152,12 +152,12 @@ class Service:
 
     def current_version_ids(self) -> dict[str, str]:
 
-        async def ask() -> dict[str, str]:
+        async def read() -> dict[str, str]:
             async with InternalClient(self.data_dir / "admin.sock") as client:
                 answer = await client.call("hosting.internal.v1.Feed.Held", feed_pb2.HeldRequest())
             return {one.namespace_id: one.current_version_id for one in answer.configurations}
 
-        return asyncio.run(ask())
+        return asyncio.run(read())
 
     def wait_held(self) -> None:
         expected = self.count_of(namespaces)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.load import GRPC, HTTP, Shape, Tokens, ask, window
+from bench.load import GRPC, HTTP, Shape, Tokens, run_load, window
 from bench.machine import ROOT, SERVER_CORE, Bench, cpu_seconds, on_core, python
 from bench.players import Players
 from bench.processes import end, wait_for
@@ -50,7 +50,7 @@ def _transport(bench: Bench, players: Players, shape: Shape, peer: str) -> dict[
         tokens.end()
         runs = interleaved(
             {
-                f"{transport} bare": lambda: ask(bench, shape, address, spent, cpu_s),
+                f"{transport} bare": lambda: run_load(bench, shape, address, spent, cpu_s),
                 f"{transport} service": lambda: window(bench, players, shape, count),
             }
         )
@@ -111,7 +111,7 @@ def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
             f"generator {median(bare, 'load_cpu_share'):.0%} of its core against the bare server",
         ),
         Figure(
-            f"{transport} transport, open loop at {open_loop_runs[0]['asked_per_s']:,.0f}/s, p99",
+            f"{transport} transport, open loop at {open_loop_runs[0]['planned_per_s']:,.0f}/s, p99",
             median(open_loop_runs, "p99_us") / 1e3,
             "ms",
             note=f"p50 {median(open_loop_runs, 'p50_us') / 1e3:.2f} ms, "

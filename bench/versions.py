@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.asking import Question, ask_all
+from bench.http_load import Request, send_all
 from bench.machine import ROOT, SERVER_CORE, Bench, loaded, on_core, python
 from bench.processes import end, wait_for
 from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, interleaved, median
@@ -40,7 +40,7 @@ def run(bench: Bench) -> Result:
         configs = _put_versions(service, game_id, chance)
         _look(service, game_id, configs, chance)
         ids = list(configs)
-        ours = [_question(service, game_id, version_id) for version_id in ids]
+        ours = [_request(service, game_id, version_id) for version_id in ids]
         chance.shuffle(ours)
         with _bare(bench, service.data_dir / "control" / "records.db") as address:
             runs = interleaved(
@@ -82,9 +82,9 @@ def _config(chance: random.Random) -> Any:
     return config
 
 
-def _question(service: Service, game_id: str, version_id: str) -> Question:
+def _request(service: Service, game_id: str, version_id: str) -> Request:
     fields = {"game_id": game_id, "version_id": version_id}
-    return service.question("get_version", fields, f'"version_id":"{version_id}"')
+    return service.request("get_version", fields, f'"version_id":"{version_id}"')
 
 
 def _look(service: Service, game_id: str, configs: Configs, chance: random.Random) -> None:
@@ -94,15 +94,15 @@ def _look(service: Service, game_id: str, configs: Configs, chance: random.Rando
             raise WrongAnswer(f"version {version_id} differs from the stored one")
 
 
-def _measured(service: Service, questions: Sequence[Question]) -> Run:
+def _measured(service: Service, requests: Sequence[Request]) -> Run:
     before_s = service.cpu_s()
-    run = _window(service.address, questions)
+    run = _window(service.address, requests)
     run["server_cpu_us_per_answer"] = (service.cpu_s() - before_s) / run["answers"] * 1e6
     return run
 
 
-def _window(address: str, questions: Sequence[Question], rate_per_s: float = 0.0) -> Run:
-    return loaded(lambda: ask_all(address, questions, CONNECTIONS, rate_per_s)).run
+def _window(address: str, requests: Sequence[Request], rate_per_s: float = 0.0) -> Run:
+    return loaded(lambda: send_all(address, requests, CONNECTIONS, rate_per_s)).run
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from bench.asking import Answers, Question, ask_once, share
+from bench.http_load import Request, ResponseReader, send_one, share
 from bench.machine import Bench, loaded
 from bench.processes import open_files
 from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, median
@@ -63,29 +63,29 @@ def _many_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
 
 
-class _Watcher(Answers):
-    def __init__(self, question: Question, index: str) -> None:
+class _Watcher(ResponseReader):
+    def __init__(self, request: Request, index: str) -> None:
         super().__init__()
-        self._question = question
+        self._request = request
         self._index = index
         self.changed: asyncio.Future[tuple[float, bytes]] = (
             asyncio.get_running_loop().create_future()
         )
 
-    def ask(self) -> None:
-        self.send(self._question.sent)
+    def send_request(self) -> None:
+        self.send(self._request.raw)
 
-    def again(self, question: Question, index: str) -> None:
-        self._question, self._index = question, index
+    def again(self, request: Request, index: str) -> None:
+        self._request, self._index = request, index
         self.changed = asyncio.get_running_loop().create_future()
-        self.ask()
+        self.send_request()
 
-    def on_answer(self, status: bytes, body: bytes) -> None:
+    def on_response(self, status: bytes, body: bytes) -> None:
         now_s = time.perf_counter()
-        if status != b"200" or self._question.expected not in body:
+        if status != b"200" or self._request.expected not in body:
             self._fail(f"a watch was answered {status.decode()} {body[:300]!r}")
         elif f'"index":"{self._index}"'.encode() in body:
-            self.ask()
+            self.send_request()
         elif not self.changed.done():
             self.changed.set_result((now_s, body))
 
@@ -103,19 +103,19 @@ def _one(service: Service) -> Run:
     tokens = service.owner_tokens(TOKENS)
     game_ids = service.games_at_rest(service.group_id, COUNT)
 
-    def question(number: int, index: str) -> Question:
+    def request(number: int, index: str) -> Request:
         game_id = game_ids[number]
         fields = {"game_id": game_id, "watch_index": index}
-        return service.question("get_game", fields, game_id, tokens[number % TOKENS])
+        return service.request("get_game", fields, game_id, tokens[number % TOKENS])
 
     # Games without changes have the same index.
     index = str(service.call("get_game", {"game_id": game_ids[0]})["watch"]["index"])
 
     async def measure() -> Run:
-        await _warm(service, [question(number, index) for number in range(_AT_ONCE)], index)
+        await _warm(service, [request(number, index) for number in range(_AT_ONCE)], index)
         idle_kib = service.memory_kib()
         watchers, blocked_s = await _watch(
-            service, [question(number, index) for number in range(COUNT)], index
+            service, [request(number, index) for number in range(COUNT)], index
         )
         blocked_kib = service.memory_kib()
         files = max(map(open_files, service.pids()))
@@ -126,9 +126,9 @@ def _one(service: Service) -> Run:
                 "display_name": "2.0.0",
                 "config": {"matchmaker": {"game_modes": MODES}},
             }
-            change = service.question("create_version", fields)
+            change = service.request("create_version", fields)
             began_s = time.perf_counter()
-            await asyncio.to_thread(ask_once, service.address, change)
+            await asyncio.to_thread(send_one, service.address, change)
             async with asyncio.timeout(_TIMEOUT_S):
                 answered_s, _ = await watchers[number].changed
             latencies_s.append(answered_s - began_s)
@@ -155,20 +155,20 @@ def _all(service: Service, token_count: int) -> list[Run]:
     names = itertools.count()
     service.game("first")
 
-    def question(number: int, index: str) -> Question:
+    def request(number: int, index: str) -> Request:
         fields = {"watch_index": index}
-        return service.question("get_games", fields, '"games"', tokens[number % token_count])
+        return service.request("get_games", fields, '"games"', tokens[number % token_count])
 
     async def one_round() -> Run:
         index = str(service.call("get_games")["watch"]["index"])
         watchers, blocked_s = await _watch(
-            service, [question(number, index) for number in range(COUNT)], index
+            service, [request(number, index) for number in range(COUNT)], index
         )
         name = f"new-{next(names)}"
         fields = {"developer_group_id": service.group_id, "display_name": "New", "name_id": name}
-        change = service.question("create_game", fields)
+        change = service.request("create_game", fields)
         began_s = time.perf_counter()
-        await asyncio.to_thread(ask_once, service.address, change)
+        await asyncio.to_thread(send_one, service.address, change)
         async with asyncio.timeout(_TIMEOUT_S):
             answers = await asyncio.gather(*(watcher.changed for watcher in watchers))
         for _, body in (answers[0], answers[-1]):
@@ -182,15 +182,15 @@ def _all(service: Service, token_count: int) -> list[Run]:
         return [loaded(one_round) for _ in range(ROUNDS)]
 
 
-async def _warm(service: Service, questions: Sequence[Question], index: str) -> None:
+async def _warm(service: Service, requests: Sequence[Request], index: str) -> None:
     """Sends requests beforehand, so that one-time allocations do not count as memory of watches."""
-    watchers, _ = await _watch(service, questions, index)
+    watchers, _ = await _watch(service, requests, index)
     _end(watchers)
     await asyncio.sleep(_SETTLE_S)
 
 
 async def _watch(
-    service: Service, questions: Sequence[Question], index: str
+    service: Service, requests: Sequence[Request], index: str
 ) -> tuple[list[_Watcher], float]:
     """Starts watchers. Returns them when all requests are blocked, with the seconds that this took."""
     loop = asyncio.get_running_loop()
@@ -201,13 +201,13 @@ async def _watch(
     async def connect(number: int) -> _Watcher:
         client = f"127.0.0.{1 + number % ADDRESSES}"
         _, watcher = await loop.create_connection(
-            lambda: _Watcher(questions[number], index), host, int(port), local_addr=(client, 0)
+            lambda: _Watcher(requests[number], index), host, int(port), local_addr=(client, 0)
         )
-        watcher.ask()
+        watcher.send_request()
         return watcher
 
-    for start in range(0, len(questions), _AT_ONCE):
-        batch = range(start, min(start + _AT_ONCE, len(questions)))
+    for start in range(0, len(requests), _AT_ONCE):
+        batch = range(start, min(start + _AT_ONCE, len(requests)))
         watchers += await asyncio.gather(*map(connect, batch))
         for _ in range(2):
             await _passed(service)
@@ -221,8 +221,8 @@ async def _watch(
 
 async def _passed(service: Service) -> None:
     """Waits for the response of a later request, so that all earlier requests are processed."""
-    question = service.question("get_group", {"group_id": service.group_id})
-    await asyncio.to_thread(ask_once, service.address, question)
+    request = service.request("get_group", {"group_id": service.group_id})
+    await asyncio.to_thread(send_one, service.address, request)
 
 
 def _end(watchers: Sequence[_Watcher]) -> None:

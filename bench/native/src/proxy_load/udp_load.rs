@@ -101,7 +101,7 @@ impl Load {
         let in_window = self.window.in_window(self.samples);
         self.window
             .cpu_share()
-            .number("asked_per_s", rate)
+            .number("planned_per_s", rate)
             .number("sent_per_s", sent as f64 / seconds)
             .number("received_per_s", in_window.len() as f64 / (seconds * 0.9))
             .count("sent", sent as u64)

@@ -65,7 +65,7 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     let in_window = window.in_window(samples);
     Ok(window
         .cpu_share()
-        .number("asked_per_s", rate)
+        .number("planned_per_s", rate)
         .number("answers_per_s", in_window.len() as f64 / window.in_window_s())
         .count("answers", received_count)
         .and(latency_statistics(in_window.into_iter())))

@@ -9,8 +9,8 @@ use http::{HeaderMap, Request};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use super::pacing::Pacing;
 use super::request_plan::{PlannedRequest, RequestPlan};
+use super::send_schedule::SendSchedule;
 use super::{RequestResult, WorkerResult};
 use crate::{Failure, failure};
 
@@ -23,7 +23,7 @@ pub async fn start(
     connections: usize,
     streams: usize,
     plan: &Arc<RequestPlan>,
-    pacing: &Arc<Pacing>,
+    schedule: &Arc<SendSchedule>,
 ) -> Result<Vec<JoinHandle<Result<WorkerResult, Failure>>>, Failure> {
     let mut workers = Vec::with_capacity(connections * streams);
     for connection in 0..connections {
@@ -34,10 +34,11 @@ pub async fn start(
         let (sender, driver) = builder.handshake::<_, Bytes>(stream).await?;
         tokio::spawn(driver);
         for number in connection * streams..(connection + 1) * streams {
-            let (plan, pacing, sender) = (Arc::clone(plan), Arc::clone(pacing), sender.clone());
+            let (plan, schedule, sender) = (Arc::clone(plan), Arc::clone(schedule), sender.clone());
             let target = format!("http://{address}{METHOD}");
-            workers
-                .push(tokio::spawn(async move { run_worker(sender, plan.for_worker(number), &pacing, &target).await }));
+            workers.push(tokio::spawn(
+                async move { run_worker(sender, plan.for_worker(number), &schedule, &target).await },
+            ));
         }
     }
     Ok(workers)
@@ -46,13 +47,13 @@ pub async fn start(
 async fn run_worker(
     sender: SendRequest<Bytes>,
     planned_requests: &[PlannedRequest],
-    pacing: &Pacing,
+    schedule: &SendSchedule,
     target: &str,
 ) -> Result<WorkerResult, Failure> {
     let mut result = WorkerResult::default();
     result.samples.reserve_exact(planned_requests.len());
     let mut sender = sender.ready().await?;
-    pacing.wait_for_start().await;
+    schedule.wait_for_start().await;
     for planned in planned_requests {
         let request = Request::post(target)
             .header("te", "trailers")
@@ -61,11 +62,11 @@ async fn run_worker(
             .header("authorization", format!("Bearer {}", planned.lobby_token))
             .body(())?;
         let message = frame(&planned.player_token)?;
-        let started = pacing.wait_for_turn().await;
+        let started = schedule.wait_for_next_start().await;
         let (response, mut body) = sender.send_request(request, false)?;
         body.send_data(message, true)?;
         let reply = read(response.await?).await?;
-        result.record(pacing, started, reply);
+        result.record(schedule, started, reply);
         sender = sender.ready().await?;
     }
     Ok(result)

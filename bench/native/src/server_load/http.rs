@@ -6,8 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use super::pacing::Pacing;
 use super::request_plan::{PlannedRequest, RequestPlan};
+use super::send_schedule::SendSchedule;
 use super::{RequestResult, WorkerResult};
 use crate::{Failure, failure};
 
@@ -15,14 +15,14 @@ pub async fn start(
     address: &str,
     connections: usize,
     plan: &Arc<RequestPlan>,
-    pacing: &Arc<Pacing>,
+    schedule: &Arc<SendSchedule>,
 ) -> Result<Vec<JoinHandle<Result<WorkerResult, Failure>>>, Failure> {
     let mut workers = Vec::with_capacity(connections);
     for number in 0..connections {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let (plan, pacing, host) = (Arc::clone(plan), Arc::clone(pacing), address.to_owned());
-        workers.push(tokio::spawn(async move { run_worker(stream, plan.for_worker(number), &pacing, &host).await }));
+        let (plan, schedule, host) = (Arc::clone(plan), Arc::clone(schedule), address.to_owned());
+        workers.push(tokio::spawn(async move { run_worker(stream, plan.for_worker(number), &schedule, &host).await }));
     }
     Ok(workers)
 }
@@ -30,16 +30,16 @@ pub async fn start(
 async fn run_worker(
     mut stream: TcpStream,
     planned_requests: &[PlannedRequest],
-    pacing: &Pacing,
+    schedule: &SendSchedule,
     host: &str,
 ) -> Result<WorkerResult, Failure> {
     let mut result = WorkerResult::default();
     result.samples.reserve_exact(planned_requests.len());
     let (mut request, mut response_bytes) = (Vec::with_capacity(512), Vec::with_capacity(2_048));
-    pacing.wait_for_start().await;
+    schedule.wait_for_start().await;
     for planned in planned_requests {
         write_request(&mut request, planned, host);
-        let started = pacing.wait_for_turn().await;
+        let started = schedule.wait_for_next_start().await;
         stream.write_all(&request).await?;
         response_bytes.clear();
         let reply = loop {
@@ -50,7 +50,7 @@ async fn run_worker(
                 break reply;
             }
         };
-        result.record(pacing, started, reply);
+        result.record(schedule, started, reply);
     }
     Ok(result)
 }

@@ -4,8 +4,8 @@
 
 mod grpc;
 mod http;
-mod pacing;
 mod request_plan;
+mod send_schedule;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::host_measurements::cpu_ns;
 use crate::latency::{Sample, latency_statistics};
 use crate::measurement::Measurement;
 use crate::{Failure, failure};
-use pacing::Pacing;
 use request_plan::RequestPlan;
+use send_schedule::SendSchedule;
 
 #[derive(Default)]
 struct WorkerResult {
@@ -32,11 +32,11 @@ enum RequestResult {
 }
 
 impl WorkerResult {
-    fn record(&mut self, pacing: &Pacing, request_count: Instant, reply: RequestResult) {
+    fn record(&mut self, schedule: &SendSchedule, started: Instant, reply: RequestResult) {
         let now = Instant::now();
         let sample = Sample {
-            done_ns: now.duration_since(pacing.started_at()).as_nanos() as u64,
-            duration_ns: now.duration_since(request_count).as_nanos() as u64,
+            done_ns: now.duration_since(schedule.started_at()).as_nanos() as u64,
+            duration_ns: now.duration_since(started).as_nanos() as u64,
         };
         self.samples.push(sample);
         match reply {
@@ -59,19 +59,19 @@ async fn measure(transport: &str, flags: &Flags) -> Result<Measurement, Failure>
     let rate: f64 = flags.get("rate", 0.0)?;
     let plan = Arc::new(RequestPlan::read(flags.text("plan")?, connections * streams)?);
     let request_count = plan.len() as u64;
-    let pacing = Arc::new(Pacing::new(rate));
+    let schedule = Arc::new(SendSchedule::new(rate));
     let cpu_before_ns = cpu_ns();
     let workers = match transport {
-        "http" => http::start(&address, connections, &plan, &pacing).await?,
-        "grpc" => grpc::start(&address, connections, streams, &plan, &pacing).await?,
+        "http" => http::start(&address, connections, &plan, &schedule).await?,
+        "grpc" => grpc::start(&address, connections, streams, &plan, &schedule).await?,
         _ => return Err(failure("usage: bench-load http|grpc ...")),
     };
-    pacing.start();
+    schedule.start();
     let mut results = Vec::with_capacity(workers.len());
     for worker in workers {
         results.push(worker.await??);
     }
-    let cpu_share = (cpu_ns() - cpu_before_ns) as f64 / pacing.started_at().elapsed().as_nanos() as f64;
+    let cpu_share = (cpu_ns() - cpu_before_ns) as f64 / schedule.started_at().elapsed().as_nanos() as f64;
     let response_count: u64 = results.iter().map(|result| result.samples.len() as u64).sum();
     if response_count != request_count {
         return Err(failure(format!("{request_count} requests, {response_count} answers")));
@@ -94,7 +94,7 @@ fn figures(results: &[WorkerResult], rate: f64) -> Measurement {
     }
     Measurement::new()
         .text("loop", if rate > 0.0 { "open" } else { "closed" })
-        .number("asked_per_s", rate)
+        .number("planned_per_s", rate)
         .number("answers_per_s", in_window.len() as f64 / window.as_secs_f64())
         .number("window_s", window.as_secs_f64())
         .and(latency_statistics(in_window.into_iter()))

@@ -1,11 +1,11 @@
-//! Pacing of the workers: no delay in a closed loop, a planned time for each request in an open loop.
+//! Send schedule of the workers: no delay in a closed loop, a planned time for each request in an open loop.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Notify};
 
-pub struct Pacing {
+pub struct SendSchedule {
     interval: Option<Duration>,
     /// Number of scheduled requests. One worker at a time waits for its planned time under this lock.
     scheduled_count: Mutex<u32>,
@@ -13,11 +13,16 @@ pub struct Pacing {
     start_signal: Notify,
 }
 
-impl Pacing {
+impl SendSchedule {
     /// Creates a schedule. Rate 0 means a closed loop.
-    pub fn new(rate_per_s: f64) -> Pacing {
+    pub fn new(rate_per_s: f64) -> SendSchedule {
         let interval = (rate_per_s > 0.0).then(|| Duration::from_secs_f64(1.0 / rate_per_s));
-        Pacing { interval, scheduled_count: Mutex::new(0), started_at: OnceLock::new(), start_signal: Notify::new() }
+        SendSchedule {
+            interval,
+            scheduled_count: Mutex::new(0),
+            started_at: OnceLock::new(),
+            start_signal: Notify::new(),
+        }
     }
 
     pub fn start(&self) {
@@ -37,7 +42,7 @@ impl Pacing {
     }
 
     /// Waits for the next planned time, and returns it as the start of the latency.
-    pub async fn wait_for_turn(&self) -> Instant {
+    pub async fn wait_for_next_start(&self) -> Instant {
         let Some(interval) = self.interval else { return Instant::now() };
         let mut scheduled_count = self.scheduled_count.lock().await;
         let planned_start = self.started_at() + interval * *scheduled_count;

@@ -25,8 +25,8 @@ _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"\r\ncontent-length:"
 
 
-class Question(NamedTuple):
-    sent: bytes
+class Request(NamedTuple):
+    raw: bytes
     expected: bytes
 
 
@@ -36,17 +36,17 @@ class Responses:
     bodies: list[bytes] = field(default_factory=list)
 
 
-def _length(came: bytes) -> int:
-    end = came.find(_HEAD_END)
+def _length(received: bytes) -> int:
+    end = received.find(_HEAD_END)
     if end < 0:
         return 0
-    start = came.lower().find(_LENGTH, 0, end) + len(_LENGTH)
-    return end + len(_HEAD_END) + int(came[start : came.index(b"\r\n", start)])
+    start = received.lower().find(_LENGTH, 0, end) + len(_LENGTH)
+    return end + len(_HEAD_END) + int(received[start : received.index(b"\r\n", start)])
 
 
-class Answers(asyncio.Protocol):
+class ResponseReader(asyncio.Protocol):
     def __init__(self) -> None:
-        self._came = b""
+        self._received = b""
         self._needed_bytes = 0
         self._transport: asyncio.Transport
 
@@ -56,7 +56,7 @@ class Answers(asyncio.Protocol):
     def close(self) -> None:
         self._transport.close()
 
-    def on_answer(self, status: bytes, body: bytes) -> None:
+    def on_response(self, status: bytes, body: bytes) -> None:
         raise NotImplementedError
 
     def on_end(self) -> None:
@@ -69,16 +69,16 @@ class Answers(asyncio.Protocol):
         self.on_end()
 
     def data_received(self, data: bytes) -> None:
-        self._came = came = self._came + data if self._came else data
-        self._needed_bytes = self._needed_bytes or _length(came)
-        if not 0 < self._needed_bytes <= len(came):
+        self._received = received = self._received + data if self._received else data
+        self._needed_bytes = self._needed_bytes or _length(received)
+        if not 0 < self._needed_bytes <= len(received):
             return
-        body = came[came.index(_HEAD_END) + len(_HEAD_END) : self._needed_bytes]
-        self._came, self._needed_bytes = b"", 0
-        self.on_answer(came[9:12], body)
+        body = received[received.index(_HEAD_END) + len(_HEAD_END) : self._needed_bytes]
+        self._received, self._needed_bytes = b"", 0
+        self.on_response(received[9:12], body)
 
 
-class _Caller(Answers):
+class _Caller(ResponseReader):
     def __init__(self, load: _Load) -> None:
         super().__init__()
         self._load = load
@@ -86,48 +86,48 @@ class _Caller(Answers):
         self.number = -1
         self.due_s = 0.0
 
-    def ask(self, number: int, due_s: float) -> None:
+    def send_request(self, number: int, due_s: float) -> None:
         self.number, self.due_s = number, due_s
-        self.send(self._load.questions[number].sent)
+        self.send(self._load.requests[number].raw)
 
-    def on_answer(self, status: bytes, body: bytes) -> None:
-        self._load.answered(self, status, body)
+    def on_response(self, status: bytes, body: bytes) -> None:
+        self._load.record_response(self, status, body)
 
     def on_end(self) -> None:
         self._load.fail("the service closed a connection")
 
 
 class _Load:
-    def __init__(self, questions: Sequence[Question], *, is_kept: bool) -> None:
-        self.questions = questions
+    def __init__(self, requests: Sequence[Request], *, is_kept: bool) -> None:
+        self.requests = requests
         self.latencies_s: list[float] = []
-        self.bodies: list[bytes] = [b""] * len(questions) if is_kept else []
+        self.bodies: list[bytes] = [b""] * len(requests) if is_kept else []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.free: list[_Caller] = []
         self.waiting: deque[tuple[int, float]] = deque()
         self.is_open = False
 
-    def answered(self, caller: _Caller, status: bytes, body: bytes) -> None:
+    def record_response(self, caller: _Caller, status: bytes, body: bytes) -> None:
         now_s = time.perf_counter()
-        question = self.questions[caller.number]
-        if status != b"200" or question.expected not in body:
-            head = question.sent.split(b"\r\n")[0].decode()
+        request = self.requests[caller.number]
+        if status != b"200" or request.expected not in body:
+            head = request.raw.split(b"\r\n")[0].decode()
             self.fail(f"{head}: {status.decode()} {body[:400].decode(errors='replace')}")
             return
         self.latencies_s.append(now_s - caller.due_s)
         if self.bodies:
             self.bodies[caller.number] = body
-        if len(self.latencies_s) == len(self.questions):
+        if len(self.latencies_s) == len(self.requests):
             if not self.done.done():
                 self.done.set_result(None)
         elif self.is_open:
             self._next_open(caller)
         elif caller.own:
-            caller.ask(caller.own.popleft(), now_s)
+            caller.send_request(caller.own.popleft(), now_s)
 
     def _next_open(self, caller: _Caller) -> None:
         if self.waiting:
-            caller.ask(*self.waiting.popleft())
+            caller.send_request(*self.waiting.popleft())
         else:
             self.free.append(caller)
 
@@ -135,53 +135,53 @@ class _Load:
         if not self.done.done():
             self.done.set_exception(WrongAnswer(reason))
 
-    async def pace(self, rate_per_s: float, began_s: float) -> None:
+    async def send_at_rate(self, rate_per_s: float, began_s: float) -> None:
         number = 0
-        while number < len(self.questions) and not self.done.done():
+        while number < len(self.requests) and not self.done.done():
             now_s = time.perf_counter()
-            while number < len(self.questions) and began_s + number / rate_per_s <= now_s:
+            while number < len(self.requests) and began_s + number / rate_per_s <= now_s:
                 due_s = began_s + number / rate_per_s
                 if self.free:
-                    self.free.pop().ask(number, due_s)
+                    self.free.pop().send_request(number, due_s)
                 else:
                     self.waiting.append((number, due_s))
                 number += 1
             await asyncio.sleep(_TICK_S)
 
 
-async def ask_all(
+async def send_all(
     address: str,
-    questions: Sequence[Question],
+    requests: Sequence[Request],
     connections: int,
     rate_per_s: float = 0.0,
     *,
     is_kept: bool = False,
 ) -> Responses:
-    """Sends each question once. Rate 0 means a closed loop. Raises WrongAnswer."""
+    """Sends each request once. Rate 0 means a closed loop. Raises WrongAnswer."""
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
-    load = _Load(questions, is_kept=is_kept)
+    load = _Load(requests, is_kept=is_kept)
     callers = []
     for _ in range(connections):
         _, caller = await loop.create_connection(lambda: _Caller(load), host, int(port))
         callers.append(caller)
     cpu_before_s, began_s = time.process_time(), time.perf_counter()
-    pacing = None
+    planned_sends = None
     if rate_per_s:
         load.is_open, load.free = True, callers.copy()
-        pacing = loop.create_task(load.pace(rate_per_s, began_s))
+        planned_sends = loop.create_task(load.send_at_rate(rate_per_s, began_s))
     else:
-        for number in range(len(questions)):
+        for number in range(len(requests)):
             callers[number % connections].own.append(number)
         for caller in callers:
             if caller.own:
-                caller.ask(caller.own.popleft(), began_s)
+                caller.send_request(caller.own.popleft(), began_s)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             await load.done
     finally:
-        if pacing is not None:
-            pacing.cancel()
+        if planned_sends is not None:
+            planned_sends.cancel()
         for caller in callers:
             caller.close()
     seconds = time.perf_counter() - began_s
@@ -194,7 +194,7 @@ def _figures(latencies_s: list[float], seconds: float, cpu_share: float, rate: f
     return {
         "answers": len(latencies_s),
         "seconds": seconds,
-        "asked_per_s": rate,
+        "planned_per_s": rate,
         "answers_per_s": len(latencies_s) / seconds,
         "p50_us": 1e6 * share(latencies_s, 0.5),
         "p99_us": 1e6 * share(latencies_s, 0.99),
@@ -207,38 +207,38 @@ def share(ordered: Sequence[float], part: float) -> float:
     return ordered[max(0, math.ceil(len(ordered) * part) - 1)]
 
 
-def ask_together(address: str, questions: Sequence[Question]) -> list[bytes]:
-    """Sends all questions at once over separate connections, and returns the bodies.
+def send_at_once(address: str, requests: Sequence[Request]) -> list[bytes]:
+    """Sends all requests at once over separate connections, and returns the bodies.
 
     Uses blocking sockets, because the client shares a core with the server. Raises WrongAnswer and OSError.
     """
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as stack:
         connections = []
-        for question in questions:
+        for request in requests:
             connection = stack.enter_context(socket.socket())
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
             connection.connect((host, int(port)))
-            connection.sendall(question.sent)
+            connection.sendall(request.raw)
             connections.append(connection)
-        return [_body(one, question) for one, question in zip(connections, questions, strict=True)]
+        return [_body(one, request) for one, request in zip(connections, requests, strict=True)]
 
 
-def _body(connection: socket.socket, question: Question) -> bytes:
-    came, needed_bytes = b"", 0
-    while not needed_bytes or len(came) < needed_bytes:
+def _body(connection: socket.socket, request: Request) -> bytes:
+    received, needed_bytes = b"", 0
+    while not needed_bytes or len(received) < needed_bytes:
         piece = connection.recv(65_536)
         if not piece:
-            raise WrongAnswer(f"the response ends after {came[:400]!r}")
-        came += piece
-        needed_bytes = needed_bytes or _length(came)
-    head, _, body = came.partition(_HEAD_END)
-    if not head.startswith(b"HTTP/1.1 200 ") or question.expected not in body:
-        request_line = question.sent.partition(b"\r\n")[0].decode()
-        raise WrongAnswer(f"{request_line}: {came[:800].decode(errors='replace')}")
+            raise WrongAnswer(f"the response ends after {received[:400]!r}")
+        received += piece
+        needed_bytes = needed_bytes or _length(received)
+    head, _, body = received.partition(_HEAD_END)
+    if not head.startswith(b"HTTP/1.1 200 ") or request.expected not in body:
+        request_line = request.raw.partition(b"\r\n")[0].decode()
+        raise WrongAnswer(f"{request_line}: {received[:800].decode(errors='replace')}")
     return body
 
 
-def ask_once(address: str, question: Question) -> bytes:
-    [body] = ask_together(address, [question])
+def send_one(address: str, request: Request) -> bytes:
+    [body] = send_at_once(address, [request])
     return body
