@@ -25,7 +25,7 @@ async def _until_held(engine: Engine, lobby: bytes, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_every_engine_refusal_has_an_errorerror_code(engine: Engine) -> None:
+async def test_every_engine_refusal_has_an_error_code(engine: Engine) -> None:
     assert set(REFUSAL_SLUGS) <= codes()
 
 

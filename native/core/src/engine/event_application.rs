@@ -18,7 +18,7 @@ use crate::slot_use::{EncodedSlotUses, SlotUse};
 const WINDOW: usize = 16;
 
 pub(super) const NO_LOBBY: ApplyError = ApplyError::Malformed("an event of a lobby that is not live");
-const WRONG_SLOT_STATE: ApplyError = ApplyError::Malformed("an event of a slot_use that is not in that state");
+const WRONG_SLOT_STATE: ApplyError = ApplyError::Malformed("an event does not match the state of its slot use");
 
 impl Engine {
     /// Applies journalled events `first_lsn .. first_lsn + count`. Skips events that were applied before. A gap is an error.

@@ -406,7 +406,7 @@ impl Engine {
             let last = lobby.slots.locate(u32::from(slot)).map_or(0, |at| self.slots.get(at).generation);
             uses.push(slot, last + 1);
         }
-        debug_assert_eq!(uses.encoded().len(), request.count, "limits leave a slot for every slot_use");
+        debug_assert_eq!(uses.encoded().len(), request.count, "the limits leave a slot for each player");
         let key_id = self.config.keys.current_id();
         let deadline = self.time.now().saturating_add(lobby.player_token_ttl_ms);
         let event = Event::SlotsReserved {
