@@ -32,7 +32,7 @@ MAX_PLAYERS = 32
 TIER = "basic-1d8"
 PATH = f"/cloud/games/{GAME}/namespaces/{NAMESPACE}"
 START_TIMEOUT_S = 20.0
-LOOK_S = 0.02
+POLL_INTERVAL_S = 0.02
 RESTART_PAUSE_S = 0.2
 RESTART_PAUSE_MAX_S = 5.0
 STOP_TIMEOUT_S = 45.0
@@ -130,7 +130,7 @@ class Child:
 
     async def _note_ready(self) -> None:
         while not self._ready():  # noqa: ASYNC110 — a file change raises no event
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
         self.started.set()
 
     def force_stop(self) -> None:

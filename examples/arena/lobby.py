@@ -83,8 +83,8 @@ class Lobby:
         self._player_tokens = player_tokens
         self._is_closed = False
         self._state: bytes | None = None
-        self._told_at_outage = -1
-        self._told_state: bytes | None = None
+        self._declared_at_outage = -1
+        self._sent_state: bytes | None = None
         self._heartbeat_due_s = 0.0
         self._state_due_s = 0.0
         self._changed = asyncio.Event()
@@ -103,11 +103,11 @@ class Lobby:
         was_away = False
         while True:
             try:
-                await self._tell_what_is_due()
+                await self._send_due_updates()
                 if was_away:
                     log.info("the hosting service answers again")
                 was_away, pauses = False, retry_pauses_s()
-                await self._wait_for_what_is_due()
+                await self._wait_for_next_update()
             except ServiceAway as away:
                 if not was_away:
                     log.warning("the hosting service does not answer: %s", away)
@@ -122,11 +122,11 @@ class Lobby:
                 log.error("the hosting service refused a call of the lobby: %s", refused)
                 await asyncio.sleep(pauses.take())
 
-    async def _tell_what_is_due(self) -> None:
-        if self._told_at_outage != self._hosting.outages:
+    async def _send_due_updates(self) -> None:
+        if self._declared_at_outage != self._hosting.outages:
             await self._declare()
         now_s = time.monotonic()
-        if self._state != self._told_state and now_s >= self._state_due_s:
+        if self._state != self._sent_state and now_s >= self._state_due_s:
             await self._put_state()
         if now_s >= self._heartbeat_due_s:
             body = json.dumps({"player_tokens": self._player_tokens()}).encode()
@@ -136,12 +136,12 @@ class Lobby:
     async def _declare(self) -> None:
         """Sends ready, closed and state, because calls before an outage may be lost."""
         outage = self._hosting.outages
-        self._told_state = None
+        self._sent_state = None
         await self._post_ready()
         await self._put_closed()
         if self._state is not None:
             await self._put_state()
-        self._told_at_outage = outage
+        self._declared_at_outage = outage
         log.info("reported to the hosting service that the lobby is ready")
 
     async def _post_ready(self) -> None:
@@ -155,12 +155,12 @@ class Lobby:
         state = self._state
         self._state_due_s = time.monotonic() + STATE_INTERVAL_S
         await self._hosting.call("PUT", "/matchmaker/lobbies/state", state or b"")
-        self._told_state = state
+        self._sent_state = state
 
-    async def _wait_for_what_is_due(self) -> None:
+    async def _wait_for_next_update(self) -> None:
         self._changed.clear()
         due_s = self._heartbeat_due_s
-        if self._state != self._told_state:
+        if self._state != self._sent_state:
             due_s = min(due_s, self._state_due_s)
         wait_s = max(due_s - time.monotonic(), 0.0)
         try:

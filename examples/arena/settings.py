@@ -35,9 +35,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         port_variable = "PORT"
     port = _integer(environment, port_variable, "0", range(65536), problems)
     # The limits for joins of one player and of a party can exceed the limit of find.
-    places = _integer(environment, "HOSTING_MAX_PLAYERS", "32", range(1, 65536), problems)
+    max_players = _integer(environment, "HOSTING_MAX_PLAYERS", "32", range(1, 65536), problems)
     limits = [
-        _integer(environment, name, str(places), range(1, 65536), problems)
+        _integer(environment, name, str(max_players), range(1, 65536), problems)
         for name in ("HOSTING_MAX_PLAYERS_DIRECT", "HOSTING_MAX_PLAYERS_PARTY")
     ]
     if problems:
@@ -47,7 +47,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         lobby_id=environment["HOSTING_LOBBY_ID"],
         lobby_token=environment["HOSTING_LOBBY_TOKEN"],
         port=port,
-        max_players=max(places, *limits),
+        max_players=max(max_players, *limits),
     )
 
 

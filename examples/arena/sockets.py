@@ -248,11 +248,11 @@ class Arena:
             await asyncio.sleep(max(due_s - time.monotonic(), 0))
             if self._seats:
                 self._world.step()
-                self._tell_everybody()
+                self._send_snapshots()
             if self._world.tick % TICK_HZ == 0 or not self._seats:
                 self._lobby.publish(messages.lobby_state(self._world))
 
-    def _tell_everybody(self) -> None:
+    def _send_snapshots(self) -> None:
         now_s = time.monotonic()
         keeping_up = [seat for seat in self._seats.values() if self._keeps_up(seat, now_s)]
         without_roster = [seat for seat in keeping_up if not seat.has_roster]

@@ -137,17 +137,17 @@ async def test_dynamic_server_is_reached_at_its_recorded_names(domain: Domain, g
     raw = {"port": ports["raw"]["public_port"], "is_tls": False}
     async with browser_at(domain, DEVELOPER) as player:
 
-        async def is_there() -> bool:
+        async def is_served() -> bool:
             return (await player.get(f"https://{name}/")).status_code == 200
 
-        async def is_heard() -> bool:
+        async def is_reachable() -> bool:
             with contextlib.suppress(OSError):
                 return await asyncio.to_thread(echo_at, domain, raw) == b"hello"
             return False
 
         # The server never reports ready. It is ready when it listens.
-        await eventually(is_there)
-        await eventually(is_heard)
+        await eventually(is_served)
+        await eventually(is_reachable)
 
 
 async def test_rate_limit_counts_the_client_address(domain: Domain) -> None:

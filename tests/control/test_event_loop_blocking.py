@@ -1,4 +1,4 @@
-"""Length of event loop turns, in function calls and statements, which do not depend on the machine's load."""
+"""Length of event loop iterations, in function calls and statements, which do not depend on the machine's load."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tests.control.service_fixtures import each_database
 
 pytestmark = pytest.mark.anyio
 
-TURN_CALLS: Final = 100_000
-"""Limit of function calls in one turn: 15 to 20 ms on a small machine."""
+ITERATION_CALLS: Final = 100_000
+"""Limit of function calls in one iteration: 15 to 20 ms on a small machine."""
 TAKEN_NAME_COUNT: Final = 5_000
 URL: Final = "http://127.0.0.1:8080"
 
 
-class Turns:
+class Iterations:
     def __init__(self) -> None:
         self.longest = 0
         self.total = 0
@@ -56,35 +56,35 @@ class Turns:
         if event in ("call", "c_call"):
             self._calls += 1
 
-    def next_turn(self) -> None:
+    def next_iteration(self) -> None:
         self.longest = max(self.longest, self._calls)
         self.total += self._calls
         self._calls = 0
         if not self._is_over:
-            asyncio.get_running_loop().call_soon(self.next_turn)
+            asyncio.get_running_loop().call_soon(self.next_iteration)
 
     def end(self) -> None:
         self._is_over = True
-        self.next_turn()
+        self.next_iteration()
 
 
 @contextmanager
-def measured(database: Database) -> Iterator[Turns]:
-    turns, of_database = Turns(), cast(Any, database)._statements
+def measured(database: Database) -> Iterator[Iterations]:
+    iterations, of_database = Iterations(), cast(Any, database)._statements
     prepared = of_database.compile
 
     def noted(*arguments: Any) -> Any:
-        turns.statements += 1
+        iterations.statements += 1
         return prepared(*arguments)
 
     of_database.compile = noted
-    turns.next_turn()
-    sys.setprofile(turns.call)
+    iterations.next_iteration()
+    sys.setprofile(iterations.call)
     try:
-        yield turns
+        yield iterations
     finally:
         sys.setprofile(None)
-        turns.end()
+        iterations.end()
         of_database.compile = prepared
 
 
@@ -152,28 +152,28 @@ def site_request(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCd
 @each_database
 async def test_site_of_many_files_yields_to_others(plane: Plane) -> None:
     request = site_request(plane.game_id, FILES_MAX)
-    with measured(plane.database) as turns:
+    with measured(plane.database) as iterations:
         created = await plane.sites.create(request, plane.caller)
     assert [one.path for one in created.presigned_requests] == [one.path for one in request.files]
     async with plane.database.read() as tx:
         assert len(await uploads.files_of(tx, created.upload_id)) == FILES_MAX
-    assert turns.total > 5 * TURN_CALLS
-    assert turns.longest < TURN_CALLS
+    assert iterations.total > 5 * ITERATION_CALLS
+    assert iterations.longest < ITERATION_CALLS
 
 
 async def test_invalid_site_yields_to_others(plane: Plane) -> None:
     request = site_request(plane.game_id, FILES_MAX)
     for file in request.files:
         file.path, file.content_type = "../out", "none"
-    with measured(plane.database) as turns, pytest.raises(ServiceError) as refused:
+    with measured(plane.database) as iterations, pytest.raises(ServiceError) as refused:
         await plane.sites.create(request, plane.caller)
     assert refused.value.code == "VALIDATION_FAILED"
-    assert turns.longest < TURN_CALLS
+    assert iterations.longest < ITERATION_CALLS
 
 
 @each_database
 async def test_failed_site_creation_adds_nothing(plane: Plane) -> None:
-    """The files of a site are added in several turns of the event loop."""
+    """The files of a site are added in several iterations of the event loop."""
     files = [NewFile(f"{number % (FILES_MAX - 1)}", 1) for number in range(FILES_MAX)]
     with pytest.raises(Conflict):
         async with plane.database.write() as tx:
@@ -201,11 +201,11 @@ async def test_name_reservation_needs_few_statements(plane: Plane) -> None:
     names = [f"0.0.{number}" for number in range(2, TAKEN_NAME_COUNT + 2)]
     await add_versions(plane.records, plane.game_id, names)
     request = versions_pb2.ReserveVersionNameRequest(game_id=plane.game_id)
-    with measured(plane.database) as turns:
+    with measured(plane.database) as iterations:
         created = await plane.versions.reserve_name(request, plane.caller)
     assert created.version_display_name == f"0.0.{TAKEN_NAME_COUNT + 2}"
-    assert turns.statements < TAKEN_NAME_COUNT / 20
-    assert turns.longest < TURN_CALLS
+    assert iterations.statements < TAKEN_NAME_COUNT / 20
+    assert iterations.longest < ITERATION_CALLS
     with measured(plane.database) as again:
         created = await plane.versions.reserve_name(request, plane.caller)
     assert created.version_display_name == f"0.0.{TAKEN_NAME_COUNT + 3}"
@@ -243,17 +243,17 @@ async def test_shared_game_name_costs_as_much_as_any(plane: Plane) -> None:
         game_id = await plane.game("Same")
     assert (await plane.name_of(game_id)).startswith("same-")
     assert common.statements == rare.statements
-    assert common.longest < TURN_CALLS
+    assert common.longest < ITERATION_CALLS
 
 
-async def test_full_namespace_is_composed_in_a_short_turn(plane: Plane) -> None:
+async def test_full_namespace_is_composed_in_a_short_iteration(plane: Plane) -> None:
     async with plane.database.read() as tx:
         (prod, _) = await namespaces.of_game(tx, plane.game_id)
     await add_domains(plane.records, prod.namespace_id, 1_024)
     await add_users(plane.records, prod.namespace_id, 1_024)
     request = namespaces_pb2.GetNamespaceRequest(game_id=plane.game_id, namespace_id="prod")
-    with measured(plane.database) as turns:
+    with measured(plane.database) as iterations:
         response = await plane.namespaces.get(request, plane.caller)
     assert len(response.namespace.config.cdn.domains) == 1_024
     assert len(response.namespace.config.cdn.auth_user_list) == 1_024
-    assert turns.longest < TURN_CALLS
+    assert iterations.longest < ITERATION_CALLS

@@ -205,10 +205,10 @@ def test_replies_before_confirmation_are_not_larger_than_requests(
     returned = []
     for datagram in (hello[:40], hello[:63], forged, MARK + b"\x03" + bytes(10), MARK, b"", ping):
         guest.say(datagram)
-        returned.append(guest.hear())
+        returned.append(guest.receive())
     guest.say(long_ping)
     # Only the short ping gets a pong. A late pong arrives with a later read.
-    answers = [one for one in (*returned, guest.hear()) if one is not None]
+    answers = [one for one in (*returned, guest.receive()) if one is not None]
     assert answers == [Datagram(PONG, b"ping")]
     forger = players.at(guest.place)
     refusal = forger.wait_for(REFUSED, lambda: forger.hello("player_forged"))
@@ -217,7 +217,7 @@ def test_replies_before_confirmation_are_not_larger_than_requests(
     # its address.
     welcome = guest.wait_for(WELCOME, lambda: hello)
     assert 3 + len(welcome) <= 64
-    later = [guest.hear() for _ in range(6)]
+    later = [guest.receive() for _ in range(6)]
     assert all(one is None or one.kind == WELCOME for one in later)
 
 
@@ -273,8 +273,8 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
     stage.kill()
     try:
         reserved.say(reserved.hello())
-        ticks = ticks_of(player, lambda: reserved.hear(0.001))
-        assert ticks.heard == Datagram(REFUSED, bytes([UNDECIDED]))
+        ticks = ticks_of(player, lambda: reserved.receive(0.001))
+        assert ticks.last == Datagram(REFUSED, bytes([UNDECIDED]))
         assert CONFIRM_S - 1 < ticks.passed * 0.05 < CONFIRM_S + 5
         assert ticks.states > ticks.passed * 0.9
     finally:

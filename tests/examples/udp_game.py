@@ -282,7 +282,7 @@ class Player:
         with contextlib.suppress(ConnectionRefusedError):
             self.socket.send(datagram)
 
-    def hear(self, patience_s: float = 0.05) -> Datagram | None:
+    def receive(self, patience_s: float = 0.05) -> Datagram | None:
         self.socket.settimeout(patience_s)
         try:
             datagram = self.socket.recv(2048)
@@ -295,13 +295,13 @@ class Player:
     def wait_for(self, kind: int, say: Callable[[], bytes] | None = None) -> bytes:
         """Repeats `say` until a message of this kind arrives. Returns the body of the message."""
 
-        def came() -> Datagram | None:
+        def matching() -> Datagram | None:
             if say is not None:
                 self.say(say())
-            datagram = self.hear()
+            datagram = self.receive()
             return datagram if datagram is not None and datagram.kind == kind else None
 
-        return first(came).rest
+        return first(matching).rest
 
     def enter(self) -> Player:
         welcome = self.wait_for(WELCOME, self.hello)
@@ -340,7 +340,7 @@ class Players:
 class Ticks(NamedTuple):
     states: int
     passed: int
-    heard: Datagram
+    last: Datagram
 
 
 def ticks_of(player: Player, wait_for: Callable[[], Datagram | None]) -> Ticks:
@@ -349,12 +349,12 @@ def ticks_of(player: Player, wait_for: Callable[[], Datagram | None]) -> Ticks:
     """
     ticks: list[int] = []
 
-    def heard() -> Datagram | None:
+    def play_once() -> Datagram | None:
         player.say(player.input())
-        returned = player.hear()
+        returned = player.receive()
         if returned is not None and returned.kind == STATE:
             ticks.append(int.from_bytes(returned.rest[:4]))
         return wait_for()
 
-    came = first(heard)
-    return Ticks(len(ticks), ticks[-1] - ticks[0], came)
+    last = first(play_once)
+    return Ticks(len(ticks), ticks[-1] - ticks[0], last)

@@ -50,7 +50,7 @@ def beat() -> None:
         time.sleep(0.1)
 
 
-def leak_when_told() -> None:
+def leak_on_request() -> None:
     signal.sigwait({signal.SIGUSR1})
     leak()
 
@@ -81,7 +81,7 @@ def forks() -> int:
 
 def leaks() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    return beside(leak_when_told)
+    return beside(leak_on_request)
 
 
 def leaks_early() -> int:

@@ -180,9 +180,9 @@ async def test_retry_with_a_key_returns_the_token_of_the_first_request(
     await disconnect_during_feed(fixture, kind, ask)
     (token_id,) = await fixture.tokens(kind)
 
-    async def is_told() -> Any:
+    async def is_repeated() -> Any:
         answer = await ask()
         return answer.code == "OK" and answer.body
 
-    assert (await eventually(is_told))["token_id"] == token_id
+    assert (await eventually(is_repeated))["token_id"] == token_id
     assert await fixture.tokens(kind) == [token_id]

@@ -51,11 +51,11 @@ class Playing:
         assert connected.code == "OK", connected
 
     async def is_counted(self) -> None:
-        async def is_told() -> bool:
+        async def has_new_count() -> bool:
             answer = await self.developer.call("get_game", game_id=self.game_id)
             return answer.code == "OK" and answer.body["game"]["total_player_count"] == 1
 
-        await eventually(is_told, 30)
+        await eventually(has_new_count, 30)
 
     async def kill(self) -> None:
         killed = pid(self.full_service, "control/LOCK")

@@ -29,7 +29,7 @@ class Player(Protocol):
     received_count: int
 
     def say(self) -> None: ...
-    def hear(self) -> None: ...
+    def receive(self) -> None: ...
 
 
 class StreamPlayer:
@@ -48,12 +48,12 @@ class StreamPlayer:
         if not self._awaited:
             self._send(f"{self._name} {self.received_count}\n".encode().rjust(64, b"."))
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         content = self.socket.recv(65_536)
         if not content:
             raise SessionBroken(f"{self._name} was closed after {self.received_count} answers")
         if not self._awaited.startswith(content):
-            raise SessionBroken(f"{self._name} heard {content!r} in place of {self._awaited!r}")
+            raise SessionBroken(f"{self._name} received {content!r} in place of {self._awaited!r}")
         self._awaited = self._awaited[len(content) :]
         self.received_count += not self._awaited
 
@@ -80,7 +80,7 @@ class DatagramPlayer:
         self._said_s = time.monotonic()
         self.socket.send(f"{self._name} {self._number}".encode())
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         session, _, words = self.socket.recv(2_048).partition(b" ")
         self._session = self._session or session
         if session != self._session:
@@ -89,7 +89,7 @@ class DatagramPlayer:
             )
         name, _, number = words.decode().rpartition(" ")
         if name != self._name or not 0 < int(number) <= self._number:
-            raise SessionBroken(f"{self._name} heard {words!r}")
+            raise SessionBroken(f"{self._name} received {words!r}")
         if int(number) == self._number and not self._is_answered:
             self._is_answered = True
             self.received_count += 1
@@ -132,7 +132,7 @@ class PlayerThread:
         end = time.monotonic() + ROUND_S
         while (seconds_left := end - time.monotonic()) > 0:
             for key, _ in waiting.select(seconds_left):
-                key.data.hear()
+                key.data.receive()
 
     async def goes_on(self) -> None:
         before = [player.received_count for player in self.players]

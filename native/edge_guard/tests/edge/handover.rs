@@ -15,20 +15,20 @@ use crate::wait::wait_for;
 use crate::wire::OutcomeKind;
 
 /// Replaced process, which ends with the test.
-pub struct Older(std::process::Child);
+pub struct OlderProcess(std::process::Child);
 
-impl Older {
+impl OlderProcess {
     fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
         self.0.try_wait().unwrap()
     }
 
     #[track_caller]
-    fn assert_it_ends(&mut self) {
+    fn assert_ends(&mut self) {
         assert!(wait_for("the older process ends", || self.has_ended()).success());
     }
 }
 
-impl Drop for Older {
+impl Drop for OlderProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -36,9 +36,9 @@ impl Drop for Older {
 }
 
 /// Replaces the edge-guard process, and returns the older process.
-pub fn replace(guard: &mut EdgeProcess) -> Older {
+pub fn replace(guard: &mut EdgeProcess) -> OlderProcess {
     let newer = guard.another(&["--replace"]);
-    let older = Older(std::mem::replace(&mut guard.child, newer));
+    let older = OlderProcess(std::mem::replace(&mut guard.child, newer));
     guard.wait_until_ready();
     older
 }
@@ -79,7 +79,7 @@ fn sessions_continue_during_a_takeover() {
     guard.source.wait_for("d", OutcomeKind::Listening);
     assert!(older.has_ended().is_none(), "connections continue in the older process");
     drop((streams, socket));
-    older.assert_it_ends();
+    older.assert_ends();
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn takeover_refuses_no_connection_and_loses_no_datagram() {
         let before = connected.load(SeqCst);
         let mut older = replace(&mut guard);
         wait_for("comers are served by the newer process", || (connected.load(SeqCst) > before + 20).then_some(()));
-        older.assert_it_ends();
+        older.assert_ends();
     }
     is_over.store(true, SeqCst);
     comers.join().unwrap();
@@ -146,11 +146,11 @@ fn removal_waits_for_older_processes() {
     guard.source.remove(&["a"]);
     guard.source.wait_for("a", OutcomeKind::Removed);
     assert!(is_closed(&mut first) && is_closed(&mut second));
-    oldest.assert_it_ends();
+    oldest.assert_ends();
     echo(&mut stays, "untouched");
     guard.ask("POST", "/stop");
     assert!(wait_for("it ends", || guard.child.try_wait().unwrap()).success());
-    older.assert_it_ends();
+    older.assert_ends();
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn older_process_finishes_its_requests() {
     sender.send(()).unwrap();
     assert_eq!(crate::http_client::read(&mut player).unwrap().text(), "done");
     assert!(is_closed(&mut player), "the next request is the newer process's");
-    older.assert_it_ends();
+    older.assert_ends();
 }
 
 /// Starts a newer process that must fail, and returns its error text.
@@ -236,7 +236,7 @@ fn failed_takeover_leaves_everything_to_the_older_process() {
     assert_eq!(ask_datagram(&udp_player, "who"), session);
     echo(&mut player, "in the older process");
     drop(player);
-    older.assert_it_ends();
+    older.assert_ends();
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn newer_process_serves_the_last_routes_without_the_source() {
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     guard.source.kill();
     let mut older = replace(&mut guard);
-    older.assert_it_ends();
+    older.assert_ends();
     echo(&mut connect(port), "alone");
     guard.kill();
     guard.restart();
@@ -290,5 +290,5 @@ fn takeover_of_more_sessions_than_free_descriptors_succeeds() {
     assert_eq!(guard.figure("datagram_sessions"), 300);
     let after: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
     assert_eq!(sessions, after, "a new UDP session was created");
-    older.assert_it_ends();
+    older.assert_ends();
 }

@@ -143,7 +143,7 @@ impl RouteSource {
         self.wait_for(&route.owner_id, OutcomeKind::Listening);
     }
 
-    pub fn was_told(&self, owner: &str, kind: OutcomeKind) -> bool {
+    pub fn has_outcome(&self, owner: &str, kind: OutcomeKind) -> bool {
         let state = self.state.lock().unwrap();
         state.outcomes.iter().any(|outcome| outcome.owner_id == owner && outcome.kind == i32::from(kind))
     }

@@ -76,7 +76,7 @@ fn empty_set_and_older_epoch_remove_nothing() {
     guard.source.wait_for("b", OutcomeKind::Listening);
     echo(&mut player, "after");
     echo(&mut connect(port), "anew");
-    assert!(!guard.source.was_told("a", OutcomeKind::Removed));
+    assert!(!guard.source.has_outcome("a", OutcomeKind::Removed));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn removal_by_an_older_epoch_is_ignored() {
     let [cut, stays] = &mut players;
     assert!(is_closed(cut), "a session went on");
     echo(stays, "still here");
-    assert!(!guard.source.was_told("b", OutcomeKind::Removed));
+    assert!(!guard.source.has_outcome("b", OutcomeKind::Removed));
 }
 
 #[test]

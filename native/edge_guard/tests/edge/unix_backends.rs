@@ -17,8 +17,8 @@ use crate::http_client::{get, read, upgrade, upgraded_echo};
 use crate::http2::{begin, runtime, text_of};
 use crate::wait::wait_for;
 
-fn backend(host: &str, path: &Path, is_told: bool) -> Value {
-    json!({"hosts": [host], "address": format!("unix:{}", path.display()), "proxy_protocol": is_told})
+fn backend(host: &str, path: &Path, has_proxy_header: bool) -> Value {
+    json!({"hosts": [host], "address": format!("unix:{}", path.display()), "proxy_protocol": has_proxy_header})
 }
 
 fn guard(backends: Value) -> EdgeProcess {
