@@ -142,12 +142,12 @@ async def test_task_cancelled_by_another_counts_as_failed() -> None:
     tasks = BackgroundTasks()
 
     async def waits_for_others() -> None:
-        await nobodys
+        await pending
 
-    nobodys = asyncio.get_running_loop().create_future()
+    pending = asyncio.get_running_loop().create_future()
     tasks.own("waits", waits_for_others())
     await asyncio.sleep(0)
-    nobodys.cancel()
+    pending.cancel()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert tasks.dead_tasks == ["waits"]
@@ -224,30 +224,30 @@ class IgnoresCancellation:
 async def test_task_that_ignores_cancellation_is_logged_and_does_not_block(
     how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks, deaf, ended = BackgroundTasks(), IgnoresCancellation(), list[str]()
+    tasks, uncancellable, ended = BackgroundTasks(), IgnoresCancellation(), list[str]()
 
-    async def hears() -> None:
+    async def cancellable() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append("heard")
+            ended.append("cancelled")
 
-    getattr(tasks, how)("deaf one", deaf.work())
-    tasks.own("hears", hears())
+    getattr(tasks, how)("stuck task", uncancellable.work())
+    tasks.own("cancellable", cancellable())
     await asyncio.sleep(0)
     capsys.readouterr()
     try:
         async with asyncio.timeout(PATIENCE_S):
             await tasks.stop(grace_s=0.05)
     finally:
-        deaf.may_end.set()
-    assert ended == ["heard"]
+        uncancellable.may_end.set()
+    assert ended == ["cancelled"]
     output = capsys.readouterr()
-    lines = [line for line in (output.out + output.err).splitlines() if "deaf one" in line]
+    lines = [line for line in (output.out + output.err).splitlines() if "stuck task" in line]
     assert lines
     assert all("does not end" in line for line in lines)
     assert tasks.problem is None
-    await asyncio.wait_for(deaf.has_ended.wait(), PATIENCE_S)
+    await asyncio.wait_for(uncancellable.has_ended.wait(), PATIENCE_S)
 
 
 @pytest.mark.full

@@ -27,8 +27,8 @@ async def test_second_signal_kills_a_lobby_that_ignores_sigterm(tmp_path: Path) 
         async with full_service.open_client("http") as client:
             developer = Developer(full_service, client)
             game = Game(developer, await developer.game())
-            await game.deploy(deaf={"docker": {"env": {"PLAY": "deaf"}}})
-            assert (await game.find("deaf")).code == "OK"
+            await game.deploy(unstoppable={"docker": {"env": {"PLAY": "ignore-sigterm"}}})
+            assert (await game.find("unstoppable")).code == "OK"
             pids = set(pids_of(full_service.data_dir))
             assert full_service.process is not None
             full_service.process.send_signal(signal.SIGTERM)

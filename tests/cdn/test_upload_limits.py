@@ -142,7 +142,7 @@ async def test_clients_behind_a_trusted_proxy_have_their_own_shares(sender: Send
 
 
 async def test_rejected_newer_upload_keeps_the_older(listener: Listener, sender: Sender) -> None:
-    await sender.fill(HALF, "crowd{}", HERE)
+    await sender.fill(HALF, "extra{}", HERE)
     older, _ = await sender.begin("up/a", ELSEWHERE)
     _, code = await sender.begin("up/a", HERE)
     assert code == "OVERLOADED"

@@ -27,7 +27,7 @@ PORTS: Final = {"game": {"protocol": "tcp"}}
 MODES: Final[dict[str, dict[str, Any]]] = {
     "duel": {"max_players": 64, "taggable": True},
     "pair": {"max_players": 2, "taggable": True},
-    "crowd": {"max_players": 256, "taggable": True},
+    "large": {"max_players": 256, "taggable": True},
     "quick": {"max_players": 2, "player_token_ttl": 5_000},
     "empty": {"max_players": 2, "actions": {"create": {"enabled": True}}},
     "quiet": {"max_players": 2, "taggable": False, "actions": {"create": {"enabled": True}}},
@@ -43,7 +43,7 @@ HOSTED: Final[dict[str, dict[str, str]]] = {
     "hosted": {},
     "mute": {"PLAY": "mute"},
     "broken": {"PLAY": "exit:3"},
-    "deaf": {"PLAY": "guests deaf"},
+    "unstoppable": {"PLAY": "guests ignore-sigterm"},
 }
 """Modes with lobbies that the service starts, and the environment of their server
 (`tests.programs.server`).
@@ -69,8 +69,8 @@ CLAIMED: Final = "claimed.example.com"
 OTHER_GAME: Final = document(
     game={
         "game_id": "0192f000-0000-7000-8000-0000000000a9",
-        "name_id": "stranger",
-        "display_name": "Stranger",
+        "name_id": "other-game",
+        "display_name": "Other game",
     },
     access={"domains": [CLAIMED]},
 )

@@ -135,13 +135,13 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
 ) -> None:
     this = test_hanging_control_plane_overloads_and_stop_answers_all
     restartable.run()
-    crowded, other = restartable.served_game.scenario(), restartable.served_game.scenario()
-    too_many = {slug: _bare(crowded, slug) for slug in swept("OVERLOADED", this)}
+    overloaded, other = restartable.served_game.scenario(), restartable.served_game.scenario()
+    too_many = {slug: _bare(overloaded, slug) for slug in swept("OVERLOADED", this)}
     last = {slug: _waiting(other, slug) for slug in swept("SHUTTING_DOWN", this)}
     # Requests up to the limit of one address, with two tokens so that neither token exceeds its
     # limit.
     fillers = [
-        _bare(crowded, "get_games", bearer=f"cloud_{'AB'[number % 2] * 24}")
+        _bare(overloaded, "get_games", bearer=f"cloud_{'AB'[number % 2] * 24}")
         for number in range(AT_ONCE // 2)
     ]
 

@@ -167,7 +167,7 @@ async def test_container_exit_code_and_signal_are_recorded(back_end: ContainerSe
 async def test_container_that_ignores_sigterm_is_killed(
     back_end: ContainerServers, full_service: FullService
 ) -> None:
-    server = await back_end.reached(await back_end.bundle(), "deaf")
+    server = await back_end.reached(await back_end.bundle(), "ignore-sigterm")
     inside = container_of(full_service, server["id"])
     await back_end.good("destroy_server", server_id=server["id"])
     assert (await back_end.get(server["id"]))["status"] == "stopping"
@@ -203,7 +203,7 @@ async def test_container_does_not_see_the_host(
     assert keys.exists()
     build_id = await back_end.image()
     play = (
-        f"who see:/ see:/proc see:/home see:/root see:/dev read:{keys} see:{full_service.data_dir}"
+        f"identity see:/ see:/proc see:/home see:/root see:/dev read:{keys} see:{full_service.data_dir}"
         " read:/proc/1/cmdline read:/etc/shadow read:/proc/self/uid_map rights"
         " write:/proc/sys/kernel/hostname write:/bin/own write:/tmp/x read:/proc/self/mountinfo"
     )
@@ -241,7 +241,7 @@ async def test_container_runs_as_the_user_of_the_image(
     config = {"Entrypoint": [images.PROGRAM], "User": "game"}
     more = (file("home/game/secret", b"saved", 0o600, uid=1000, gid=1001),)
     build_id = await back_end.image(*more, file("root/secret", b"of root", 0o600), config=config)
-    server = await back_end.of(build_id, "who read:/home/game/secret read:/root/secret")
+    server = await back_end.of(build_id, "identity read:/home/game/secret read:/root/secret")
     lines = await eventually(lambda: back_end.output_until(server["id"], "listens"))
     ids = {"Uid: 1000 1000 1000 1000", "Gid: 1001 1001 1001 1001", "Groups: 1002"}
     reads = {"read /home/game/secret saved", "read /root/secret PermissionDenied"}
@@ -278,7 +278,9 @@ async def test_bundle_gets_no_requested_privilege(
         "env": ["OF_BUNDLE=1"],
     }
     build_id = await back_end.bundle(config=config, **process)
-    lines = await back_end.output(build_id, "who see:/host see:/dev write:/own write:/tmp/own env")
+    lines = await back_end.output(
+        build_id, "identity see:/host see:/dev write:/own write:/tmp/own env"
+    )
     expected = {"see /host NotFound", "CapEff: 0000000000000000", "NoNewPrivs: 1", "OF_BUNDLE=1"}
     assert expected | {"write /own ReadOnlyFilesystem", "write /tmp/own written"} <= set(lines)
     (devices,) = [line for line in lines if line.startswith("see /dev")]

@@ -211,7 +211,7 @@ async def test_server_that_cannot_run_has_a_reason(back_end: Servers) -> None:
 
 @pytest.mark.full
 async def test_server_that_ignores_sigterm_is_killed(back_end: Servers) -> None:
-    server = await back_end.running(runtime={"environment": {"PLAY": "deaf"}})
+    server = await back_end.running(runtime={"environment": {"PLAY": "ignore-sigterm"}})
     await eventually(lambda: reached(server))
     await back_end.good("destroy_server", server_id=server["id"])
     assert (await back_end.get(server["id"]))["status"] == "stopping"

@@ -96,13 +96,13 @@ async def test_unserved_port_keeps_its_number(connected: RuntimeScene) -> None:
 
 async def test_outcomes_share_journal_syncs(engine: Engine) -> None:
     docker = {"image_id": BUILD_ID, "ports": {f"voice-{n}": {"protocol": "udp"} for n in range(16)}}
-    scene = await connected_scene(engine, crowd={"docker": docker})
+    scene = await connected_scene(engine, large={"docker": docker})
 
     def syncs() -> int:
         text = engine.render_metrics({}).decode()
         return int(text.partition("\nhosting_journal_syncs_total ")[2].split("\n", 1)[0])
 
-    async with asking(scene.find("crowd")):
+    async with asking(scene.find("large")):
         await scene.desired_lobbies(wait_ms=5_000)
         refused_ones = list((await scene.follow()).routes)
         assert len(refused_ones) == 16

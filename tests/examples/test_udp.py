@@ -73,7 +73,7 @@ def players(stage: Stage) -> Iterator[Players]:
 
 
 def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage) -> None:
-    with contextlib.closing(stage.bots("crowd", 8, seconds=4)) as bots:
+    with contextlib.closing(stage.bots("large", 8, seconds=4)) as bots:
         report = bots.report()
     assert (report["joined"], report["played"], report["failures"]) == (8, 8, {})
     [lobby_id] = report["lobbies"]
@@ -82,7 +82,7 @@ def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage) -> N
     assert report["states"] > 8 * 20
     assert report["pongs"] > 0
     assert 0 < report["rtt_ms_p50"] <= report["rtt_ms_p99"]
-    until(lambda: stage.players("crowd") == 0)
+    until(lambda: stage.players("large") == 0)
     end = stage.end_of(lobby_id)
     assert (end["failed"], end["exit_code"]) == (False, 0)
     output = "\n".join(stage.lines(lobby_id))

@@ -32,7 +32,7 @@ PATH: Final = f"/cloud/games/{GAME}/namespaces/prod"
 PORTS: Final = {"game": {"protocol": "udp"}}
 SILENCE_MS: Final = 400
 MODES: Final[dict[str, dict[str, Any]]] = {
-    "crowd": {"max_players": 32},
+    "large": {"max_players": 32},
     "pair": {"max_players": 2},
     "other-pair": {"max_players": 2},
     "alone": {"max_players": 2},

@@ -42,7 +42,7 @@ UNLIMITED: Final = {
 DEFAULT_MODES: Final[dict[str, dict[str, Any]]] = {
     "duel": {"max_players": 8, "player_token_ttl": 5_000},
     "rented": {"max_players": 4, "player_token_ttl": 5_000},
-    "crowd": {"max_players": 100, "player_token_ttl": 600_000},
+    "large": {"max_players": 100, "player_token_ttl": 600_000},
     "single": {"max_players": 1, "player_token_ttl": 600_000},
 }
 

@@ -37,7 +37,7 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
             session = ApiSession(plane, clients.http, await plane.public_token())
             lobby = await session.attach("duel")
             other = await session.attach("duel")
-            large_lobby = await session.attach("crowd")
+            large_lobby = await session.attach("large")
             player = await session.player(large_lobby)
             tokens = {
                 "client": session.client_token,

@@ -117,8 +117,8 @@ __attribute__((constructor)) static void attach(void) {
         const char *value = getenv(VARIABLES[i]);
         snprintf(variables[i], sizeof variables[i], "%s=%s", VARIABLES[i], value ? value : "");
     }
-    uint32_t nobody = 0;
-    atomic_compare_exchange_strong(&mapped->service_pid, &nobody, (uint32_t)getpid());
+    uint32_t none = 0;
+    atomic_compare_exchange_strong(&mapped->service_pid, &none, (uint32_t)getpid());
     control = mapped;
 }
 

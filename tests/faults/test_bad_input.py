@@ -46,8 +46,8 @@ PORT_OWNER = {
 
 def minimal(operation: str, shared: SharedPlane) -> dict[str, Any]:
     fields: dict[str, dict[str, Any]] = {
-        "find": {"game_modes": ["crowd"]},
-        "create": {"game_mode": "crowd"},
+        "find": {"game_modes": ["large"]},
+        "create": {"game_mode": "large"},
         "join": {"lobby_id": shared.lobby.id},
         "connected": {"player_token": shared.player_token},
         "disconnected": {"player_token": shared.player_token},

@@ -87,9 +87,9 @@ async def check_new_slots_are_refused(
     session: ApiSession, client: ServiceClient, lobby: AttachedLobby, starting: AttachedLobby
 ) -> None:
     token = session.client_token
-    check_is_full(await client.call("find", {"game_modes": ["crowd"]}, token=token))
+    check_is_full(await client.call("find", {"game_modes": ["large"]}, token=token))
     check_is_full(await client.call("join", {"lobby_id": lobby.id}, token=token))
-    check_is_full(await client.call("attach", attach_fields("crowd"), token=token))
+    check_is_full(await client.call("attach", attach_fields("large"), token=token))
     check_is_full(await client.call("ready", token=starting.token))
 
 
@@ -130,7 +130,7 @@ async def check_recovers(session: ApiSession, client: ServiceClient, lobby: Atta
 async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
     plane: Plane, disk: SmallDisk, session: ApiSession, clients: ServiceClients
 ) -> None:
-    lobby, ending = await session.attach("crowd"), await session.attach("crowd")
+    lobby, ending = await session.attach("large"), await session.attach("large")
     starting = await session.attach("rented", is_ready=False)
     tokens = await session.join(lobby, party_size=4)
     keyed = {"lobby_id": lobby.id}
@@ -167,7 +167,7 @@ async def test_start_on_full_disk_answers_reads_and_recovers(
 ) -> None:
     if not disk.survives_its_service:
         pytest.skip("this small disk is a tmpfs: it ends with the service (needs root for ext4)")
-    lobby = await session.attach("crowd")
+    lobby = await session.attach("large")
     starting = await session.attach("rented", is_ready=False)
     tokens = await session.join(lobby, party_size=2)
     disk.fill(plane.pid)
@@ -186,7 +186,7 @@ async def test_start_on_full_disk_answers_reads_and_recovers(
 async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
     plane: Plane, disk: SmallDisk, session: ApiSession, clients: ServiceClients
 ) -> None:
-    lobby = await session.attach("crowd")
+    lobby = await session.attach("large")
     connected_token, later_token = await session.join(lobby, party_size=2)
     await session.must("connected", {"player_token": connected_token}, token=lobby.token)
     filler = disk.fill(plane.pid)
@@ -238,7 +238,7 @@ async def test_failed_segment_allocation_is_storage_full(
     await plane.start()
     clients = open_clients(plane)
     session = ApiSession(plane, clients.grpc, plane.service_token)
-    lobby = await session.attach("crowd")
+    lobby = await session.attach("large")
     shim: Shim = plane.commanded
     rules = [
         shim.fail("fallocate pwrite", "*.tmp", error=errno.EDQUOT),
@@ -261,7 +261,7 @@ async def test_failed_compaction_refuses_new_slots_until_it_succeeds(
     await plane.start()
     clients = open_clients(plane)
     session = ApiSession(plane, clients.http, plane.service_token)
-    lobby = await session.attach("crowd")
+    lobby = await session.attach("large")
     token = await session.player(lobby)
     full = plane.commanded.fail("pwrite", "image.tmp", error=errno.ENOSPC)
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 READ = "hosting.internal.v1.Facts.Read"
 PENDING = "hosting_journal_pending_events"
-MODES = {"crowd": {"max_players": 8}}
+MODES = {"large": {"max_players": 8}}
 KILLS = 4
 
 
@@ -68,11 +68,11 @@ async def test_stalled_disk_delays_facts_that_are_not_durable(
     await plane.start()
     session = ApiSession(plane, open_clients(plane).http, await plane.public_token())
     reader = Reader(plane)
-    first = await session.attach("crowd")
+    first = await session.attach("large")
     await reader.read_all()
     with plane.commanded.stalled("fdatasync", "seg-*"):
         attaching = asyncio.create_task(
-            session.client.call("attach", attach_fields("crowd"), token=plane.service_token)
+            session.client.call("attach", attach_fields("large"), token=plane.service_token)
         )
         await plane.wait_metric(PENDING, 1)
         assert await reader.read(wait_ms=300) == 0
@@ -115,7 +115,7 @@ async def test_reader_has_every_fact_exactly_once_across_kills(
 
 async def act(session: ApiSession, facts: list[tuple[str, str]]) -> None:
     while True:
-        lobby = await session.attach("crowd", is_ready=False)
+        lobby = await session.attach("large", is_ready=False)
         facts.append((lobby.id, "made"))
         await session.must("ready", token=lobby.token)
         facts.append((lobby.id, "ready"))

@@ -18,13 +18,13 @@ from tests.faults.service_clients import ServiceClient, ServiceClients, Transpor
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
-CROWD = 1_000
+REQUEST_COUNT = 1_000
 
 
 async def all_at_once(
     clients: ServiceClients,
     ask: Callable[[ServiceClient], Awaitable[TransportResponse]],
-    count: int = CROWD,
+    count: int = REQUEST_COUNT,
 ) -> list[TransportResponse]:
     both = list(clients)
     return await asyncio.gather(*(ask(both[number % 2]) for number in range(count)))
@@ -50,7 +50,7 @@ async def session(plane: Plane, clients: ServiceClients) -> ApiSession:
 async def test_concurrent_joins_fill_exactly_the_free_slots(
     session: ApiSession, clients: ServiceClients
 ) -> None:
-    lobby = await session.attach("crowd")
+    lobby = await session.attach("large")
 
     async def join(client: ServiceClient) -> TransportResponse:
         return await client.call("join", {"lobby_id": lobby.id}, token=session.client_token)
@@ -66,8 +66,8 @@ async def test_concurrent_joins_fill_exactly_the_free_slots(
 async def test_concurrent_party_finds_never_exceed_the_limit(
     session: ApiSession, clients: ServiceClients
 ) -> None:
-    lobbies = [await session.attach("crowd") for _ in range(3)]
-    fields = {"game_modes": ["crowd"], "party_size": 3}
+    lobbies = [await session.attach("large") for _ in range(3)]
+    fields = {"game_modes": ["large"], "party_size": 3}
 
     async def find(client: ServiceClient) -> TransportResponse:
         return await client.call("find", fields, token=session.client_token)
@@ -84,7 +84,7 @@ async def test_concurrent_party_finds_never_exceed_the_limit(
 async def test_concurrent_uses_of_one_token_succeed_once(
     session: ApiSession, clients: ServiceClients
 ) -> None:
-    lobby = await session.attach("crowd")
+    lobby = await session.attach("large")
     token = await session.player(lobby)
 
     async def connect(client: ServiceClient) -> TransportResponse:
@@ -99,7 +99,7 @@ async def test_concurrent_uses_of_one_token_succeed_once(
 async def test_concurrent_repeats_of_one_connect_are_one_use(
     session: ApiSession, clients: ServiceClients
 ) -> None:
-    lobby = await session.attach("crowd")
+    lobby = await session.attach("large")
     token = await session.player(lobby)
     body = {"player_token": token}
 
@@ -121,7 +121,7 @@ async def test_concurrent_repeats_of_one_connect_are_one_use(
 async def test_concurrent_repeats_of_one_join_share_one_slot(
     session: ApiSession, clients: ServiceClients
 ) -> None:
-    lobby = await session.attach("crowd")
+    lobby = await session.attach("large")
 
     async def join(client: ServiceClient) -> TransportResponse:
         fields = {"lobby_id": lobby.id}
@@ -197,7 +197,7 @@ class TestDefaultRates:
     async def test_lobby_operations_are_not_rate_limited(
         self, session: ApiSession, clients: ServiceClients
     ) -> None:
-        lobby = await session.attach("crowd")
+        lobby = await session.attach("large")
 
         async def beat(client: ServiceClient) -> TransportResponse:
             return await client.call("heartbeat", token=lobby.token)
@@ -210,7 +210,7 @@ class TestDefaultRates:
     ) -> None:
         async def attach(client: ServiceClient) -> TransportResponse:
             token = session.plane.service_token
-            return await client.call("attach", attach_fields("crowd"), token=token)
+            return await client.call("attach", attach_fields("large"), token=token)
 
         answers = await all_at_once(clients, attach, 600)
         codes = Counter(answer.code for answer in answers)

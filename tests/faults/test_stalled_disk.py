@@ -28,7 +28,7 @@ SOURCE_LIMIT = 4
 IN_FLIGHT = "hosting_requests_in_flight"
 PENDING = "hosting_journal_pending_events"
 MODES = {
-    "crowd": {"max_players": 100, "player_token_ttl": 600_000},
+    "large": {"max_players": 100, "player_token_ttl": 600_000},
     "single": {"max_players": 1, "player_token_ttl": 600_000},
     "closing": {"max_players": 8, "player_token_ttl": 600_000},
     "ending": {"max_players": 8, "player_token_ttl": 600_000},
@@ -59,7 +59,7 @@ class PreparedLobbies:
 
 
 async def prepare(session: ApiSession) -> PreparedLobbies:
-    large_lobby = await session.attach("crowd")
+    large_lobby = await session.attach("large")
     full = await session.attach("single")
     await session.join(full)
     keyed = await session.player(large_lobby)
@@ -93,8 +93,8 @@ def changes(session: ApiSession, prepared: PreparedLobbies) -> list[Ask]:
     env = session.plane.service_token
     token = prepared.large.token
     return [
-        Ask("find", {"game_modes": ["crowd"]}, env),
-        Ask("find", {"game_modes": ["crowd"], "party_size": 3}, env),
+        Ask("find", {"game_modes": ["large"]}, env),
+        Ask("find", {"game_modes": ["large"], "party_size": 3}, env),
         Ask("join", {"lobby_id": prepared.large.id}, env),
         Ask("connected", {"player_token": prepared.reserved}, token),
         Ask("disconnected", {"player_token": prepared.leaving}, token),
@@ -208,7 +208,7 @@ async def read_everything(plane: Plane, clients: ServiceClients, client_token: s
             "list", {"include_state": True}, token=client_token, timeout_s=PATIENCE_S
         )
         assert response.body["lobbies"]
-        missing = await client.call("find", {"game_modes": ["crowd"]}, timeout_s=PATIENCE_S)
+        missing = await client.call("find", {"game_modes": ["large"]}, timeout_s=PATIENCE_S)
         assert missing.code == "TOKEN_MISSING"
         invalid = await client.call("ready", token="lobby_" + "A" * 40, timeout_s=PATIENCE_S)
         assert invalid.code == "TOKEN_INVALID"

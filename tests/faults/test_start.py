@@ -171,7 +171,7 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     modes["duel"]["actions"] = {
         "join": {"enabled": True, "verification": {"url": "http://127.0.0.1/ask", "headers": {}}}
     }
-    modes["crowd"]["max_players"] = 1
+    modes["large"]["max_players"] = 1
     plane.feed_file.write_text(json.dumps(content))
     checked = pyservice("check-config", "--feed", str(plane.feed_file))
     assert checked.returncode == 1
@@ -185,7 +185,7 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     await plane.kill()
     await plane.start()
     await session.join(lobby)
-    large_lobby = await session.attach("crowd")
+    large_lobby = await session.attach("large")
     await session.join(large_lobby, party_size=2)
     await plane.stop()
 
@@ -200,7 +200,7 @@ async def test_journal_damaged_in_the_middle_is_refused_with_its_position(
     plane = make_plane()
     await plane.start()
     session = ApiSession(plane, open_clients(plane).http, plane.service_token)
-    lobby = await session.attach("crowd")
+    lobby = await session.attach("large")
     for _ in range(5):
         await session.join(lobby)
     commits = [

@@ -24,7 +24,7 @@ fn main() {
     }
     let listeners: Vec<_> = ports().into_iter().map(|port| TcpListener::bind(("127.0.0.1", port))).collect();
     let threads = listeners.into_iter().map(|listener| {
-        let listener = listener.expect("the port that it was told");
+        let listener = listener.expect("an assigned port");
         thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(thread::spawn(|| echo(stream)))))
     });
     println!("listens");
@@ -41,14 +41,14 @@ fn play(what: &str, about: &str) {
         "crash" => process::abort(),
         "exit" => process::exit(about.parse().expect("a code")),
         // SAFETY: no handler of ours is called.
-        "deaf" => drop(unsafe { signal(TERM, IGNORE) }),
+        "ignore-sigterm" => drop(unsafe { signal(TERM, IGNORE) }),
         "env" => {
             for (name, value) in env::vars().collect::<BTreeMap<_, _>>() {
                 println!("{name}={value}");
             }
         }
         "at" => println!("at {}", env::current_dir().expect("a folder").display()),
-        "who" => {
+        "identity" => {
             let status = fs::read_to_string("/proc/self/status").expect("its own status");
             for line in status.lines().filter(|line| {
                 ["Uid", "Gid", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "SigBlk"]

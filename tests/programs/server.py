@@ -3,8 +3,8 @@
 The server reads its settings from the environment, listens on every port that it gets, reports
 that it is ready and echoes what it receives. The variable PLAY holds words that change this.
 `mute` never reports ready. `exit:<code>` exits at once, and `leaves` exits with 0 after it is
-ready. `deaf` ignores SIGTERM. With `guests`, the first bytes of a TCP stream are a player token, and the
-player is connected while the stream is open. With `whose`, each UDP reply starts with the sender's
+ready. `ignore-sigterm` ignores SIGTERM. With `guests`, the first bytes of a TCP stream are a player token, and the
+player is connected while the stream is open. With `sender-port`, each UDP reply starts with the sender's
 port and a space.
 """
 
@@ -64,7 +64,7 @@ def main() -> int:
     for word in PLAY:
         if word.startswith("exit:"):
             return int(word.removeprefix("exit:"))
-    if "deaf" in PLAY:
+    if "ignore-sigterm" in PLAY:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     waiting = selectors.DefaultSelector()
     for number in ports().values():
@@ -87,8 +87,8 @@ def main() -> int:
                 waiting.register(connection, selectors.EVENT_READ, "stream")
             elif key.data == "datagram":
                 content, sender = ready.recvfrom(65_536)
-                whose = b"%d " % sender[1] if "whose" in PLAY else b""
-                ready.sendto(whose + content, sender)
+                prefix = b"%d " % sender[1] if "sender-port" in PLAY else b""
+                ready.sendto(prefix + content, sender)
             elif content := ready.recv(65_536):
                 if "guests" in PLAY and ready not in guests:
                     guests[ready] = content.decode()

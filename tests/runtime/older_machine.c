@@ -1,5 +1,5 @@
 /* Makes a keeper see another machine than this one, as a preloaded library: one that lets no ordinary user have a user
- * namespace, and, with OLDER_LANDLOCK, whose Landlock has that version. All else is the machine's. */
+ * namespace, and, with OLDER_LANDLOCK, a Landlock of that version. All else is the same as on the machine. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

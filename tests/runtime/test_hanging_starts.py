@@ -121,22 +121,22 @@ async def test_start_ended_by_its_deadline_is_not_repeated_after_a_restart(
 
 
 async def start_with_suspended_launcher(host: RuntimeHost) -> tuple[RunRequest, int]:
-    deaf = launcher_of(host)
-    os.kill(deaf, signal.SIGSTOP)
+    launcher = launcher_of(host)
+    os.kill(launcher, signal.SIGSTOP)
     order = host.want()
     await until(lambda: "placed" in host.reports.of(order.id))
     await until(lambda: host.supervisor.runs[order.id].state == "starting")
-    return order, deaf
+    return order, launcher
 
 
 async def test_stop_works_while_the_keeper_launcher_is_suspended(host: RuntimeHost) -> None:
-    order, deaf = await start_with_suspended_launcher(host)
+    order, launcher = await start_with_suspended_launcher(host)
     host.supervisor.end(order.id, 0)
     assert await host.reports.end(order.id) == RunEnd("stopped")
     await until(lambda: not host.of(order).path.exists())
-    os.kill(deaf, signal.SIGCONT)
+    os.kill(launcher, signal.SIGCONT)
     await host.running()
-    assert launcher_of(host) == deaf, "the launcher was not restarted"
+    assert launcher_of(host) == launcher, "the launcher was not restarted"
     assert not host.of(order).path.exists(), "the launcher started no ended run"
 
 
@@ -145,12 +145,12 @@ async def test_unresponsive_keeper_launcher_is_replaced(
     host: RuntimeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_launcher, "ANSWER_TIMEOUT_S", 0.1)
-    order, deaf = await start_with_suspended_launcher(host)
+    order, launcher = await start_with_suspended_launcher(host)
     other = host.want()
     await until(lambda: "placed" in host.reports.of(other.id))
     host.supervisor.end(order.id, 0)
     await host.reports.wait_for(other.id, "running")
-    assert not is_alive(deaf)
+    assert not is_alive(launcher)
     assert await host.reports.end(order.id) == RunEnd("stopped")
 
 

@@ -149,18 +149,18 @@ async def test_process_with_only_a_reused_session_number_stays(host: RuntimeHost
     for pid in below:
         os.kill(pid, signal.SIGKILL)
     await until(lambda: not any(map(is_alive, [host.pid_of(order), *below])))
-    stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env={})
+    unrelated = subprocess.Popen(["sleep", "3600"], start_new_session=True, env={})
     try:
-        _pretend(host, order, stranger.pid)
+        _pretend(host, order, unrelated.pid)
         await asyncio.to_thread(
             run_cleanup.end_leftover_processes, host.of(order), host.node.groups
         )
         await host.start()
         await reported_lost(host, order)
-        assert stranger.poll() is None
+        assert unrelated.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
 def _pretend(host: RuntimeHost, order: RunRequest, pid: int) -> None:
@@ -175,17 +175,17 @@ async def test_processes_of_running_or_reported_runs_stay(host: RuntimeHost) -> 
     await host.reports.end(ended_run.id)
     # This process has every mark of the run.
     environment = {"HOME": str(host.of(ended_run).scratch), "HOSTING_SERVER_ID": ended_run.id}
-    stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env=environment)
+    unrelated = subprocess.Popen(["sleep", "3600"], start_new_session=True, env=environment)
     try:
         for order in (goes_on, ended_run):
             await asyncio.to_thread(
                 run_cleanup.end_leftover_processes, host.of(order), host.node.groups
             )
         assert all(map(is_alive, below))
-        assert stranger.poll() is None
+        assert unrelated.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
 async def test_process_is_found_by_its_variables_despite_its_own_home(host: RuntimeHost) -> None:

@@ -225,13 +225,15 @@ async def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
             assert await number(tx) == 0
 
 
-def nobody() -> Any:
+def call_without_key() -> Any:
     return SimpleNamespace(call=SimpleNamespace(idempotency_key=None))
 
 
 async def changed(database: Database, change: Callable[[Transaction], Awaitable[Any]]) -> Any:
     changes = IdempotentChanges(database)
-    return await changes.apply(nobody(), feed_pb2.HeldRequest(), feed_pb2.HeldResponse, change)
+    return await changes.apply(
+        call_without_key(), feed_pb2.HeldRequest(), feed_pb2.HeldResponse, change
+    )
 
 
 async def test_existing_name_is_a_conflict_and_changes_nothing(database: Database) -> None:

@@ -165,7 +165,7 @@ async def test_reader_without_its_transaction_reads_no_other_state(
         assert await both(tx) == (0, 0)
 
 
-async def test_writer_that_waits_for_another_process_blocks_nobody(
+async def test_writer_that_waits_for_another_process_blocks_no_reader(
     database: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOCKED_TIMEOUT_S", 2 * PATIENCE_S)
@@ -177,12 +177,12 @@ async def test_writer_that_waits_for_another_process_blocks_nobody(
             await count_up(tx, "a")
 
     writing = [asyncio.create_task(write()) for _ in range(3)]
-    turns = 0
+    reads = 0
     async with asyncio.timeout(PATIENCE_S):
-        while turns < 100:
+        while reads < 100:
             async with database.read() as tx:
                 assert await both(tx) == (0, 0)
-            turns += 1
+            reads += 1
             await asyncio.sleep(0.001)
     assert not any(one.done() for one in writing)
     other.rollback()

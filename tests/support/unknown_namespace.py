@@ -16,7 +16,7 @@ from tests.support.databases import KINDS, Databases
 from tests.support.full_service import FullService, running
 
 CLAIMED: Final = "claimed.example.com"
-STRANGER: Final = document(access={"domains": [CLAIMED]})
+UNKNOWN_NAMESPACE: Final = document(access={"domains": [CLAIMED]})
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -25,7 +25,7 @@ def full_service(
 ) -> Iterator[FullService]:
     folder: Path = tmp_path_factory.mktemp("s")
     feed_file = folder / "feed.json"
-    feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
+    feed_file.write_text(json.dumps({"namespaces": [UNKNOWN_NAMESPACE]}))
     with running(
         FullService(folder, databases.url(request.param)), "--feed", str(feed_file)
     ) as service:

@@ -27,51 +27,51 @@ def test_budget_smaller_than_one_body_fits_one() -> None:
 
 def test_rejected_reservation_keeps_its_earlier_bytes() -> None:
     one = budget()
-    loan = one.reserve(b"a")
-    loan.grow_to(LARGE)
+    reservation = one.reserve(b"a")
+    reservation.grow_to(LARGE)
     with pytest.raises(ServiceError, match="OVERLOADED"):
-        loan.grow_to(TOTAL)
+        reservation.grow_to(TOTAL)
     assert one.held_bytes == LARGE
-    loan.give_back()
-    loan.give_back()
+    reservation.give_back()
+    reservation.give_back()
     assert one.held_bytes == 0
 
 
 def test_address_may_use_half_while_the_rest_is_free() -> None:
     one = budget()
-    loans = [one.reserve(b"a") for _ in range(40)]
-    for loan in loans[:31]:
-        loan.grow_to(LARGE)
+    reservations = [one.reserve(b"a") for _ in range(40)]
+    for reservation in reservations[:31]:
+        reservation.grow_to(LARGE)
     with pytest.raises(ServiceError, match="OVERLOADED"):
-        loans[31].grow_to(LARGE)
+        reservations[31].grow_to(LARGE)
     assert one.held_bytes == 31 * LARGE <= TOTAL // 2
     others = [one.reserve(b"b") for _ in range(7)]
-    for loan in others:
-        loan.grow_to(LARGE)
+    for reservation in others:
+        reservation.grow_to(LARGE)
     with pytest.raises(ServiceError, match="OVERLOADED"):
         one.reserve(b"b").grow_to(LARGE)
-    for loan in (*loans[:31], *others):
-        loan.give_back()
+    for reservation in (*reservations[:31], *others):
+        reservation.give_back()
     assert one.held_bytes == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3 * LARGE) | st.none()), max_size=200))
 def test_reserved_bytes_are_limited_and_released(steps: list[tuple[int, int | None]]) -> None:
     tight = budget(8 * LARGE)
-    loans = [tight.reserve(bytes([number % 6])) for number in range(21)]
-    sizes = [0] * len(loans)
+    reservations = [tight.reserve(bytes([number % 6])) for number in range(21)]
+    sizes = [0] * len(reservations)
     for number, size in steps:
         if size is None:
-            loans[number].give_back()
+            reservations[number].give_back()
             sizes[number] = 0
             continue
         with suppress(ServiceError):
-            loans[number].grow_to(size)
+            reservations[number].grow_to(size)
             sizes[number] = max(sizes[number], size)
         assert tight.held_bytes == sum(sizes)
         for source in range(6):
             assert sum(sizes[source::6]) <= 4 * LARGE
         assert tight.held_bytes <= 8 * LARGE * 3 // 2
-    for loan in loans:
-        loan.give_back()
+    for reservation in reservations:
+        reservation.give_back()
     assert tight.held_bytes == 0

@@ -11,7 +11,7 @@ use crate::seeded_random::SeededRandom;
 use crate::{Failure, failure};
 
 const SLOTS_PER_LOBBY: u32 = 32;
-const MODES: [&str; 4] = ["solo", "duel", "squad", "crowd"];
+const MODES: [&str; 4] = ["solo", "duel", "squad", "large"];
 /// Value of the tag `map` in every hundredth lobby.
 const RARE_MAP: &str = "canyon";
 const COMMON_MAPS: [&str; 9] = ["forest", "harbour", "desert", "city", "island", "mine", "bridge", "castle", "moon"];

@@ -21,7 +21,7 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     fixture.lobbies.reserve_exact(lobbies);
     let (before, _) = resident_and_peak_bytes()?;
     for _ in 0..lobbies {
-        fixture.add_lobby(&LobbyParameters::with_defaults("crowd", slots_per_lobby))?;
+        fixture.add_lobby(&LobbyParameters::with_defaults("large", slots_per_lobby))?;
     }
     let (with_lobbies, _) = resident_and_peak_bytes()?;
     let mut rng = SeededRandom::new(flags.get("seed", 1)?);

@@ -40,7 +40,7 @@ error_cases(
 
 @error_case("create", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
 def _(scenario: Scenario) -> httpx.Response:
-    lobby = scenario.attach("crowd")
+    lobby = scenario.attach("large")
     assert join(scenario, lobby, party_size=SOURCE_LIMIT).status_code == 200
     return create(scenario)
 
@@ -108,7 +108,7 @@ for _slug in ("find", "create"):
 @error_case("join", "MATCHMAKER_LOBBY_DRAINING")
 def _(scenario: Scenario) -> httpx.Response:
     """The last player has left. The server ignores the stop request, so the lobby is draining."""
-    placement = find(scenario, "deaf", tags=tagged(scenario))
+    placement = find(scenario, "unstoppable", tags=tagged(scenario))
     assert placement.status_code == 200, placement.text
     returned = placement.json()
     lobby = Lobby(returned["lobby"]["lobby_id"], "")

@@ -109,10 +109,10 @@ error_cases(
 
 @error_case("find", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
 def _(scenario: Scenario) -> httpx.Response:
-    scenario.attach("crowd")
-    crowd: dict[str, Any] = {"mode": "crowd", "party_size": SOURCE_LIMIT, "tags": tagged(scenario)}
-    assert find(scenario, **crowd).status_code == 200
-    return find(scenario, **crowd)
+    scenario.attach("large")
+    large: dict[str, Any] = {"mode": "large", "party_size": SOURCE_LIMIT, "tags": tagged(scenario)}
+    assert find(scenario, **large).status_code == 200
+    return find(scenario, **large)
 
 
 @error_case("find", "DEADLINE_EXCEEDED")
@@ -181,7 +181,7 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("join", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
 def _(scenario: Scenario) -> httpx.Response:
-    lobby = scenario.attach("crowd")
+    lobby = scenario.attach("large")
     joined(scenario, lobby, party_size=SOURCE_LIMIT)
     return join(scenario, lobby)
 

@@ -258,19 +258,19 @@ def _of_namespace(token_kind: int) -> Callable[[GameFixture, Fields], Fields]:
 
 def _token_commands() -> Iterator[Change]:
     once_more: dict[str, Any] = {"is_repeatable": False}
-    for whose, fields in (
+    for owner, fields in (
         ("--group", _of_group),
         ("--game", _of_game),
         ("--identity", lambda *_: {"all_groups": True}),
     ):
-        yield by_command(f"token create {whose}", "CreateCloudToken", fields, **once_more)
-    for whose, kind, steps in (
+        yield by_command(f"token create {owner}", "CreateCloudToken", fields, **once_more)
+    for owner, kind, steps in (
         ("--kind public", admin_pb2.TOKEN_KIND_PUBLIC, ()),
         ("--kind environment", admin_pb2.TOKEN_KIND_ENVIRONMENT, FED),
     ):
         fields = _of_namespace(kind)
         method = "CreateNamespaceToken"
-        yield by_command(f"token create {whose}", method, fields, steps=steps, **once_more)
+        yield by_command(f"token create {owner}", method, fields, steps=steps, **once_more)
 
 
 OF_PEOPLE: Final = (

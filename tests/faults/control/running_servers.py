@@ -64,7 +64,7 @@ class RunningServers:
             "datacenter": "local",
             "network": {"ports": {"game": {"protocol": "tcp"}}},
             "resources": {"cpu": 10, "memory": 16},
-            "runtime": {"build": self._build_id, "environment": {"PLAY": "deaf"}},
+            "runtime": {"build": self._build_id, "environment": {"PLAY": "ignore-sigterm"}},
             "tags": {"name": uuid4().hex},
         }
 

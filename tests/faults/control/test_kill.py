@@ -258,7 +258,7 @@ async def test_killed_plane_leaves_the_old_or_the_new_state(
             await kill_at(fixture, BY_NAME[name], step)
 
 
-CROWD: Final = (*OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
+CONCURRENT_CHANGES: Final = (*OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -275,8 +275,12 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
 ) -> None:
     async with open_game_fixture(tmp_path / "s", shim_library, databases.url(kind)) as fixture:
         returned = await fixture.read_all()
-        expected = [await footprint_without_kill(fixture, change, returned) for change in CROWD]
-        pending_changes = [await pending_change(fixture, change, returned) for change in CROWD]
+        expected = [
+            await footprint_without_kill(fixture, change, returned) for change in CONCURRENT_CHANGES
+        ]
+        pending_changes = [
+            await pending_change(fixture, change, returned) for change in CONCURRENT_CHANGES
+        ]
         before = await fixture.state_reader.records()
         answers = await kill_at_step(
             fixture.full_service,

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
 TRANSPORTS: Final = ("http", "grpc")
 ORIGIN: Final = "https://play.example.com"
-CROWD: Final = {
+CONFIG: Final = {
     "matchmaker": {
         "game_modes": {
             "arena": {"max_players": 64, "docker": {"ports": {"game": {"protocol": "http"}}}}
@@ -51,7 +51,7 @@ async def built(full_service: FullService, origin: str = ORIGIN) -> PlayedGame:
         developer = Developer(full_service, client)
         game_id = await developer.game()
         place = {"game_id": game_id, "namespace_id": "prod"}
-        version_id = await developer.version(game_id, CROWD)
+        version_id = await developer.version(game_id, CONFIG)
         await developer.good("set_version", **place, version_id=version_id)
         await developer.good("add_domain", **place, domain=origin.removeprefix("https://"))
         service_token = await developer.service_token(game_id)

@@ -56,7 +56,7 @@ async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
     modes: dict[str, Any] = {
         "exits": plays("exit:3"),
         "mute": plays("mute"),
-        "deaf": plays("deaf"),
+        "unstoppable": plays("ignore-sigterm"),
         "forks": {"docker": {"env": {"PLAY": "mute"}}},
         "spies": {"actions": {"create": {"enabled": True}}},
         "astray": {"docker": {"ports": {name: {"protocol": name} for name in ("tcp", "udp")}}},
@@ -244,7 +244,7 @@ async def test_server_cannot_read_keys_of_the_service(game: FailingGame) -> None
 
 @pytest.mark.proof
 async def test_server_that_ignores_sigterm_is_killed_after_the_timeout(game: FailingGame) -> None:
-    placement = await game.find_lobby("deaf")
+    placement = await game.find_lobby("unstoppable")
     lobby_id = placement["lobby"]["lobby_id"]
     address = address_of(placement["ports"]["game"])
     await game.remove(lobby_id)

@@ -50,7 +50,7 @@ def service_with_few_ports(
     other_programs: list[OtherProgram], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FullService]:
     edge = {"bind": OWN_ADDRESS, "address": OWN_ADDRESS}
-    folder = tmp_path_factory.mktemp("crowded")
+    folder = tmp_path_factory.mktemp("few-ports")
     with running(FullService(folder, runtime=programs.SETTINGS, edge=edge)) as full_service:
         yield full_service
 
@@ -106,7 +106,7 @@ LATER: Final = 8
 Without the quarantine, they would reuse a port of an ended lobby with probability 0.9999.
 """
 VOICES: Final = {f"voice-{n}": {"protocol": "udp"} for n in range(MANY)}
-TALK: Final[dict[str, Any]] = {PLAIN: {"docker": {"ports": VOICES, "env": {"PLAY": "whose"}}}}
+TALK: Final[dict[str, Any]] = {PLAIN: {"docker": {"ports": VOICES, "env": {"PLAY": "sender-port"}}}}
 
 
 class OldClients:

@@ -38,7 +38,7 @@ AT_ONCE: Final = 8
 COUNTS: Final[dict[str, Any]] = {
     "max_players": 64,
     "docker": {
-        "env": {"PLAY": "guests whose"},
+        "env": {"PLAY": "guests sender-port"},
         "ports": {"game": {"protocol": "tcp"}, "voice": {"protocol": "udp"}},
     },
 }

@@ -151,7 +151,7 @@ fn certificate_is_selected_by_server_name() {
     assert!(get(&mut game, host, "/").text().contains("x-forwarded-proto=https"));
     let mut api = connect_tls(&trusting(second.path(), &[]), "api.example", port).unwrap();
     assert_eq!(get(&mut api, "api.example", "/").status(), 200);
-    connect_tls(&trusting(second.path(), &[]), "stranger.example", port).expect_err("no certificate has this name");
+    connect_tls(&trusting(second.path(), &[]), "unknown.example", port).expect_err("no certificate has this name");
     guard.wait_for_figure("connections_refused_total{reason=\"handshake\"}", |refused| refused == 1);
 }
 
