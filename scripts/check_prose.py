@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Check of the writing rules in CONTRIBUTING.md.
 
-Reads comments, docstrings, Markdown and HTML. Prints every place that breaks a rule:
+Reads comments, docstrings, Markdown, HTML and the texts of `proto/errors.toml`. Prints every place that breaks a rule:
 
-- a banned word (BANNED), also in a string literal outside of the tests;
+- a banned word (BANNED), also in the name of a function, and in a string literal outside of the tests;
 - an opening word that hides the subject (OPENING);
 - a sentence of more than LONGEST_SENTENCE words; in a table cell, semicolons separate sentences;
 - a first sentence of a docstring of more than LONGEST_SUMMARY words;
@@ -26,9 +26,13 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+# A flag (`--nursery`) and a file name (`.nursery`) stay, because other versions of the service know them.
 BANNED = re.compile(
-    r"\b(who|whose|whom|whoever|nobody|somebody|anybody|told|tells|mended?|thereof|wherein)\b", re.I
+    r"(?<![-.\w])(who|whose|whom|whoever|nobody|somebody|anybody|everybody|told|tells|mend(s|ed)?|thereof|wherein"
+    r"|crowd(s|ed)?|loans?|strangers?|nursery|barren|deaf|hurry|households?)(?!\w)",
+    re.I,
 )
+FUNCTION = re.compile(r"^[\w ()]*\b(?:def|fn) (\w+)")
 OPENING = re.compile(r"^(what|those|the ones)\b\s+\w", re.I)
 OUTSIDE = re.compile(r"\bdecisions? \d+(\.\d+)?|\bdesign: |\bdesign section \d")
 CODE_SPAN = re.compile(r"`[^`]*`|\{[^{}]*\}")
@@ -36,8 +40,10 @@ CODE_SPAN = re.compile(r"`[^`]*`|\{[^{}]*\}")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n|\s+(?=- )")
 WORD = re.compile(r"\S*[A-Za-z]\S*")
 TAG = re.compile(r"<!--|-->|</?\w[^>]*>")
-RUST_LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
+LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 SKIPPED = re.compile(r"(^|/)pb/|\.lock$|^LICENSE$")
+# The names of the journal's tests are older than this rule.
+UNCHECKED_NAMES = re.compile(r"native/journal/")
 LONGEST_SENTENCE = 25
 LONGEST_SUMMARY = 20
 LONGEST_SUBJECT = 72
@@ -138,8 +144,20 @@ def literals(path: Path) -> Iterator[Text]:
                 case ast.Constant(value=str(text)) if " " in text:
                     yield node.lineno, text
     else:
-        for number, line in enumerate(source.splitlines(), 1):
-            yield from ((number, text) for text in RUST_LITERAL.findall(line) if " " in text)
+        yield from quoted_texts(source)
+
+
+def quoted_texts(source: str) -> Iterator[Text]:
+    for number, line in enumerate(source.splitlines(), 1):
+        yield from ((number, text) for text in LITERAL.findall(line) if " " in text)
+
+
+def function_names(path: Path) -> Iterator[Text]:
+    """Yields the name of each function as words."""
+    if path.suffix not in (".py", ".pyi", ".rs") or UNCHECKED_NAMES.match(str(path)):
+        return
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        yield from ((number, name.replace("_", " ")) for name in FUNCTION.findall(line))
 
 
 def texts(path: Path) -> Iterator[Text]:
@@ -151,11 +169,13 @@ def texts(path: Path) -> Iterator[Text]:
         yield from html_texts(path.read_text())
     elif mark := COMMENT_MARKS.get(path.suffix):
         yield from comment_texts(path.read_text(), mark)
+    if path.name == "errors.toml":
+        yield from quoted_texts(path.read_text())
 
 
 def banned_words(text: str) -> Iterator[str]:
-    for word in BANNED.findall(CODE_SPAN.sub("x", text)):
-        yield f"name the subject instead of {word!r}"
+    for found in BANNED.finditer(CODE_SPAN.sub("x", text)):
+        yield f"use a standard term instead of {found[0]!r}"
 
 
 def problems(text: str) -> Iterator[str]:
@@ -178,7 +198,7 @@ def subject_problems(subject: str) -> Iterator[str]:
     if not re.match(r"[\w/.-]+(, [\w/.-]+)*: [a-z]", subject):
         yield "the form is `area: imperative sentence`"
     if found := BANNED.search(subject):
-        yield f"name the subject instead of {found[0]!r}"
+        yield f"use a standard term instead of {found[0]!r}"
 
 
 def subjects(commits: str) -> list[str]:
@@ -223,7 +243,7 @@ def main() -> int:
         found += [
             f"{path}:{line}: {problem}"
             for path in paths
-            for line, text in literals(path)
+            for line, text in (*literals(path), *function_names(path))
             for problem in banned_words(text)
         ]
     print("\n".join(found), end="\n" if found else "")

@@ -53,6 +53,34 @@ def test_semicolons_separate_the_items_of_a_table_cell(tmp_path: Path) -> None:
     assert check(path).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("page.md", "A crowd of players.", "crowd"),
+        ("test_module.py", "def test_nobody_waits() -> None: ...", "nobody"),
+        ("module.rs", "fn deaf_server() {}", "deaf"),
+        ("module.py", 'ERROR = "the household is full"', "household"),
+        ("errors.toml", 'detail = "Ask the stranger."', "stranger"),
+    ],
+)
+def test_banned_word_is_found(tmp_path: Path, name: str, content: str, word: str) -> None:
+    path = tmp_path / name
+    path.write_text(content + "\n")
+    assert f"use a standard term instead of {word!r}" in check(path).stdout
+
+
+def test_flag_or_file_name_may_have_a_banned_word(tmp_path: Path) -> None:
+    path = tmp_path / "module.rs"
+    path.write_text('const USAGE: &str = "run --nursery, with the lock .nursery";\n')
+    assert check(path).returncode == 0
+
+
+def test_text_of_an_error_has_short_sentences(tmp_path: Path) -> None:
+    path = tmp_path / "errors.toml"
+    path.write_text(f'detail = "{LONG}"\n')
+    assert "a sentence of 27 words" in check(path).stdout
+
+
 def test_subject_of_each_commit_in_a_range_is_checked(tmp_path: Path) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
     subprocess.run([*git, "init", "-q"], cwd=tmp_path, check=True)
