@@ -45,7 +45,7 @@ PROTOCOLS: Final = {
     "quick": "udp",
 }
 WEB: Final = b'''
-"""What speaks HTTP answers with what it was asked, or repeats what a WebSocket says; the rest is server.py's."""
+"""HTTP server that returns the headers of a request and echoes WebSocket frames. The other ports use server.py."""
 import base64, hashlib, http.server, json, os, sys, threading
 
 class Page(http.server.BaseHTTPRequestHandler):

@@ -120,7 +120,7 @@ def spies() -> int:
 def ranges() -> int:
     first, last = (int(os.environ[f"PORT_RANGE_{end}_GAME"]) for end in ("MIN", "MAX"))
     ports = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("PORT")}
-    server.say("told", json.dumps(ports))
+    server.say("ports", json.dumps(ports))
     for number in range(first, last + 1):
         try:
             socket.create_server(("127.0.0.1", number)).close()

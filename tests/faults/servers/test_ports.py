@@ -246,7 +246,7 @@ async def test_lobby_with_a_port_range_listens_in_it_directly(
         join_response = await game.developer.client.call("join", fields, token=game.public_token)
         assert join_response.code == "OK", join_response
         assert join_response.body["ports"] == {"game": ports}
-        assert await reported_value(game, lobby_id, "told") == {
+        assert await reported_value(game, lobby_id, "ports") == {
             "PORT_RANGE_MIN_GAME": str(span["min"]),
             "PORT_RANGE_MAX_GAME": str(span["max"]),
         }

@@ -120,7 +120,7 @@ fn find_requires_all_tags() {
     let red = w.lobby(|c| c.tags = &[("map", "red")]);
     let red_ranked = w.lobby(|c| c.tags = &[("map", "red"), ("ranked", "yes")]);
     w.join(plain).unwrap();
-    assert_eq!(w.find(), Ok(plain), "no tag asked: any");
+    assert_eq!(w.find(), Ok(plain), "no required tag: any lobby");
     w.join(red).unwrap();
     let with_red = |c: &mut Find<'_>| c.tags = &[("map", "red")];
     assert_eq!(reservation(w.find_with(with_red).result.unwrap()).lobby, red);

@@ -91,7 +91,7 @@ fn older_epoch_removes_owners_that_it_added() {
 fn new_epoch_removes_nothing_before_its_complete_set() {
     let mut set = two();
     assert_eq!(set.take(&removal(6, 1, &["a"])).removed, [""; 0]);
-    assert!(!set.is_complete(), "all of it has to be asked for");
+    assert!(!set.is_complete(), "the complete set must be requested");
     assert_eq!(set.take(&removal(6, 2, &["a"])).removed, [""; 0], "a second change is not a complete set either");
     set.take(&complete(6, &[]));
     assert_eq!(held(&set), ["a", "b"]);

@@ -217,8 +217,9 @@ impl Routes for RoutesService {
             }
             state.questions += 1;
             // A client that received a partial response requests everything.
-            let heard = |next: &FollowResponse| if next.is_complete { (next.epoch, next.version) } else { (0, 0) };
-            state.next.take_if(|next| heard(next) == (question.epoch, question.version));
+            let received_version =
+                |next: &FollowResponse| if next.is_complete { (next.epoch, next.version) } else { (0, 0) };
+            state.next.take_if(|next| received_version(next) == (question.epoch, question.version));
         }
         let end = tokio::time::Instant::now() + Duration::from_millis(question.wait_ms.into());
         loop {

@@ -88,7 +88,7 @@ fn sessions_survive_a_short_backend_outage() {
     guard.wait_for_figure("datagrams_total{way=\"in\"}", |passed| passed >= 10);
     let server = UdpSocket::bind(address).unwrap();
     server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    let repeated = wait_for("the process hears the player", || {
+    let repeated = wait_for("the process receives the datagram", || {
         player.send(b"two").unwrap();
         Some(server.recv_from(&mut [0; 8]).ok()?.1)
     });
@@ -301,8 +301,8 @@ fn sessions_per_port_are_limited_also_after_sighup() {
 fn unanswered_session_sends_nothing_to_the_player() {
     let guard = EdgeProcess::start();
     let port = free_port();
-    let heard = Arc::new(AtomicU64::new(0));
-    let sum = heard.clone();
+    let received = Arc::new(AtomicU64::new(0));
+    let sum = received.clone();
     let server = udp(move |datagram, _: SocketAddr| {
         sum.fetch_add(datagram.len() as u64, SeqCst);
         None
@@ -310,7 +310,7 @@ fn unanswered_session_sends_nothing_to_the_player() {
     guard.source.serve_route(&route("a", "udp", port, Some(server)));
     let player = connect_datagram(port);
     (0..50).for_each(|_| assert_eq!(player.send(&[1; 100]).unwrap(), 100));
-    wait_for("all of it arrives", || (heard.load(SeqCst) == 5_000).then_some(()));
+    wait_for("all of it arrives", || (received.load(SeqCst) == 5_000).then_some(()));
     assert_eq!(guard.figure("datagram_bytes_total{way=\"out\"}"), 0);
     player.set_nonblocking(true).unwrap();
     assert!(player.recv(&mut [0; 8]).is_err(), "an unexpected datagram arrived");
@@ -353,11 +353,11 @@ fn old_datagrams_never_reach_the_next_lobby_of_a_port() {
     second.send_to(b"welcome", of_new).unwrap();
     assert_eq!(new.recv(&mut buffer).unwrap(), 7);
     old.set_nonblocking(true).unwrap();
-    let is_echo = |heard: &std::io::Result<usize>| {
-        heard.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    let is_echo = |received: &std::io::Result<usize>| {
+        received.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
     };
-    let heard = std::iter::repeat_with(|| old.recv(&mut [0; 64])).find(|heard| !is_echo(heard)).unwrap();
-    assert_eq!(heard.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it hears of a game that is over");
+    let received = std::iter::repeat_with(|| old.recv(&mut [0; 64])).find(|received| !is_echo(received)).unwrap();
+    assert_eq!(received.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it receives a datagram of an ended game");
 }
 
 #[test]
