@@ -175,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_sealed_is_read_back(payload in prop::collection::vec(any::<u8>(), 0..2_000)) {
+        fn sealed_batch_round_trips(payload in prop::collection::vec(any::<u8>(), 0..2_000)) {
             let (header, buffer) = sealed(&payload);
             prop_assert_eq!(buffer.len() as u64, framed_bytes(payload.len() as u64));
             prop_assert_eq!(buffer.len() as u64 % SECTOR, 0);
@@ -186,20 +186,20 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_bit_of_a_header_is_noticed(bit in 0..HEADER * 8) {
+        fn header_with_a_flipped_bit_is_rejected(bit in 0..HEADER * 8) {
             let (_, mut buffer) = sealed(b"events");
             buffer[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(read_header(&buffer, &IDENTITY).is_none());
         }
 
         #[test]
-        fn any_bytes_can_be_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_are_no_header(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(read_header(&bytes, &IDENTITY).is_none());
         }
     }
 
     #[test]
-    fn a_batch_of_another_use_of_the_file_is_not_read() {
+    fn batch_of_another_segment_identity_is_rejected() {
         let (_, buffer) = sealed(b"events");
         for other in [
             SegmentIdentity { salt: IDENTITY.salt + 1, ..IDENTITY },

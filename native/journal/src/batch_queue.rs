@@ -244,7 +244,7 @@ mod tests {
         /// A submission within the credit fits into the prepared segments, also after other submissions, writes and
         /// heartbeats.
         #[test]
-        fn what_credit_allows_finds_its_place(steps in prop::collection::vec((step(), any::<bool>(), any::<bool>()), 1..80)) {
+        fn submission_within_credit_fits_prepared_segments(steps in prop::collection::vec((step(), any::<bool>(), any::<bool>()), 1..80)) {
             let mut queue = BatchQueue::new(BYTES);
             let mut segments = 3;
             for number in 1..=segments {
@@ -280,7 +280,7 @@ mod tests {
 
         /// Submissions up to `total - reserve` bytes leave `reserve` bytes of credit, or up to three sectors less.
         #[test]
-        fn what_new_places_may_take_leaves_the_reserve(shares in prop::collection::vec(0..=1_000_u64, 1..60)) {
+        fn submissions_above_the_reserve_leave_the_reserve(shares in prop::collection::vec(0..=1_000_u64, 1..60)) {
             let mut queue = BatchQueue::new(BYTES);
             for number in 1..=3 {
                 queue.add_ready(segment(number));

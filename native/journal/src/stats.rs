@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_on_a_bound_belongs_below_it() {
+    fn histogram_bounds_are_inclusive() {
         let mut histogram = Histogram::new(&BATCH_EVENT_BOUNDS);
         for value in [1, 2, 3, 4, 16_384, 16_385] {
             histogram.observe(value);

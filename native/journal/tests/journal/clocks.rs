@@ -27,7 +27,7 @@ fn opened_service_ms(world: &mut World) -> u64 {
 }
 
 #[test]
-fn the_wall_clock_is_not_believed_under_the_same_boot_id() {
+fn wall_clock_is_ignored_within_one_boot() {
     for step in [DAY_MS, DAY_MS.wrapping_neg()] {
         let (mut world, service_ms) = stopped();
         world.time_and_random.wall_ms.fetch_add(step, Ordering::Relaxed);
@@ -41,7 +41,7 @@ fn the_wall_clock_is_not_believed_under_the_same_boot_id() {
 }
 
 #[test]
-fn the_wall_clock_tells_how_long_a_reboot_took() {
+fn wall_clock_measures_a_reboot() {
     let (mut world, service_ms) = stopped();
     world.reboot(OTHER_BOOT, 40);
     world.time_and_random.wall_ms.fetch_add(90_000, Ordering::Relaxed);
@@ -56,7 +56,7 @@ fn the_wall_clock_tells_how_long_a_reboot_took() {
 }
 
 #[test]
-fn a_wall_clock_that_went_back_over_a_reboot_costs_nothing_but_the_outage() {
+fn wall_clock_step_back_over_a_reboot_adds_no_time() {
     let (mut world, service_ms) = stopped();
     world.reboot(OTHER_BOOT, 0);
     world.time_and_random.wall_ms.fetch_sub(DAY_MS, Ordering::Relaxed);
@@ -75,7 +75,7 @@ fn service_time_never_runs_back() {
 }
 
 #[test]
-fn a_heartbeat_records_the_clocks_once_a_second_and_only_when_nothing_else_did() {
+fn heartbeat_records_clocks_after_an_idle_second() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
     let opened = world.journal().stats().batches;
@@ -101,7 +101,7 @@ fn a_heartbeat_records_the_clocks_once_a_second_and_only_when_nothing_else_did()
 }
 
 #[test]
-fn a_heartbeat_waits_for_nothing_and_joins_nobody() {
+fn heartbeat_with_a_pending_event_adds_no_batch() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
     world.time_and_random.pass(5_000);
@@ -112,7 +112,7 @@ fn a_heartbeat_waits_for_nothing_and_joins_nobody() {
 }
 
 #[test]
-fn a_boot_id_that_cannot_be_read_is_named() {
+fn invalid_boot_id_error_names_its_file() {
     let mut world = World::new(Disk::new(0));
     world.reboot("not a boot id", 1);
     let error = world.open().unwrap_err();
@@ -123,7 +123,7 @@ fn a_boot_id_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn the_real_clocks_run() {
+fn real_clocks_advance() {
     let time_and_random = RealTimeAndRandom;
     let (boot_ms, elapsed_ns) = (time_and_random.boot_ms(), time_and_random.elapsed_ns());
     assert!(boot_ms > 0 && time_and_random.wall_ms() > 1_600_000_000_000);

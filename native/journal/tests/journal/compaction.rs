@@ -29,7 +29,7 @@ fn segments(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn an_image_replaces_the_closed_segments_and_leaves_the_one_in_use_alone() {
+fn image_replaces_closed_segments_only() {
     let mut world = with_closed(4);
     assert!(world.journal().compaction_due());
     let in_use = world.path("seg-000000000005.log");
@@ -54,7 +54,7 @@ fn an_image_replaces_the_closed_segments_and_leaves_the_one_in_use_alone() {
 }
 
 #[test]
-fn recycled_files_are_used_before_new_ones_are_made() {
+fn recycled_segments_are_reused_before_new_files() {
     let mut world = with_closed(4);
     world.compact().unwrap();
     world.journal().image_written().unwrap();
@@ -72,7 +72,7 @@ fn recycled_files_are_used_before_new_ones_are_made() {
 }
 
 #[test]
-fn without_closed_segments_no_image_is_written() {
+fn no_image_is_written_without_closed_segments() {
     let mut world = with_closed(0);
     world.write(1, 100);
     let done = world.compact().unwrap();
@@ -82,7 +82,7 @@ fn without_closed_segments_no_image_is_written() {
 }
 
 #[test]
-fn an_image_that_was_not_taken_over_is_used_at_the_next_start() {
+fn unconfirmed_image_is_used_at_the_next_start() {
     let mut world = with_closed(3);
     let done = world.compact().unwrap();
     world.drop_journal();
@@ -91,17 +91,17 @@ fn an_image_that_was_not_taken_over_is_used_at_the_next_start() {
     assert_eq!(world.journal().stats().segments_free, 3, "what it covers was freed");
 }
 
-fn places(length: usize) -> [usize; 4] {
+fn damage_offsets(length: usize) -> [usize; 4] {
     [3, 40, length / 2, length - 3]
 }
 
 #[test]
-fn a_damaged_image_is_passed_over_while_all_that_it_covers_is_there() {
+fn damaged_image_is_ignored_while_its_segments_exist() {
     let mut world = with_closed(2);
     let done = world.compact().unwrap();
     world.drop_journal();
     let path = done.image.unwrap();
-    for place in places(done.image_bytes as usize) {
+    for place in damage_offsets(done.image_bytes as usize) {
         let mut world = world.fork(1);
         world.disk.damage(&path, place, 1);
         assert_eq!(world.open().unwrap().image_lsn, 0, "byte {place}");
@@ -113,13 +113,13 @@ fn a_damaged_image_is_passed_over_while_all_that_it_covers_is_there() {
 }
 
 #[test]
-fn a_damaged_image_is_refused_by_name_when_what_it_covers_is_gone() {
+fn damaged_image_is_refused_after_its_segments_are_gone() {
     let mut world = with_closed(2);
     let done = world.compact().unwrap();
     world.journal().image_written().unwrap();
     world.drop_journal();
     let path = done.image.unwrap();
-    for place in places(done.image_bytes as usize) {
+    for place in damage_offsets(done.image_bytes as usize) {
         let mut world = world.fork(1);
         world.disk.damage(&path, place, 1);
         let error = world.open().unwrap_err();
@@ -128,7 +128,7 @@ fn a_damaged_image_is_refused_by_name_when_what_it_covers_is_gone() {
 }
 
 #[test]
-fn an_older_image_serves_when_the_newest_is_damaged() {
+fn older_image_replaces_a_damaged_newest_image() {
     let mut world = with_closed(2);
     let first = world.compact().unwrap();
     world.journal().image_written().unwrap();
@@ -146,7 +146,7 @@ fn an_older_image_serves_when_the_newest_is_damaged() {
 }
 
 #[test]
-fn a_log_that_ends_before_a_damaged_image_is_refused() {
+fn log_that_ends_before_a_damaged_image_is_refused() {
     let mut world = with_closed(2);
     let done = world.compact().unwrap();
     world.drop_journal();
@@ -159,7 +159,7 @@ fn a_log_that_ends_before_a_damaged_image_is_refused() {
 }
 
 #[test]
-fn an_image_without_the_segment_after_it_is_refused() {
+fn image_without_its_next_segment_is_refused() {
     let mut world = with_closed(2);
     world.compact().unwrap();
     world.journal().image_written().unwrap();
@@ -172,7 +172,7 @@ fn an_image_without_the_segment_after_it_is_refused() {
 }
 
 #[test]
-fn a_compaction_refuses_a_damaged_closed_segment() {
+fn compaction_refuses_a_damaged_closed_segment() {
     let world = with_closed(2);
     let path = world.path("seg-000000000001.log");
     for offset in [16_384 + 512 + 3 * 50_688 + 200, 16_384 + 512 + 200] {
@@ -186,7 +186,7 @@ fn a_compaction_refuses_a_damaged_closed_segment() {
 }
 
 #[test]
-fn a_failed_compaction_is_told_and_costs_credit_only_when_the_disk_is_full() {
+fn failed_compaction_reduces_credit_only_on_a_full_disk() {
     let world = with_closed(4);
     let before = world.journal().credit();
     assert!(before.total > before.reserve);

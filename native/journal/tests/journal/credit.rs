@@ -17,7 +17,7 @@ fn submit_from_reserve(world: &mut World, length: u32) -> bool {
 }
 
 #[test]
-fn a_fresh_journal_has_a_segment_for_new_places_and_one_kept() {
+fn new_journal_has_one_free_and_one_reserve_segment() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
     let credit = world.journal().credit();
@@ -31,16 +31,16 @@ fn a_fresh_journal_has_a_segment_for_new_places_and_one_kept() {
 }
 
 #[test]
-fn a_full_disk_refuses_new_places_first_and_heals() {
+fn full_disk_uses_the_reserve_last_and_recovers() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
     world.disk.limit(Some(world.disk.used()));
-    let mut new_places = 0;
+    let mut new_events = 0;
     while world.submit(5_000) {
         world.commit();
         world.run_background_work();
-        new_places += 1;
-        assert!(new_places < 1_000);
+        new_events += 1;
+        assert!(new_events < 1_000);
     }
     let stats = world.journal().stats();
     assert!(stats.is_stalled && stats.stall_reason.unwrap().contains("/journal"));
@@ -49,7 +49,7 @@ fn a_full_disk_refuses_new_places_first_and_heals() {
         world.commit();
         world.run_background_work();
         reserved_count += 1;
-        assert!(!world.submit(1), "new places stay refused");
+        assert!(!world.submit(1), "new events stay refused");
     }
     assert!(reserved_count * 5_632 > SEGMENT - 40_000, "a segment was kept: {reserved_count} events");
     world.time_and_random.pass(2_000);
@@ -73,7 +73,7 @@ fn a_full_disk_refuses_new_places_first_and_heals() {
 }
 
 #[test]
-fn a_disk_that_is_full_from_the_start_is_no_error() {
+fn open_succeeds_on_a_full_disk() {
     let mut world = World::new(Disk::new(0));
     world.disk.limit(Some(0));
     world.open().unwrap();
@@ -89,7 +89,7 @@ fn a_disk_that_is_full_from_the_start_is_no_error() {
 }
 
 #[test]
-fn what_is_submitted_without_credit_waits_in_memory_and_in_order() {
+fn submissions_without_credit_wait_in_order() {
     let mut world = World::new(Disk::new(0));
     world.disk.limit(Some(0));
     world.open().unwrap();
@@ -113,7 +113,7 @@ fn what_is_submitted_without_credit_waits_in_memory_and_in_order() {
 }
 
 #[test]
-fn a_submission_may_take_a_whole_segment_and_no_more() {
+fn submission_is_limited_to_one_segment() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
     world.journal().step_prepare().unwrap();
@@ -134,7 +134,7 @@ fn a_submission_may_take_a_whole_segment_and_no_more() {
 }
 
 #[test]
-fn a_submission_out_of_order_is_fatal() {
+fn submission_out_of_order_is_fatal() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
     for (first_lsn, count) in [(2, 1), (0, 1), (1, 0)] {

@@ -91,7 +91,7 @@ fn at_every_call(
 }
 
 #[test]
-fn a_life_meets_every_kind_of_call() {
+fn full_run_makes_every_kind_of_call() {
     let mut world = World::new(Disk::new(2));
     assert!(world.run_until_crash(full_run).unwrap());
     let counts = world.disk.call_counts();
@@ -104,30 +104,30 @@ fn a_life_meets_every_kind_of_call() {
 }
 
 #[test]
-fn a_crash_at_every_call_loses_nothing_when_the_page_cache_stays() {
+fn process_crash_at_any_call_loses_no_event() {
     let calls = at_every_call(&World::new(Disk::new(0)), Fault::Crash, After::Kill, 100, full_run);
     assert!(calls > 200, "{calls} calls");
 }
 
 #[test]
-fn a_crash_at_every_call_loses_nothing_when_power_goes() {
+fn power_loss_at_any_call_loses_no_event() {
     for (disk, seed) in [(0, 200), (1, 300)] {
         at_every_call(&World::new(Disk::new(disk)), Fault::Crash, After::PowerLoss, seed, full_run);
     }
 }
 
 #[test]
-fn a_failed_call_loses_nothing_when_the_page_cache_stays() {
+fn failed_call_then_process_crash_loses_no_event() {
     at_every_call(&World::new(Disk::new(0)), Fault::Error(libc::EIO), After::Kill, 500, full_run);
 }
 
 #[test]
-fn a_failed_call_loses_nothing_when_power_goes() {
+fn failed_call_then_power_loss_loses_no_event() {
     at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::EIO), After::PowerLoss, 600, full_run);
 }
 
 #[test]
-fn a_full_disk_at_every_call_loses_nothing() {
+fn full_disk_at_any_call_loses_no_event() {
     at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::ENOSPC), After::PowerLoss, 900, full_run);
 }
 
@@ -152,7 +152,7 @@ fn open_and_go_on(world: &mut World) -> Result<(), OpenError> {
 }
 
 #[test]
-fn a_fault_at_every_call_of_a_recovery_loses_nothing() {
+fn fault_at_any_call_of_recovery_loses_no_event() {
     for seed in 0..6 {
         for before in [2, 5] {
             let base = crash_during_batch(seed, before);
@@ -200,7 +200,7 @@ fn compaction_fails(call: u64, fault: Fault) -> bool {
 }
 
 #[test]
-fn a_compaction_may_fail_at_every_call() {
+fn compaction_can_fail_at_any_call() {
     for fault in [Fault::Crash, Fault::Error(libc::EIO), Fault::Error(libc::ENOSPC)] {
         let calls = (1..).take_while(|&call| compaction_fails(call, fault)).count();
         assert!(calls > 20, "{calls} calls");

@@ -76,7 +76,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_acknowledged_is_ever_lost(seed in any::<u64>(), steps in prop::collection::vec(step(), 1..120)) {
+    fn acknowledged_events_are_never_lost(seed in any::<u64>(), steps in prop::collection::vec(step(), 1..120)) {
         let mut world = World::new(Disk::new(seed));
         world.open().unwrap();
         for (index, step) in steps.iter().enumerate() {
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn one_changed_byte_is_refused_or_costs_the_last_batch(place in any::<prop::sample::Index>(), last in any::<bool>()) {
+    fn changed_byte_is_refused_or_loses_only_the_last_batch(place in any::<prop::sample::Index>(), last in any::<bool>()) {
         let mut world = World::new(Disk::new(3));
         world.open().unwrap();
         world.write(9, 40_000);

@@ -43,7 +43,7 @@ fn has_credit(journal: &Journal, length: u64) -> bool {
 }
 
 #[test]
-fn what_the_descriptor_announced_is_there_after_a_restart() {
+fn announced_events_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let mut sent = Vec::new();
     for run in 1..=3 {
@@ -78,7 +78,7 @@ fn submit_from_reserve(journal: &Journal, sent: &mut Vec<Event>) {
 }
 
 #[test]
-fn a_compaction_shortens_a_live_journal() {
+fn compaction_shortens_a_live_journal() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
     let mut sent = Vec::new();
@@ -97,7 +97,7 @@ fn a_compaction_shortens_a_live_journal() {
 }
 
 #[test]
-fn a_second_opener_is_refused_until_the_first_is_gone() {
+fn journal_opens_once_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let open_it = || open(options(folder.path()), Arc::new(RealFiles), &mut Memory::default());
     let (journal, _) = open_it().unwrap();
@@ -108,7 +108,7 @@ fn a_second_opener_is_refused_until_the_first_is_gone() {
 }
 
 #[test]
-fn segments_have_their_full_length_from_the_start_and_no_other_reader() {
+fn segments_are_preallocated_and_private() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
@@ -139,7 +139,7 @@ impl SyncGate {
         self.changed.notify_all();
     }
 
-    fn wait_for_a_sync(&self, after: u64) {
+    fn wait_for_sync(&self, after: u64) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |(_, syncs)| *syncs <= after).unwrap());
     }
@@ -205,7 +205,7 @@ impl FileHandle for GatedFile {
 }
 
 #[test]
-fn while_a_sync_stalls_nothing_blocks_nothing_is_durable_and_all_who_wait_share_the_next() {
+fn submissions_during_a_stalled_sync_share_the_next_sync() {
     let folder = tempfile::tempdir().unwrap();
     let gate = Arc::new(SyncGate::default());
     let files = Arc::new(GatedFiles { gate: Arc::clone(&gate) });
@@ -217,7 +217,7 @@ fn while_a_sync_stalls_nothing_blocks_nothing_is_durable_and_all_who_wait_share_
     gate.set_shut(true);
     let before = gate.syncs();
     submit(&journal, 100);
-    gate.wait_for_a_sync(before);
+    gate.wait_for_sync(before);
     for _ in 0..50 {
         submit(&journal, 100);
     }
@@ -237,16 +237,19 @@ const ROLE: &str = "HOSTING_JOURNAL_TEST_ROLE";
 
 fn start(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "real::plays_a_role", "--nocapture", "--quiet"]).env(ROLE, role).stdin(Stdio::piped());
+    command
+        .args(["--exact", "real::child_process_entry", "--nocapture", "--quiet"])
+        .env(ROLE, role)
+        .stdin(Stdio::piped());
     command
 }
 
 #[test]
-fn plays_a_role() {
+fn child_process_entry() {
     let Ok(role) = std::env::var(ROLE) else { return };
     if role == "parent" {
         let mut child = start(&format!("child of {}", std::process::id())).spawn().unwrap();
-        wait_for_a_word(child.stdout.as_mut().map(|out| out as &mut dyn Read));
+        wait_for_input(child.stdout.as_mut().map(|out| out as &mut dyn Read));
         std::mem::forget(child);
         std::process::exit(0);
     }
@@ -254,12 +257,12 @@ fn plays_a_role() {
         if end_with_parent(parent.parse().unwrap()).is_err() {
             std::process::exit(3);
         }
-        wait_for_a_word(Some(&mut std::io::stdin()));
+        wait_for_input(Some(&mut std::io::stdin()));
     }
     std::process::exit(4);
 }
 
-fn wait_for_a_word(input: Option<&mut dyn Read>) {
+fn wait_for_input(input: Option<&mut dyn Read>) {
     if let Some(input) = input {
         let _ = input.read(&mut [0; 1]);
     }
@@ -270,13 +273,13 @@ fn exit_code(mut child: Child) -> Option<i32> {
 }
 
 #[test]
-fn a_child_whose_parent_is_another_one_ends_at_once() {
+fn child_with_another_parent_exits_at_once() {
     let child = start("child of 1").stdout(Stdio::null()).spawn().unwrap();
     assert_eq!(exit_code(child), Some(3));
 }
 
 #[test]
-fn a_child_ends_with_its_parent() {
+fn child_exits_with_its_parent() {
     // Parent and child inherit the write end of this pipe. The pipe reads as closed when both have ended.
     let mut ends = [0; 2];
     // SAFETY: the array has room for two descriptors.

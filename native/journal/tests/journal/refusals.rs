@@ -32,7 +32,7 @@ fn refusal(world: &mut World) -> OpenError {
 }
 
 #[test]
-fn damage_with_something_valid_after_it_is_refused_with_segment_and_offset() {
+fn damage_before_a_valid_batch_is_refused_with_its_offset() {
     for place in [0, 60, 128, 20_000] {
         let mut world = world_with_nine_events();
         world.disk.damage(&second(&world), batch(1) - 512 + place, 1);
@@ -44,7 +44,7 @@ fn damage_with_something_valid_after_it_is_refused_with_segment_and_offset() {
 }
 
 #[test]
-fn damage_at_the_end_of_a_segment_is_refused_when_the_log_goes_on_in_the_next() {
+fn damaged_segment_end_is_refused_if_a_segment_follows() {
     let mut world = world_with_nine_events();
     world.disk.damage(&first(&world), batch(5) + 9_000, 1);
     let error = refusal(&mut world);
@@ -53,7 +53,7 @@ fn damage_at_the_end_of_a_segment_is_refused_when_the_log_goes_on_in_the_next() 
 }
 
 #[test]
-fn damage_at_the_start_of_a_segment_is_refused_when_that_segment_goes_on() {
+fn damaged_segment_start_is_refused_if_a_batch_follows() {
     let mut world = world_with_nine_events();
     world.disk.damage(&second(&world), FIRST, 1);
     let error = refusal(&mut world);
@@ -63,7 +63,7 @@ fn damage_at_the_start_of_a_segment_is_refused_when_that_segment_goes_on() {
 }
 
 #[test]
-fn a_damaged_last_batch_is_a_torn_tail_and_stays_cut() {
+fn damaged_last_batch_is_cut_for_good() {
     let mut world = world_with_nine_events();
     let at = batch(2) - 512;
     let bytes = world.disk.read(&second(&world));
@@ -79,7 +79,7 @@ fn a_damaged_last_batch_is_a_torn_tail_and_stays_cut() {
 }
 
 #[test]
-fn a_missing_segment_is_refused_by_name() {
+fn missing_segment_is_refused_by_name() {
     for (number, name) in [(1, "seg-000000000001.log"), (2, "seg-000000000002.log")] {
         let mut world = world_with_nine_events();
         world.disk.lose(&world.path(name));
@@ -90,7 +90,7 @@ fn a_missing_segment_is_refused_by_name() {
 }
 
 #[test]
-fn a_damaged_segment_header_is_refused_by_name() {
+fn damaged_segment_header_is_refused_by_name() {
     let mut world = world_with_nine_events();
     world.disk.damage(&second(&world), 70, 1);
     let error = refusal(&mut world);
@@ -103,7 +103,7 @@ fn a_damaged_segment_header_is_refused_by_name() {
 }
 
 #[test]
-fn a_segment_in_another_ones_place_is_refused() {
+fn segment_under_another_name_is_refused() {
     let mut world = world_with_nine_events();
     let bytes = world.disk.read(&first(&world));
     world.disk.put(&second(&world), &bytes);
@@ -128,7 +128,7 @@ fn another_shard_is_refused() {
 }
 
 #[test]
-fn an_unknown_kind_is_refused_by_the_name_that_the_segment_gives_it() {
+fn unknown_event_kind_is_refused_by_its_recorded_name() {
     let mut world = World::new(Disk::new(2));
     world.options.kinds = &[(1, "Small"), (2, "Large"), (9, "FromTheFuture")];
     world.open().unwrap();
@@ -145,7 +145,7 @@ fn an_unknown_kind_is_refused_by_the_name_that_the_segment_gives_it() {
 }
 
 #[test]
-fn a_kind_that_was_renamed_is_refused() {
+fn renamed_event_kind_is_refused() {
     let mut world = world_with_nine_events();
     world.options.kinds = &[(1, "Tiny"), (2, "Large")];
     let error = refusal(&mut world);
@@ -153,7 +153,7 @@ fn a_kind_that_was_renamed_is_refused() {
 }
 
 #[test]
-fn a_build_with_more_kinds_goes_on_in_a_segment_that_names_them() {
+fn new_event_kinds_start_a_new_segment() {
     let mut world = world_with_nine_events();
     world.options.kinds = &[(1, "Small"), (2, "Large"), (3, "Newer")];
     world.open().unwrap();
@@ -173,7 +173,7 @@ fn a_build_with_more_kinds_goes_on_in_a_segment_that_names_them() {
 }
 
 #[test]
-fn the_length_of_segments_may_change_between_runs() {
+fn segment_length_can_change_between_runs() {
     let mut world = world_with_nine_events();
     for segment_bytes in [2 * SEGMENT, SEGMENT, SEGMENT + 4_096] {
         world.options.segment_bytes = segment_bytes;
@@ -186,7 +186,7 @@ fn the_length_of_segments_may_change_between_runs() {
 }
 
 #[test]
-fn a_leftover_of_another_use_of_the_file_is_not_taken_for_the_log() {
+fn leftover_batch_of_another_salt_is_ignored() {
     let mut world = world_with_nine_events();
     // A valid segment with the same number and batches, but another salt.
     let mut other = World::new(Disk::new(2));
@@ -205,7 +205,7 @@ fn a_leftover_of_another_use_of_the_file_is_not_taken_for_the_log() {
 }
 
 #[test]
-fn a_tail_torn_across_a_switch_of_segments_is_cut_where_it_began() {
+fn torn_batch_at_a_segment_switch_is_cut() {
     for call in 1..=2 {
         let mut world = World::new(Disk::new(2));
         world.open().unwrap();
@@ -232,7 +232,7 @@ fn a_tail_torn_across_a_switch_of_segments_is_cut_where_it_began() {
 }
 
 #[test]
-fn options_that_contradict_the_format_are_refused_with_the_reason() {
+fn invalid_options_are_refused_with_the_reason() {
     for segment_bytes in [0, SEGMENT - 4_096, SEGMENT + 1, 4 << 30] {
         let mut world = World::new(Disk::new(0));
         world.options.segment_bytes = segment_bytes;
