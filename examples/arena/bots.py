@@ -103,15 +103,23 @@ def _towards(here: tuple[int, int], there: tuple[int, int]) -> int:
 
 
 class Bot:
-    def __init__(self, number: int, hosting: HostingClient, mode: str, seed: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        hosting: HostingClient,
+        mode: str,
+        seed: int,
+        seconds: float | None = None,
+    ) -> None:
         self.report = Report(number)
         self._hosting = hosting
         self._mode = mode
+        self._seconds = seconds
         self._mind = Mind(seed * 1000 + number)
         self._find_key = str(uuid.uuid4())
 
     async def play(self, stop: asyncio.Event) -> Report:
-        """Plays one game, until `stop` is set or the socket closes."""
+        """Plays one game, for `seconds` after the join, or until `stop` is set or the socket closes."""
         self.report = Report(self.report.bot)
         stopped = asyncio.create_task(stop.wait())
         game = asyncio.create_task(self._game())
@@ -163,7 +171,11 @@ class Bot:
     async def _follow(self, connection: ClientConnection) -> None:
         started_s = time.monotonic()
         try:
-            await self._steer_forever(connection)
+            async with asyncio.timeout(self._seconds) as playing:
+                await self._steer_forever(connection)
+        except TimeoutError:
+            if not playing.expired():
+                raise
         finally:
             self.report.played_s = time.monotonic() - started_s
             await connection.close()
@@ -227,11 +239,17 @@ def socket_address(placement: Any) -> str:
 
 
 async def run_bots(
-    api_url: str, public_token: str, mode: str, count: int, seed: int, stop: asyncio.Event
+    api_url: str,
+    public_token: str,
+    mode: str,
+    count: int,
+    seed: int,
+    seconds: float,
+    stop: asyncio.Event,
 ) -> list[Report]:
     hosting = HostingClient(api_url, public_token, calls_at_once=min(count, 32))
     try:
-        bots = [Bot(number, hosting, mode, seed) for number in range(1, count + 1)]
+        bots = [Bot(number, hosting, mode, seed, seconds) for number in range(1, count + 1)]
         return list(await asyncio.gather(*(bot.play(stop) for bot in bots)))
     finally:
         hosting.close()
@@ -268,9 +286,14 @@ async def _main(arguments: argparse.Namespace) -> int:
         finally:
             hosting.close()
         return 0
-    loop.call_later(arguments.seconds, stop.set)
     reports = await run_bots(
-        arguments.api, token, arguments.mode, arguments.count, arguments.seed, stop
+        arguments.api,
+        token,
+        arguments.mode,
+        arguments.count,
+        arguments.seed,
+        arguments.seconds,
+        stop,
     )
     _print(reports, arguments.json)
     return 1 if any(report.problem() for report in reports) else 0
@@ -302,7 +325,9 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--mode", default="arena", help="game mode")
     parser.add_argument("--count", type=int, default=4, help="how many bots")
-    parser.add_argument("--seconds", type=float, default=30, help="0: until stopped")
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="of each bot after its join; 0: until stopped"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of what the bots decide")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
     return parser.parse_args(argv)

@@ -216,6 +216,7 @@ def _waiting(scenario: Scenario, slug: str) -> bytes:
     return _written(scenario.request(slug, fields=fields))
 
 
+@pytest.mark.timing
 def test_incomplete_request_times_out_in_every_operation(
     restartable: RestartableGame, checker: ResponseChecker
 ) -> None:
