@@ -135,7 +135,8 @@ def long_summaries(path: Path) -> Iterator[Text]:
 
 def literals(path: Path) -> Iterator[Text]:
     """Yields the string literals with several words: errors, log events and help texts."""
-    source = path.read_text() if path.suffix in (".py", ".rs") and "tests" not in path.parts else ""
+    is_read = path.suffix in (".py", ".rs", ".proto") and "tests" not in path.parts
+    source = path.read_text() if is_read else ""
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(source)):
             match node:
