@@ -304,7 +304,7 @@ class LongPolls:
             self.drop(task)
 
     async def next_query(self) -> tuple[str, int]:
-        """Waits until a request is stored. Returns `run` and `sequence` for `Topics.changes_after`."""
+        """Waits until a long poll waits. Returns `run` and `sequence` for `Topics.changes_after`."""
         await self._has_requests.wait()
         return self._run, self._after
 

@@ -300,14 +300,14 @@ def _port(
         yield from _one_of(proxy, PROXIES, (*path, "proxy"))
     elif proxy == _DEFAULT_PROXY:
         if port.HasField("port_range"):
-            yield Finding((*path, "port_range"), "not-allowed", "needs proxy none")
+            yield Finding((*path, "port_range"), "not-allowed", "requires proxy none")
     else:
         yield from _unproxied(port, path, network_mode)
 
 
 def _unproxied(port: pb.VersionPort, path: Path, network_mode: str) -> Iterator[Finding]:
     if network_mode != "host":
-        yield Finding((*path, "proxy"), "not-allowed", "is none, which needs network_mode host")
+        yield Finding((*path, "proxy"), "not-allowed", "is none, which requires network_mode host")
     protocol = port.protocol if port.HasField("protocol") else _DEFAULT_PROTOCOL
     if protocol in PROTOCOLS and protocol not in HOST_PROTOCOLS:
         yield Finding(

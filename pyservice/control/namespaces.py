@@ -241,7 +241,7 @@ class NamespaceOperations:
         limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
         before_ms = None
         if request.HasField("anchor"):
-            reason = "must be the deploy_ts of an entry"
+            reason = "must be the deploy_ts of an entry of the version history"
             before_ms = query_milliseconds(request.anchor, "anchor", reason)
         async with self.records.database.read() as tx:
             row = await authorization.find_namespace(tx, caller, request)

@@ -279,13 +279,15 @@ def _docker(docker: pb.DockerConfig, path: tuple[str, ...], host_ports: range) -
 
 def _port_problem(port: pb.PortConfig, network_mode: str, host_ports: range) -> str | None:
     if (port.proxy or "edge-guard") == "edge-guard":
-        return "has a port_range, which needs proxy none" if port.HasField("port_range") else None
+        return (
+            "has a port_range, which requires proxy none" if port.HasField("port_range") else None
+        )
     if network_mode != "host":
-        return "has proxy none, which needs network_mode host"
+        return "has proxy none, which requires network_mode host"
     if (port.protocol or "https") not in ("tcp", "udp"):
-        return "has proxy none, which needs protocol tcp or udp"
+        return "has proxy none, which requires protocol tcp or udp"
     if not port.HasField("port_range"):
-        return "has proxy none, which needs a port_range"
+        return "has proxy none, which requires a port_range"
     if port.port_range.min not in host_ports or port.port_range.max not in host_ports:
         return f"has a port_range outside {host_ports[0]}-{host_ports[-1]}"
     return None
@@ -348,7 +350,7 @@ def _owner(
     stored_namespaces: NamespaceIndex,
     namespace_id: bytes | None,
 ) -> str:
-    """Returns the id of another namespace that already owns a value, such as a host name.
+    """Returns the id of another namespace that already uses a value, such as a host name.
 
     `namespace_id` is the value's owner, or None. If no other namespace owns the value, returns an
     empty string. Only the log has the owner's name, because it may belong to another developer.

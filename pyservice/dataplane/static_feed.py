@@ -328,7 +328,7 @@ class StaticFeed:
         except FeedDocumentError as error:
             self._unreadable = [f"{self._path}: {problem}" for problem in error.problems]
             for problem in self._unreadable:
-                _log.error("static feed refused", problem=problem)
+                _log.error("feed file refused", problem=problem)
             return
         self._unreadable, self._refusals = [], []
         self._pending = deque(content.removals)
@@ -350,9 +350,9 @@ class StaticFeed:
                 self._pending.popleft()
                 self._refusals += [(_namespace_id(message), problem) for problem in problems]
                 for problem in problems:
-                    _log.error("static feed refused", problem=problem)
+                    _log.error("feed file refused", problem=problem)
         if error_code and error_code != self._blocked_by:
-            _log.warning("static feed delayed", code=error_code, waiting=len(self._pending))
+            _log.warning("feed file delayed", code=error_code, waiting=len(self._pending))
         self._blocked_by = error_code
 
     async def _send(self, message: Message) -> list[str]:

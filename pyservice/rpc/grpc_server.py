@@ -354,7 +354,8 @@ class _Calls:
                 message = parse(data)
             except DecodeError as error:
                 raise ServiceError(
-                    "BODY_INVALID", "The message is not one of this method; check the proto file."
+                    "BODY_INVALID",
+                    "The message does not have the request type of this method; check the proto file.",
                 ) from error
             refuse_invalid(method, message)
             return message

@@ -113,7 +113,9 @@ def _serve(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[
         except ServiceError as error:
             failure = error
         except DecodeError:
-            failure = ServiceError("BODY_INVALID", "The message is not one of this method.")
+            failure = ServiceError(
+                "BODY_INVALID", "The message does not have the request type of this method."
+            )
         except Exception:
             log.exception("internal call failed", method=method.full_name, ray_id=ray_id)
             failure = ServiceError("INTERNAL")

@@ -214,7 +214,9 @@ def _parse(parse: Any, message: bytes | ServiceError) -> Any:
     try:
         return parse(message)
     except DecodeError:
-        return ServiceError("BODY_INVALID", "The message is not one of this method.")
+        return ServiceError(
+            "BODY_INVALID", "The message does not have the request type of this method."
+        )
 
 
 def _eviction_class(partial: _PartialMessage) -> int:

@@ -98,7 +98,7 @@ def test_start_on_a_full_disk_serves_stored_namespaces_first(small: tuple[Servic
 def test_start_on_a_full_disk_stops_on_a_signal(small: tuple[Service, Path]) -> None:
     service, _ = small
     service.spawn()
-    until(lambda: "static feed delayed" in service.log())
+    until(lambda: "feed file delayed" in service.log())
     assert service.stop() == 0
 
 

@@ -31,9 +31,9 @@ def _code_and_test(item: tuple[tuple[str, SharedErrorTest], set[str]]) -> tuple[
 
 
 async def test_shared_tests_cover_only_unreachable_codes() -> None:
-    """One test may cover several operations only for three kinds of errors.
+    """Several operations share one test only for an error that requests alone cannot cause.
 
-    They are errors of the data plane, INTERNAL, and STORAGE_FULL of operations that write nothing.
+    These are errors of the data plane, INTERNAL, and STORAGE_FULL of operations that write nothing.
     """
     slugs_by_code: defaultdict[str, set[str]] = defaultdict(set)
     for (code, one), slugs in sorted(shown_for_all().items(), key=_code_and_test):

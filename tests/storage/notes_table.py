@@ -1,4 +1,4 @@
-"""Table with two numbers for database tests, and outcomes of transactions as words."""
+"""Table for database tests, and functions that run transactions and return their outcome as a word."""
 
 from __future__ import annotations
 

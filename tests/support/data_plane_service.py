@@ -1,4 +1,4 @@
-"""Real `pyservice serve --role data` process on free ports, with a static feed in a folder of its
+"""Real `pyservice serve --role data` process on free ports, with a feed file in a folder of its
 own.
 """
 

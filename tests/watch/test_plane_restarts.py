@@ -29,9 +29,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
-    """Servers that know the previous run of the plane, from a watch that has ended. Their poll has
-    arrived, so no poll is on its way.
-    """
+    """Servers after a watch of the previous run of the plane. Their own long poll has arrived."""
     async with open_servers(tmp_path) as servers:
         connection = await watch(servers, await read_index(servers))
         await until(lambda: (len(servers.long_polls), servers.control.polls) == (1, 1))

@@ -393,7 +393,7 @@ pub struct LobbyTemplate<'a> {
     pub random: u64,
 }
 
-/// Permission of find and create to start a lobby.
+/// Whether find or create may start a lobby.
 #[derive(Clone, Debug)]
 pub enum CreationPolicy<'a> {
     /// The request forbids a new lobby.

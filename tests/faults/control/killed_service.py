@@ -318,7 +318,7 @@ class StateReader:
             assert time.monotonic() < end, self._service.log()
             await asyncio.sleep(0.005)
 
-    async def agree(self) -> None:
+    async def wait_until_fed(self) -> None:
         """Returns when the data plane has the configuration of all namespaces in the records. Fails
         after `PATIENCE_S`.
         """

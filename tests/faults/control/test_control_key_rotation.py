@@ -61,7 +61,7 @@ class SignedUrls:
         answer = await kill_at_step(
             fixture.full_service, step, lambda: self.rotate(is_dropping=is_dropping)
         )
-        await fixture.state_reader.agree()
+        await fixture.state_reader.wait_until_fed()
         now = self.ring()
         check_ring(before, now, answer)
         assert not list((fixture.full_service.data_dir / "control").glob(".keys.json.*"))
@@ -131,7 +131,7 @@ async def test_failed_rotation_changes_no_plane_and_can_be_repeated(
     ask = functools.partial(command_line.error_output, data_dir, "keys", "rotate")
     output = await kill_at_step(one.fixture.full_service, ROTATED[2], ask)
     assert output.startswith("pyservice keys: is a service running with --data-dir")
-    await one.fixture.state_reader.agree()
+    await one.fixture.state_reader.wait_until_fed()
     assert (keyring.load(data_dir), one.ring()) == (of_data, of_control)
     returned = await command_line.json_output(data_dir, "keys", "rotate")
     assert returned["current_key"] == of_data.current_key + 1

@@ -154,7 +154,7 @@ async def kill_at(fixture: GameFixture, change: Change, step: Step) -> None:
     before = await fixture.read_all()
     answer = await kill_at_step(fixture.full_service, step, asking.first)
     asking.keep(answer)
-    await fixture.state_reader.agree()
+    await fixture.state_reader.wait_until_fed()
     responses = await settled_responses(fixture)
     await fixture.check_effects(responses)
     again = await asking.again()
@@ -165,7 +165,7 @@ async def kill_at(fixture: GameFixture, change: Change, step: Step) -> None:
         await check_one_effect(asking, states, answer, again)
     else:
         check_repeated_creation([state["records"] for state in states], answer, expected)
-    await fixture.state_reader.agree()
+    await fixture.state_reader.wait_until_fed()
     await fixture.check_effects(last)
 
 
@@ -289,7 +289,7 @@ async def test_kill_applies_each_concurrent_change_or_none_of_it(
         )
         for asking, answer in zip(pending_changes, answers, strict=True):
             asking.keep(answer)
-        await fixture.state_reader.agree()
+        await fixture.state_reader.wait_until_fed()
         await fixture.check_effects(await fixture.read_all())
         stored = await fixture.state_reader.records()
         for asking, answer in zip(pending_changes, answers, strict=True):

@@ -82,7 +82,7 @@ class OrphanedNamespaces:
             step,
             lambda: answer_of(fixture.command("RemoveOrphans", all=True)),
         )
-        await fixture.state_reader.agree()
+        await fixture.state_reader.wait_until_fed()
         after = await self.fed_namespaces()
         removed = orphaned.keys() - after.keys()
         assert removed == set(list(orphaned)[: len(removed)])
@@ -94,7 +94,7 @@ class OrphanedNamespaces:
             assert (_ids(answer), rest) == (list(orphaned), [])
         assert await self.commanded("RemoveOrphans", all=True) == rest
         fixture.full_service.kill("data")
-        await fixture.state_reader.agree()
+        await fixture.state_reader.wait_until_fed()
         assert (await self.fed_namespaces()).keys() == before.keys() - orphaned.keys()
         assert await self.commanded("ListOrphans") == []
         assert await fixture.state_reader.records() == records

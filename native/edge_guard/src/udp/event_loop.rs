@@ -205,7 +205,7 @@ impl EventLoop {
         }
         // Checked first, so that a full port takes nothing from the session rate of others.
         let evicted = self.choose_eviction(port)?;
-        if !self.may_open_session(self.holds_most_sessions(port, evicted)) {
+        if !self.may_open_session(self.has_many_sessions(port, evicted)) {
             return Err(DatagramDrop::Rate);
         }
         if let Some(evicted) = evicted {
@@ -232,11 +232,10 @@ impl EventLoop {
         }
     }
 
-    /// Reports whether a port is probably flooded.
+    /// Reports whether a port has at least half as many sessions as the port of `evicted`.
     ///
-    /// `evicted` is the session that a new session of the port would evict. A flooded port has at least half as many
-    /// sessions as the port of `evicted`. Without an eviction, no port is flooded.
-    fn holds_most_sessions(&self, port: usize, evicted: Option<usize>) -> bool {
+    /// `evicted` is the session that a new session of the port would evict. Such a port is probably flooded.
+    fn has_many_sessions(&self, port: usize, evicted: Option<usize>) -> bool {
         evicted.is_some_and(|evicted| {
             let others = self.sessions.port_count(self.sessions.at(evicted).port);
             2 * self.sessions.port_count(port) >= others
@@ -251,15 +250,15 @@ impl EventLoop {
 
     /// Counts a new session against the limit per second. Returns false if the limit is reached.
     ///
-    /// A port with `holds_most_sessions` leaves half of the limit to other ports.
-    fn may_open_session(&mut self, holds_most_sessions: bool) -> bool {
+    /// A port with `has_many_sessions` leaves half of the limit to other ports.
+    fn may_open_session(&mut self, has_many_sessions: bool) -> bool {
         let maximum = self.bounds.sessions_per_second as u64;
         let refill = (self.now_ms - self.refilled_ms) * maximum / 1_000;
         if refill > 0 {
             self.session_allowance = (self.session_allowance + refill).min(maximum);
             self.refilled_ms = self.now_ms;
         }
-        let reserved = if holds_most_sessions { maximum / 2 } else { 0 };
+        let reserved = if has_many_sessions { maximum / 2 } else { 0 };
         let is_allowed = self.session_allowance > reserved;
         self.session_allowance -= u64::from(is_allowed);
         is_allowed
