@@ -39,9 +39,7 @@ from pyservice.schema.json_decoding import compile_decoder
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Region, Settings
 from pyservice.storage.signed_urls import PREFIX
-from tests.e2e.conftest import Run, StartRun
-from tests.e2e.conftest import start_run as start_run
-from tests.e2e.test_arena import browser as browser
+from tests.support.browser import browser as browser
 from tests.support.compiled_programs import PROGRAMS, compiled_program
 from tests.support.doc_pages import (
     CDN,
@@ -79,6 +77,8 @@ from tests.support.doc_pages import (
     settings_rows,
     table_of,
 )
+from tests.support.example_run import Run, StartRun
+from tests.support.example_run import start_run as start_run
 from tests.support.leftover_processes import end_leftovers
 from tests.support.service_process import clean_environment, wait_ready_file
 

@@ -29,7 +29,7 @@ from pyservice.pb.hosting.v1 import (
 )
 from pyservice.schema.methods import METHODS
 from tests.support.doc_pages import headings
-from tests.test_repository import ROOT, relative, tracked
+from tests.support.tracked_files import ROOT, relative, tracked
 
 REFERENCE = ROOT / "docs" / "reference"
 PAGE = re.compile(r"docs/[\w./-]+\.md(?:#[\w-]+)?")

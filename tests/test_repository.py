@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.tracked_files import ROOT, relative, tracked
+
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
@@ -31,21 +32,6 @@ ONE_IMPORTER = {
     "os.environ": ("pyservice/settings/",),
     "structlog": ("pyservice/observability/logging.py",),
 }
-
-
-def tracked(*patterns: str) -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    return [ROOT / name for name in sorted(set(listed)) if (ROOT / name).is_file()]
-
-
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def is_generated(path: Path) -> bool:
@@ -218,3 +204,18 @@ def test_native_module_is_a_release_build() -> None:
     assert _native.build_profile == "release", (
         "build with `make build`: a debug build is never measured"
     )
+
+
+def test_shared_helpers_of_tests_are_in_support() -> None:
+    """A helper is below or above its importers, and no module imports a test module."""
+    modules = {relative(path)[:-3].replace("/", "."): path for path in tracked("tests/*.py")}
+    strays = []
+    for importer in modules.values():
+        for imported in set(names_imported(ast.parse(importer.read_text()))) & modules.keys():
+            helper = modules[imported]
+            folders = (helper.parent, importer.parent)
+            is_near = folders[0].is_relative_to(folders[1]) or folders[1].is_relative_to(folders[0])
+            is_shared = helper.parent == ROOT / "tests" / "support" or is_near
+            if helper.name.startswith("test_") or not is_shared:
+                strays.append(f"{relative(importer)} imports {relative(helper)}")
+    assert not strays, "\n".join(sorted(strays))

@@ -20,9 +20,9 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
 from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
-from tests import programs
-from tests.control.test_builds import GameBackEnd
+from tests.support import game_programs
 from tests.support.full_service import UNLIMITED, Developer, FullService, HttpClient
+from tests.support.game_back_end import GameBackEnd
 from tests.support.waiting import PATIENCE_S
 
 API: Final = "api.example.com"
@@ -112,7 +112,7 @@ class Domain(FullService):
                 "operator": UNLIMITED,
                 "anonymous": {"per_second": 0.001, "burst": LINKS},
             },
-            runtime=programs.SETTINGS,
+            runtime=game_programs.SETTINGS,
         )
 
     def make_certificate(self) -> None:
@@ -189,7 +189,7 @@ class Game:
         self.game_id = game_id
 
     async def deploy(self, page: bytes = b"<h1>Play</h1>") -> None:
-        archive = programs.server_archive("python3", "web.py", **{"web.py": WEB})
+        archive = game_programs.server_archive("python3", "web.py", **{"web.py": WEB})
         config = {
             "cdn": {"site_id": await self.site(page)},
             "matchmaker": {

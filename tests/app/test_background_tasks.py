@@ -6,36 +6,16 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from pyservice.app.plane_process import BackgroundTasks
-from tests.support.full_service import Developer, FullService
+from tests.support.breakable_service import BreakableService
+from tests.support.full_service import Developer
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
-
-DIES = '''"""The feeder of a control plane that is started here dies when a file says so, once."""
-import asyncio, os, sys
-
-if "--role=control" in sys.orig_argv:
-    from pyservice.control.feeder import Feeder
-
-    run = Feeder.run
-
-    async def until_ordered(self):
-        async def strike():
-            while not os.path.exists({order_file!r}):
-                await asyncio.sleep(0.01)
-            os.unlink({order_file!r})
-            raise ZeroDivisionError("unforeseen")
-
-        await asyncio.gather(run(self), strike())
-
-    Feeder.run = until_ordered
-'''
 
 
 GOES_ON = '''"""The feeder of a control plane that is started here ignores its cancellation."""
@@ -56,18 +36,6 @@ if "--role=control" in sys.orig_argv:
 
     Feeder.run = for_ever
 '''
-
-
-class BreakableService(FullService):
-    def __init__(self, folder: Path, defect: str = DIES, **settings: Any) -> None:
-        super().__init__(folder, **settings)
-        self.order_file = folder / "die"
-        self.code = folder / "code"
-        self.code.mkdir(parents=True)
-        (self.code / "sitecustomize.py").write_text(defect.format(order_file=str(self.order_file)))
-
-    def control_pid(self) -> int:
-        return int((self.data_dir / "control" / "LOCK").read_text().split()[0])
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from tests import programs
 from tests.app.domain_service import (
     API,
     CDN,
@@ -31,9 +30,10 @@ from tests.app.domain_service import (
     talks,
     web_socket,
 )
-from tests.control.test_builds import GameBackEnd
-from tests.dataplane.third_party_server import third_party_server
+from tests.support import game_programs
 from tests.support.full_service import ARENA_MODES, Developer, eventually, running
+from tests.support.game_back_end import GameBackEnd
+from tests.support.third_party_server import third_party_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -119,7 +119,7 @@ async def test_site_is_served_at_its_own_host_name(domain: Domain, game: Game) -
 
 
 async def test_dynamic_server_is_reached_at_its_recorded_names(domain: Domain, game: Game) -> None:
-    archive = programs.server_archive("python3", "web.py", **{"web.py": WEB})
+    archive = game_programs.server_archive("python3", "web.py", **{"web.py": WEB})
     token = await game.developer.service_token(game.game_id)
     response = await GameBackEnd(game.developer, game.game_id, token).good(
         "create_server",

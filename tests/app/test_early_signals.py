@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.supervised_service import SupervisedService, processes_of, until
+from tests.support.supervised_service import SupervisedService, processes_of, until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.full]
 

@@ -14,7 +14,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -23,81 +22,23 @@ from pyservice.app.edge_guard import EdgeGuard
 from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from pyservice.settings import load
 from pyservice.settings.sections import EdgeSettings
-from tests import programs
-from tests.app.supervised_service import SupervisedService, is_gone
+from tests.app.edge_guard_service import EdgeGuardService, is_reached, made_server, with_server
+from tests.support import game_programs
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.leftover_processes import end_leftovers
+from tests.support.supervised_service import is_gone
 from tests.support.waiting import PATIENCE_S, until, within
 
 pytestmark = pytest.mark.full
-
-
-class EdgeGuardService(SupervisedService):
-    def edge_pid(self) -> int:
-        path = self.data_dir / "edge" / "LOCK"
-        return int(path.read_text().partition("\n")[0] or 0) if path.exists() else 0
-
-    def edge(self) -> Any:
-        """Returns the state that edge-guard reports. Raises OSError or ValueError."""
-        with socket.socket(socket.AF_UNIX) as admin:
-            admin.connect(str(self.data_dir / "edge" / "admin.sock"))
-            admin.sendall(b"GET /readyz?verbose HTTP/1.0\r\nHost: edge\r\n\r\n")
-            answer = b""
-            while piece := admin.recv(65_536):
-                answer += piece
-        return json.loads(answer.partition(b"\r\n\r\n")[2])
-
-    def is_edge_serving(self) -> bool:
-        try:
-            return bool(self.edge()["is_ready"])
-        except (OSError, ValueError):
-            return False
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[EdgeGuardService]:
     folder = tmp_path / "h"
     folder.mkdir()
-    service = EdgeGuardService(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
+    service = EdgeGuardService(folder, settings={**UNLIMITED, "runtime": game_programs.SETTINGS})
     yield service
     service.close()
-
-
-def with_server(service: EdgeGuardService) -> tuple[str, int]:
-    service.start()
-    return made_server(service, service.ready())
-
-
-def made_server(service: EdgeGuardService, ready: dict[str, Any]) -> tuple[str, int]:
-    token = Path(ready["cloud_token_file"]).read_text().strip()
-
-    def cloud(method: str, path: str, body: Any = None) -> Any:
-        return service.good(method, path, body, token)
-
-    game = {"developer_group_id": ready["owner_group_id"], "display_name": "Kept"}
-    game_id = cloud("POST", "/cloud/games", game)["game_id"]
-    build = programs.upload_build(cloud, game_id, programs.server_archive())
-    fields = {
-        "datacenter": "local",
-        "network": {"ports": {"game": {"protocol": "tcp"}}},
-        "resources": {"cpu": 100, "memory": 128},
-        "runtime": {"build": build},
-        "tags": {},
-    }
-    server = cloud("POST", f"/games/{game_id}/environments/prod/servers", fields)["server"]
-    port = server["network"]["ports"]["game"]
-    address = port["public_hostname"], port["public_port"]
-    until(lambda: is_reached(address))
-    return address
-
-
-def is_reached(address: tuple[str, int]) -> bool:
-    try:
-        with socket.create_connection(address, 5) as connection:
-            connection.sendall(b"hello")
-            return connection.recv(100) == b"hello"
-    except OSError:
-        return False
 
 
 def test_idle_edge_guard_stops_with_the_service(service: EdgeGuardService) -> None:
@@ -125,7 +66,7 @@ def test_suspended_idle_edge_guard_is_killed_at_shutdown(service: EdgeGuardServi
 
 
 def test_suspended_edge_guard_is_killed_with_the_game_servers(service: EdgeGuardService) -> None:
-    service.settings["runtime"] = {**programs.SETTINGS, "end_with_service": "true"}
+    service.settings["runtime"] = {**game_programs.SETTINGS, "end_with_service": "true"}
     with_server(service)
     pid = suspended_pid(service)
     assert service.stop() == 1

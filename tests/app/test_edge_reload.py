@@ -19,8 +19,8 @@ import pytest
 
 from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from pyservice.settings import SettingsError, load
-from tests import programs
-from tests.app.test_edge_guard import EdgeGuardService, is_reached, with_server
+from tests.app.edge_guard_service import EdgeGuardService, is_reached, with_server
+from tests.support import game_programs
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.waiting import PATIENCE_S, until
 
@@ -82,7 +82,7 @@ class ReloadedService(EdgeGuardService):
 def operated(tmp_path: Path) -> Iterator[ReloadedService]:
     folder = tmp_path / "h"
     folder.mkdir()
-    service = ReloadedService(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
+    service = ReloadedService(folder, settings={**UNLIMITED, "runtime": game_programs.SETTINGS})
     yield service
     service.close()
 

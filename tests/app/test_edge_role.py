@@ -10,15 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests import programs
-from tests.app.supervised_service import is_gone
-from tests.app.test_edge_guard import EdgeGuardService, is_reached, made_server, with_server
+from tests.app.edge_guard_service import EdgeGuardService, is_reached, made_server, with_server
+from tests.support import game_programs
 from tests.support.data_plane_service import UNLIMITED
+from tests.support.supervised_service import is_gone
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.full
 
-RUNTIME = {**UNLIMITED, "runtime": programs.SETTINGS}
+RUNTIME = {**UNLIMITED, "runtime": game_programs.SETTINGS}
 API = "api.example.com"
 RoleOf = Callable[[str], EdgeGuardService]
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tests import programs
-from tests.app.supervised_service import is_gone
-from tests.control.test_lobby_processes import Game
+from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, running
 from tests.support.leftover_processes import pids_of
+from tests.support.lobby_game import Game
+from tests.support.supervised_service import is_gone
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 
 async def test_second_signal_kills_a_lobby_that_ignores_sigterm(tmp_path: Path) -> None:
-    settings = {**programs.SETTINGS, "end_with_service": "true"}
+    settings = {**game_programs.SETTINGS, "end_with_service": "true"}
     with running(FullService(tmp_path, runtime=settings)) as full_service:
         async with full_service.open_client("http") as client:
             developer = Developer(full_service, client)

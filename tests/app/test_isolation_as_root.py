@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import pytest
 
-from tests import programs
-from tests.app.test_isolation_as_user import goals_of, reaches_nothing, runtime_status
-from tests.control.test_servers import Servers, open_back_end, process_of, reached
+from tests.app.hostile_server import goals_of, reaches_nothing, runtime_status
+from tests.support import game_programs
 from tests.support.full_service import FullService, running
+from tests.support.server_back_end import Servers, open_back_end, process_of, reached
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -52,7 +52,7 @@ def serving(isolation: str, kind: type[FullService] = FullService) -> Iterator[F
         # pytest creates its folder for root only. Access above the data directory is the
         # operator's task.
         os.chmod(name, 0o755)
-        full_service = kind(Path(name), runtime={**programs.SETTINGS, "isolation": isolation})
+        full_service = kind(Path(name), runtime={**game_programs.SETTINGS, "isolation": isolation})
         for folder in (
             full_service.data_dir,
             full_service.data_dir / "servers",

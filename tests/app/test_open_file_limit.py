@@ -15,8 +15,8 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.rpc.raw_http2 import PREFACE
 from tests.support.data_plane_service import Service
+from tests.support.raw_http2 import PREFACE
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.full

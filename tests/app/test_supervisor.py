@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.supervised_service import SupervisedService, is_gone, processes_of, until
+from tests.support.supervised_service import SupervisedService, is_gone, processes_of, until
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.full

@@ -12,7 +12,7 @@ from pyservice.calls import Call, Caller, Scope, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.errors import ServiceError
-from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, configuration
+from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, configuration
 
 pytestmark = pytest.mark.anyio
 

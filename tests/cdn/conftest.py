@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from tests.cdn.example_site import FILES, Browser, key, make_site
-from tests.cdn.listener import Listener, running_listener
 from tests.cdn.raw_http import Connect, Wire
-from tests.storage.blob_stores import put_whole
+from tests.support.blob_stores import put_whole
+from tests.support.cdn_listener import Listener, running_listener
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from pyservice.cdn.site_routes import Route, SiteRoutes
 from tests.cdn.example_site import FILES, make_site
-from tests.cdn.listener import Listener
+from tests.support.cdn_listener import Listener
 
 pytestmark = pytest.mark.anyio
 

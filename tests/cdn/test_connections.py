@@ -8,8 +8,8 @@ import pytest
 
 from pyservice.cdn import http_connection, server
 from pyservice.observability import health
-from tests.cdn.listener import Listener, running_listener
 from tests.cdn.raw_http import Connect, Wire
+from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from tests.cdn.listener import Listener
 from tests.cdn.raw_http import Connect
+from tests.support.cdn_listener import Listener
 
 pytestmark = pytest.mark.anyio
 

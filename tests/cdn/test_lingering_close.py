@@ -13,10 +13,10 @@ import pytest
 
 from pyservice.transport import slow_readers
 from tests.cdn.example_site import key, make_site
-from tests.cdn.listener import Listener, running_listener
 from tests.cdn.raw_http import Connect, Wire
-from tests.cdn.test_slow_readers import WHOLE, slow_line
-from tests.storage.blob_stores import put_whole
+from tests.cdn.slow_connections import WHOLE, slow_line
+from tests.support.blob_stores import put_whole
+from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

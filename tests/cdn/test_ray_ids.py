@@ -9,8 +9,8 @@ import pytest
 
 from pyservice.cdn.site_routes import Route, SiteRoutes
 from tests.cdn.example_site import make_site
-from tests.cdn.listener import Listener
 from tests.cdn.raw_http import Connect
+from tests.support.cdn_listener import Listener
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ from pyservice.observability import rays
 from pyservice.observability.rays import span_set
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
 from tests.cdn.example_site import FILES, make_site
-from tests.cdn.listener import Listener
 from tests.cdn.raw_http import Connect
-from tests.storage.blob_stores import put_whole
+from tests.support.blob_stores import put_whole
+from tests.support.cdn_listener import Listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyservice.transport import slow_readers
-from tests.cdn.listener import Listener, running_listener
 from tests.cdn.raw_http import Connect, Wire
+from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

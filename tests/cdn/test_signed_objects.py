@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from pyservice.storage.objects import Part, PendingObject
-from tests.cdn.listener import Listener, running_listener
-from tests.storage.blob_stores import put_whole
+from tests.support.blob_stores import put_whole
+from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -20,8 +20,8 @@ from pyservice.cdn.site_passwords import (
 from pyservice.cdn.sites import Site
 from pyservice.control.namespace_access import BCRYPT_ROUNDS
 from tests.cdn.example_site import FILES, SCRIPT, Browser, make_site
-from tests.cdn.listener import Listener, running_listener
 from tests.cdn.raw_http import Wire
+from tests.support.cdn_listener import Listener, running_listener
 
 pytestmark = pytest.mark.anyio
 

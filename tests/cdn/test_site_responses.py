@@ -12,9 +12,9 @@ from pyservice.cdn.file_responses import File, FileResponses, GzipCache
 from pyservice.cdn.site_routes import Route, SiteRoutes
 from pyservice.cdn.sites import Site, SiteFile
 from tests.cdn.example_site import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_site
-from tests.cdn.listener import Listener, running_listener
 from tests.cdn.raw_http import Wire
-from tests.storage.blob_stores import put_whole
+from tests.support.blob_stores import put_whole
+from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -8,15 +8,15 @@ import asyncio
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from pyservice.cdn import http_connection
 from tests.cdn.example_site import key, make_site
-from tests.cdn.listener import Listener, running_listener
-from tests.storage.blob_stores import put_whole
+from tests.cdn.slow_connections import WHOLE, slow_line
+from tests.support.blob_stores import put_whole
+from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.anyio
 READ_S = 0.2
 LOOK_BYTES = 32 << 10
 """The server checks the client's progress after each piece of this size."""
-WHOLE = random.Random(3).randbytes(256 << 10)
 PACKED = random.Random(4).randbytes(450_000).hex().encode()
 """The compressed file is half as large and is written in one piece."""
 PIECES = random.Random(5).randbytes(600_000)
@@ -45,18 +44,6 @@ async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             await put_whole(listener.objects, key("site", path), content)
         listener.sites.by_name["arena", "prod"] = make_site(FILES)
         yield listener
-
-
-@asynccontextmanager
-async def slow_line(listener: Listener, *lines: str) -> AsyncIterator[socket.socket]:
-    loop = asyncio.get_running_loop()
-    with socket.socket() as line:
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-        line.setblocking(False)
-        await loop.sock_connect(line, ("127.0.0.1", listener.port))
-        await loop.sock_sendall(line, "\r\n".join([*lines, "Host: x", "", ""]).encode())
-        yield line
 
 
 async def read_slowly(line: socket.socket, look: Callable[[], None]) -> tuple[int, float]:

@@ -19,9 +19,9 @@ import httpx
 import pytest
 
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
-from tests.cdn.listener import KEY
 from tests.cdn.raw_http import Connect, Wire
-from tests.faults.disk import SmallDisk, small_disk
+from tests.support.cdn_listener import KEY
+from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +56,7 @@ class SmallListener:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[SmallListener]:
     disk = small_disk(tmp_path, DISK_MIB)
-    command = [*disk.command_prefix, sys.executable, "-m", "tests.cdn.listener"]
+    command = [*disk.command_prefix, sys.executable, "-m", "tests.support.cdn_listener"]
     process = subprocess.Popen(
         [*command, str(disk.mount_point / "objects"), str(RESERVE_BYTES)],
         cwd=ROOT,

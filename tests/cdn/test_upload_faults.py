@@ -17,9 +17,9 @@ from uvicorn.protocols.http import httptools_impl
 from pyservice.cdn import uploads
 from pyservice.cdn.uploads import Reception
 from pyservice.storage.objects import Part, PendingObject
-from tests.cdn.listener import Listener, running_listener
 from tests.cdn.raw_http import Connect
 from tests.support.captured_logs import logged
+from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

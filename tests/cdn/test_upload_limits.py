@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from pyservice.cdn import uploads
-from tests.cdn.listener import Listener, running_listener
 from tests.cdn.raw_http import Connect, Wire
+from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

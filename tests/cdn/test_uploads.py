@@ -20,10 +20,10 @@ import pytest
 from pyservice.cdn import http_connection, uploads
 from pyservice.storage.objects import Part, PendingObject
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
-from tests.cdn.listener import KEY, Listener, running_listener
 from tests.cdn.raw_http import Connect
-from tests.faults.disk import small_disk
-from tests.storage.blob_stores import put_whole
+from tests.support.blob_stores import put_whole
+from tests.support.cdn_listener import KEY, Listener, running_listener
+from tests.support.small_disk import small_disk
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -262,7 +262,7 @@ async def test_full_disk_is_reported_and_leaves_no_file(
     tmp_path: Path, client: httpx.AsyncClient, connect: Connect
 ) -> None:
     disk = small_disk(tmp_path, 32)
-    command = [*disk.command_prefix, sys.executable, "-m", "tests.cdn.listener"]
+    command = [*disk.command_prefix, sys.executable, "-m", "tests.support.cdn_listener"]
     process = subprocess.Popen(
         [*command, str(disk.mount_point / "objects")], cwd=ROOT, stdout=subprocess.PIPE
     )
@@ -303,7 +303,7 @@ async def test_kill_leaves_a_whole_upload_or_none(
     signer = UrlSigner(KEY)
     for attempt in range(6):
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cdn.listener", str(folder)],
+            [sys.executable, "-m", "tests.support.cdn_listener", str(folder)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
         )

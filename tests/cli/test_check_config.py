@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pyservice.cli.commands import app
-from tests.dataplane.configurations import OTHER_NAMESPACE_ID, document, version
 from tests.support.command_line import run
+from tests.support.namespace_configurations import OTHER_NAMESPACE_ID, document, version
 
 
 @pytest.fixture(autouse=True)

@@ -21,11 +21,11 @@ from pyservice.app.data_plane import DataPlane
 from pyservice.app.public_servers import bound_address
 from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
-from tests.faults.disk import SmallDisk, small_disk
-from tests.faults.lobby_setup import attach_fields
-from tests.faults.plane import Plane
-from tests.faults.shim import Shim, compiled_library
 from tests.support.data_plane_service import MODES, MakeService, Service, document, version
+from tests.support.fault_shim import Shim, compiled_library
+from tests.support.killable_plane import Plane
+from tests.support.lobby_setup import attach_fields
+from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.waiting import PATIENCE_S, until
 
 REGIONS = "/matchmaker/regions"

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from tests import programs
-from tests.control.files import put
+from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, HttpClient
 from tests.support.leftover_processes import end_leftovers
+from tests.support.upload_files import put
 from tests.support.waiting import eventually
 
 PROGRAM: Final = ("sh", "-c", 'echo "token=$HOSTING_LOBBY_TOKEN"; exec sleep 3600')
@@ -52,7 +52,7 @@ class DirectoryMaker:
         self.facts["server_id"] = await self._server(game, build)
 
     async def _build(self, game: str) -> str:
-        content = programs.server_archive(*PROGRAM)
+        content = game_programs.server_archive(*PROGRAM)
         image = {"path": "server.tar", "content_length": len(content)}
         fields: dict[str, Any] = {"game_id": game, "display_name": "server", "image_file": image}
         response = await self._owner.good("create_game_build", **fields)
@@ -134,7 +134,7 @@ class DirectoryMaker:
 
 
 async def main(folder: Path) -> None:
-    programs.PYTHON_PATH = "/usr/bin:/bin"  # type: ignore[misc]
+    game_programs.PYTHON_PATH = "/usr/bin:/bin"  # type: ignore[misc]
     service = FullService(folder, runtime=SETTINGS).start()
     assert service.process is not None
     try:

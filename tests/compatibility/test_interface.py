@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.compatibility.changelog import CHANGELOG, is_announced
 from tests.compatibility.interface_list import (
     MAPS,
     current_openapi,
     interface,
     stored_interface,
     stored_openapi,
-    subject,
 )
 
-CHANGELOG: Final = Path(__file__).parents[2] / "CHANGELOG.md"
 _RESTRICTING: Final = frozenset(
     (
         *("type", "enum", "const", "format", "pattern", "minLength", "maxLength"),
@@ -33,12 +31,6 @@ _RESTRICTING: Final = frozenset(
 """Members that a request schema or a parameter cannot gain: they may refuse earlier requests."""
 _NEUTRAL: Final = {"additionalProperties": True, "required": False, "uniqueItems": False}
 _OF_REQUESTS: Final = ("parameters", "requestBody")
-
-
-def is_announced(line: str, changelog: str) -> bool:
-    """Returns whether the changelog names the subject of the line as not yet released."""
-    unreleased = changelog.partition("\n## Unreleased\n")[2].partition("\n## ")[0]
-    return f"`{subject(line)}`" in unreleased
 
 
 def resolved(document: Any, path: str) -> Any:

@@ -10,9 +10,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from tests.app.supervised_service import SupervisedService
+from tests.compatibility.changelog import CHANGELOG, is_announced
 from tests.compatibility.interface_list import stored_interface
-from tests.compatibility.test_interface import CHANGELOG, is_announced
+from tests.support.supervised_service import SupervisedService
 
 pytestmark = pytest.mark.full
 

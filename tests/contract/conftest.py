@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.faults.service_clients import Fields, ServiceClient, TransportResponse
+from tests.support.data_plane_clients import Fields, ServiceClient, TransportResponse
+from tests.support.killable_plane import GAME, NAMESPACE, Plane
 
 MODES: dict[str, dict[str, Any]] = {
     "duel": {"max_players": 2},

@@ -18,10 +18,10 @@ import httpx
 
 from pyservice.openapi import FilledExample, fill_example
 from pyservice.schema.methods import METHODS, Method
-from tests import programs
-from tests.app.supervised_service import SupervisedService
 from tests.contract.admission_servers import AdmissionServers, open_admission_servers
+from tests.support import game_programs
 from tests.support.data_plane_service import GAME, UNLIMITED, document
+from tests.support.supervised_service import SupervisedService
 
 PORTS: Final = {"game": {"protocol": "tcp"}}
 MODES: Final[dict[str, dict[str, Any]]] = {
@@ -61,7 +61,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "trusted_proxies": ["127.0.0.1"],
     "find_wait_ms": 3_000,
     "empty_lobby_grace_ms": 0,
-    "runtime": programs.SETTINGS,
+    "runtime": game_programs.SETTINGS,
 }
 ORIGIN: Final = "https://play.example.com"
 CLAIMED: Final = "claimed.example.com"
@@ -149,7 +149,7 @@ def open_served_game(
 def _furnish(served_game: ServedGame) -> None:
     game = {"developer_group_id": served_game.group_id, "display_name": GAME.capitalize()}
     served_game.cloud("POST", "/cloud/games", game)
-    build_id = programs.upload_build(served_game.cloud, GAME, programs.server_archive())
+    build_id = game_programs.upload_build(served_game.cloud, GAME, game_programs.server_archive())
     hosted = {name: _hosted(build_id, env) for name, env in HOSTED.items()}
     requested = {
         name: {**_hosted(build_id), "actions": served_game.admission_servers.actions(status)}

@@ -10,8 +10,8 @@ import pytest
 
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from tests.contract.conftest import Game
-from tests.faults.plane import Plane
-from tests.faults.service_clients import TransportResponse
+from tests.support.data_plane_clients import TransportResponse
+from tests.support.killable_plane import Plane
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

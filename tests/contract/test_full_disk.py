@@ -14,12 +14,12 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.app.supervised_service import SupervisedService, until
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
 from tests.contract.scenario import BY_SLUG, Scenario, ServedGame, open_served_game
 from tests.contract.service_errors import swept
-from tests.faults.disk import SmallDisk, small_disk
+from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.supervised_service import SupervisedService, until
 
 error_cases.load_areas()
 

@@ -11,8 +11,8 @@ from pyservice.auth import keyring
 from pyservice.dataplane import engine
 from pyservice.ids import format_uuid
 from tests.contract.conftest import Game, Lobby
-from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.faults.service_clients import ServiceClient
+from tests.support.data_plane_clients import ServiceClient
+from tests.support.killable_plane import GAME, NAMESPACE, Plane
 
 pytestmark = pytest.mark.anyio
 

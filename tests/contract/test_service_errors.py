@@ -20,12 +20,12 @@ import pytest
 from pyservice.edge.forwarding import AT_ONCE
 from pyservice.openapi import fill_example
 from pyservice.transport.server_budgets import SMALL_BYTES
-from tests.app.supervised_service import SupervisedService, until
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
 from tests.contract.scenario import BY_SLUG, Scenario, ServedGame, open_served_game
 from tests.contract.service_errors import is_passed, swept
 from tests.support.sample_service import HttpConnection
+from tests.support.supervised_service import SupervisedService, until
 
 error_cases.load_areas()
 

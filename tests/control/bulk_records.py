@@ -12,7 +12,7 @@ from pyservice.control.tokens import new_secret
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import DevelopmentToken
 from pyservice.storage import namespaces
 from pyservice.storage.tables import auth_users, namespace_tokens, versions
-from tests.control.namespace_scenario import IDS, Records
+from tests.support.namespace_scenario import IDS, Records
 
 
 async def add_tokens(

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 
 from pyservice.storage.database import Database, open_database
-from tests import programs
-from tests.control.namespace_scenario import NamespaceScenario, Records
 from tests.control.service_fixtures import service_fixture
+from tests.support import game_programs
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, ServiceClient
+from tests.support.namespace_scenario import NamespaceScenario, Records
 
 # The limit is so high that every request of a test has a ray.
-full_service = service_fixture("session", rays={"per_second": 10_000}, runtime=programs.SETTINGS)
+full_service = service_fixture(
+    "session", rays={"per_second": 10_000}, runtime=game_programs.SETTINGS
+)
 
 
 @pytest.fixture(params=["http", "grpc"])

@@ -45,3 +45,14 @@ def shape(value: Any) -> Any:
         case str():
             return TEXT
     return value
+
+
+EXTERNAL = {"profile": TEXT}
+GROUP_SUMMARY = {
+    **fields(ids="group_id owner_identity_id", texts="display_name bio publicity"),
+    **fields(numbers="member_count"),
+    "external": EXTERNAL,
+    "is_current_identity_member": FLAG,
+}
+VERSION_SUMMARY = fields(ids="version_id", times="create_ts", texts="display_name")
+NAMESPACE_SUMMARY = {**VERSION_SUMMARY, **fields(ids="namespace_id", texts="name_id")}

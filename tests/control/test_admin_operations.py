@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from tests.control.namespace_scenario import Records
+from tests.control.new_developers import new_developer, unique
 from tests.control.response_shapes import ID, NUMBER, TEXT, TIME, shape
-from tests.control.test_games import new_developer, unique
 from tests.support.command_line import error_output, json_output, output, run
 from tests.support.full_service import Developer, eventually
+from tests.support.namespace_scenario import Records
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,10 @@ import pytest
 
 from pyservice.pb.hosting.v1 import options_pb2
 from pyservice.schema.methods import METHODS, option
-from tests.control.authorization import OK, Row, expected, is_concerned, token_of
-from tests.control.authorization_rows import ROWS
-from tests.control.namespace_scenario import Bearer, NamespaceScenario
+from tests.support.authorization_results import OK, Row, expected, is_concerned, token_of
+from tests.support.authorization_rows import ROWS
 from tests.support.full_service import BY_SLUG, ServiceClient, ServiceResponse
+from tests.support.namespace_scenario import Bearer, NamespaceScenario
 
 pytestmark = pytest.mark.anyio
 

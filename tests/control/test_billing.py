@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from tests.control.namespace_scenario import Records
-from tests.control.test_games import new_developer
+from tests.control.new_developers import new_developer
 from tests.support.command_line import error_output, json_output, output
 from tests.support.full_service import Developer
+from tests.support.namespace_scenario import Records
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

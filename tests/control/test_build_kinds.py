@@ -10,11 +10,11 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.control.files import bomb, packed, put, tar
-from tests.control.test_builds import GameBackEnd
-from tests.programs.images import file, layer, link, needs_oci_runtime, saved
+from tests.support.container_images import file, layer, link, needs_oci_runtime, saved
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, eventually, running
+from tests.support.game_back_end import GameBackEnd
+from tests.support.upload_files import bomb, packed, put, tar
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from pyservice.errors import ServiceError
 from pyservice.storage import tokens
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
-from tests.control.namespace_scenario import Records
+from tests.support.namespace_scenario import Records
 
 pytestmark = pytest.mark.anyio
 

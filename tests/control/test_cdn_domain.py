@@ -8,9 +8,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.control.files import put_all
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import ARENA_MODES, Developer, FullService, eventually
+from tests.support.upload_files import put_all
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.control.files import put_all
-from tests.control.namespace_scenario import Records
 from tests.support.full_service import Developer, FullService, eventually
+from tests.support.namespace_scenario import Records
+from tests.support.upload_files import put_all
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.control.files import put_all
 from tests.support.full_service import Developer, FullService
+from tests.support.upload_files import put_all
 from tests.support.waiting import PATIENCE_S, eventually, within
 
 pytestmark = pytest.mark.anyio

@@ -13,11 +13,11 @@ from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.pb.hosting.v1.devices_pb2 import GetDeviceLinkRequest, GetDeviceLinkResponse
 from pyservice.storage.database import Conflict, Transaction
 from tests.control.bulk_records import add_users, add_versions
-from tests.control.files import tar
-from tests.control.namespace_scenario import Records
-from tests.control.test_builds import GameBackEnd
-from tests.control.test_builds import back_end as back_end
 from tests.support.full_service import Developer, ServiceResponse
+from tests.support.game_back_end import GameBackEnd
+from tests.support.game_back_end import back_end as back_end
+from tests.support.namespace_scenario import Records
+from tests.support.upload_files import tar
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ import pytest
 
 from pyservice.control.timestamps import now_ms
 from pyservice.storage import groups
-from tests.control.namespace_scenario import Records
 from tests.support.full_service import Developer, FullService, eventually
+from tests.support.namespace_scenario import Records
 from tests.support.sample_service import HttpConnection, Response, code_of
 from tests.support.waiting import PATIENCE_S
 

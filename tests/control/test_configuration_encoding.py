@@ -36,7 +36,7 @@ from tests.control.configurations import (
     read,
     read_text,
 )
-from tests.dataplane.configurations import VERSION_ID, configuration
+from tests.support.namespace_configurations import VERSION_ID, configuration
 
 _encode_answer = http_json_codec.encoder(METHODS["hosting.v1.Versions.GetVersion"])
 

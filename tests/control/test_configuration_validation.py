@@ -32,8 +32,8 @@ from tests.control.configurations import (
     everything,
     read,
 )
-from tests.dataplane.configurations import configuration
 from tests.support.full_service import Developer
+from tests.support.namespace_configurations import configuration
 
 UNKNOWN_ID = "0192f000-0000-7000-8000-0000000000ff"
 LEVEL = ("matchmaker",)

@@ -16,7 +16,7 @@ from pyservice.schema.findings import MAX_PROBLEMS
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
 from tests.control.configurations import CONTEXT
-from tests.schema.test_hostile_input import (
+from tests.support.linear_cost import (
     MAX_ANSWER_BYTES,
     MIB,
     Make,

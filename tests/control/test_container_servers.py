@@ -13,21 +13,20 @@ import pytest
 
 from pyservice.runtime.filesystem import is_folder_empty
 from pyservice.runtime.run_folder import RunFolder
-from tests import programs
-from tests.control.files import packed
-from tests.control.test_servers import Servers, echoed, process_of, reached
-from tests.programs import images
-from tests.programs.images import file
+from tests.support import container_images, game_programs
+from tests.support.container_images import file
 from tests.support.full_service import Developer, FullService, eventually, running
+from tests.support.server_back_end import Servers, echoed, process_of, reached
+from tests.support.upload_files import packed
 
-pytestmark = [pytest.mark.anyio, pytest.mark.full, images.needs_oci_runtime]
+pytestmark = [pytest.mark.anyio, pytest.mark.full, container_images.needs_oci_runtime]
 
 OWNER: Final = 2_100_000
 
 
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
-    settings = {**programs.SETTINGS, "kinds": images.KINDS}
+    settings = {**game_programs.SETTINGS, "kinds": container_images.KINDS}
     with running(
         FullService(tmp_path_factory.mktemp("containers"), runtime=settings)
     ) as full_service:
@@ -51,11 +50,11 @@ class ContainerServers(Servers):
     async def image(self, *files: Any, **form: Any) -> str:
         """Builds an image with the server. `config` is that of the image."""
         config = {"config": form.pop("config")} if "config" in form else {}
-        content = images.saved(images.server_layer(*files), **config)
+        content = container_images.saved(container_images.server_layer(*files), **config)
         return await self.build(content, kind="docker_image", **form)
 
     async def bundle(self, *files: Any, **content: Any) -> str:
-        return await self.build(images.bundle(*files, **content), kind="oci_bundle")
+        return await self.build(container_images.bundle(*files, **content), kind="oci_bundle")
 
     async def reached(self, build_id: str, play: str = "") -> Any:
         """Starts a server. Returns its record as soon as it answers players."""
@@ -94,7 +93,11 @@ class ContainerServers(Servers):
 async def test_server_of_every_compression_runs_and_stops(
     back_end: ContainerServers, kind: str, compression: str
 ) -> None:
-    content = images.bundle() if kind == "oci_bundle" else images.saved(images.server_layer())
+    content = (
+        container_images.bundle()
+        if kind == "oci_bundle"
+        else container_images.saved(container_images.server_layer())
+    )
     content = content if compression == "none" else packed(content, compression)
     build_id = await back_end.build(content, kind=kind, compression=compression)
     server_id = (await back_end.reached(build_id))["id"]
@@ -112,7 +115,9 @@ async def test_image_layout_runs_with_and_without_docker_manifest(
     back_end: ContainerServers,
 ) -> None:
     for with_manifest in (True, False):
-        content = images.laid_out(images.server_layer(), with_manifest=with_manifest)
+        content = container_images.laid_out(
+            container_images.server_layer(), with_manifest=with_manifest
+        )
         build_id = await back_end.build(content, kind="docker_image", image_tag="server:latest")
         assert await back_end.output(build_id, "") == ["begins --usual"]
 
@@ -125,7 +130,7 @@ async def test_arguments_replace_image_cmd_and_extend_bundle_args(
     assert await back_end.output(image, "", runtime={"build": image, **options}) == [
         "begins --map sea"
     ]
-    bundle = await back_end.bundle(args=[images.PROGRAM, "--usual"])
+    bundle = await back_end.bundle(args=[container_images.PROGRAM, "--usual"])
     output = await back_end.output(bundle, "", runtime={"build": bundle, **options})
     assert output == ["begins --usual --map sea"]
     bare = {"Cmd": ["server", "--port", "$(PORT)"], "WorkingDir": "/home/game/new"}
@@ -137,7 +142,7 @@ async def test_arguments_replace_image_cmd_and_extend_bundle_args(
 
 async def test_container_environment_is_exact(back_end: ContainerServers) -> None:
     config = {
-        "Entrypoint": [images.PROGRAM],
+        "Entrypoint": [container_images.PROGRAM],
         "Env": ["OF_IMAGE=1", "OF_BOTH=image", "HOSTING_SERVER_ID=mine", "PATH=/bin:/own"],
         "User": "game",
     }
@@ -238,7 +243,7 @@ async def test_container_does_not_see_the_host(
 async def test_container_runs_as_the_user_of_the_image(
     back_end: ContainerServers, full_service: FullService
 ) -> None:
-    config = {"Entrypoint": [images.PROGRAM], "User": "game"}
+    config = {"Entrypoint": [container_images.PROGRAM], "User": "game"}
     more = (file("home/game/secret", b"saved", 0o600, uid=1000, gid=1001),)
     build_id = await back_end.image(*more, file("root/secret", b"of root", 0o600), config=config)
     server = await back_end.of(build_id, "identity read:/home/game/secret read:/root/secret")

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests import programs
-from tests.app.test_background_tasks import BreakableService
-from tests.control.test_lobby_processes import Game
-from tests.control.test_servers import open_back_end
-from tests.faults.control.test_static_stability import control_pid
-from tests.programs import images
+from tests.support import container_images, game_programs
+from tests.support.breakable_service import BreakableService
 from tests.support.full_service import Developer, FullService, eventually, running
+from tests.support.lobby_game import Game
+from tests.support.server_back_end import open_back_end
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -60,17 +58,21 @@ if "--role=control" in sys.orig_argv:
 '''
 
 
-@images.needs_oci_runtime
+@container_images.needs_oci_runtime
 async def test_server_request_during_the_runtime_check_is_retryable(tmp_path: Path) -> None:
     """The container runtime blocks its start-up check until the test opens a pipe."""
     gate, request_file, runtime = (tmp_path / name for name in ("gate", "asked", "crun-held"))
     runtime.write_text(HELD.format(gate=gate, request_file=request_file))
     runtime.chmod(0o755)
-    settings = {**programs.SETTINGS, "kinds": images.KINDS, "oci_runtime": str(runtime)}
+    settings = {
+        **game_programs.SETTINGS,
+        "kinds": container_images.KINDS,
+        "oci_runtime": str(runtime),
+    }
     with running(FullService(tmp_path / "s", runtime=settings)) as full_service:
         async with open_back_end(full_service, "http") as back_end:
             os.mkfifo(gate)
-            os.kill(control_pid(full_service), signal.SIGKILL)
+            os.kill(full_service.control_pid(), signal.SIGKILL)
 
             async def is_requested() -> bool:
                 return request_file.exists()
@@ -95,7 +97,7 @@ async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
             response = await developer.good("get_group", group_id=full_service.group_id)
             assert full_service.ready["http"] in response["group"]["external"]["profile"]
             for _ in range(3):
-                os.kill(control_pid(full_service), signal.SIGKILL)
+                os.kill(full_service.control_pid(), signal.SIGKILL)
 
                 async def is_back() -> Any:
                     answer = await developer.call("get_group", group_id=full_service.group_id)
@@ -120,7 +122,7 @@ async def test_links_are_right_before_the_first_feed(
 async def test_lobbies_start_as_soon_as_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_service = BreakableService(tmp_path / "s", LATE, runtime=programs.SETTINGS)
+    full_service = BreakableService(tmp_path / "s", LATE, runtime=game_programs.SETTINGS)
     with running(full_service):
         async with full_service.open_client("http") as client:
             developer = Developer(full_service, client)

@@ -20,12 +20,12 @@ from pyservice.errors import ServiceError
 from pyservice.storage import service_state
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
-from tests.faults.control.killed_service import KilledService
-from tests.faults.shim import compiled_library
 from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
+from tests.support.fault_shim import compiled_library
 from tests.support.full_service import FullService, eventually
+from tests.support.killed_service import KilledService
 from tests.support.waiting import PATIENCE_S, POLL_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]

@@ -30,9 +30,9 @@ from pyservice.storage import tokens as links
 from pyservice.storage.database import Database, Record, Transaction, open_database
 from pyservice.storage.tables import cloud_tokens, device_links, idempotent_answers, metadata
 from pyservice.watch import Topics
-from tests.control.namespace_scenario import Records
 from tests.control.response_shapes import ID, TEXT, WATCH, shape
 from tests.support.full_service import Developer, FullService, ServiceClient, eventually
+from tests.support.namespace_scenario import Records
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

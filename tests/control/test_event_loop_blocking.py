@@ -33,8 +33,8 @@ from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.uploads import NewFile
 from pyservice.watch import Topics
 from tests.control.bulk_records import add_domains, add_users, add_versions
-from tests.control.namespace_scenario import Records
 from tests.control.service_fixtures import each_database
+from tests.support.namespace_scenario import Records
 
 pytestmark = pytest.mark.anyio
 

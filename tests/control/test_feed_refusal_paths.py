@@ -14,7 +14,7 @@ from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from tests.control.configurations import changed, read
-from tests.dataplane.configurations import configuration
+from tests.support.namespace_configurations import configuration
 
 LEVEL = ("matchmaker",)
 DUEL = (*LEVEL, "game_modes", "duel")

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.control.files import jpeg, png, put
 from tests.support.full_service import Developer, eventually
+from tests.support.upload_files import jpeg, png, put
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

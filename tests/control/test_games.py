@@ -8,27 +8,30 @@ from uuid import uuid4
 
 import pytest
 
-from tests.control.namespace_scenario import Records
-from tests.control.response_shapes import FLAG, ID, TEXT, WATCH, fields, shape
+from tests.control.new_developers import new_developer, unique
+from tests.control.response_shapes import (
+    EXTERNAL,
+    FLAG,
+    GROUP_SUMMARY,
+    ID,
+    NAMESPACE_SUMMARY,
+    TEXT,
+    VERSION_SUMMARY,
+    WATCH,
+    fields,
+    shape,
+)
 from tests.support.full_service import Developer
-from tests.support.waiting import PATIENCE_S
+from tests.support.namespace_scenario import Records
+from tests.support.waiting import PATIENCE_S, is_blocked
 
 pytestmark = pytest.mark.anyio
 
-EXTERNAL = {"profile": TEXT}
 HANDLE = {"group_id": ID, "display_name": TEXT, "external": EXTERNAL, "is_developer": FLAG}
 GAME_SUMMARY = {
     **fields(ids="game_id", texts="name_id display_name url", numbers="total_player_count"),
     "developer": HANDLE,
 }
-GROUP_SUMMARY = {
-    **fields(ids="group_id owner_identity_id", texts="display_name bio publicity"),
-    **fields(numbers="member_count"),
-    "external": EXTERNAL,
-    "is_current_identity_member": FLAG,
-}
-VERSION_SUMMARY = fields(ids="version_id", times="create_ts", texts="display_name")
-NAMESPACE_SUMMARY = {**VERSION_SUMMARY, **fields(ids="namespace_id", texts="name_id")}
 REGION = fields(
     texts="region_id region_name_id universal_region provider provider_display_name"
     " region_display_name"
@@ -40,17 +43,6 @@ GAME = {
     "versions": [VERSION_SUMMARY],
     "available_regions": [REGION],
 }
-
-
-def unique(text: str = "Game") -> str:
-    return f"{text} {uuid4().hex[:12]}"
-
-
-async def new_developer(owner: Developer, records: Records) -> tuple[Developer, str]:
-    """Returns a developer with a new group, so that the group's lists are short."""
-    identity_id, (group_id,) = await records.identity("Fresh")
-    token, _ = await records.cloud_token(identity_id)
-    return Developer(owner.full_service, owner.client, token), group_id
 
 
 async def test_new_game_has_two_namespaces_and_a_version(developer: Developer) -> None:
@@ -178,18 +170,13 @@ async def test_game_of_an_unknown_group_is_not_created(developer: Developer) -> 
     assert await developer.code("create_game", **fields) == "GROUP_NOT_FOUND"
 
 
-async def is_held(task: asyncio.Task[Any]) -> bool:
-    done, _ = await asyncio.wait({task}, timeout=0.1)
-    return not done
-
-
 async def test_game_watch_returns_on_a_change(developer: Developer) -> None:
     game_id, other_id = await developer.game(), await developer.game()
     before = await developer.good("get_game", game_id=game_id)
     index = before["watch"]["index"]
     blocked = asyncio.create_task(developer.good("get_game", game_id=game_id, watch_index=index))
     await developer.version(other_id, {})
-    assert await is_held(blocked)
+    assert await is_blocked(blocked)
     await developer.version(game_id, {}, name="1.2.3")
     after = await asyncio.wait_for(blocked, PATIENCE_S)
     assert [one["display_name"] for one in after["game"]["versions"]] == ["1.2.3", "0.0.1"]
@@ -215,7 +202,7 @@ async def test_list_watch_returns_on_new_games_and_groups(
         index = (await member.good("get_games"))["watch"]["index"]
         blocked = asyncio.create_task(member.good("get_games", watch_index=index))
         await developer.game()
-        assert await is_held(blocked)
+        assert await is_blocked(blocked)
         if change == "game":
             created = await member.game(developer_group_id=group_id)
         else:

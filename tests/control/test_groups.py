@@ -14,11 +14,11 @@ from pyservice.control.idempotent_changes import IdempotentChanges, RecordContex
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import Topics
 from tests.control.feeder_setup import LINKS
-from tests.control.namespace_scenario import IDS, PAID_TS, Records
-from tests.control.response_shapes import ID, TEXT, WATCH, shape
-from tests.control.test_games import GROUP_SUMMARY, is_held, new_developer, unique
+from tests.control.new_developers import new_developer, unique
+from tests.control.response_shapes import GROUP_SUMMARY, ID, TEXT, WATCH, shape
 from tests.support.full_service import Developer
-from tests.support.waiting import PATIENCE_S
+from tests.support.namespace_scenario import IDS, PAID_TS, Records
+from tests.support.waiting import PATIENCE_S, is_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -91,7 +91,7 @@ async def test_billing_watch_returns_at_once_with_a_foreign_index(developer: Dev
     index = (await developer.good("get_billing", group_id=group_id))["watch"]["index"]
     fields = {"group_id": group_id, "watch_index": index}
     blocked = asyncio.create_task(developer.good("get_billing", **fields))
-    assert await is_held(blocked)
+    assert await is_blocked(blocked)
     blocked.cancel()
     fields["watch_index"] = "0" * 16 + ".1"
     answer = await asyncio.wait_for(developer.good("get_billing", **fields), PATIENCE_S)

@@ -21,11 +21,11 @@ from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage.database import Transaction
 from pyservice.storage.tables import idempotent_answers
-from tests.control.namespace_scenario import Records
+from tests.control.new_developers import new_developer, unique
 from tests.control.service_fixtures import each_database
-from tests.control.test_games import new_developer, unique
 from tests.support.databases import Databases
 from tests.support.full_service import STOP_TIMEOUT_S, Developer, FullService, HttpClient, running
+from tests.support.namespace_scenario import Records
 
 pytestmark = pytest.mark.anyio
 

@@ -20,11 +20,11 @@ from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.storage import games, groups, lobbies, namespaces, objects, uploads
 from pyservice.storage.local_objects import DiskReserve
 from pyservice.storage.signed_urls import PREFIX
+from tests.control.build_uploads import IDS, NOW_MS, BuildUploads
+from tests.control.build_uploads import builds as builds
 from tests.control.service_fixtures import each_database
-from tests.control.test_uploads import IDS, NOW_MS, BuildUploads
-from tests.control.test_uploads import builds as builds
-from tests.storage.blob_stores import put_whole
-from tests.storage.test_batched_deletion import UnusedDataPlane
+from tests.support.blob_stores import put_whole
+from tests.support.unused_data_plane import UnusedDataPlane
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio

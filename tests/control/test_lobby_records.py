@@ -14,16 +14,10 @@ import httpx
 import pytest
 
 from pyservice.process.directory_lock import lock_holder_pid
-from tests.control.namespace_scenario import Records
+from tests.control.new_developers import new_developer
 from tests.control.response_shapes import FLAG, NUMBER, TIME, fields, shape
-from tests.control.test_games import new_developer
-from tests.support.full_service import (
-    Developer,
-    FullService,
-    ServiceResponse,
-    eventually,
-    running,
-)
+from tests.support.full_service import Developer, FullService, ServiceResponse, eventually, running
+from tests.support.namespace_scenario import Records
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio

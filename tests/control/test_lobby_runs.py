@@ -22,10 +22,10 @@ from pyservice.runtime.run_requests import Resources, RunEnd
 from pyservice.storage import lobbies
 from pyservice.storage.database import Database, Record
 from tests.control.service_fixtures import each_database
-from tests.dataplane.runtime_scene import BUILD_ID
-from tests.dataplane.runtime_scene import RuntimeScene as DataPlane
-from tests.runtime.node import RuntimeHost as Node
-from tests.runtime.node import build_of, open_host, until
+from tests.support.runtime_host import RuntimeHost as Node
+from tests.support.runtime_host import build_of, open_host, until
+from tests.support.runtime_scene import BUILD_ID
+from tests.support.runtime_scene import RuntimeScene as DataPlane
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio

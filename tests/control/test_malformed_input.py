@@ -12,9 +12,8 @@ from uuid import uuid4
 import pytest
 
 from pyservice.schema.methods import Method, descriptor_of
-from tests.control.authorization import Row
-from tests.control.authorization_rows import ROWS
-from tests.control.namespace_scenario import NamespaceScenario
+from tests.support.authorization_results import Row
+from tests.support.authorization_rows import ROWS
 from tests.support.databases import KINDS
 from tests.support.full_service import (
     BY_SLUG,
@@ -24,6 +23,7 @@ from tests.support.full_service import (
     ServiceClient,
     ServiceResponse,
 )
+from tests.support.namespace_scenario import NamespaceScenario
 
 # Malformed requests do not reach the database, so one kind of database is enough.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("full_service", KINDS[:1], indirect=True)]

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.control.files import png, put
-from tests.control.namespace_scenario import Records
 from tests.support.full_service import Developer, FullService, eventually
+from tests.support.namespace_scenario import Records
 from tests.support.unknown_namespace import CLAIMED
 from tests.support.unknown_namespace import full_service as full_service
+from tests.support.upload_files import png, put
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.control.files import png, put, put_all, tar
 from tests.control.service_fixtures import service_fixture
-from tests.control.test_sites import of
+from tests.control.site_files import file_fields
 from tests.support.full_service import Developer, FullService, eventually
+from tests.support.upload_files import png, put, put_all, tar
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -58,7 +58,7 @@ async def test_missing_content_is_not_found_and_records_stay(
         await owner.good(f"complete_{kind}", **target, upload_id=upload_id)
     complete, incomplete = [await build(owner, game_id) for _ in range(2)]
     await owner.good("complete_upload", upload_id=complete["upload_id"])
-    site = await owner.good("create_site", **target, display_name="1", files=of(SITE))
+    site = await owner.good("create_site", **target, display_name="1", files=file_fields(SITE))
     await put_all(site["presigned_requests"], SITE)
     await owner.good("complete_upload", upload_id=site["upload_id"])
     version_id = await owner.version(game_id, {"cdn": {"site_id": site["site_id"]}})

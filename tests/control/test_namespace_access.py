@@ -15,9 +15,9 @@ from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import namespaces
 from pyservice.storage.tables import metadata
 from tests.control.bulk_records import add_domains
-from tests.control.namespace_scenario import Records
 from tests.control.response_shapes import TEXT, TIME, shape
 from tests.support.full_service import Developer, FullService, running
+from tests.support.namespace_scenario import Records
 
 pytestmark = pytest.mark.anyio
 

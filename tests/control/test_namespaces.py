@@ -10,10 +10,9 @@ import pytest
 
 from pyservice.control.timestamps import now_ms
 from pyservice.storage import namespaces
-from tests.control.namespace_scenario import IDS, Records
-from tests.control.response_shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
-from tests.control.test_games import NAMESPACE_SUMMARY
+from tests.control.response_shapes import FLAG, ID, NAMESPACE_SUMMARY, NUMBER, TEXT, TIME, shape
 from tests.support.full_service import ARENA_MODES, Developer
+from tests.support.namespace_scenario import IDS, Records
 
 pytestmark = pytest.mark.anyio
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests import programs
 from tests.control.service_fixtures import service_fixture
-from tests.control.test_lobby_processes import Game
-from tests.control.test_servers import Servers, free_host_port, open_back_end
+from tests.support import game_programs
 from tests.support.full_service import FullService
+from tests.support.lobby_game import Game
+from tests.support.server_back_end import Servers, free_host_port, open_back_end
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -28,7 +28,7 @@ TIER: Final = "basic-1d1"
 full_service = service_fixture(
     "module",
     kinds=["sqlite"],
-    runtime={**programs.SETTINGS, "cpu_millicores": MILLICORES},
+    runtime={**game_programs.SETTINGS, "cpu_millicores": MILLICORES},
     empty_lobby_grace_ms=200,
 )
 

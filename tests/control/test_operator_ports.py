@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from pyservice.runtime.run_layout import StoredRun
-from tests import programs
-from tests.control.test_servers import Servers, open_back_end, reached
+from tests.support import game_programs
 from tests.support.full_service import FullService, eventually, running
+from tests.support.server_back_end import Servers, open_back_end, reached
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -23,7 +23,7 @@ PUBLIC: Final = 6_000
 PROCESS_PORTS: Final = range(13_000, 13_100)
 HOST_PORTS: Final = range(20_500, 20_600)
 SETTINGS: Final = {
-    **programs.SETTINGS,
+    **game_programs.SETTINGS,
     "process_ports": f"{PROCESS_PORTS[0]}-{PROCESS_PORTS[-1]}",
     "host_ports": f"{HOST_PORTS[0]}-{HOST_PORTS[-1]}",
 }
@@ -86,7 +86,7 @@ FEW: Final = range(13_000, 13_400)
 @contextlib.asynccontextmanager
 async def two_games(folder: Path, **runtime: Any) -> AsyncIterator[tuple[Servers, Servers]]:
     """Runs a service with a long quarantine, and game back ends of two games."""
-    settings = {**programs.SETTINGS, **runtime}
+    settings = {**game_programs.SETTINGS, **runtime}
     with running(FullService(folder / "s", runtime=settings, port_rest_ms=3_600_000)) as service:
         async with (
             open_back_end(service, "http", "true") as busy,

@@ -16,10 +16,10 @@ from pyservice.pb.hosting.internal.v1 import feed_pb2
 from tests.control.feeder_setup import EPOCH, FedPlane, FeedScenario, Source, wait_for
 from tests.control.feeder_setup import plane as plane
 from tests.control.service_fixtures import each_database
-from tests.dataplane.configurations import configuration
 from tests.support.command_line import error_output, json_output, output
 from tests.support.databases import Databases
 from tests.support.full_service import Developer, FullService, eventually, running
+from tests.support.namespace_configurations import configuration
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -13,9 +13,9 @@ import pytest
 
 from pyservice.cdn.site_passwords import PasswordChecksBusy, SitePasswords, Source
 from pyservice.control.namespace_access import PasswordThreadPool, TooManyWaiting
-from tests.control.namespace_scenario import Records
-from tests.control.test_games import new_developer
+from tests.control.new_developers import new_developer
 from tests.support.full_service import Developer
+from tests.support.namespace_scenario import Records
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -19,9 +19,6 @@ from sqlalchemy import select
 from pyservice.control.timestamps import milliseconds
 from pyservice.observability.rays import SLOW_S
 from pyservice.storage.tables import rays
-from tests.control.namespace_scenario import Records
-from tests.dataplane.third_party_server import ThirdPartyServer, third_party_server
-from tests.observability.collector import Collector, ExportedSpan, running_collector
 from tests.support.full_service import (
     ARENA_MODES,
     BY_SLUG,
@@ -32,6 +29,9 @@ from tests.support.full_service import (
     eventually,
     running,
 )
+from tests.support.namespace_scenario import Records
+from tests.support.otlp_collector import Collector, ExportedSpan, running_collector
+from tests.support.third_party_server import ThirdPartyServer, third_party_server
 
 pytestmark = pytest.mark.anyio
 

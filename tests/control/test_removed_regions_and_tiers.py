@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests import programs
-from tests.control.test_lobby_processes import TIER, Game, echoed
-from tests.control.test_servers import Servers, reached
+from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, ServiceClient, eventually
+from tests.support.lobby_game import TIER, Game, echoed
+from tests.support.server_back_end import Servers, reached
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -31,7 +31,7 @@ class Operator:
         self.path = folder / "settings.toml"
         self.clients: list[ServiceClient] = []
         self.full_service = FullService(
-            folder / "s", runtime=programs.SETTINGS, empty_lobby_grace_ms=200
+            folder / "s", runtime=game_programs.SETTINGS, empty_lobby_grace_ms=200
         )
 
     def write(self, *, regions: Sequence[str] = (), tiers: Mapping[str, int] | None = None) -> None:

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import select
 
 from pyservice.storage.tables import idempotent_answers
-from tests.control.files import MANIFEST, png, put, tar, without_addresses
-from tests.control.namespace_scenario import Records
-from tests.faults.control.killed_service import KilledService
-from tests.faults.shim import compiled_library
 from tests.support.command_line import output
+from tests.support.fault_shim import compiled_library
 from tests.support.full_service import Developer, running
+from tests.support.killed_service import KilledService
+from tests.support.namespace_scenario import Records
+from tests.support.upload_files import MANIFEST, png, put, tar, without_addresses
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.control.files import put, put_all, tar
-from tests.control.test_sites import of
-from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
+from tests.control.site_files import file_fields
 from tests.support.full_service import Developer, FullService, eventually, running
+from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
+from tests.support.upload_files import put, put_all, tar
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(180)]
 
@@ -99,7 +99,7 @@ class DeployedSite:
     async def build(self) -> DeployedSite:
         game_id = await self.developer.game()
         target: dict[str, Any] = {"game_id": game_id}
-        site = {**target, "display_name": "1", "files": of(SITE)}
+        site = {**target, "display_name": "1", "files": file_fields(SITE)}
         response = await self.developer.good("create_site", **site)
         await put_all(response["presigned_requests"], SITE)
         await self.developer.good("complete_upload", upload_id=response["upload_id"])

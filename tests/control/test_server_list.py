@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 
 from pyservice.control.servers import PAGE
-from tests import programs
-from tests.control.test_servers import Servers
+from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, eventually
+from tests.support.server_back_end import Servers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -35,7 +35,7 @@ _LISTS: Final[dict[FullService, ListedServers]] = {}
 
 
 async def filled(servers: Servers) -> ListedServers:
-    servers.build_id = await servers.build(programs.server_archive("true"))
+    servers.build_id = await servers.build(game_programs.server_archive("true"))
     listed_servers = ListedServers(servers.game_id, servers.token, servers.build_id, [], {})
     for number in range(COUNT):
         tags = {"all": "yes", "parity": str(number % 2)}
@@ -115,7 +115,7 @@ async def test_new_server_does_not_shift_pages(
     before = listed_servers.newest()
     first = await back_end.good("list_servers", include_destroyed=True)
     assert first["cursor"] == before[63]
-    sleeper = await back_end.build(programs.server_archive("sleep", "3600"))
+    sleeper = await back_end.build(game_programs.server_archive("sleep", "3600"))
     server = await back_end.create(
         runtime={"build": sleeper}, tags={"all": "yes"}, network={"ports": {}}
     )

@@ -22,7 +22,7 @@ from pyservice.storage.database import Database
 from tests.control.feeder_setup import IDS, Source, wait_for
 from tests.control.feeder_setup import source as source
 from tests.control.service_fixtures import each_database
-from tests.runtime.node import RuntimeHost, open_host
+from tests.support.runtime_host import RuntimeHost, open_host
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio

@@ -3,137 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import random
-import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import pytest
 
-from pyservice.runtime.run_folder import RunFolder
-from tests import programs
-from tests.control.test_builds import GameBackEnd
-from tests.support.full_service import (
-    REPEATED_S,
-    Developer,
-    FullService,
-    ServiceClient,
-    ServiceResponse,
-    eventually,
-    running,
+from tests.support import game_programs
+from tests.support.full_service import FullService, ServiceClient, eventually, running
+from tests.support.server_back_end import (
+    Servers,
+    echoed,
+    free_host_port,
+    open_back_end,
+    process_of,
+    reached,
 )
 
 pytestmark = pytest.mark.anyio
-
-TCP = {"game": {"protocol": "tcp"}}
 
 
 @pytest.fixture
 async def back_end(full_service: FullService, client: ServiceClient) -> AsyncIterator[Servers]:
     async with open_back_end(full_service, client.name) as back_end:
         yield back_end
-
-
-class Servers(GameBackEnd):
-    server_ids: list[str]
-    build_id: str
-
-    async def prepare_build(self, *command: str) -> None:
-        self.server_ids = []
-        self.build_id = await self.build(programs.server_archive(*command))
-
-    async def create(self, **fields: Any) -> Any:
-        """Creates a server. Retries on 503, because a busy machine binds ports slowly."""
-        key, deadline = uuid4().hex, time.monotonic() + REPEATED_S
-        while (answer := await self.try_create(key, **fields)).code == "OVERLOADED":
-            assert time.monotonic() < deadline, answer
-        assert answer.code == "OK", answer
-        self.server_ids.append(answer.body["server"]["id"])
-        return answer.body["server"]
-
-    async def try_create(self, key: str | None = None, **fields: Any) -> ServiceResponse:
-        runtime = {"build": self.build_id, **fields.pop("runtime", {})}
-        request_fields = {
-            "datacenter": "local",
-            "network": {"ports": TCP},
-            "resources": {"cpu": 100, "memory": 128},
-            "tags": {},
-            **fields,
-            "runtime": runtime,
-        }
-        return await self.call("create_server", key, **request_fields)
-
-    async def get(self, server_id: str) -> Any:
-        return (await self.good("get_server", server_id=server_id))["server"]
-
-    async def until(self, server_id: str, *statuses: str) -> Any:
-        async def matching_record() -> Any:
-            record = await self.get(server_id)
-            return record if record["status"] in statuses else None
-
-        return await eventually(matching_record)
-
-    async def running(self, **fields: Any) -> Any:
-        created = await self.create(**fields)
-        return await self.until(created["id"], "running")
-
-    async def lines(self, server_id: str, stream: str = "std_out", **fields: Any) -> Any:
-        return await self.good("get_server_logs", server_id=server_id, stream=stream, **fields)
-
-
-async def echoed(record: Any, words: bytes = b"hello") -> bytes:
-    port = record["network"]["ports"]["game"]
-
-    def speak() -> bytes:
-        address = (port["public_hostname"], port["public_port"])
-        with socket.create_connection(address, 5) as connection:
-            connection.sendall(words)
-            return connection.recv(100)
-
-    return await asyncio.to_thread(speak)
-
-
-@contextlib.asynccontextmanager
-async def open_back_end(
-    full_service: FullService, transport: str, *command: str
-) -> AsyncIterator[Servers]:
-    client = full_service.client(transport)
-    try:
-        developer = Developer(full_service, client)
-        game_id = await developer.game()
-        created = Servers(developer, game_id, await developer.service_token(game_id))
-        await created.prepare_build(*command)
-        yield created
-        for server_id in created.server_ids:
-            await created.call("destroy_server", server_id=server_id, override_kill_timeout=0)
-    finally:
-        await client.close()
-
-
-async def reached(record: Any) -> bool:
-    try:
-        return await echoed(record) == b"hello"
-    except OSError:
-        return False
-
-
-def free_host_port() -> int:
-    """Returns a free port of the default host range. Other test workers search for one too."""
-    with socket.socket() as tried:
-        numbers = random.sample(range(20_000, 26_000), 100)
-        return next(one for one in numbers if tried.connect_ex(("127.0.0.1", one)))
-
-
-def process_of(full_service: FullService, server_id: str) -> int:
-    state = RunFolder(full_service.data_dir / "servers" / server_id).state()
-    assert state is not None
-    return state.pid
 
 
 async def test_server_is_created_reached_listed_and_destroyed(back_end: Servers) -> None:
@@ -160,7 +56,7 @@ async def test_process_environment_is_exact(back_end: Servers) -> None:
     script = "import os\nfor name in sorted(os.environ): print(f'{name}={os.environ[name]}')\n"
     words = ("python3", "-S", "report.py", "--at", "$(PORT)", "$$(PORT)", "$(NOBODY)")
     report = f"import sys\nprint(sys.argv[1:])\n{script}".encode()
-    build_id = await back_end.build(programs.server_archive(*words, **{"report.py": report}))
+    build_id = await back_end.build(game_programs.server_archive(*words, **{"report.py": report}))
     variables = {"arguments": ["--map", "$(MAP)"], "environment": {"MAP": "sea"}}
     server = await back_end.create(runtime={"build": build_id, **variables})
     ended_server = await back_end.until(server["id"], "destroyed")
@@ -201,7 +97,7 @@ async def test_exited_server_has_its_exit_code(back_end: Servers) -> None:
 
 @pytest.mark.full
 async def test_server_that_cannot_run_has_a_reason(back_end: Servers) -> None:
-    build_id = await back_end.build(programs.server_archive("./nothing-here"))
+    build_id = await back_end.build(game_programs.server_archive("./nothing-here"))
     server = await back_end.create(runtime={"build": build_id})
     ended_server = await back_end.until(server["id"], "failed")
     assert ended_server["failure"]["reason"] == "EXEC_FAILED"
@@ -225,7 +121,7 @@ async def test_server_that_ignores_sigterm_is_killed(back_end: Servers) -> None:
 @pytest.mark.full
 async def test_followed_log_loses_no_line(back_end: Servers) -> None:
     script = b"import time\nfor number in range(2500): print(number, flush=True)\ntime.sleep(600)\n"
-    archive = programs.server_archive("python3", "-S", "count.py", **{"count.py": script})
+    archive = game_programs.server_archive("python3", "-S", "count.py", **{"count.py": script})
     build_id = await back_end.build(archive)
     server = await back_end.running(runtime={"build": build_id})
     first = await back_end.lines(server["id"])
@@ -257,7 +153,7 @@ async def test_repeated_creation_returns_the_same_server(back_end: Servers) -> N
 
 async def test_invalid_creation_reports_every_problem(back_end: Servers) -> None:
     assert (await back_end.try_create(datacenter="nowhere")).code == "REGION_NOT_FOUND"
-    incomplete = (await back_end.prepare(programs.server_archive()))["build"]["id"]
+    incomplete = (await back_end.prepare(game_programs.server_archive()))["build"]["id"]
     ports = {
         "bridge": {"protocol": "tcp", "internal_port": 20_001, "routing": {"host": {}}},
         "web": {"protocol": "http", "routing": {"host": {}}},
@@ -353,7 +249,7 @@ async def test_build_of_a_running_server_is_not_deleted(back_end: Servers) -> No
 
 @pytest.mark.full
 async def test_server_survives_a_kill_of_both_planes(tmp_path: Path) -> None:
-    with running(FullService(tmp_path, runtime=programs.SETTINGS)) as service:
+    with running(FullService(tmp_path, runtime=game_programs.SETTINGS)) as service:
         async with open_back_end(service, "http") as back_end:
             await kill_both_planes(back_end, service)
 

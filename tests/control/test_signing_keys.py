@@ -15,10 +15,10 @@ import pytest
 from pyservice.control import signing_keys
 from pyservice.control.signing_keys import KEY_RETENTION_MS, SigningKeyFile
 from pyservice.errors import ServiceError
-from tests.control.files import png, put, tar
 from tests.control.service_fixtures import service_fixture
 from tests.support.command_line import json_output
 from tests.support.full_service import Developer
+from tests.support.upload_files import png, put, tar
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -7,27 +7,21 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.control.files import put, put_all, without_addresses
+from tests.control.site_files import FILES, file_fields
 from tests.support.full_service import Developer
+from tests.support.upload_files import put, put_all, without_addresses
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-FILES = {
-    "index.html": b"<h1>Arena</h1>",
-    "assets/app.js": b"play()",
-    "empty.txt": b"",
-    "img/ä ö.svg": b"<svg/>",
-}
-
-
-def of(contents: dict[str, bytes]) -> list[dict[str, Any]]:
-    return [{"path": path, "content_length": len(content)} for path, content in contents.items()]
-
 
 async def test_site_upload_from_preparation_to_list(developer: Developer) -> None:
     game_id = await developer.game()
-    fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0", "files": of(FILES)}
+    fields: dict[str, Any] = {
+        "game_id": game_id,
+        "display_name": "1.0",
+        "files": file_fields(FILES),
+    }
     response = await developer.good("create_site", **fields)
     assert [one["path"] for one in response["presigned_requests"]] == list(FILES)
     assert all(one["byte_offset"] == 0 for one in response["presigned_requests"])
@@ -100,7 +94,7 @@ async def test_site_has_at_most_10000_files(owner: Developer) -> None:
 
 async def test_wrong_length_or_altered_url_is_refused(developer: Developer) -> None:
     game_id = await developer.game()
-    files = of({"a.txt": b"abc"})
+    files = file_fields({"a.txt": b"abc"})
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": files}
     response = await developer.good("create_site", **fields)
     (request,) = response["presigned_requests"]
@@ -120,7 +114,7 @@ async def test_wrong_length_or_altered_url_is_refused(developer: Developer) -> N
 
 async def test_repeated_preparation_is_the_same_site(developer: Developer) -> None:
     game_id = await developer.game()
-    fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": of(FILES)}
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": file_fields(FILES)}
     first = await developer.good("create_site", game_id, **fields)
     repeat = await developer.good("create_site", game_id, **fields)
     assert without_addresses(repeat) == without_addresses(first)

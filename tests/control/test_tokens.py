@@ -10,10 +10,10 @@ import pytest
 
 from pyservice.control.timestamps import now_ms
 from tests.control.bulk_records import add_tokens
-from tests.control.namespace_scenario import Records
+from tests.control.new_developers import new_developer
 from tests.control.response_shapes import ID, TEXT, TIME, shape
-from tests.control.test_games import new_developer
 from tests.support.full_service import Developer, eventually
+from tests.support.namespace_scenario import Records
 
 pytestmark = pytest.mark.anyio
 

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import select, update
 
 from pyservice.storage.tables import games, idempotent_answers, metadata
-from tests.control.namespace_scenario import Records
 from tests.control.service_fixtures import service_fixture
 from tests.support.command_line import output
 from tests.support.full_service import Developer, FullService, ServiceClient, eventually
+from tests.support.namespace_scenario import Records
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(120)]
 

@@ -26,9 +26,9 @@ from pyservice.storage.database_errors import Conflict
 from pyservice.storage.tables import device_links, identities, members
 from pyservice.watch import Topics
 from tests.control.feeder_setup import LINKS
-from tests.control.namespace_scenario import Records
 from tests.support.command_line import output
 from tests.support.full_service import Developer
+from tests.support.namespace_scenario import Records
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]

@@ -30,8 +30,8 @@ from pyservice.watch import Topics
 from tests.control.feeder_setup import FedPlane, FeedScenario, Source
 from tests.control.feeder_setup import plane as plane
 from tests.control.service_fixtures import each_database
-from tests.faults.postgres_proxy import PostgresProxy, open_postgres_proxy
 from tests.support.databases import Databases
+from tests.support.postgres_proxy import PostgresProxy, open_postgres_proxy
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio

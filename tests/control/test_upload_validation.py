@@ -18,8 +18,8 @@ from pyservice.control import upload_validation
 from pyservice.control.upload_validation import check_contents
 from pyservice.errors import ServiceError
 from pyservice.runtime import archive_reader, build_unpacking
-from tests.control.files import packed, tar
-from tests.runtime.test_build_worker import workers
+from tests.support.build_workers import workers
+from tests.support.upload_files import packed, tar
 
 pytestmark = pytest.mark.anyio
 

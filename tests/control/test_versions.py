@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 
 from tests.control.configurations import EVERYTHING, everything
-from tests.control.files import put_all, tar
-from tests.control.namespace_scenario import Records
+from tests.control.new_developers import new_developer
 from tests.control.response_shapes import ID, TEXT, TIME, shape
-from tests.control.test_games import new_developer
-from tests.control.test_sites import FILES, of
+from tests.control.site_files import FILES, file_fields
 from tests.support.full_service import ARENA_MODES, Developer
+from tests.support.namespace_scenario import Records
+from tests.support.upload_files import put_all, tar
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +127,7 @@ async def test_version_of_another_game_is_not_found(developer: Developer) -> Non
 
 async def complete_site(developer: Developer, game_id: str) -> str:
     response = await developer.good(
-        "create_site", game_id=game_id, display_name="1", files=of(FILES)
+        "create_site", game_id=game_id, display_name="1", files=file_fields(FILES)
     )
     await put_all(response["presigned_requests"], FILES)
     await developer.good("complete_upload", upload_id=response["upload_id"])

@@ -17,7 +17,7 @@ from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
-from tests.dataplane.configurations import NAMESPACE_ID
+from tests.support.namespace_configurations import NAMESPACE_ID
 from tests.support.waiting import PATIENCE_S
 
 RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))

@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from pyservice.auth import keyring
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
-from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.network.hosts import AllowedDestinations
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.admission_scene import AdmissionScene, admission_scene
-from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, version
-from tests.dataplane.matchmaker_scene import MODES, expect_error
-from tests.dataplane.third_party_server import (
+from tests.dataplane.admission_scene import AdmissionScene, admission_scene, running_engine
+from tests.support.matchmaker_scene import MODES, expect_error
+from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, version
+from tests.support.third_party_server import (
     ThirdPartyServer,
     hold_responses,
     third_party_server,
@@ -242,17 +241,6 @@ async def test_no_admission_without_rules(scene: AdmissionScene) -> None:
     lobby = await scene.attach()
     await scene.join(lobby.lobby_id)
     assert scene.entrance._verification._outbound._session is None
-
-
-@asynccontextmanager
-async def running_engine(folder: Path) -> AsyncIterator[Engine]:
-    for name in ("journal", "keys"):
-        (folder / name).mkdir(exist_ok=True)
-    ring = keyring.load_or_create(folder / "keys")
-    engine = open_engine(folder / "journal", ring, EngineLimits(segment_bytes=1 << 20))
-    engine.start()
-    yield engine
-    await engine.close()
 
 
 @asynccontextmanager

@@ -17,9 +17,9 @@ from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.resolved_namespace import resolve_namespace
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
-from tests.dataplane.configurations import configuration, version
-from tests.dataplane.matchmaker_scene import MODES, expect_error
-from tests.dataplane.third_party_server import ThirdPartyServer, third_party_server
+from tests.support.matchmaker_scene import MODES, expect_error
+from tests.support.namespace_configurations import configuration, version
+from tests.support.third_party_server import ThirdPartyServer, third_party_server
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.watch import Topics
-from tests.dataplane.matchmaker_scene import MatchmakerScene
+from tests.support.matchmaker_scene import MatchmakerScene
 
 pytestmark = pytest.mark.anyio
 

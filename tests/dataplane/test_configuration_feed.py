@@ -22,7 +22,12 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.schema.message_digest import message_digest
-from tests.dataplane.configurations import NAMESPACE_ID, OTHER_NAMESPACE_ID, configuration, version
+from tests.support.namespace_configurations import (
+    NAMESPACE_ID,
+    OTHER_NAMESPACE_ID,
+    configuration,
+    version,
+)
 
 pytestmark = pytest.mark.anyio
 

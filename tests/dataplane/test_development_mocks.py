@@ -18,8 +18,8 @@ from pyservice.errors import ServiceError
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.configurations import NAMESPACE_ID, configuration, version
-from tests.dataplane.matchmaker_scene import MatchmakerScene
+from tests.support.matchmaker_scene import MatchmakerScene
+from tests.support.namespace_configurations import NAMESPACE_ID, configuration, version
 
 pytestmark = pytest.mark.anyio
 

@@ -17,9 +17,9 @@ from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
-from tests.dataplane.configurations import NAMESPACE_ID
-from tests.dataplane.matchmaker_scene import expect_error
-from tests.dataplane.runtime_scene import (
+from tests.support.matchmaker_scene import expect_error
+from tests.support.namespace_configurations import NAMESPACE_ID
+from tests.support.runtime_scene import (
     BUILD_ID,
     MODES,
     RuntimeScene,

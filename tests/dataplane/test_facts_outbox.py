@@ -18,9 +18,9 @@ from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.rpc import InternalClient, InternalServer
-from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID
-from tests.dataplane.matchmaker_scene import MatchmakerScene
 from tests.support.data_plane_service import Service
+from tests.support.matchmaker_scene import MatchmakerScene
+from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID
 from tests.support.waiting import within
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,12 @@ import pytest
 from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.resolved_namespace import JoinRules, raw_id, resolve_admission_rules
-from tests.dataplane.configurations import OTHER_NAMESPACE_ID, VERSION_ID, configuration, version
+from tests.support.namespace_configurations import (
+    OTHER_NAMESPACE_ID,
+    VERSION_ID,
+    configuration,
+    version,
+)
 
 LIMITS = OperatorLimits(256, {"eu", "us"}, captcha_providers=("captcha_a",))
 LATER_ID = "0192f000-0000-7000-8000-0000000000b2"

@@ -26,9 +26,9 @@ from pyservice.dataplane.resolved_namespace import ResolvedMode, raw_id, resolve
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as calls
-from tests.dataplane.configurations import configuration, version
-from tests.dataplane.matchmaker_scene import expect_error
-from tests.dataplane.runtime_scene import (
+from tests.support.matchmaker_scene import expect_error
+from tests.support.namespace_configurations import configuration, version
+from tests.support.runtime_scene import (
     BUILD_ID,
     DOCKER,
     MODES,

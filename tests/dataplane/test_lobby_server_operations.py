@@ -18,14 +18,14 @@ from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.configurations import (
+from tests.support.matchmaker_scene import MODES, PORTS, MatchmakerScene
+from tests.support.namespace_configurations import (
     GAME_ID,
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,
     configuration,
     version,
 )
-from tests.dataplane.matchmaker_scene import MODES, PORTS, MatchmakerScene
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

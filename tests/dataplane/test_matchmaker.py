@@ -9,8 +9,8 @@ import pytest
 from pyservice.calls import TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.configurations import version
-from tests.dataplane.matchmaker_scene import MODES, MatchmakerScene, expect_error
+from tests.support.matchmaker_scene import MODES, MatchmakerScene, expect_error
+from tests.support.namespace_configurations import version
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from pyservice.dataplane.matchmaker_checks import FindCriteria, check_attach, ch
 from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.resolved_namespace import ResolvedNamespace, resolve_namespace
 from pyservice.errors import ServiceError
-from tests.dataplane.configurations import configuration, version
+from tests.support.namespace_configurations import configuration, version
 
 REGIONS = RegionCatalog(
     Region(name, "Self-hosted", name.title(), latitude, 0.0)

@@ -10,7 +10,7 @@ import pytest
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
-from tests.dataplane.configurations import (
+from tests.support.namespace_configurations import (
     GAME_ID,
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,

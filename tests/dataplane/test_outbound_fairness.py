@@ -18,9 +18,9 @@ from pyservice.errors import ServiceError
 from pyservice.network.hosts import allow_any
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
-from tests.dataplane.configurations import OTHER_NAMESPACE_ID, configuration, version
-from tests.dataplane.matchmaker_scene import MODES, PORTS
-from tests.dataplane.third_party_server import ThirdPartyServer, hold_responses, third_party_server
+from tests.support.matchmaker_scene import MODES, PORTS
+from tests.support.namespace_configurations import OTHER_NAMESPACE_ID, configuration, version
+from tests.support.third_party_server import ThirdPartyServer, hold_responses, third_party_server
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

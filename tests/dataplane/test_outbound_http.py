@@ -20,7 +20,7 @@ from aiohttp import web
 
 from pyservice.dataplane.outbound_http import DnsResolver, NoUsableResponse, OutboundHttpClient
 from pyservice.network.hosts import AllowedDestinations, allow_any
-from tests.dataplane.third_party_server import ThirdPartyServer, raw_server, third_party_server
+from tests.support.third_party_server import ThirdPartyServer, raw_server, third_party_server
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from pyservice.dataplane.resolved_namespace import (
     ResolvedMode,
     resolve_namespace,
 )
-from tests.dataplane.configurations import VERSION_ID, configuration, version
+from tests.support.namespace_configurations import VERSION_ID, configuration, version
 
 
 def resolved(level: dict[str, Any], mode: dict[str, Any]) -> ResolvedMode:

@@ -27,9 +27,9 @@ from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
 from pyservice.pb.hosting.v1.matchmaker_pb2 import AttachedPort, AttachLobbyRequest
-from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, configuration, version
-from tests.dataplane.matchmaker_scene import MODES, PORTS, MatchmakerScene
-from tests.dataplane.test_admission import running_engine
+from tests.dataplane.admission_scene import running_engine
+from tests.support.matchmaker_scene import MODES, PORTS, MatchmakerScene
+from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, configuration, version
 
 pytestmark = pytest.mark.anyio
 

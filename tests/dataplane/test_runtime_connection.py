@@ -19,9 +19,9 @@ from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.settings import load
-from tests.dataplane.configurations import GAME_ID, NAMESPACE_ID, version
-from tests.dataplane.matchmaker_scene import expect_error
-from tests.dataplane.runtime_scene import (
+from tests.support.matchmaker_scene import expect_error
+from tests.support.namespace_configurations import GAME_ID, NAMESPACE_ID, version
+from tests.support.runtime_scene import (
     BUILD_ID,
     MODES,
     RuntimeScene,

@@ -14,7 +14,8 @@ import pytest
 from pyservice.dataplane.static_feed import FeedDocumentError, read_feed_file
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
-from tests.dataplane.configurations import (
+from tests.dataplane.static_feed_scene import RAW_ID, StaticFeedScene
+from tests.support.namespace_configurations import (
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,
     VERSION_ID,
@@ -22,7 +23,6 @@ from tests.dataplane.configurations import (
     document,
     version,
 )
-from tests.dataplane.static_feed_scene import RAW_ID, StaticFeedScene
 
 pytestmark = pytest.mark.anyio
 

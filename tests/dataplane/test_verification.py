@@ -20,10 +20,10 @@ from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.network.hosts import AllowedDestinations
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, MemoryCaptchaPasses, admission_scene
-from tests.dataplane.configurations import NAMESPACE_ID
-from tests.dataplane.matchmaker_scene import expect_error
-from tests.dataplane.runtime_scene import MODES, RuntimeScene, asking, connected_scene
-from tests.dataplane.third_party_server import (
+from tests.support.matchmaker_scene import expect_error
+from tests.support.namespace_configurations import NAMESPACE_ID
+from tests.support.runtime_scene import MODES, RuntimeScene, asking, connected_scene
+from tests.support.third_party_server import (
     ThirdPartyServer,
     hold_responses,
     raw_server,

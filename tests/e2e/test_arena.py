@@ -11,34 +11,25 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.sync.client import connect as websocket
 
-from tests.app.supervised_service import is_gone
-from tests.e2e.conftest import ROOT, Run, StartRun
+from tests.support.browser import browser as browser
+from tests.support.example_run import ROOT, Run, StartRun
+from tests.support.example_run import start_run as start_run
 from tests.support.leftover_processes import pids_of
 from tests.support.loopback import FREE_PORT
+from tests.support.supervised_service import is_gone
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.full
 
-CHROMIUM = shutil.which("chromium")
 needs_curl = pytest.mark.skipif(
     shutil.which("curl") is None, reason="no curl: apt-get install curl"
 )
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 def play_bots(run: Run, count: int, seconds: float) -> list[dict[str, Any]]:
@@ -221,18 +212,6 @@ def test_kill_keeps_players_and_allows_new_ones_after_restart(start_run: StartRu
 def children_of(pid: int) -> list[int]:
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in listed.split()]
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
-        yield browser
-        browser.close()
 
 
 def test_browser_player_moves_and_sees_a_bot_move(start_run: StartRun, browser: Any) -> None:

@@ -12,20 +12,18 @@ from pathlib import Path
 import pytest
 
 from pyservice.transport import KIB, MIB, TransportSettings
-from tests.edge.connections import anyio_backend as anyio_backend
+from tests.edge.large_bodies import HALF, JOIN, LARGE
 from tests.support.forwarding_pair import VALIDATE, Servers, open_servers, until
+from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_service import GOOD, HttpConnection, Response, code_of, is_closed
 
 pytestmark = pytest.mark.anyio
 
 CONNECTED_PATH = "/matchmaker/players/connected"
-JOIN = "/matchmaker/lobbies/join"
 TOKEN = {"authorization": "Bearer cloud_a"}
-LARGE = 900 * KIB
 BUDGET = TransportSettings(bodies_limit_bytes=8 * MIB, receive_timeout_ms=30_000)
 """8 MiB in total. After half is used, each address has 1 MiB, enough for the largest body."""
 SHARE = MIB
-HALF = 5 * 900 * KIB
 
 
 @pytest.fixture

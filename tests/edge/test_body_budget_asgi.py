@@ -6,7 +6,7 @@ import pytest
 
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import MIB, TransportSettings
-from tests.edge.test_body_budget import HALF, JOIN, LARGE
+from tests.edge.large_bodies import HALF, JOIN, LARGE
 from tests.support.forwarding_pair import until
 from tests.support.sample_service import (
     CONNECTED,

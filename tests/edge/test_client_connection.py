@@ -7,9 +7,9 @@ import struct
 import pytest
 
 from pyservice.transport import TransportSettings
-from tests.edge.connections import anyio_backend as anyio_backend
-from tests.edge.connections import connect as connect
-from tests.edge.connections import service as service
+from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_connections import connect as connect
+from tests.support.sample_connections import service as service
 from tests.support.sample_service import GOOD, LOBBY_ID, Connect, SmallService, code_of, is_closed
 from tests.support.waiting import PATIENCE_S
 

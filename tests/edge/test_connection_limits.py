@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from pyservice.transport import TransportSettings
-from tests.edge.connections import anyio_backend as anyio_backend
-from tests.edge.connections import service as service
+from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_connections import service as service
 from tests.support.sample_service import GOOD, HttpApi, HttpConnection, SmallService, open_api
 from tests.support.waiting import PATIENCE_S
 

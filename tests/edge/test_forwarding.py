@@ -16,7 +16,6 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import LongPolls
-from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import (
     BILLING,
     CLOUD,
@@ -26,6 +25,7 @@ from tests.support.forwarding_pair import (
     open_servers,
     until,
 )
+from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_service import (
     CONNECTED,
     GOOD,

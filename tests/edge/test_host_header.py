@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.edge.connections import anyio_backend as anyio_backend
-from tests.edge.connections import connect as connect
-from tests.edge.connections import service as service
+from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_connections import connect as connect
+from tests.support.sample_connections import service as service
 from tests.support.sample_service import (
     GOOD,
     Connect,

@@ -7,7 +7,7 @@ import pytest
 
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate
-from tests.edge.connections import service as service
+from tests.support.sample_connections import service as service
 from tests.support.sample_service import (
     GOOD,
     LOBBY_ID,

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from pyservice.transport import TransportSettings
-from tests.edge.connections import anyio_backend as anyio_backend
-from tests.edge.connections import connect as connect
-from tests.edge.connections import service as service
+from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_connections import connect as connect
+from tests.support.sample_connections import service as service
 from tests.support.sample_service import GOOD, Connect, SmallService, code_of, is_closed
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,9 @@ from pyservice.edge.http_messages import Request
 from pyservice.edge.http_protocol import HttpProtocol
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.transport import TransportSettings
-from tests.edge.connections import anyio_backend as anyio_backend
-from tests.edge.connections import connect as connect
-from tests.edge.connections import service as service
+from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_connections import connect as connect
+from tests.support.sample_connections import service as service
 from tests.support.sample_service import (
     GOOD,
     Connect,

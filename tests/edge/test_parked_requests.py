@@ -14,8 +14,7 @@ from pyservice.calls import Caller, WaitForChange
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import WAKE_UPS_PER_TURN
-from tests.edge.connections import anyio_backend as anyio_backend
-from tests.edge.watches import close_all, read_index, watch, watch_many
+from tests.support.forwarded_watches import close_all, read_index, watch, watch_many
 from tests.support.forwarding_pair import (
     BILLING,
     CLOUD,
@@ -27,6 +26,7 @@ from tests.support.forwarding_pair import (
     open_servers,
     until,
 )
+from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_service import CONNECTED, HttpConnection, Response, code_of
 from tests.support.waiting import PATIENCE_S
 

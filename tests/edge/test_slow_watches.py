@@ -11,8 +11,14 @@ import pytest
 
 from pyservice.edge import woken_batch_endpoint, woken_batch_format
 from pyservice.transport.rate_limits import Limits, Rate
-from tests.edge.connections import anyio_backend as anyio_backend
-from tests.edge.watches import ParkingEndpoint, close_all, message, read_index, watch, watch_many
+from tests.support.forwarded_watches import (
+    ParkingEndpoint,
+    close_all,
+    message,
+    read_index,
+    watch,
+    watch_many,
+)
 from tests.support.forwarding_pair import (
     BILLING,
     GROUP,
@@ -22,6 +28,7 @@ from tests.support.forwarding_pair import (
     open_servers,
     until,
 )
+from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_service import CONNECTED, HttpConnection, Response, code_of
 from tests.support.slow_control import SlowRecords
 from tests.support.waiting import PATIENCE_S

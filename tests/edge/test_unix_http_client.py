@@ -18,8 +18,8 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls
-from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import BILLING, CLOUD, VALIDATE, SmallControl, until
+from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_service import HttpApi, HttpConnection, Response, code_of, open_http
 from tests.support.waiting import PATIENCE_S
 

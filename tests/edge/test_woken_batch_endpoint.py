@@ -18,7 +18,7 @@ from pyservice.edge.unix_http_client import Reply
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.transport.rate_limits import Limits, Rate
-from tests.edge.watches import TRACE, ParkingEndpoint, message, read_index, watch_many
+from tests.support.forwarded_watches import TRACE, ParkingEndpoint, message, read_index, watch_many
 from tests.support.forwarding_pair import (
     BILLING,
     CLOUD,

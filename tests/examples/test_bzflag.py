@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.control.files import tar
-from tests.programs import SETTINGS, upload_build
 from tests.support.full_service import FullService, running
+from tests.support.game_programs import SETTINGS, upload_build
+from tests.support.upload_files import tar
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.app.supervised_service import is_gone
-from tests.e2e.conftest import Run, StartRun
-from tests.e2e.conftest import start_run as start_run
+from tests.support.example_run import Run, StartRun
+from tests.support.example_run import start_run as start_run
 from tests.support.leftover_processes import pids_of
+from tests.support.supervised_service import is_gone
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.full

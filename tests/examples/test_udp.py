@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import programs as test_programs
 from tests.examples.udp_game import (
     BY_HAND,
     ENDED,
@@ -39,6 +38,7 @@ from tests.examples.udp_game import (
     run_server,
     ticks_of,
 )
+from tests.support import game_programs
 from tests.support.full_service import FullService, running
 from tests.support.waiting import PATIENCE_S, until
 
@@ -58,7 +58,7 @@ def programs() -> Path:
 def stage(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("udp")
     full_service = FullService(
-        folder, runtime=test_programs.SETTINGS, empty_lobby_grace_ms=GRACE_MS
+        folder, runtime=game_programs.SETTINGS, empty_lobby_grace_ms=GRACE_MS
     )
     with running(full_service):
         stage = Stage(full_service, programs)

@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 import httpx
 
 from pyservice.runtime.run_folder import RunFolder
-from tests.programs import upload_build
 from tests.support.compiled_programs import compiled_program
 from tests.support.full_service import FullService
+from tests.support.game_programs import upload_build
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.faults.plane import GAME, NAMESPACE
+from tests.support.killable_plane import GAME, NAMESPACE
 
 NO_LOBBY = "0001aaaa-0000-4000-8000-000000000000"
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.faults.plane import Plane
-from tests.faults.service_clients import ServiceClients
 from tests.faults.shared_plane import SharedPlane, open_shared_plane
-from tests.faults.shim import Shim, compiled_library
+from tests.support.data_plane_clients import ServiceClients
+from tests.support.fault_shim import Shim, compiled_library
+from tests.support.killable_plane import Plane
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from tests.faults.ledger import Ledger, Lobby, Ticket
-from tests.faults.service_clients import Fields, ResponseLost, ServiceClient, TransportResponse
+from tests.support.data_plane_clients import Fields, ResponseLost, ServiceClient, TransportResponse
 
 _NO_FREE_SLOT = frozenset(
     {"MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES", "MATCHMAKER_LOBBY_CLOSED"}

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.faults.disk import small_disk
+from tests.support.small_disk import small_disk
 
 _USER = "pgserver"
 _MAKE_AND_EXEC = """

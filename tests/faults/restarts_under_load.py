@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from tests.faults.load import LoadRun, Operator, Player, Server, check_no_slot_is_leaked
-from tests.faults.plane import DEFAULT_MODES, GAME, NAMESPACE, Plane
-from tests.faults.service_clients import ServiceClient
+from tests.support.data_plane_clients import ServiceClient
+from tests.support.killable_plane import DEFAULT_MODES, GAME, NAMESPACE, Plane
 
 EndProcess = Callable[[Plane], Awaitable[None]]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.lobby_setup import ApiSession, AttachedLobby
-from tests.faults.plane import Plane
-from tests.faults.service_clients import Response, ServiceClients
+from tests.support.data_plane_clients import Response, ServiceClients
+from tests.support.killable_plane import Plane
+from tests.support.lobby_setup import ApiSession, AttachedLobby
 
 SLOW_CLIENT_MS = 2_000
 

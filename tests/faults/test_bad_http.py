@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.faults.bad_rows import problems
-from tests.faults.service_clients import Response
 from tests.faults.shared_plane import SLOW_CLIENT_MS, SharedPlane, check_problem
 from tests.faults.unchanged_state import assert_unchanged
+from tests.support.data_plane_clients import Response
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]

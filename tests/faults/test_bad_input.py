@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.faults.bad_rows import ATTACH, BOTH_TRANSPORTS, NO_LOBBY, PORTS, Row
-from tests.faults.lobby_setup import ApiSession
-from tests.faults.plane import GAME
-from tests.faults.service_clients import OPERATIONS, TransportResponse
 from tests.faults.shared_plane import SharedPlane, check_problem
 from tests.faults.unchanged_state import assert_unchanged
+from tests.support.data_plane_clients import OPERATIONS, TransportResponse
+from tests.support.killable_plane import GAME
+from tests.support.lobby_setup import ApiSession
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 

@@ -16,10 +16,10 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.faults.lobby_setup import ApiSession, until
-from tests.faults.plane import GAME, NAMESPACE, Plane
 from tests.faults.shared_plane import SharedPlane, check_problem
 from tests.faults.unchanged_state import assert_unchanged
+from tests.support.killable_plane import GAME, NAMESPACE, Plane
+from tests.support.lobby_setup import ApiSession, until
 from tests.support.waiting import PATIENCE_S, eventually, within
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]

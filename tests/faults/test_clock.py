@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.faults.lobby_setup import ApiSession, AttachedLobby, until
-from tests.faults.plane import Plane
+from tests.support.killable_plane import Plane
+from tests.support.lobby_setup import ApiSession, AttachedLobby, until
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.full]

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.faults.lobby_setup import ApiSession, AttachedLobby, until
-from tests.faults.plane import Plane
-from tests.faults.service_clients import (
+from tests.support.data_plane_clients import (
     GrpcClient,
     HttpClient,
     ResponseLost,
@@ -21,6 +19,8 @@ from tests.faults.service_clients import (
     ServiceClients,
     TransportResponse,
 )
+from tests.support.killable_plane import Plane
+from tests.support.lobby_setup import ApiSession, AttachedLobby, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 

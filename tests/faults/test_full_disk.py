@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.faults.disk import SmallDisk, small_disk
-from tests.faults.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
-from tests.faults.plane import GAME, Plane
-from tests.faults.service_clients import ServiceClient, ServiceClients, TransportResponse
-from tests.faults.shim import Shim
+from tests.support.data_plane_clients import ServiceClient, ServiceClients, TransportResponse
+from tests.support.fault_shim import Shim
+from tests.support.killable_plane import GAME, Plane
+from tests.support.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
+from tests.support.small_disk import SmallDisk, small_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180), pytest.mark.full]
 

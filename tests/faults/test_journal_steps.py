@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 import pytest
 
 from tests.faults.conftest import MakePlane
-from tests.faults.plane import Plane
 from tests.faults.restarts_under_load import EndProcess, restart_under_load
-from tests.faults.shim import Rule, Shim, Step
+from tests.support.fault_shim import Rule, Shim, Step
+from tests.support.killable_plane import Plane
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180), pytest.mark.full]
 

@@ -13,9 +13,9 @@ import pytest
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.rpc import InternalClient, Unreachable
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.faults.lobby_setup import ApiSession, attach_fields
-from tests.faults.plane import Plane
-from tests.faults.service_clients import ResponseLost
+from tests.support.data_plane_clients import ResponseLost
+from tests.support.killable_plane import Plane
+from tests.support.lobby_setup import ApiSession, attach_fields
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 

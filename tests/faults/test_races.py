@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.faults.lobby_setup import ApiSession, attach_fields
-from tests.faults.plane import Plane
-from tests.faults.service_clients import ServiceClient, ServiceClients, TransportResponse
+from tests.support.data_plane_clients import ServiceClient, ServiceClients, TransportResponse
+from tests.support.killable_plane import Plane
+from tests.support.lobby_setup import ApiSession, attach_fields
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.shim import Shim
+from tests.support.fault_shim import Shim
 from tests.support.waiting import PATIENCE_S
 
 DAY_S = 86_400

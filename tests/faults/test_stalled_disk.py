@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.faults.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
-from tests.faults.plane import GAME, Plane
-from tests.faults.service_clients import (
+from tests.support.data_plane_clients import (
     GrpcClient,
     ResponseLost,
     ServiceClient,
     ServiceClients,
     TransportResponse,
 )
+from tests.support.killable_plane import GAME, Plane
+from tests.support.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]

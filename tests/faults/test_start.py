@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.faults.lobby_setup import ApiSession, until
-from tests.faults.plane import Plane
+from tests.support.killable_plane import Plane
+from tests.support.lobby_setup import ApiSession, until
 from tests.support.service_process import clean_environment
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]

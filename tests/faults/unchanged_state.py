@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.faults.plane import Plane
-from tests.faults.service_clients import ServiceClient
+from tests.support.data_plane_clients import ServiceClient
+from tests.support.killable_plane import Plane
 
 _FAMILIES = (
     "hosting_slots",

@@ -10,15 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pyservice import _native
 from pyservice.errors import codes
+from tests.native.native_engine import NAMESPACE, VERSION, open_engine
 from tests.support.waiting import PATIENCE_S
-
-NAMESPACE, VERSION = b"n" * 16, b"v" * 16
 
 # Code above the engine raises these errors: configuration, captcha and verification.
 DECIDED_ABOVE = {
@@ -33,16 +31,6 @@ DECIDED_ABOVE = {
     "MATCHMAKER_VERIFICATION_FAILED",
     "MATCHMAKER_VERIFICATION_UNAVAILABLE",
 }
-
-
-def open_engine(journal_dir: Path | None, **options: Any) -> _native.Engine:
-    return _native.Engine.open(
-        None if journal_dir is None else str(journal_dir),
-        mac_keys=[(1, b"k" * 32)],
-        current_key=1,
-        hash_key=b"h" * 32,
-        **options,
-    )
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyservice import _native
-from tests.native.test_engine import NAMESPACE, VERSION, open_engine
+from tests.native.native_engine import NAMESPACE, VERSION, open_engine
 
 GAME = ("game", "udp", "number", 0, 0)
 SERVER = b"s" * 16

@@ -26,7 +26,7 @@ from pyservice.observability.rays import (
     span_set,
 )
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
-from tests.observability.collector import running_collector
+from tests.support.otlp_collector import running_collector
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

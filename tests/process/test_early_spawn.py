@@ -14,7 +14,7 @@ import pytest
 
 from pyservice.process import early_spawn
 from pyservice.process.early_spawn import PendingFlags, SpawnedChild
-from tests.app.supervised_service import SupervisedService, processes_of, until
+from tests.support.supervised_service import SupervisedService, processes_of, until
 
 WAIT_S = 30.0
 

@@ -11,7 +11,7 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.rpc import RpcServer
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
-from tests.rpc.raw_http2 import RawCalls
+from tests.support.raw_http2 import RawCalls
 from tests.support.sample_service import CONNECTED, JOIN, GrpcApi, SmallService
 from tests.support.waiting import PATIENCE_S
 

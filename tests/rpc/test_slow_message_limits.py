@@ -12,8 +12,8 @@ import pytest
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.rpc import slow_message_limits
 from pyservice.transport import KIB, MIB, TransportSettings
-from tests.rpc.raw_http2 import RawCalls, message_of
 from tests.support.forwarding_pair import until
+from tests.support.raw_http2 import RawCalls, message_of
 from tests.support.sample_service import CONNECTED, GOOD, LOBBY_ID, GrpcApi, SmallService, open_api
 
 pytestmark = pytest.mark.anyio

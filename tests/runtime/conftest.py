@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.node import RuntimeHost, open_host
+from tests.support.runtime_host import RuntimeHost, open_host
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -24,35 +23,17 @@ from pyservice.runtime.archive_rules import (
     UNPACKED_MAX_BYTES,
     BadArchive,
     FolderRules,
-    Rules,
     SizeAllowance,
 )
 from pyservice.runtime.build_unpacking import unpack
 from pyservice.runtime.decompression import COMPRESSIONS
-from tests.control.files import MANIFEST, bomb, entry, gzipped, packed, tar
+from tests.runtime.archive_judgement import blocks, judge, refusal
+from tests.support.upload_files import MANIFEST, bomb, entry, gzipped, packed, tar
 
 LINK, HARD, FOLDER, FILE = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.REGTYPE
 BLOCK: Final = 512
 END: Final = bytes(2 * BLOCK)
 MIB, GIB = 1 << 20, 1 << 30
-
-
-def blocks(content: bytes, step: int = 1 << 16) -> Iterable[bytes]:
-    return (content[at : at + step] for at in range(0, len(content), step))
-
-
-def judge(
-    content: bytes, compression: str = "none", step: int = 1 << 16, rules: Rules | None = None
-) -> None:
-    allowance = SizeAllowance(len(content))
-    reading = read_archive(blocks(content, step), compression, allowance, rules or FolderRules())
-    collections.deque(reading, maxlen=0)
-
-
-def refusal(content: bytes, compression: str = "none", rules: Rules | None = None) -> BadArchive:
-    with pytest.raises(BadArchive) as caught:
-        judge(content, compression, rules=rules)
-    return caught.value
 
 
 LONG = "folder/" * 30 + "server.json"

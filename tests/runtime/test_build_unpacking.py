@@ -23,9 +23,9 @@ from pyservice.runtime.archive_rules import BadArchive
 from pyservice.runtime.build_manifests import BadManifest
 from pyservice.runtime.build_worker import NoDiskSpace
 from pyservice.runtime.unpacked_builds import BuildUnusable
-from tests.control.files import entry, packed, tar
-from tests.runtime.build_store import BUILD, GAME, MANIFEST, Store, open_builds, whole
 from tests.runtime.unpacked_trees import unpacked
+from tests.support.build_store import BUILD, GAME, MANIFEST, Store, open_builds, whole
+from tests.support.upload_files import entry, packed, tar
 
 pytestmark = pytest.mark.anyio
 

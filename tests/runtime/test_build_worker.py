@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
@@ -16,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from pyservice.runtime.build_worker import BuildReport, WorkerFailed, check_build
-from tests.control.files import packed, tar
-from tests.programs.images import file, layer, link, saved
-from tests.runtime.node import is_alive, until
+from tests.support.build_workers import workers
+from tests.support.container_images import file, layer, link, saved
+from tests.support.runtime_host import is_alive, until
+from tests.support.upload_files import packed, tar
 
 pytestmark = pytest.mark.anyio
 
@@ -54,17 +54,6 @@ def memory_limit(pid: int) -> str:
     lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
     (words,) = [line.split() for line in lines if line.startswith("Max address space")]
     return words[4]
-
-
-def workers() -> list[int]:
-    pids = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-            is_worker = b"pyservice.runtime.build_unpacking" in (process / "cmdline").read_bytes()
-            if int(parent) == os.getpid() and is_worker:
-                pids.append(int(process.name))
-    return pids
 
 
 async def test_worker_has_limits_and_no_secret_in_its_environment(

@@ -11,7 +11,7 @@ from pyservice.runtime.containers import PATH, PROCESSES_MAX, ContainerRuntime, 
 from pyservice.runtime.isolation_trials import choose_container_runtime
 from pyservice.runtime.root_filesystem import ContainerProgram, container_root_uid
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder
-from tests.programs.images import needs_oci_runtime
+from tests.support.container_images import needs_oci_runtime
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]

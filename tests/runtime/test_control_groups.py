@@ -14,7 +14,7 @@ import pytest
 
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.run_requests import Resources, RunRequest
-from tests.runtime.node import RuntimeHost, until
+from tests.support.runtime_host import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 

@@ -1,24 +1,12 @@
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from pyservice.runtime.filesystem import is_folder_empty, remove_tree
-
-
-def create_deep_folders(root: Path) -> None:
-    """Creates folders that are nested deeper than Python's recursion limit."""
-    root.mkdir(exist_ok=True)
-    directory = os.open(root, os.O_RDONLY)
-    for _ in range(3_000):
-        os.mkdir("deep", dir_fd=directory)
-        below = os.open("deep", os.O_RDONLY, dir_fd=directory)
-        os.close(directory)
-        directory = below
-    os.close(directory)
+from tests.runtime.deep_folders import create_deep_folders
 
 
 def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:

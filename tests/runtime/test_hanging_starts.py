@@ -21,9 +21,10 @@ from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_requests import RunEnd, RunRequest
 from pyservice.runtime.unpacked_builds import BuildSource
-from tests.runtime.build_store import Store
-from tests.runtime.node import CAPACITY, SHELL, RuntimeHost, is_alive, launcher_of, until
+from tests.runtime.unstarted_runs import laid_out
+from tests.support.build_store import Store
 from tests.support.leftover_processes import pids_of
+from tests.support.runtime_host import CAPACITY, SHELL, RuntimeHost, is_alive, launcher_of, until
 
 pytestmark = pytest.mark.anyio
 
@@ -45,14 +46,6 @@ def before_its_program(folder: RunFolder) -> None:
 
 HANGS: Final = (before_its_record, before_its_program)
 Hang = Callable[[RunFolder], None]
-
-
-async def laid_out(host: RuntimeHost) -> RunRequest:
-    host.reports.blocked.add("placed")
-    order = host.want()
-    await until(lambda: "placed" in host.reports.tries)
-    await host.anew()
-    return order
 
 
 async def hanging(host: RuntimeHost, hang: Hang) -> tuple[RunRequest, list[int]]:

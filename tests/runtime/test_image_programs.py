@@ -9,9 +9,9 @@ import pytest
 from pyservice.runtime.archive_rules import BadArchive
 from pyservice.runtime.build_manifests import BadManifest
 from pyservice.runtime.root_filesystem import find_program
-from tests.control.files import tar
-from tests.programs.images import bundle, file, folder, laid_out, layer, link, saved
 from tests.runtime.unpacked_trees import program_json, tree, unpacked
+from tests.support.container_images import bundle, file, folder, laid_out, layer, link, saved
+from tests.support.upload_files import tar
 
 HARD = tarfile.LNKTYPE
 

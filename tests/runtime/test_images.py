@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyservice.runtime.archive_rules import BadArchive
 from pyservice.runtime.build_manifests import BadManifest
 from pyservice.runtime.root_filesystem import CONTAINER_ROOT_UID
-from tests.control.files import packed
-from tests.programs.images import file, folder, layer, link, saved
 from tests.runtime.unpacked_trees import tree, unpacked
+from tests.support.container_images import file, folder, layer, link, saved
+from tests.support.upload_files import packed
 
 HARD = tarfile.LNKTYPE
 IS_ROOT = os.geteuid() == 0

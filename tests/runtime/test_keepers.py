@@ -12,7 +12,7 @@ from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
 from pyservice.runtime.isolation_trials import choose_isolation
 from pyservice.runtime.run_folder import KeeperNotices, LogLine, LogStream, RunFolder
 from pyservice.runtime.run_logs import LINES_MAX, LogReader
-from tests.runtime.node import RuntimeHost, until
+from tests.support.runtime_host import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from pyservice.runtime import run_cleanup
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import choose_isolation
 from pyservice.runtime.run_requests import RunEnd, RunRequest
-from tests.runtime.node import RuntimeHost, is_alive, open_host, until
+from tests.support.runtime_host import RuntimeHost, is_alive, open_host, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 

@@ -28,7 +28,7 @@ from pyservice.runtime.containers import (
 from pyservice.runtime.isolation_trials import choose_container_runtime
 from pyservice.runtime.root_filesystem import ContainerProgram, RootFilesystem, container_root_uid
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder
-from tests.programs.images import PROGRAM, needs_oci_runtime, server_program
+from tests.support.container_images import PROGRAM, needs_oci_runtime, server_program
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from pyservice.runtime import node_allocation
 from pyservice.runtime.node_allocation import PORT_QUARANTINE_S, PlacementAllocator
 from pyservice.runtime.run_layout import StoredRun
 from pyservice.runtime.run_requests import PortRequest, Resources, RunEnd, RunRequest
-from tests.runtime.node import RuntimeHost, until
+from tests.support.runtime_host import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 

@@ -18,9 +18,9 @@ import pytest
 
 from pyservice.runtime import node_allocation
 from pyservice.runtime.run_requests import PortRequest, RunEnd, RunRequest
-from tests.runtime.node import RuntimeHost, until
 from tests.support.loopback import OWN_ADDRESS
 from tests.support.occupied_ports import OtherProgram
+from tests.support.runtime_host import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 

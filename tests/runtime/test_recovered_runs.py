@@ -8,8 +8,8 @@ import pytest
 
 from pyservice.runtime.run_layout import StoredRun
 from pyservice.runtime.run_requests import RunEnd
-from tests.runtime.node import RuntimeHost, is_alive, until
-from tests.runtime.test_hanging_starts import laid_out
+from tests.runtime.unstarted_runs import laid_out
+from tests.support.runtime_host import RuntimeHost, is_alive, until
 
 pytestmark = pytest.mark.anyio
 

@@ -18,8 +18,8 @@ from pyservice.runtime.run_cleanup import RunRetention
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder
 from pyservice.runtime.run_layout import REPORTED
 from pyservice.runtime.run_requests import RunRequest
-from tests.runtime.node import RuntimeHost, disk_of, open_host, until
 from tests.support.captured_logs import logged
+from tests.support.runtime_host import RuntimeHost, disk_of, open_host, until
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,8 @@ from pyservice.runtime.filesystem import remove_tree
 from pyservice.runtime.run_cleanup import LOG_RETENTION_S
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.unpacked_builds import UNUSED_RETENTION_S
-from tests.runtime.node import SHELL, RuntimeHost, build_of, is_alive, open_host, until
-from tests.runtime.test_filesystem import create_deep_folders
+from tests.runtime.deep_folders import create_deep_folders
+from tests.support.runtime_host import SHELL, RuntimeHost, build_of, is_alive, open_host, until
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import pytest
 from pyservice.runtime import keeper_launcher, run_lifecycle
 from pyservice.runtime.run_folder import KeeperFailed, RunFolder
 from pyservice.runtime.run_requests import PortRequest, Resources, RunEnd
-from tests.runtime.node import CAPACITY, RuntimeHost, build_of, is_alive, launcher_of, until
+from tests.support.runtime_host import CAPACITY, RuntimeHost, build_of, is_alive, launcher_of, until
 
 pytestmark = pytest.mark.anyio
 

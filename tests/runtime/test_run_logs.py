@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from pyservice.runtime.run_logs import LINES_MAX, READ_BYTES_MAX, LogReader
-from tests.runtime.node import RuntimeHost, until
+from tests.support.runtime_host import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pyservice.runtime.unpacked_builds import UNUSED_RETENTION_S
-from tests.runtime.build_store import BUILD, GAME, Store, open_builds, whole
-from tests.runtime.node import disk_of
+from tests.support.build_store import BUILD, GAME, Store, open_builds, whole
+from tests.support.runtime_host import disk_of
 
 pytestmark = pytest.mark.anyio
 

@@ -26,11 +26,11 @@ from pyservice.runtime.archive_rules import (
 )
 from pyservice.runtime.build_unpacking import check, unpack
 from pyservice.runtime.filesystem import INODES_FREE, is_disk_short
-from tests.control.files import MANIFEST, bomb, entry, gzipped, packed, tar
-from tests.programs.images import file, layer, link, saved
-from tests.runtime.node import disk_of
-from tests.runtime.test_archive_reader import judge, refusal
+from tests.runtime.archive_judgement import judge, refusal
 from tests.runtime.unpacked_trees import unpacked
+from tests.support.container_images import file, layer, link, saved
+from tests.support.runtime_host import disk_of
+from tests.support.upload_files import MANIFEST, bomb, entry, gzipped, packed, tar
 
 LINK, HARD, FOLDER, FILE = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.REGTYPE
 END: Final = bytes(1024)

@@ -22,9 +22,9 @@ from pyservice.runtime.unpacked_builds import (
     UnpackedBuild,
     UnpackedBuilds,
 )
-from tests.control.files import bomb, tar
-from tests.runtime.build_store import Store
-from tests.runtime.node import RuntimeHost, until
+from tests.support.build_store import Store
+from tests.support.runtime_host import RuntimeHost, until
+from tests.support.upload_files import bomb, tar
 
 pytestmark = pytest.mark.anyio
 

@@ -22,9 +22,9 @@ from pyservice.runtime.unpacked_builds import BuildSource, BuildUnusable, Unpack
 from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
 from pyservice.storage.signed_urls import UrlSigner
-from tests.control.files import tar
-from tests.runtime.build_store import BUILD, GAME, MANIFEST, Store, open_builds
-from tests.runtime.node import RuntimeHost, build_of, disk_of, open_host, until
+from tests.support.build_store import BUILD, GAME, MANIFEST, Store, open_builds
+from tests.support.runtime_host import RuntimeHost, build_of, disk_of, open_host, until
+from tests.support.upload_files import tar
 
 pytestmark = pytest.mark.anyio
 

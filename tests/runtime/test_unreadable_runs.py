@@ -12,9 +12,9 @@ import pytest
 
 from pyservice.runtime import run_cleanup, run_lifecycle, run_supervisor
 from pyservice.runtime.run_requests import RunRequest
-from tests.runtime.node import RuntimeHost, is_alive, until
-from tests.runtime.test_hanging_starts import laid_out
+from tests.runtime.unstarted_runs import laid_out
 from tests.support.captured_logs import logged
+from tests.support.runtime_host import RuntimeHost, is_alive, until
 
 pytestmark = pytest.mark.anyio
 

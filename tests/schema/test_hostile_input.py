@@ -5,7 +5,6 @@ Time is CPU time of this process. Limits are several times the measured values.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 
@@ -21,45 +20,25 @@ from pyservice.schema import json_text
 from pyservice.schema.findings import MAX_PROBLEMS
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
+from tests.support.linear_cost import (
+    MAX_ANSWER_BYTES,
+    MIB,
+    Make,
+    assert_linear,
+    distinct,
+    filled,
+    text,
+)
 
-MIB = 1 << 20
 RAY_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 # Measured 0.01 to 0.4 s. A quadratic algorithm takes minutes.
 MAX_CPU_S = 4.0
-MAX_ANSWER_BYTES = 64 * 1024
 # The gRPC server adds this to a response. Clients accept 8 KiB of headers.
 MAX_TRAILER_BYTES = 6 * 1024
 
 BY_SLUG = {method.slug: method for method in METHODS.values()}
 DECODERS = {slug: http_json_codec.decoder(method) for slug, method in BY_SLUG.items()}
 PATHS = {"attach": {"game_id": "arena", "namespace_id": "prod"}}
-
-Make = Callable[[int], bytes]
-
-
-def filled(head: bytes, entry: bytes, tail: bytes) -> Make:
-    """Returns head, repeated entries and tail, up to the body size."""
-
-    def make(size: int) -> bytes:
-        count = (size - len(head) - len(tail) + 1) // (len(entry) + 1)
-        return head + b",".join([entry] * count) + tail
-
-    return make
-
-
-def distinct(head: bytes, form: bytes, tail: bytes) -> Make:
-    def make(size: int) -> bytes:
-        bytes_left = size - len(head) - len(tail) + 1
-        entries: list[bytes] = []
-        while (bytes_left := bytes_left - len(entry := form % len(entries)) - 1) >= 0:
-            entries.append(entry)
-        return head + b",".join(entries) + tail
-
-    return make
-
-
-def text(head: bytes, piece: bytes, tail: bytes) -> Make:
-    return lambda size: head + piece * ((size - len(head) - len(tail)) // len(piece)) + tail
 
 
 ATTACH = b'{"game_mode":"duel",'
@@ -142,20 +121,6 @@ def test_http_cost_is_linear_in_the_body(name: str) -> None:
     slug, make = BODIES[name]
     small, large = make(MIB // 4), make(MIB)
     assert_linear(lambda: http_cpu_s(slug, small)[0], lambda: http_cpu_s(slug, large)[0])
-
-
-def assert_linear(small_s: Callable[[], float], large_s: Callable[[], float]) -> None:
-    """Asserts linear time for four times the work. Times too short to measure pass."""
-    resolution_s = 0.005
-    gc.collect()
-    gc.disable()  # A collection may start at any time.
-    try:
-        for _ in range(4):
-            if large_s() <= 9 * max(min(small_s(), small_s()), resolution_s):
-                return
-    finally:
-        gc.enable()
-    pytest.fail("the time grows faster than the request")
 
 
 def test_query_parameters_are_limited_too() -> None:

@@ -17,6 +17,7 @@ from pyservice.storage.migrations import migrate
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.tables import device_links, idempotent_answers
 from tests.support.databases import KINDS, Databases
+from tests.support.unused_data_plane import UnusedDataPlane
 
 pytestmark = pytest.mark.anyio
 
@@ -108,14 +109,6 @@ def noted_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[No
 
     monkeypatch.setattr(database, "write", noted)
     return writes
-
-
-class UnusedDataPlane:
-    async def read_facts(self, request: Any) -> Any:
-        raise AssertionError
-
-    async def slot_counts(self, lobby_ids: Any) -> Any:
-        raise AssertionError
 
 
 async def add_lobbies(database: Database, count: int) -> None:

@@ -29,8 +29,8 @@ from sqlalchemy import (
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Conflict, Database, open_database
 from pyservice.storage.tables import metadata
-from tests.storage.notes_table import NOTES, both, prepare
 from tests.support.databases import KINDS, Databases
+from tests.support.notes_table import NOTES, both, prepare
 
 pytestmark = pytest.mark.anyio
 

@@ -23,10 +23,10 @@ from pyservice.storage.database import (
 )
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import metadata
-from tests.storage.notes_table import NOTES, at_once, both, count_up, in_use, number, prepare
 from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
+from tests.support.notes_table import NOTES, at_once, both, count_up, in_use, number, prepare
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -138,7 +138,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from pyservice.storage.database import open_database
-from tests.storage.notes_table import count_up
+from tests.support.notes_table import count_up
 
 async def live(url, folder):
     database = open_database(url or None, Path(folder))

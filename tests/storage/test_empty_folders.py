@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from pyservice.storage.objects import Part, PendingObject
-from tests.cdn.listener import Listener, running_listener
-from tests.storage.blob_stores import put_whole
+from tests.support.blob_stores import put_whole
+from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -31,8 +31,8 @@ TIMES = 2
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from tests.cdn.listener import running_listener
-from tests.storage.blob_stores import put_whole
+from tests.support.cdn_listener import running_listener
+from tests.support.blob_stores import put_whole
 
 async def delete(folder):
     async with running_listener(folder) as listener:

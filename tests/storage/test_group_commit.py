@@ -12,7 +12,7 @@ from pyservice.errors import ServiceError
 from pyservice.storage import sqlite
 from pyservice.storage.database import Transaction
 from pyservice.storage.sqlite import SqliteConnections, SqliteDatabase
-from tests.storage.notes_table import both, count_up, number, prepare
+from tests.support.notes_table import both, count_up, number, prepare
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -22,8 +22,8 @@ from pyservice.storage.objects import (
     is_file_path,
     plan_parts,
 )
-from tests.storage.blob_stores import Place, bucket_place, folder_place, put_whole
-from tests.storage.s3 import S3Server, running_s3
+from tests.support.blob_stores import Place, bucket_place, folder_place, put_whole
+from tests.support.s3_server import S3Server, running_s3
 
 pytestmark = pytest.mark.anyio
 

@@ -17,9 +17,9 @@ from pyservice.errors import ServiceError
 from pyservice.storage.objects import Objects, Part
 from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
-from tests.cdn.listener import KEY, MemorySites
-from tests.storage.blob_stores import bucket_place
-from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3
+from tests.support.blob_stores import bucket_place
+from tests.support.cdn_listener import KEY, MemorySites
+from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.storage.local_objects import UploadWriter
-from tests.storage.blob_stores import folder_place
+from tests.support.blob_stores import folder_place
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

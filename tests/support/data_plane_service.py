@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from pyservice.auth import keyring
-from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, document, version
 from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT
+from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, document, version
 from tests.support.service_process import clean_environment, set_flags, wait_ready_file
 from tests.support.waiting import until
 

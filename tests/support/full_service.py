@@ -228,6 +228,9 @@ class FullService:
         self.ready = wait_ready_file(self.spawn(*words), self.ready_file, self.log)
         return self
 
+    def control_pid(self) -> int:
+        return int((self.data_dir / "control" / "LOCK").read_text().split()[0])
+
     def stop(self) -> int:
         """Sends SIGTERM and returns the exit status."""
         assert self.process is not None

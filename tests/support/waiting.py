@@ -44,3 +44,9 @@ async def eventually(check: Any, timeout_s: float = PATIENCE_S) -> Any:
         assert time.monotonic() < end, f"not within {timeout_s} s: {result!r}"
         await asyncio.sleep(POLL_S)
     return result
+
+
+async def is_blocked(task: asyncio.Task[Any]) -> bool:
+    """Returns whether the task has not ended after a short time in which it could."""
+    done, _ = await asyncio.wait({task}, timeout=0.1)
+    return not done

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.pb.hosting.v1 import groups_pb2
-from tests.edge.connections import anyio_backend as anyio_backend
-from tests.edge.watches import close_all, read_index, watch
+from tests.support.forwarded_watches import close_all, read_index, watch
 from tests.support.forwarding_pair import (
     BILLING,
     CLOUD,
@@ -22,6 +21,7 @@ from tests.support.forwarding_pair import (
     open_servers,
     until,
 )
+from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

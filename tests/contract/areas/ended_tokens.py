@@ -17,7 +17,7 @@ from pyservice.dataplane import engine
 from pyservice.storage.database import open_database
 from tests.contract.areas.control_plane import game_token, public_token, service_token
 from tests.contract.scenario import Scenario, place
-from tests.control.namespace_scenario import Records
+from tests.support.namespace_scenario import Records
 
 _PROD: Final = {"namespace_id": "prod"}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 
-from tests.app.supervised_service import until
 from tests.contract.error_cases import error_case
 from tests.contract.scenario import Scenario, place
 from tests.support.data_plane_service import GAME
+from tests.support.supervised_service import until
 
 
 @place("environment_id", "Platform")

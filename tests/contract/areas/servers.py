@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import httpx
 
-from tests import programs
 from tests.contract.error_cases import elsewhere, error_case
 from tests.contract.scenario import Scenario, before, place
+from tests.support import game_programs
 from tests.support.data_plane_service import GAME
 
 _BRIEF: Final = ("true",)
@@ -18,8 +18,8 @@ _PATIENT: Final = ("sh", "-c", "exec sleep 3600")
 
 def _build(scenario: Scenario, name: str, command: tuple[str, ...]) -> str:
     def create() -> str:
-        archive = programs.server_archive(*command)
-        return programs.upload_build(scenario.served_game.cloud, GAME, archive, name)
+        archive = game_programs.server_archive(*command)
+        return game_programs.upload_build(scenario.served_game.cloud, GAME, archive, name)
 
     return scenario.served_game.once(f"{name} build", create)
 
@@ -71,7 +71,7 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("create_server", "CAPACITY_EXHAUSTED")
 def _(scenario: Scenario) -> httpx.Response:
-    most = {"cpu": programs.SETTINGS["cpu_millicores"], "memory": 524_288}
+    most = {"cpu": game_programs.SETTINGS["cpu_millicores"], "memory": 524_288}
     return create(scenario, resources=most)
 
 

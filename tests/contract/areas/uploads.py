@@ -9,7 +9,7 @@ import httpx
 
 from tests.contract.error_cases import error_case
 from tests.contract.scenario import Scenario, place
-from tests.control.files import png, tar
+from tests.support.upload_files import png, tar
 
 
 @place("environment_id", "Builds")

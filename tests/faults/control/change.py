@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.faults.control.game_fixture import Fields, GameFixture
-from tests.faults.control.killed_service import MOMENTS, RECORDS, Step
 from tests.support.full_service import ServiceResponse
+from tests.support.killed_service import MOMENTS, RECORDS, Step
 
 Ask = Callable[[GameFixture, Fields, str], Awaitable[ServiceResponse]]
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 from uuid import uuid4
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_admin_pb2
-from tests.control.files import png
 from tests.faults.control.change import Change, by_command, by_operation
 from tests.faults.control.game_fixture import BUILD, CURRENT, PAGE, Fields, GameFixture
-from tests.faults.control.killed_service import FED, KEPT, ONE_PAGE, REMOVED
 from tests.faults.control.server_changes import SERVER_CHANGES
 from tests.support.full_service import ARENA_MODES
+from tests.support.killed_service import FED, KEPT, ONE_PAGE, REMOVED
+from tests.support.upload_files import png
 
 _MOMENTS_OF_PAYMENT: Final = itertools.count(1_000_000_000_000)
 

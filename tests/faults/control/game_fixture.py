@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -15,9 +18,7 @@ from pyservice.cli.admin_requests import control_socket
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2
 from pyservice.rpc import InternalClient
-from tests.control.files import png, put, tar
-from tests.faults.control.killed_service import KilledService, StateReader
-from tests.faults.control.running_servers import RunningServers
+from tests.support import container_images, game_programs
 from tests.support.full_service import (
     ARENA_MODES,
     Developer,
@@ -25,6 +26,9 @@ from tests.support.full_service import (
     ServiceResponse,
     eventually,
 )
+from tests.support.killed_service import KilledService, StateReader
+from tests.support.running_servers import RunningServers
+from tests.support.upload_files import png, put, tar
 from tests.support.waiting import PATIENCE_S
 
 DOMAIN: Final = "play.example.com"
@@ -360,3 +364,24 @@ class GameFixture:
             elif user not in self.shut_out:
                 self.shut_out.add(user)
                 await answers(401, (user, passwords[-1]))
+
+
+@contextlib.asynccontextmanager
+async def open_game_fixture(
+    folder: Path, library: Path, url: str | None
+) -> AsyncIterator[GameFixture]:
+    runtime = dict(game_programs.SETTINGS)
+    if container_images.has_oci_runtime():
+        runtime["kinds"] = container_images.KINDS
+    # Rays are written in the background. The kill must meet a write of the change.
+    full_service = KilledService(folder, library, url, rays={"per_second": 0}, runtime=runtime)
+    try:
+        full_service.start()
+        client = full_service.client("http")
+        fixture = await GameFixture(full_service, client).prepare()
+        yield fixture
+        await fixture.state_reader.close()
+        await client.close()
+        assert full_service.stop() == 0
+    finally:
+        full_service.close()

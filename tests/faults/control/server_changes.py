@@ -7,7 +7,8 @@ from typing import Final
 
 from tests.faults.control.change import by_operation
 from tests.faults.control.game_fixture import Fields, GameFixture
-from tests.faults.control.killed_service import (
+from tests.support import container_images
+from tests.support.killed_service import (
     ENDED,
     ENDED_IN_RECORDS,
     IN_CONTAINER,
@@ -17,7 +18,6 @@ from tests.faults.control.killed_service import (
     UNPACKED,
     Step,
 )
-from tests.programs import images
 
 
 def _new_server(fixture: GameFixture, _: Fields) -> Fields:
@@ -88,4 +88,7 @@ _IN_CONTAINERS: Final = (
         in_records=ENDED_IN_RECORDS,
     ),
 )
-SERVER_CHANGES: Final = (*_OF_ARCHIVES, *(_IN_CONTAINERS if images.has_oci_runtime() else ()))
+SERVER_CHANGES: Final = (
+    *_OF_ARCHIVES,
+    *(_IN_CONTAINERS if container_images.has_oci_runtime() else ()),
+)

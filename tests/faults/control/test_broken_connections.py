@@ -12,8 +12,9 @@ from sqlalchemy import text
 
 from pyservice.storage import postgres
 from pyservice.storage.database import Database, open_database
-from tests.faults.postgres_proxy import PostgresProxy, open_postgres_proxy
-from tests.storage.notes_table import (
+from tests.support.databases import Databases
+from tests.support.full_service import Developer, FullService
+from tests.support.notes_table import (
     at_once,
     both,
     code_of,
@@ -26,8 +27,7 @@ from tests.storage.notes_table import (
     read_once,
     write_once,
 )
-from tests.support.databases import Databases
-from tests.support.full_service import Developer, FullService
+from tests.support.postgres_proxy import PostgresProxy, open_postgres_proxy
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]

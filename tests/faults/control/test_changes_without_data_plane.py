@@ -11,18 +11,18 @@ from uuid import uuid4
 import pytest
 
 from pyservice.storage.database import open_database
-from tests import programs
-from tests.control.authorization import OK, Scope
-from tests.control.authorization_rows import ROWS
-from tests.control.namespace_scenario import NamespaceScenario, Records
-from tests.faults.control.test_stored_changes import (
+from tests.faults.control.stored_changes import (
     CHANGES,
     TRANSPORTS,
     control_client,
     suspended_data_plane,
 )
+from tests.support import game_programs
+from tests.support.authorization_results import OK, Scope
+from tests.support.authorization_rows import ROWS
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import FullService, eventually
+from tests.support.namespace_scenario import NamespaceScenario, Records
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
@@ -35,7 +35,7 @@ async def scenario(
 ) -> AsyncIterator[NamespaceScenario]:
     folder = tmp_path_factory.mktemp("s")
     url, rays = databases.url(request.param), {"per_second": 10_000}
-    full_service = FullService(folder, url, rays=rays, runtime=programs.SETTINGS)
+    full_service = FullService(folder, url, rays=rays, runtime=game_programs.SETTINGS)
     try:
         full_service.start()
         database = open_database(full_service.database_url, full_service.data_dir / "control")

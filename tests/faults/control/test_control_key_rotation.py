@@ -14,13 +14,12 @@ import pytest
 from pyservice.auth import keyring
 from pyservice.control import signing_keys
 from pyservice.control.signing_keys import SigningKeys
-from tests.control.files import put
-from tests.faults.control.game_fixture import BUILD, GameFixture
-from tests.faults.control.killed_service import MOMENTS, Step, answer_of, kill_at_step
-from tests.faults.control.test_kill import open_game_fixture
+from tests.faults.control.game_fixture import BUILD, GameFixture, open_game_fixture
 from tests.support import command_line
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import ServiceResponse
+from tests.support.killed_service import MOMENTS, Step, answer_of, kill_at_step
+from tests.support.upload_files import put
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 

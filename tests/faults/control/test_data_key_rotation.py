@@ -18,7 +18,9 @@ from pyservice.auth.keyring import Keyring
 from pyservice.cli.admin_requests import admin_socket
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.rpc import InternalClient, Unreachable
-from tests.faults.control.killed_service import (
+from tests.support import command_line
+from tests.support.full_service import ARENA_MODES, Developer, ServiceClient
+from tests.support.killed_service import (
     MOMENTS,
     RECORDS,
     KilledService,
@@ -26,8 +28,6 @@ from tests.faults.control.killed_service import (
     Step,
     kill_at_step,
 )
-from tests.support import command_line
-from tests.support.full_service import ARENA_MODES, Developer, ServiceClient
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 

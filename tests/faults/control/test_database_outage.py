@@ -17,8 +17,10 @@ import pytest
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
-from tests.faults.disk import small_disk
-from tests.storage.notes_table import (
+from tests.support.databases import Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
+from tests.support.notes_table import (
     at_once,
     code_of,
     codes,
@@ -28,9 +30,7 @@ from tests.storage.notes_table import (
     prepare,
     write_once,
 )
-from tests.support.databases import Server
-from tests.support.databases import one_server as one_server
-from tests.support.databases import server as server
+from tests.support.small_disk import small_disk
 from tests.support.waiting import PATIENCE_S, within
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -198,7 +198,7 @@ import asyncio, sys
 from pathlib import Path
 from sqlalchemy import insert, text
 from pyservice.storage.database import open_database
-from tests.storage import notes_table
+from tests.support import notes_table
 
 async def add(database):
     async with database.write() as tx:

@@ -5,13 +5,10 @@ it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pytest
 
@@ -19,11 +16,10 @@ from pyservice.cli.admin_requests import control_socket
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient
-from tests.control.files import png, put
-from tests.faults.control.killed_service import LOG, KilledService
-from tests.faults.postgres_proxy import open_postgres_proxy
-from tests.support.databases import KINDS, Databases
+from tests.faults.control.blocked_commits import HeldCommitService
+from tests.faults.control.blocked_commits import full_service as full_service
 from tests.support.full_service import Developer, GrpcClient, ServiceClient, eventually
+from tests.support.upload_files import png, put
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -32,35 +28,6 @@ READS: Final = 5
 ATTEMPTS: Final = 4
 MADE_S: Final = 2.0
 _ADMIN: Final = "hosting.internal.v1.ControlAdmin"
-
-
-class Held(Protocol):
-    @property
-    def waiting(self) -> int: ...
-
-
-class HeldCommitService(KilledService):
-    hold_commits: Callable[[], contextlib.AbstractContextManager[Held]]
-
-
-@pytest.fixture(scope="module", params=KINDS)
-async def full_service(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    shim_library: Path,
-    databases: Databases,
-) -> AsyncIterator[HeldCommitService]:
-    url = databases.url(request.param)
-    async with contextlib.AsyncExitStack() as stack:
-        proxy = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
-        full_service = HeldCommitService(
-            tmp_path_factory.mktemp("s"), shim_library, None if proxy is None else proxy.url
-        )
-        stack.push_async_callback(asyncio.to_thread, full_service.close)
-        on_disk = functools.partial(full_service.shim.stalled, "fdatasync fsync", LOG)
-        full_service.hold_commits = on_disk if proxy is None else proxy.hold_commits
-        await asyncio.to_thread(full_service.start)
-        yield full_service
 
 
 @dataclass

@@ -15,8 +15,8 @@ from pyservice.cli.admin_requests import control_socket
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient
-from tests.faults.control.test_disconnected_callers import HeldCommitService
-from tests.faults.control.test_disconnected_callers import full_service as full_service
+from tests.faults.control.blocked_commits import HeldCommitService
+from tests.faults.control.blocked_commits import full_service as full_service
 from tests.support.full_service import Developer, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]

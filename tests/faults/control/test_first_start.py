@@ -16,8 +16,8 @@ from pyservice.ids import RecordIds
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import cloud_tokens, groups, identities
-from tests.faults.control.killed_service import LOG, KilledService, Step
 from tests.support.databases import Databases
+from tests.support.killed_service import LOG, KilledService, Step
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 

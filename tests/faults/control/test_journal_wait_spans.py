@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from pyservice.control.timestamps import milliseconds
-from tests.faults.control.killed_service import KilledService
 from tests.support.full_service import Developer, ServiceClient, eventually
+from tests.support.killed_service import KilledService
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]

@@ -6,11 +6,10 @@ A change with a response exists afterwards. A retry with the same key has one ef
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -18,13 +17,13 @@ from uuid import uuid4
 import pytest
 
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2
-from tests import programs
-from tests.control.authorization_rows import ROWS
-from tests.control.files import without_addresses
 from tests.faults.control.change import Change
 from tests.faults.control.changes import BY_NAME, CHANGES, COMMANDS, OF_FILES, OF_PEOPLE, OF_SITES
-from tests.faults.control.game_fixture import Fields, GameFixture
-from tests.faults.control.killed_service import (
+from tests.faults.control.game_fixture import Fields, GameFixture, open_game_fixture
+from tests.support.authorization_rows import ROWS
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import ServiceResponse
+from tests.support.killed_service import (
     ENDED,
     FED,
     KEPT,
@@ -32,15 +31,12 @@ from tests.faults.control.killed_service import (
     RECORDS,
     STARTED,
     UNPACKED,
-    KilledService,
     Rows,
     Step,
     answer_of,
     kill_at_step,
 )
-from tests.programs import images
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import ServiceResponse
+from tests.support.upload_files import without_addresses
 from tests.support.waiting import PATIENCE_S, POLL_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
@@ -198,27 +194,6 @@ def check_repeated_creation(
     else:
         assert answer.code == "OK" or NOT_CREATED in answer.detail, answer
         assert created == (one if answer.code == "OK" else nothing)
-
-
-@contextlib.asynccontextmanager
-async def open_game_fixture(
-    folder: Path, library: Path, url: str | None
-) -> AsyncIterator[GameFixture]:
-    runtime = dict(programs.SETTINGS)
-    if images.has_oci_runtime():
-        runtime["kinds"] = images.KINDS
-    # Rays are written in the background. The kill must meet a write of the change.
-    full_service = KilledService(folder, library, url, rays={"per_second": 0}, runtime=runtime)
-    try:
-        full_service.start()
-        client = full_service.client("http")
-        fixture = await GameFixture(full_service, client).prepare()
-        yield fixture
-        await fixture.state_reader.close()
-        await client.close()
-        assert full_service.stop() == 0
-    finally:
-        full_service.close()
 
 
 FEW: Final = {

@@ -15,12 +15,11 @@ import pytest
 from pyservice.cli.admin_requests import admin_socket
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.rpc import InternalClient
-from tests.dataplane.configurations import configuration
-from tests.faults.control.game_fixture import GameFixture
-from tests.faults.control.killed_service import FED, MOMENTS, Step, answer_of, kill_at_step
-from tests.faults.control.test_kill import open_game_fixture
+from tests.faults.control.game_fixture import GameFixture, open_game_fixture
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import ServiceResponse, eventually
+from tests.support.killed_service import FED, MOMENTS, Step, answer_of, kill_at_step
+from tests.support.namespace_configurations import configuration
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 

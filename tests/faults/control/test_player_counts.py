@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.app.supervised_service import is_gone
 from tests.support.full_service import Developer, FullService, eventually
+from tests.support.supervised_service import is_gone
 from tests.support.waiting import POLL_S, within
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]

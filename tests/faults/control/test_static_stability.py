@@ -210,7 +210,7 @@ async def test_database_outage_returns_503_and_players_continue(
     try:
         await asyncio.to_thread(full_service.start)
         game = await built(full_service)
-        pid = control_pid(full_service)
+        pid = full_service.control_pid()
         await asyncio.to_thread(server.stop, mode)
         for _ in range(2):
             assert await codes(full_service, game) == {"CONTROL_PLANE_UNAVAILABLE"}
@@ -221,7 +221,7 @@ async def test_database_outage_returns_503_and_players_continue(
             return await codes(full_service, game) == {"OK"}
 
         await eventually(is_well)
-        assert control_pid(full_service) == pid
+        assert full_service.control_pid() == pid
         assert full_service.stop() == 0
     finally:
         full_service.close()
@@ -273,18 +273,14 @@ class PlayerLoad:
                 await asyncio.sleep(0.01)
 
 
-def control_pid(full_service: FullService) -> int:
-    return int((full_service.data_dir / "control" / "LOCK").read_text().split()[0])
-
-
 async def kill_control_plane(full_service: FullService) -> None:
-    pid = control_pid(full_service)
+    pid = full_service.control_pid()
     os.kill(pid, signal.SIGKILL)
 
     async def is_back() -> bool:
         async with full_service.open_client("http") as client:
             answer = await client.call("get_games", {}, token=full_service.cloud_token)
-        return control_pid(full_service) != pid and answer.code == "OK"
+        return full_service.control_pid() != pid and answer.code == "OK"
 
     await eventually(is_back, 30)
 

@@ -18,14 +18,14 @@ import grpc
 import httpx
 
 from pyservice.runtime.run_folder import RunFolder
-from tests import programs
-from tests.app.supervised_service import LOCKS
-from tests.control.test_builds import GameBackEnd
-from tests.control.test_lobby_processes import Game
+from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, eventually
+from tests.support.game_back_end import GameBackEnd
+from tests.support.lobby_game import Game
+from tests.support.supervised_service import LOCKS
 from tests.support.waiting import PATIENCE_S
 
-TROUBLE: Final = (programs.FOLDER / "trouble.py").read_bytes()
+TROUBLE: Final = (game_programs.FOLDER / "trouble.py").read_bytes()
 TIER: Final = "basic-1d16"
 TIER_BYTES: Final = 128 << 20
 LONG_MS: Final = 3_600_000
@@ -40,7 +40,9 @@ class FailingGame(Game):
     async def begin(self, **modes: Any) -> None:
         token = await self.developer.service_token(self.game_id)
         back_end = GameBackEnd(self.developer, self.game_id, token)
-        archive = programs.server_archive("python3", "-S", "trouble.py", **{"trouble.py": TROUBLE})
+        archive = game_programs.server_archive(
+            "python3", "-S", "trouble.py", **{"trouble.py": TROUBLE}
+        )
         build_id = await back_end.build(archive)
         entries: dict[str, Any] = {}
         for name, mode in {PLAIN: {}, **modes}.items():

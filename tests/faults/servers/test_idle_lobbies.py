@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests import programs
 from tests.faults.servers.failing_game import (
     LONG_MS,
     Bystander,
@@ -22,6 +21,7 @@ from tests.faults.servers.failing_game import (
     kill,
     processes_of,
 )
+from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, eventually, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -33,7 +33,7 @@ KILLED = 128 + 9
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     folder: Path = tmp_path_factory.mktemp("idle")
     with running(
-        FullService(folder, runtime=programs.SETTINGS, empty_lobby_grace_ms=200)
+        FullService(folder, runtime=game_programs.SETTINGS, empty_lobby_grace_ms=200)
     ) as full_service:
         yield full_service
 

@@ -14,8 +14,11 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests import programs
-from tests.faults.control.killed_service import (
+from tests.faults.servers.failing_game import PLAIN, FailingGame, address_of, echoed, failing_game
+from tests.support import game_programs
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import ServiceResponse, eventually
+from tests.support.killed_service import (
     ENDED,
     JOURNAL,
     MOMENTS,
@@ -25,10 +28,7 @@ from tests.faults.control.killed_service import (
     answer_of,
     kill_at_step,
 )
-from tests.faults.control.running_servers import processes_of_runs
-from tests.faults.servers.failing_game import PLAIN, FailingGame, address_of, echoed, failing_game
-from tests.support.databases import KINDS, Databases
-from tests.support.full_service import ServiceResponse, eventually
+from tests.support.running_servers import processes_of_runs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
@@ -126,7 +126,7 @@ class LobbyKills:
 @contextlib.asynccontextmanager
 async def killed(folder: Path, library: Path, url: str | None) -> AsyncIterator[LobbyKills]:
     full_service = KilledService(
-        folder, library, url, rays={"per_second": 0}, runtime=programs.SETTINGS
+        folder, library, url, rays={"per_second": 0}, runtime=game_programs.SETTINGS
     )
     try:
         full_service.start()

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests import programs
-from tests.app.supervised_service import LOCKS
 from tests.faults.servers.failing_game import (
     PLAIN,
     Bystander,
@@ -28,7 +26,9 @@ from tests.faults.servers.failing_game import (
     processes_of,
     signal_run,
 )
+from tests.support import game_programs
 from tests.support.full_service import FullService, eventually, running
+from tests.support.supervised_service import LOCKS
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -42,7 +42,7 @@ STOP_MS: Final = 30_000
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     folder = tmp_path_factory.mktemp("misbehaving")
-    created = FullService(folder, runtime=programs.SETTINGS, start_limit_ms=START_LIMIT_MS)
+    created = FullService(folder, runtime=game_programs.SETTINGS, start_limit_ms=START_LIMIT_MS)
     with running(created) as full_service:
         yield full_service
 

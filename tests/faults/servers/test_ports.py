@@ -16,8 +16,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests import programs
-from tests.control.test_servers import Servers, reached
 from tests.faults.servers.failing_game import (
     PLAIN,
     FailingGame,
@@ -26,9 +24,11 @@ from tests.faults.servers.failing_game import (
     failing_game,
     kill,
 )
+from tests.support import game_programs
 from tests.support.full_service import FullService, eventually, running
 from tests.support.loopback import OWN_ADDRESS
 from tests.support.occupied_ports import OtherProgram, many_files
+from tests.support.server_back_end import Servers, reached
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -51,7 +51,7 @@ def service_with_few_ports(
 ) -> Iterator[FullService]:
     edge = {"bind": OWN_ADDRESS, "address": OWN_ADDRESS}
     folder = tmp_path_factory.mktemp("few-ports")
-    with running(FullService(folder, runtime=programs.SETTINGS, edge=edge)) as full_service:
+    with running(FullService(folder, runtime=game_programs.SETTINGS, edge=edge)) as full_service:
         yield full_service
 
 
@@ -198,7 +198,7 @@ async def are_closed(addresses: set[tuple[str, int]]) -> bool:
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     with running(
-        FullService(tmp_path_factory.mktemp("ranges"), runtime=programs.SETTINGS)
+        FullService(tmp_path_factory.mktemp("ranges"), runtime=game_programs.SETTINGS)
     ) as full_service:
         yield full_service
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests import programs
 from tests.faults.servers.edge_guard_players import (
     DatagramPlayer,
     Player,
@@ -27,6 +26,7 @@ from tests.faults.servers.failing_game import (
     kill,
     processes_of,
 )
+from tests.support import game_programs
 from tests.support.full_service import FullService, eventually, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -46,7 +46,7 @@ COUNTS: Final[dict[str, Any]] = {
 
 @pytest.fixture
 def full_service(tmp_path: Path) -> Iterator[FullService]:
-    with running(FullService(tmp_path / "s", runtime=programs.SETTINGS)) as full_service:
+    with running(FullService(tmp_path / "s", runtime=game_programs.SETTINGS)) as full_service:
         yield full_service
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests import programs
 from tests.faults.servers.failing_game import (
     FailingGame,
     address_of,
@@ -22,6 +21,7 @@ from tests.faults.servers.failing_game import (
     processes_of,
     signal_run,
 )
+from tests.support import game_programs
 from tests.support.full_service import FullService, eventually, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -34,7 +34,7 @@ BEATS: Final[dict[str, Any]] = {"max_players": LIMIT, "heartbeat_timeout": TIMEO
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     folder: Path = tmp_path_factory.mktemp("suspended")
-    with running(FullService(folder, runtime=programs.SETTINGS)) as full_service:
+    with running(FullService(folder, runtime=game_programs.SETTINGS)) as full_service:
         yield full_service
 
 

@@ -13,10 +13,9 @@ from uuid import uuid4
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.rpc import InternalClient
 from pyservice.runtime.run_folder import RunFolder
-from tests import programs
-from tests.control.files import put
-from tests.programs import images
+from tests.support import container_images, game_programs
 from tests.support.full_service import Developer, FullService, eventually
+from tests.support.upload_files import put
 
 STUBBORN: Final = ("sh", "-c", "trap '' TERM; exec sleep 3600")
 _ARCHIVE: Final = "archive"
@@ -50,7 +49,11 @@ class RunningServers:
         await self.check()
 
     async def _build(self, kind: str) -> str:
-        content = images.bundle() if kind == _BUNDLE else programs.server_archive(*STUBBORN)
+        content = (
+            container_images.bundle()
+            if kind == _BUNDLE
+            else game_programs.server_archive(*STUBBORN)
+        )
         image = {"path": "server.tar", "content_length": len(content)}
         fields: dict[str, Any] = {"display_name": "server", "image_file": image, "kind": kind}
         response = await self._developer.good("create_game_build", game_id=self._game_id, **fields)

@@ -1,3 +1,5 @@
+"""A store of builds in memory, from which a runtime host unpacks."""
+
 from __future__ import annotations
 
 import io
@@ -8,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pyservice.runtime.unpacked_builds import BuildSource, BuildUnusable, UnpackedBuilds
-from tests.control.files import entry
+from tests.support.upload_files import entry
 
 GAME, BUILD = "game", "0192f000-0000-7000-8000-0000000000e1"
 MANIFEST: Final = b'{"command": ["./run"]}'

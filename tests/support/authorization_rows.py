@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import uuid4
 
-from tests.control.authorization import OK, Fields, Row, Scope
-from tests.control.files import png, put, tar
-from tests.control.namespace_scenario import PAID_TS, NamespaceScenario
+from tests.support.authorization_results import OK, Fields, Row, Scope
+from tests.support.namespace_scenario import PAID_TS, NamespaceScenario
+from tests.support.upload_files import png, put, tar
 
 _Fields = Callable[[NamespaceScenario], Awaitable[Fields]]
 

@@ -27,9 +27,9 @@ from pyservice.rpc import InternalClient, Unreachable
 from pyservice.storage import service_state, uploads
 from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.tables import metadata
-from tests.control.namespace_scenario import MOVING, still
-from tests.faults.shim import Rule, Shim
+from tests.support.fault_shim import Rule, Shim
 from tests.support.full_service import FullService, ServiceClient, ServiceResponse
+from tests.support.namespace_scenario import MOVING, still
 from tests.support.waiting import PATIENCE_S
 
 _HELD: Final = "hosting.internal.v1.Feed.Held"

@@ -21,7 +21,7 @@ from pyservice.pb.hosting.v1.options_pb2 import (
     CREDENTIAL_ORIGIN,
     CREDENTIAL_PUBLIC,
 )
-from tests.control.namespace_scenario import Bearer, NamespaceScenario
+from tests.support.namespace_scenario import Bearer, NamespaceScenario
 
 OK: Final = "OK"
 Fields = dict[str, Any]

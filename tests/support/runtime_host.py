@@ -24,9 +24,9 @@ from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import Backend, ReportUndelivered, Resources, RunEnd, RunRequest
 from pyservice.runtime.run_supervisor import RunSupervisor
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
-from tests.control.files import tar
-from tests.runtime.build_store import Store
+from tests.support.build_store import Store
 from tests.support.leftover_processes import end_leftovers
+from tests.support.upload_files import tar
 from tests.support.waiting import eventually
 
 SHELL: Final = "0192f000-0000-7000-8000-0000000000e0"

@@ -19,7 +19,6 @@ from pyservice.storage import groups, namespaces, tokens
 from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
 from pyservice.storage.tables import lobbies, members, metadata
-from tests.control.hosted_game import Hosted
 from tests.support.full_service import (
     ARENA_MODES,
     Developer,
@@ -28,6 +27,7 @@ from tests.support.full_service import (
     ServiceClient,
     eventually,
 )
+from tests.support.hosted_game import Hosted
 from tests.support.waiting import PATIENCE_S
 
 PAID_MS: Final = 1

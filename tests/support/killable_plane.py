@@ -27,8 +27,8 @@ from uuid import uuid4
 import grpc
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2
-from tests.faults.service_clients import GrpcClient, HttpClient
-from tests.faults.shim import Shim
+from tests.support.data_plane_clients import GrpcClient, HttpClient
+from tests.support.fault_shim import Shim
 from tests.support.loopback import FREE_PORT
 from tests.support.service_process import clean_environment, set_flags, wait_ready_file
 from tests.support.waiting import PATIENCE_S

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.control.files import gzipped, tar
 from tests.support.compiled_programs import compiled_program
+from tests.support.upload_files import gzipped, tar
 
 PROGRAM: Final = "/bin/server"
 ARCHITECTURE: Final = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]

@@ -18,8 +18,8 @@ from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.configurations import version
-from tests.dataplane.matchmaker_scene import MatchmakerScene
+from tests.support.matchmaker_scene import MatchmakerScene
+from tests.support.namespace_configurations import version
 from tests.support.waiting import PATIENCE_S, eventually
 
 BUILD_ID = "0192f000-0000-7000-8000-0000000000b1"

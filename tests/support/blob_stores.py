@@ -1,3 +1,5 @@
+"""Objects in a folder and in an S3 bucket, each with a client for signed URLs."""
+
 from __future__ import annotations
 
 import contextlib
@@ -10,8 +12,8 @@ import httpx
 from pyservice.storage.objects import BlobStore, Objects, Part, PendingObject
 from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
 from pyservice.storage.signed_urls import UrlSigner
-from tests.cdn.listener import KEY, running_listener
-from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.support.cdn_listener import KEY, running_listener
+from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from tests.support.waiting import PATIENCE_S
 
 

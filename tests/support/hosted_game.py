@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from tests import programs
-from tests.control.files import put
+from tests.support import game_programs
 from tests.support.full_service import Developer, eventually
+from tests.support.upload_files import put
 
 
 class Hosted:
@@ -17,7 +17,7 @@ class Hosted:
         self.server_line = uuid4().hex
 
     async def upload(self) -> None:
-        content = programs.server_archive()
+        content = game_programs.server_archive()
         of_build: dict[str, Any] = {
             "game_id": self._game_id,
             "display_name": "server",

@@ -1,3 +1,5 @@
+"""Uploads of the game servers in `tests/programs`."""
+
 from __future__ import annotations
 
 import hashlib
@@ -9,9 +11,9 @@ from typing import Any, Final
 
 import httpx
 
-from tests.control.files import tar
+from tests.support.upload_files import tar
 
-FOLDER: Final = Path(__file__).parent
+FOLDER: Final = Path(__file__).resolve().parents[1] / "programs"
 PYTHON_PATH: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
 SETTINGS: Final[dict[str, Any]] = {
     "shared_paths": [sys.base_prefix],

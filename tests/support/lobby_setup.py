@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.faults.service_clients import Fields, ServiceClient, TransportResponse
+from tests.support.data_plane_clients import Fields, ServiceClient, TransportResponse
+from tests.support.killable_plane import GAME, NAMESPACE, Plane
 from tests.support.waiting import PATIENCE_S
 
 

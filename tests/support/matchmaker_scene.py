@@ -18,7 +18,7 @@ from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.configurations import NAMESPACE_ID, configuration, version
+from tests.support.namespace_configurations import NAMESPACE_ID, configuration, version
 from tests.support.waiting import PATIENCE_S
 
 PORTS: dict[str, dict[str, Any]] = {"game": {"address": "127.0.0.1", "port": 4000}}
