@@ -20,7 +20,7 @@ use crate::log_lines::{LineSplitter, OutputStream};
 use crate::process_tree;
 use crate::program::{Program, ProgramEnd};
 use crate::run_spec::RunSpec;
-use crate::run_state::{EndReason, RunState, RunStatus};
+use crate::run_state::{ExitCause, RunState, RunStatus};
 
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 64 << 10;
@@ -86,12 +86,12 @@ impl RunLoop {
         let was_oom_killed = self.spec.oom_counter.as_deref().map_or(0, oom_kills) > self.oom_kills;
         self.state.exit_code = self.main_status;
         self.state.reason = match self.state.reason {
-            _ if self.is_out_of_memory => Some(EndReason::OutOfMemory),
-            Some(EndReason::Killed) if was_oom_killed => Some(EndReason::OutOfMemory),
-            Some(EndReason::Exited) if was_oom_killed && self.main_status == Some(EXIT_CODE_SIGKILL) => {
-                Some(EndReason::OutOfMemory)
+            _ if self.is_out_of_memory => Some(ExitCause::OutOfMemory),
+            Some(ExitCause::Killed) if was_oom_killed => Some(ExitCause::OutOfMemory),
+            Some(ExitCause::Exited) if was_oom_killed && self.main_status == Some(EXIT_CODE_SIGKILL) => {
+                Some(ExitCause::OutOfMemory)
             }
-            Some(EndReason::Exited | EndReason::Killed) if self.is_stop_requested => Some(EndReason::Stopped),
+            Some(ExitCause::Exited | ExitCause::Killed) if self.is_stop_requested => Some(ExitCause::Stopped),
             other => other,
         };
         self.state.ended_us = wall_us();
@@ -106,7 +106,7 @@ impl RunLoop {
                     let end = program.end(status.as_raw());
                     self.main_status = Some(end.code());
                     self.state.reason =
-                        Some(if matches!(end, ProgramEnd::Killed(_)) { EndReason::Killed } else { EndReason::Exited });
+                        Some(if matches!(end, ProgramEnd::Killed(_)) { ExitCause::Killed } else { ExitCause::Exited });
                 }
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => break,

@@ -25,7 +25,7 @@ use crate::processes::{self, DaemonizeResult};
 use crate::program;
 use crate::run_loop::RunLoop;
 use crate::run_spec::RunSpec;
-use crate::run_state::{EndReason, RunState, RunStatus, StateFile};
+use crate::run_state::{ExitCause, RunState, RunStatus, StateFile};
 
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);
@@ -201,7 +201,7 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
         Err(problem) => {
             run.state.pid = 0;
             (run.state.reason, run.state.message, run.state.ended_us) =
-                (Some(EndReason::ExecFailed), problem, wall_us());
+                (Some(ExitCause::ExecFailed), problem, wall_us());
             run.record(RunStatus::Ended);
             None
         }

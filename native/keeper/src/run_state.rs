@@ -21,7 +21,7 @@ pub enum RunStatus {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
+pub enum ExitCause {
     Exited,
     Killed,
     Stopped,
@@ -40,7 +40,7 @@ pub struct RunState {
     pub ended_us: u64,
     /// Exit code from 0 to 255, or 128 + n after signal n.
     pub exit_code: Option<i32>,
-    pub reason: Option<EndReason>,
+    pub reason: Option<ExitCause>,
     pub message: String,
 }
 
@@ -121,11 +121,11 @@ fn text(state: &RunState) -> String {
     }
     if let Some(reason) = state.reason {
         let word = match reason {
-            EndReason::Exited => "exited",
-            EndReason::Killed => "killed",
-            EndReason::Stopped => "stopped",
-            EndReason::ExecFailed => "exec_failed",
-            EndReason::OutOfMemory => "out_of_memory",
+            ExitCause::Exited => "exited",
+            ExitCause::Killed => "killed",
+            ExitCause::Stopped => "stopped",
+            ExitCause::ExecFailed => "exec_failed",
+            ExitCause::OutOfMemory => "out_of_memory",
         };
         let _ = writeln!(text, "reason={word}");
     }
@@ -166,7 +166,7 @@ mod tests {
         assert!(first.ends_with("=0\n\n") && states.has_started());
         assert!(!first.contains("exit_code") && !first.contains("reason") && !first.contains("message"));
         state.status = RunStatus::Ended;
-        (state.exit_code, state.reason) = (Some(137), Some(EndReason::Killed));
+        (state.exit_code, state.reason) = (Some(137), Some(ExitCause::Killed));
         state.message = "a\nb\r\u{85}c\u{2029}d".to_owned();
         states.write(&state).expect("written");
         let both = fs::read_to_string(folder.path().join("state")).expect("there");
