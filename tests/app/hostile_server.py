@@ -12,7 +12,7 @@ import httpx
 from tests.support import game_programs
 from tests.support.full_service import FullService
 from tests.support.leftover_processes import pids_of
-from tests.support.server_back_end import Servers
+from tests.support.server_back_end import ServerBackEnd
 from tests.support.waiting import eventually
 
 SOCKETS: Final = {"admin.sock", "control/grpc.sock", "control/http.sock", "edge/admin.sock"}
@@ -41,7 +41,7 @@ async def runtime_status(full_service: FullService) -> tuple[str, set[str]]:
     return runs, {one.partition(":")[0] for one in unenforced.split("; ") if one}
 
 
-async def reaches_nothing(back_end: Servers, goals: Any, python: str) -> None:
+async def reaches_nothing(back_end: ServerBackEnd, goals: Any, python: str) -> None:
     """Returns whether the hostile game server reports that every attempt failed."""
     archive = game_programs.server_archive(
         *(python, "-S", "hostile.py"),

@@ -18,7 +18,7 @@ import pytest
 from tests.app.hostile_server import goals_of, reaches_nothing, runtime_status
 from tests.support import game_programs
 from tests.support.full_service import FullService, running
-from tests.support.server_back_end import Servers, open_back_end, process_of, reached
+from tests.support.server_back_end import ServerBackEnd, open_back_end, process_of, reached
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -70,13 +70,13 @@ def full_service(request: pytest.FixtureRequest) -> Iterator[FullService]:
 
 
 @pytest.fixture
-async def back_end(full_service: FullService) -> AsyncIterator[Servers]:
+async def back_end(full_service: FullService) -> AsyncIterator[ServerBackEnd]:
     async with open_back_end(full_service, "http", python(), "-S", "server.py") as servers:
         yield servers
 
 
 async def test_game_server_runs_and_reads_no_foreign_files(
-    full_service: FullService, back_end: Servers
+    full_service: FullService, back_end: ServerBackEnd
 ) -> None:
     isolation = full_service.settings["runtime"]["isolation"]
     runs, _ = await runtime_status(full_service)

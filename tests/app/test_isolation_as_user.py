@@ -17,7 +17,7 @@ from tests.app.hostile_server import goals_of, reaches_nothing, runtime_status
 from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, running
 from tests.support.older_machine import NOT_SCOPED, OlderMachine
-from tests.support.server_back_end import Servers, reached
+from tests.support.server_back_end import ServerBackEnd, reached
 from tests.support.unprivileged_python import interpreter
 from tests.support.waiting import eventually
 
@@ -56,18 +56,18 @@ def full_service() -> Iterator[FullService]:
 
 
 @pytest.fixture
-async def back_end(full_service: FullService) -> AsyncIterator[Servers]:
+async def back_end(full_service: FullService) -> AsyncIterator[ServerBackEnd]:
     client = full_service.client("http")
     developer = Developer(full_service, client)
     game_id = await developer.game()
-    servers = Servers(developer, game_id, await developer.service_token(game_id))
+    servers = ServerBackEnd(developer, game_id, await developer.service_token(game_id))
     await servers.prepare_build()
     yield servers
     await client.close()
 
 
 async def test_game_server_of_the_same_user_reaches_no_service_files(
-    full_service: FullService, back_end: Servers
+    full_service: FullService, back_end: ServerBackEnd
 ) -> None:
     runs, unenforced = await runtime_status(full_service)
     if "landlock" not in runs:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.data_plane_clients import Fields, ServiceClient, TransportResponse
+from tests.support.data_plane_clients import Fields, PlaneClient, TransportResponse
 from tests.support.killable_plane import GAME, NAMESPACE, Plane
 
 MODES: dict[str, dict[str, Any]] = {
@@ -75,8 +75,8 @@ async def public_token(plane: Plane) -> str:
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def client(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterator[ServiceClient]:
-    client: ServiceClient = plane.http_client() if request.param == "http" else plane.grpc_client()
+async def client(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterator[PlaneClient]:
+    client: PlaneClient = plane.http_client() if request.param == "http" else plane.grpc_client()
     try:
         yield client
     finally:
@@ -90,7 +90,7 @@ class Lobby:
 
 
 class Game:
-    def __init__(self, client: ServiceClient, plane: Plane, public_token: str) -> None:
+    def __init__(self, client: PlaneClient, plane: Plane, public_token: str) -> None:
         self.service_client = client
         self.public_token = public_token
         self.service_token = plane.service_token
@@ -143,7 +143,7 @@ class Game:
 
 
 @pytest.fixture
-async def game(client: ServiceClient, plane: Plane, public_token: str) -> AsyncIterator[Game]:
+async def game(client: PlaneClient, plane: Plane, public_token: str) -> AsyncIterator[Game]:
     game = Game(client, plane, public_token)
     yield game
     await game.detach_all()

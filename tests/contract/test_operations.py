@@ -11,7 +11,7 @@ from pyservice.auth import keyring
 from pyservice.dataplane import engine
 from pyservice.ids import format_uuid
 from tests.contract.conftest import Game, Lobby
-from tests.support.data_plane_clients import ServiceClient
+from tests.support.data_plane_clients import PlaneClient
 from tests.support.killable_plane import GAME, NAMESPACE, Plane
 
 pytestmark = pytest.mark.anyio
@@ -258,7 +258,7 @@ async def test_idempotency_key_is_shared_by_both_transports(game: Game, plane: P
     lobby = await game.attach("party")
     fields = {"game_modes": ["party"], "tags": {}, "regions": ["local"]}
     first = await game.call_as_client("find", fields, key=lobby.id)
-    other: ServiceClient = (
+    other: PlaneClient = (
         plane.grpc_client() if game.service_client.name == "http" else plane.http_client()
     )
     try:

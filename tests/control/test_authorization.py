@@ -29,7 +29,7 @@ def test_proto_lists_the_accepted_credentials() -> None:
         pool = request.DESCRIPTOR.file.pool
         descriptor = pool.FindServiceByName(service).methods_by_name[name]
         declared = set(option(descriptor, options_pb2.operation).credentials)
-        assert declared == row.scope.credentials, row.slug
+        assert declared == row.callers.credentials, row.slug
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)

@@ -16,7 +16,7 @@ from pyservice.runtime.run_folder import RunFolder
 from tests.support import container_images, game_programs
 from tests.support.container_images import file
 from tests.support.full_service import Developer, FullService, eventually, running
-from tests.support.server_back_end import Servers, echoed, process_of, reached
+from tests.support.server_back_end import ServerBackEnd, echoed_by_server, process_of, reached
 from tests.support.upload_files import packed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, container_images.needs_oci_runtime]
@@ -46,7 +46,7 @@ async def back_end(full_service: FullService) -> AsyncIterator[ContainerServers]
     await client.close()
 
 
-class ContainerServers(Servers):
+class ContainerServers(ServerBackEnd):
     async def image(self, *files: Any, **form: Any) -> str:
         """Builds an image with the server. `config` is that of the image."""
         config = {"config": form.pop("config")} if "config" in form else {}
@@ -323,7 +323,7 @@ async def test_container_survives_a_kill_of_both_planes(
     inside = container_of(full_service, record["id"])
     for name in ("LOCK", "control/LOCK"):
         os.kill(int((full_service.data_dir / name).read_text().split()[0]), signal.SIGKILL)
-    assert await echoed(record) == b"hello", "the container needs no plane"
+    assert await echoed_by_server(record) == b"hello", "the container needs no plane"
 
     async def back_again() -> bool:
         try:

@@ -15,7 +15,7 @@ from tests.control.service_fixtures import service_fixture
 from tests.support import game_programs
 from tests.support.full_service import FullService
 from tests.support.lobby_game import Game
-from tests.support.server_back_end import Servers, free_host_port, open_back_end
+from tests.support.server_back_end import ServerBackEnd, free_host_port, open_back_end
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -34,13 +34,13 @@ full_service = service_fixture(
 
 
 @pytest.fixture
-async def back_end(full_service: FullService) -> AsyncIterator[Servers]:
+async def back_end(full_service: FullService) -> AsyncIterator[ServerBackEnd]:
     async with open_back_end(full_service, "http") as back_end:
         yield back_end
         await end(back_end, *back_end.server_ids)
 
 
-async def end(back_end: Servers, *ids: str) -> None:
+async def end(back_end: ServerBackEnd, *ids: str) -> None:
     for server_id in ids:
         await back_end.call("destroy_server", server_id=server_id, override_kill_timeout=0)
     for server_id in ids:
@@ -57,7 +57,7 @@ def edge_guard_hangs(full_service: FullService) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_concurrent_servers_fill_the_capacity_exactly(back_end: Servers) -> None:
+async def test_concurrent_servers_fill_the_capacity_exactly(back_end: ServerBackEnd) -> None:
     answers = await asyncio.gather(*(back_end.try_create(**WHOLE) for _ in range(4)))
     back_end.server_ids += [one.body["server"]["id"] for one in answers if one.code == "OK"]
     assert sorted(one.code for one in answers) == ["CAPACITY_EXHAUSTED"] * 3 + ["OK"]
@@ -69,7 +69,7 @@ async def test_concurrent_servers_fill_the_capacity_exactly(back_end: Servers) -
     await back_end.until(again["id"], "running")
 
 
-async def test_refused_server_frees_its_capacity(back_end: Servers) -> None:
+async def test_refused_server_frees_its_capacity(back_end: ServerBackEnd) -> None:
     port = {"protocol": "tcp", "internal_port": free_host_port(), "routing": {"host": {}}}
     network = {"mode": "host", "ports": {"game": port}}
     await back_end.create(network=network, resources={"cpu": 10, "memory": 64})
@@ -80,7 +80,9 @@ async def test_refused_server_frees_its_capacity(back_end: Servers) -> None:
     await back_end.until(server["id"], "running")
 
 
-async def test_replay_succeeds_on_a_full_node(back_end: Servers, full_service: FullService) -> None:
+async def test_replay_succeeds_on_a_full_node(
+    back_end: ServerBackEnd, full_service: FullService
+) -> None:
     key = "the-key-of-the-last-server"
     first = await back_end.try_create(key, **WHOLE)
     assert first.code == "OK", first
@@ -94,7 +96,7 @@ async def test_replay_succeeds_on_a_full_node(back_end: Servers, full_service: F
     assert [one["id"] for one in response["servers"]] == back_end.server_ids
 
 
-async def test_servers_and_lobbies_share_the_capacity(back_end: Servers) -> None:
+async def test_servers_and_lobbies_share_the_capacity(back_end: ServerBackEnd) -> None:
     game = Game(back_end.developer, back_end.game_id)
     await game.deploy(duel={"tier": TIER})
     server = await back_end.create(**WHOLE)

@@ -15,7 +15,7 @@ import pytest
 from pyservice.runtime.run_layout import StoredRun
 from tests.support import game_programs
 from tests.support.full_service import FullService, eventually, running
-from tests.support.server_back_end import Servers, open_back_end, reached
+from tests.support.server_back_end import ServerBackEnd, open_back_end, reached
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -84,7 +84,9 @@ FEW: Final = range(13_000, 13_400)
 
 
 @contextlib.asynccontextmanager
-async def two_games(folder: Path, **runtime: Any) -> AsyncIterator[tuple[Servers, Servers]]:
+async def two_games(
+    folder: Path, **runtime: Any
+) -> AsyncIterator[tuple[ServerBackEnd, ServerBackEnd]]:
     """Runs a service with a long quarantine, and game back ends of two games."""
     settings = {**game_programs.SETTINGS, **runtime}
     with running(FullService(folder / "s", runtime=settings, port_rest_ms=3_600_000)) as service:

@@ -15,7 +15,7 @@ import pytest
 from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, ServiceClient, eventually
 from tests.support.lobby_game import TIER, Game, echoed
-from tests.support.server_back_end import Servers, reached
+from tests.support.server_back_end import ServerBackEnd, reached
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -149,7 +149,7 @@ async def test_removed_region_gets_no_new_players(operator: Operator) -> None:
 async def test_removed_region_keeps_its_servers(operator: Operator) -> None:
     game = await operator.deployed_game(duel={})
     developer = game.developer
-    back_end = Servers(developer, game.game_id, await developer.service_token(game.game_id))
+    back_end = ServerBackEnd(developer, game.game_id, await developer.service_token(game.game_id))
     await back_end.prepare_build()
     server = await back_end.running(datacenter=REMOVED_REGION)
     await operator.restart(game, regions=[KEPT_REGION])

@@ -10,7 +10,7 @@ import pytest
 from pyservice.control.servers import PAGE
 from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, eventually
-from tests.support.server_back_end import Servers
+from tests.support.server_back_end import ServerBackEnd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -34,7 +34,7 @@ class ListedServers:
 _LISTS: Final[dict[FullService, ListedServers]] = {}
 
 
-async def filled(servers: Servers) -> ListedServers:
+async def filled(servers: ServerBackEnd) -> ListedServers:
     servers.build_id = await servers.build(game_programs.server_archive("true"))
     listed_servers = ListedServers(servers.game_id, servers.token, servers.build_id, [], {})
     for number in range(COUNT):
@@ -55,23 +55,23 @@ async def filled(servers: Servers) -> ListedServers:
 
 
 @pytest.fixture
-async def back_end(full_service: FullService, developer: Developer) -> Servers:
+async def back_end(full_service: FullService, developer: Developer) -> ServerBackEnd:
     if full_service not in _LISTS:
         game_id = await developer.game()
-        first = Servers(developer, game_id, await developer.service_token(game_id))
+        first = ServerBackEnd(developer, game_id, await developer.service_token(game_id))
         first.server_ids = []
         _LISTS[full_service] = await filled(first)
-    back_end = Servers(developer, _LISTS[full_service].game_id, _LISTS[full_service].token)
+    back_end = ServerBackEnd(developer, _LISTS[full_service].game_id, _LISTS[full_service].token)
     back_end.server_ids, back_end.build_id = [], _LISTS[full_service].build_id
     return back_end
 
 
 @pytest.fixture
-def listed_servers(full_service: FullService, back_end: Servers) -> ListedServers:
+def listed_servers(full_service: FullService, back_end: ServerBackEnd) -> ListedServers:
     return _LISTS[full_service]
 
 
-async def pages(back_end: Servers, **fields: Any) -> list[list[str]]:
+async def pages(back_end: ServerBackEnd, **fields: Any) -> list[list[str]]:
     server_ids: list[list[str]] = []
     begin: dict[str, str] = {}
     while begin or not server_ids:
@@ -86,14 +86,16 @@ def flat(server_ids: list[list[str]]) -> list[str]:
 
 
 async def test_pages_have_64_servers_newest_first(
-    back_end: Servers, listed_servers: ListedServers
+    back_end: ServerBackEnd, listed_servers: ListedServers
 ) -> None:
     server_ids = await pages(back_end)
     assert [len(page) for page in server_ids] == [64, 64, len(listed_servers.ids) - 128]
     assert flat(server_ids) == listed_servers.newest()
 
 
-async def test_pages_match_every_tag(back_end: Servers, listed_servers: ListedServers) -> None:
+async def test_pages_match_every_tag(
+    back_end: ServerBackEnd, listed_servers: ListedServers
+) -> None:
     server_ids = await pages(back_end, tags_json='{"parity": "0", "all": "yes"}')
     assert flat(server_ids) == listed_servers.newest(parity="0")
     assert [len(page) for page in server_ids] == [64, len(listed_servers.newest(parity="0")) - 64]
@@ -101,7 +103,7 @@ async def test_pages_match_every_tag(back_end: Servers, listed_servers: ListedSe
 
 
 async def test_exactly_full_page_is_the_last(
-    back_end: Servers, listed_servers: ListedServers
+    back_end: ServerBackEnd, listed_servers: ListedServers
 ) -> None:
     assert [len(listed_servers.newest(**FULL)), len(listed_servers.newest(**OVER))] == [64, 65]
     assert await pages(back_end, tags_json='{"shelf": "full"}') == [listed_servers.newest(**FULL)]
@@ -110,7 +112,7 @@ async def test_exactly_full_page_is_the_last(
 
 
 async def test_new_server_does_not_shift_pages(
-    back_end: Servers, listed_servers: ListedServers
+    back_end: ServerBackEnd, listed_servers: ListedServers
 ) -> None:
     before = listed_servers.newest()
     first = await back_end.good("list_servers", include_destroyed=True)

@@ -15,8 +15,8 @@ import pytest
 from tests.support import game_programs
 from tests.support.full_service import FullService, ServiceClient, eventually, running
 from tests.support.server_back_end import (
-    Servers,
-    echoed,
+    ServerBackEnd,
+    echoed_by_server,
     free_host_port,
     open_back_end,
     process_of,
@@ -27,12 +27,14 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def back_end(full_service: FullService, client: ServiceClient) -> AsyncIterator[Servers]:
+async def back_end(
+    full_service: FullService, client: ServiceClient
+) -> AsyncIterator[ServerBackEnd]:
     async with open_back_end(full_service, client.name) as back_end:
         yield back_end
 
 
-async def test_server_is_created_reached_listed_and_destroyed(back_end: Servers) -> None:
+async def test_server_is_created_reached_listed_and_destroyed(back_end: ServerBackEnd) -> None:
     server = await back_end.create(tags={"mode": "duel"}, lifecycle={"kill_timeout": 5_000})
     assert server["status"] in ("created", "starting", "running")
     port = server["network"]["ports"]["game"]
@@ -52,7 +54,7 @@ async def test_server_is_created_reached_listed_and_destroyed(back_end: Servers)
 
 
 @pytest.mark.full
-async def test_process_environment_is_exact(back_end: Servers) -> None:
+async def test_process_environment_is_exact(back_end: ServerBackEnd) -> None:
     script = "import os\nfor name in sorted(os.environ): print(f'{name}={os.environ[name]}')\n"
     words = ("python3", "-S", "report.py", "--at", "$(PORT)", "$$(PORT)", "$(NOBODY)")
     report = f"import sys\nprint(sys.argv[1:])\n{script}".encode()
@@ -88,7 +90,7 @@ async def test_process_environment_is_exact(back_end: Servers) -> None:
 
 
 @pytest.mark.full
-async def test_exited_server_has_its_exit_code(back_end: Servers) -> None:
+async def test_exited_server_has_its_exit_code(back_end: ServerBackEnd) -> None:
     server = await back_end.create(runtime={"environment": {"PLAY": "exit:7"}})
     ended_server = await back_end.until(server["id"], "destroyed", "failed")
     assert (ended_server["status"], ended_server["exit_code"]) == ("destroyed", 7)
@@ -96,7 +98,7 @@ async def test_exited_server_has_its_exit_code(back_end: Servers) -> None:
 
 
 @pytest.mark.full
-async def test_server_that_cannot_run_has_a_reason(back_end: Servers) -> None:
+async def test_server_that_cannot_run_has_a_reason(back_end: ServerBackEnd) -> None:
     build_id = await back_end.build(game_programs.server_archive("./nothing-here"))
     server = await back_end.create(runtime={"build": build_id})
     ended_server = await back_end.until(server["id"], "failed")
@@ -106,7 +108,7 @@ async def test_server_that_cannot_run_has_a_reason(back_end: Servers) -> None:
 
 
 @pytest.mark.full
-async def test_server_that_ignores_sigterm_is_killed(back_end: Servers) -> None:
+async def test_server_that_ignores_sigterm_is_killed(back_end: ServerBackEnd) -> None:
     server = await back_end.running(runtime={"environment": {"PLAY": "ignore-sigterm"}})
     await eventually(lambda: reached(server))
     await back_end.good("destroy_server", server_id=server["id"])
@@ -119,7 +121,7 @@ async def test_server_that_ignores_sigterm_is_killed(back_end: Servers) -> None:
 
 
 @pytest.mark.full
-async def test_followed_log_loses_no_line(back_end: Servers) -> None:
+async def test_followed_log_loses_no_line(back_end: ServerBackEnd) -> None:
     script = b"import time\nfor number in range(2500): print(number, flush=True)\ntime.sleep(600)\n"
     archive = game_programs.server_archive("python3", "-S", "count.py", **{"count.py": script})
     build_id = await back_end.build(archive)
@@ -139,7 +141,7 @@ async def test_followed_log_loses_no_line(back_end: Servers) -> None:
 
 
 @pytest.mark.full
-async def test_repeated_creation_returns_the_same_server(back_end: Servers) -> None:
+async def test_repeated_creation_returns_the_same_server(back_end: ServerBackEnd) -> None:
     first, again = await asyncio.gather(
         back_end.try_create("the-key-of-one"), back_end.try_create("the-key-of-one")
     )
@@ -151,7 +153,7 @@ async def test_repeated_creation_returns_the_same_server(back_end: Servers) -> N
     assert len((await back_end.good("list_servers"))["servers"]) == 1
 
 
-async def test_invalid_creation_reports_every_problem(back_end: Servers) -> None:
+async def test_invalid_creation_reports_every_problem(back_end: ServerBackEnd) -> None:
     assert (await back_end.try_create(datacenter="nowhere")).code == "REGION_NOT_FOUND"
     incomplete = (await back_end.prepare(game_programs.server_archive()))["build"]["id"]
     ports = {
@@ -175,7 +177,7 @@ async def test_invalid_creation_reports_every_problem(back_end: Servers) -> None
     assert (await back_end.good("list_servers", include_destroyed=True))["servers"] == []
 
 
-async def test_unusable_texts_are_all_refused(back_end: Servers) -> None:
+async def test_unusable_texts_are_all_refused(back_end: ServerBackEnd) -> None:
     environment = {"PATH": "a\0", "N\0": "x", "PORT=1": "x", "PORT": "1", "MAP": "sea"}
     refusal = await back_end.try_create(
         runtime={"arguments": ["plain", "a\0b"], "environment": environment},
@@ -192,13 +194,13 @@ async def test_unusable_texts_are_all_refused(back_end: Servers) -> None:
 
 
 @pytest.mark.full
-async def test_servers_and_builds_of_others_are_not_found(back_end: Servers) -> None:
+async def test_servers_and_builds_of_others_are_not_found(back_end: ServerBackEnd) -> None:
     server = await back_end.create()
     other_game = await back_end.developer.game()
     for game_id, namespace in ((back_end.game_id, "staging"), (other_game, "prod")):
         target = {"game_id": game_id, "environment_id": namespace}
         token = await back_end.developer.service_token(game_id, namespace)
-        other = Servers(back_end.developer, game_id, token)
+        other = ServerBackEnd(back_end.developer, game_id, token)
         for slug in ("get_server", "destroy_server", "get_server_logs"):
             more = {"stream": "std_out"} if slug == "get_server_logs" else {}
             answer = await other.call(slug, **target, server_id=server["id"], **more)
@@ -212,7 +214,7 @@ async def test_servers_and_builds_of_others_are_not_found(back_end: Servers) -> 
 
 
 @pytest.mark.full
-async def test_host_networking_gives_the_requested_port(back_end: Servers) -> None:
+async def test_host_networking_gives_the_requested_port(back_end: ServerBackEnd) -> None:
     number = free_host_port()
     port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
     network = {"mode": "host", "ports": {"game": port}}
@@ -234,7 +236,7 @@ async def test_host_networking_gives_the_requested_port(back_end: Servers) -> No
 
 
 @pytest.mark.full
-async def test_build_of_a_running_server_is_not_deleted(back_end: Servers) -> None:
+async def test_build_of_a_running_server_is_not_deleted(back_end: ServerBackEnd) -> None:
     server = await back_end.running()
     refusal = await back_end.developer.call(
         "delete_build", game_id=back_end.game_id, build_id=back_end.build_id
@@ -254,7 +256,7 @@ async def test_server_survives_a_kill_of_both_planes(tmp_path: Path) -> None:
             await kill_both_planes(back_end, service)
 
 
-async def kill_both_planes(back_end: Servers, service: FullService) -> None:
+async def kill_both_planes(back_end: ServerBackEnd, service: FullService) -> None:
     record = await back_end.running()
     await eventually(lambda: reached(record))
     pid = process_of(service, record["id"])
@@ -265,7 +267,7 @@ async def kill_both_planes(back_end: Servers, service: FullService) -> None:
     lines = await eventually(written)
     for name in ("LOCK", "control/LOCK"):
         os.kill(int((service.data_dir / name).read_text().split()[0]), 9)
-    assert await echoed(record) == b"hello", "the player's connection needs no plane"
+    assert await echoed_by_server(record) == b"hello", "the player's connection needs no plane"
 
     async def is_available() -> bool:
         try:

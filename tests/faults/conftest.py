@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.faults.shared_plane import SharedPlane, open_shared_plane
-from tests.support.data_plane_clients import ServiceClients
+from tests.support.data_plane_clients import PlaneClients
 from tests.support.fault_shim import Shim, compiled_library
 from tests.support.killable_plane import Plane
 
@@ -48,15 +48,15 @@ def make_plane(shim_library: Path, tmp_path: Path) -> Iterator[MakePlane]:
 
 
 class OpenClients(Protocol):
-    def __call__(self, plane: Plane) -> ServiceClients: ...
+    def __call__(self, plane: Plane) -> PlaneClients: ...
 
 
 @pytest.fixture
 async def open_clients() -> AsyncIterator[OpenClients]:
     async with AsyncExitStack() as stack:
 
-        def open_both(plane: Plane) -> ServiceClients:
-            clients = ServiceClients(plane.http_client(), plane.grpc_client())
+        def open_both(plane: Plane) -> PlaneClients:
+            clients = PlaneClients(plane.http_client(), plane.grpc_client())
             for client in clients:
                 stack.push_async_callback(client.close)
             return clients

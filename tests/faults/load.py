@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from tests.faults.ledger import Ledger, Lobby, Ticket
-from tests.support.data_plane_clients import Fields, ResponseLost, ServiceClient, TransportResponse
+from tests.support.data_plane_clients import Fields, PlaneClient, ResponseLost, TransportResponse
 
 _NO_FREE_SLOT = frozenset(
     {"MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES", "MATCHMAKER_LOBBY_CLOSED"}
@@ -23,7 +23,7 @@ _AWAY = frozenset({"SHUTTING_DOWN", "OVERLOADED"})
 class LoadRun:
     def __init__(
         self,
-        clients: Sequence[ServiceClient],
+        clients: Sequence[PlaneClient],
         client_token: str,
         operator_token: str,
         *,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from tests.faults.load import LoadRun, Operator, Player, Server, check_no_slot_is_leaked
-from tests.support.data_plane_clients import ServiceClient
+from tests.support.data_plane_clients import PlaneClient
 from tests.support.killable_plane import DEFAULT_MODES, GAME, NAMESPACE, Plane
 
 EndProcess = Callable[[Plane], Awaitable[None]]
@@ -28,7 +28,7 @@ async def restart_under_load(
     plane running.
     """
     await plane.start()
-    clients: list[ServiceClient] = [plane.http_client(), plane.grpc_client(channels=2)]
+    clients: list[PlaneClient] = [plane.http_client(), plane.grpc_client(channels=2)]
     mode = DEFAULT_MODES["duel"]
     load_run = LoadRun(
         clients,

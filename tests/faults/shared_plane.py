@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.data_plane_clients import Response, ServiceClients
+from tests.support.data_plane_clients import PlaneClients, RawResponse
 from tests.support.killable_plane import Plane
 from tests.support.lobby_setup import ApiSession, AttachedLobby
 
@@ -19,7 +19,7 @@ SLOW_CLIENT_MS = 2_000
 @dataclass
 class SharedPlane:
     plane: Plane
-    clients: ServiceClients
+    clients: PlaneClients
     lobby: AttachedLobby
     player_token: str
     tokens: dict[str, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
     try:
         await plane.start()
         async with AsyncExitStack() as stack:
-            clients = ServiceClients(plane.http_client(), plane.grpc_client())
+            clients = PlaneClients(plane.http_client(), plane.grpc_client())
             for client in clients:
                 stack.push_async_callback(client.close)
             session = ApiSession(plane, clients.http, await plane.public_token())
@@ -53,7 +53,7 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
         plane.end()
 
 
-def check_problem(response: Response, status: int, code: str) -> dict[str, Any]:
+def check_problem(response: RawResponse, status: int, code: str) -> dict[str, Any]:
     assert response.status == status, response
     assert response.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = json.loads(response.body)

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.bad_rows import problems
 from tests.faults.shared_plane import SLOW_CLIENT_MS, SharedPlane, check_problem
 from tests.faults.unchanged_state import assert_unchanged
-from tests.support.data_plane_clients import Response
+from tests.support.data_plane_clients import RawResponse
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -115,7 +115,7 @@ async def send(
     *,
     token: str = "client",
     **headers: str,
-) -> Response:
+) -> RawResponse:
     header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
     authorization = {"authorization": f"Bearer {shared.tokens[token]}"}
     return await shared.clients.http.request(method, path, authorization | header_fields, text)

@@ -12,11 +12,11 @@ import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
 from tests.support.data_plane_clients import (
-    GrpcClient,
-    HttpClient,
+    PlaneClient,
+    PlaneClients,
+    PlaneGrpcClient,
+    PlaneHttpClient,
     ResponseLost,
-    ServiceClient,
-    ServiceClients,
     TransportResponse,
 )
 from tests.support.killable_plane import Plane
@@ -56,7 +56,7 @@ async def wait_held(plane: Plane, count: int) -> None:
     await until(is_so, f"{count} places to be held")
 
 
-async def give_up(client: ServiceClient, request: asyncio.Task[TransportResponse]) -> None:
+async def give_up(client: PlaneClient, request: asyncio.Task[TransportResponse]) -> None:
     """Cancels the request. HTTP drops its connection, gRPC resets the stream."""
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -98,7 +98,7 @@ async def test_dropped_connection_frees_all_its_held_slots(
         for _ in range(8)
     ]
     await wait_held(plane, 8)
-    if isinstance(client, GrpcClient):
+    if isinstance(client, PlaneGrpcClient):
         await client.close()
     else:
         for request in waiting_tasks:
@@ -132,7 +132,7 @@ async def test_half_closed_connection_frees_its_held_slot(
 async def test_shared_hold_is_freed_when_its_last_request_leaves(
     plane: Plane, session: ApiSession, open_clients: OpenClients
 ) -> None:
-    clients: ServiceClients = open_clients(plane)
+    clients: PlaneClients = open_clients(plane)
     lobby = await session.attach("single", is_ready=False)
     fields, token = {"lobby_id": lobby.id}, session.client_token
     first, second = (
@@ -198,7 +198,7 @@ async def test_disconnect_after_reservation_keeps_the_reservation(
     plane: Plane, session: ApiSession
 ) -> None:
     lobby = await session.attach("single")
-    leaving: HttpClient = plane.http_client()
+    leaving: PlaneHttpClient = plane.http_client()
     text = json.dumps({"lobby_id": lobby.id}).encode()
     headers = {"authorization": f"Bearer {session.client_token}", "idempotency-key": "mine"}
     response = await leaving.request("POST", "/matchmaker/lobbies/join", headers, text)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.support.data_plane_clients import ServiceClient, ServiceClients, TransportResponse
+from tests.support.data_plane_clients import PlaneClient, PlaneClients, TransportResponse
 from tests.support.fault_shim import Shim
 from tests.support.killable_plane import GAME, Plane
 from tests.support.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
@@ -42,12 +42,12 @@ async def plane(make_plane: MakePlane, disk: SmallDisk) -> Plane:
 
 
 @pytest.fixture
-def clients(plane: Plane, open_clients: OpenClients) -> ServiceClients:
+def clients(plane: Plane, open_clients: OpenClients) -> PlaneClients:
     return open_clients(plane)
 
 
 @pytest.fixture
-def session(plane: Plane, clients: ServiceClients) -> ApiSession:
+def session(plane: Plane, clients: PlaneClients) -> ApiSession:
     # The env_ token is needed because the admin socket is not reachable in the mount namespace.
     return ApiSession(plane, clients.http, plane.service_token)
 
@@ -72,9 +72,7 @@ def check_is_full(answer: TransportResponse) -> None:
     assert answer.retry_after_s > 0
 
 
-async def check_reads_go_on(
-    session: ApiSession, client: ServiceClient, lobby: AttachedLobby
-) -> None:
+async def check_reads_go_on(session: ApiSession, client: PlaneClient, lobby: AttachedLobby) -> None:
     for operation in ("list", "regions", "statistics"):
         answer = await client.call(operation, token=session.client_token)
         assert answer.code == "OK", answer
@@ -84,7 +82,7 @@ async def check_reads_go_on(
 
 
 async def check_new_slots_are_refused(
-    session: ApiSession, client: ServiceClient, lobby: AttachedLobby, starting: AttachedLobby
+    session: ApiSession, client: PlaneClient, lobby: AttachedLobby, starting: AttachedLobby
 ) -> None:
     token = session.client_token
     check_is_full(await client.call("find", {"game_modes": ["large"]}, token=token))
@@ -94,7 +92,7 @@ async def check_new_slots_are_refused(
 
 
 async def check_players_continue(
-    session: ApiSession, client: ServiceClient, lobby: AttachedLobby, token: str
+    session: ApiSession, client: PlaneClient, lobby: AttachedLobby, token: str
 ) -> None:
     body = {"player_token": token}
     answers = [
@@ -117,7 +115,7 @@ async def check_players_continue(
     ]
 
 
-async def check_recovers(session: ApiSession, client: ServiceClient, lobby: AttachedLobby) -> None:
+async def check_recovers(session: ApiSession, client: PlaneClient, lobby: AttachedLobby) -> None:
     async def is_well() -> bool:
         answer = await client.call("join", {"lobby_id": lobby.id}, token=session.client_token)
         assert answer.code in ("OK", "STORAGE_FULL"), answer
@@ -128,7 +126,7 @@ async def check_recovers(session: ApiSession, client: ServiceClient, lobby: Atta
 
 @pytest.mark.fast
 async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
-    plane: Plane, disk: SmallDisk, session: ApiSession, clients: ServiceClients
+    plane: Plane, disk: SmallDisk, session: ApiSession, clients: PlaneClients
 ) -> None:
     lobby, ending = await session.attach("large"), await session.attach("large")
     starting = await session.attach("rented", is_ready=False)
@@ -163,7 +161,7 @@ async def test_full_disk_refuses_only_new_slots_and_recovers_without_restart(
 
 
 async def test_start_on_full_disk_answers_reads_and_recovers(
-    plane: Plane, disk: SmallDisk, session: ApiSession, clients: ServiceClients
+    plane: Plane, disk: SmallDisk, session: ApiSession, clients: PlaneClients
 ) -> None:
     if not disk.survives_its_service:
         pytest.skip("this small disk is a tmpfs: it ends with the service (needs root for ext4)")
@@ -184,7 +182,7 @@ async def test_start_on_full_disk_answers_reads_and_recovers(
 
 @pytest.mark.proof
 async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
-    plane: Plane, disk: SmallDisk, session: ApiSession, clients: ServiceClients
+    plane: Plane, disk: SmallDisk, session: ApiSession, clients: PlaneClients
 ) -> None:
     lobby = await session.attach("large")
     connected_token, later_token = await session.join(lobby, party_size=2)
@@ -193,7 +191,7 @@ async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
     await use_up(session, lobby)
     is_used_up = asyncio.Event()
 
-    async def toggle(client: ServiceClient) -> None:
+    async def toggle(client: PlaneClient) -> None:
         """`closed` may use the disk reserve, like all requests that let players leave."""
         is_closed = False
         while not is_used_up.is_set():

@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.conftest import MakePlane
 from tests.faults.restarts_under_load import EndProcess, restart_under_load
-from tests.support.fault_shim import Rule, Shim, Step
+from tests.support.fault_shim import RecordedCall, Rule, Shim
 from tests.support.killable_plane import Plane
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180), pytest.mark.full]
@@ -131,7 +131,7 @@ async def test_kill_at_each_journal_step_loses_nothing(
     await restart_under_load(plane, endings, sleep=passing(shim), **SMALL)
 
 
-def role(step: Step) -> tuple[str, str]:
+def role(step: RecordedCall) -> tuple[str, str]:
     return step.kind, re.sub(r"\d{6,}", "*", step.name)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.support.data_plane_clients import ServiceClient, ServiceClients, TransportResponse
+from tests.support.data_plane_clients import PlaneClient, PlaneClients, TransportResponse
 from tests.support.killable_plane import Plane
 from tests.support.lobby_setup import ApiSession, attach_fields
 
@@ -22,8 +22,8 @@ REQUEST_COUNT = 1_000
 
 
 async def all_at_once(
-    clients: ServiceClients,
-    ask: Callable[[ServiceClient], Awaitable[TransportResponse]],
+    clients: PlaneClients,
+    ask: Callable[[PlaneClient], Awaitable[TransportResponse]],
     count: int = REQUEST_COUNT,
 ) -> list[TransportResponse]:
     both = list(clients)
@@ -38,21 +38,21 @@ async def plane(make_plane: MakePlane) -> Plane:
 
 
 @pytest.fixture
-async def clients(plane: Plane, open_clients: OpenClients) -> ServiceClients:
+async def clients(plane: Plane, open_clients: OpenClients) -> PlaneClients:
     return open_clients(plane)
 
 
 @pytest.fixture
-async def session(plane: Plane, clients: ServiceClients) -> ApiSession:
+async def session(plane: Plane, clients: PlaneClients) -> ApiSession:
     return ApiSession(plane, clients.http, await plane.public_token())
 
 
 async def test_concurrent_joins_fill_exactly_the_free_slots(
-    session: ApiSession, clients: ServiceClients
+    session: ApiSession, clients: PlaneClients
 ) -> None:
     lobby = await session.attach("large")
 
-    async def join(client: ServiceClient) -> TransportResponse:
+    async def join(client: PlaneClient) -> TransportResponse:
         return await client.call("join", {"lobby_id": lobby.id}, token=session.client_token)
 
     answers = await all_at_once(clients, join)
@@ -64,12 +64,12 @@ async def test_concurrent_joins_fill_exactly_the_free_slots(
 
 
 async def test_concurrent_party_finds_never_exceed_the_limit(
-    session: ApiSession, clients: ServiceClients
+    session: ApiSession, clients: PlaneClients
 ) -> None:
     lobbies = [await session.attach("large") for _ in range(3)]
     fields = {"game_modes": ["large"], "party_size": 3}
 
-    async def find(client: ServiceClient) -> TransportResponse:
+    async def find(client: PlaneClient) -> TransportResponse:
         return await client.call("find", fields, token=session.client_token)
 
     answers = await all_at_once(clients, find, 300)
@@ -82,12 +82,12 @@ async def test_concurrent_party_finds_never_exceed_the_limit(
 
 @pytest.mark.fast
 async def test_concurrent_uses_of_one_token_succeed_once(
-    session: ApiSession, clients: ServiceClients
+    session: ApiSession, clients: PlaneClients
 ) -> None:
     lobby = await session.attach("large")
     token = await session.player(lobby)
 
-    async def connect(client: ServiceClient) -> TransportResponse:
+    async def connect(client: PlaneClient) -> TransportResponse:
         return await client.call("connected", {"player_token": token}, token=lobby.token)
 
     answers = await all_at_once(clients, connect)
@@ -97,13 +97,13 @@ async def test_concurrent_uses_of_one_token_succeed_once(
 
 
 async def test_concurrent_repeats_of_one_connect_are_one_use(
-    session: ApiSession, clients: ServiceClients
+    session: ApiSession, clients: PlaneClients
 ) -> None:
     lobby = await session.attach("large")
     token = await session.player(lobby)
     body = {"player_token": token}
 
-    async def connect(client: ServiceClient) -> TransportResponse:
+    async def connect(client: PlaneClient) -> TransportResponse:
         return await client.call("connected", body, token=lobby.token, key="socket")
 
     answers = await all_at_once(clients, connect)
@@ -119,11 +119,11 @@ async def test_concurrent_repeats_of_one_connect_are_one_use(
 
 
 async def test_concurrent_repeats_of_one_join_share_one_slot(
-    session: ApiSession, clients: ServiceClients
+    session: ApiSession, clients: PlaneClients
 ) -> None:
     lobby = await session.attach("large")
 
-    async def join(client: ServiceClient) -> TransportResponse:
+    async def join(client: PlaneClient) -> TransportResponse:
         fields = {"lobby_id": lobby.id}
         return await client.call("join", fields, token=session.client_token, key="the-same")
 
@@ -134,7 +134,7 @@ async def test_concurrent_repeats_of_one_join_share_one_slot(
 
 
 async def test_leaving_and_joining_players_never_exceed_the_limit(
-    session: ApiSession, clients: ServiceClients
+    session: ApiSession, clients: PlaneClients
 ) -> None:
     lobby = await session.attach("single")
     both = list(clients)
@@ -172,9 +172,9 @@ class TestDefaultRates:
         return plane
 
     async def test_rate_limited_client_gets_retry_after_over_both_transports(
-        self, session: ApiSession, clients: ServiceClients
+        self, session: ApiSession, clients: PlaneClients
     ) -> None:
-        async def look(client: ServiceClient) -> TransportResponse:
+        async def look(client: PlaneClient) -> TransportResponse:
             return await client.call("list", token=session.client_token)
 
         # Both transports share one bucket, so changing the transport gives no more requests.
@@ -195,20 +195,20 @@ class TestDefaultRates:
             assert (await look(client)).code == "OK"
 
     async def test_lobby_operations_are_not_rate_limited(
-        self, session: ApiSession, clients: ServiceClients
+        self, session: ApiSession, clients: PlaneClients
     ) -> None:
         lobby = await session.attach("large")
 
-        async def beat(client: ServiceClient) -> TransportResponse:
+        async def beat(client: PlaneClient) -> TransportResponse:
             return await client.call("heartbeat", token=lobby.token)
 
         answers = await all_at_once(clients, beat, 600)
         assert {answer.code for answer in answers} == {"OK"}
 
     async def test_operator_rate_limit_is_per_token_and_separate_for_attach(
-        self, session: ApiSession, clients: ServiceClients
+        self, session: ApiSession, clients: PlaneClients
     ) -> None:
-        async def attach(client: ServiceClient) -> TransportResponse:
+        async def attach(client: PlaneClient) -> TransportResponse:
             token = session.plane.service_token
             return await client.call("attach", attach_fields("large"), token=token)
 

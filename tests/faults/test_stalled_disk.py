@@ -12,10 +12,10 @@ import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
 from tests.support.data_plane_clients import (
-    GrpcClient,
+    PlaneClient,
+    PlaneClients,
+    PlaneGrpcClient,
     ResponseLost,
-    ServiceClient,
-    ServiceClients,
     TransportResponse,
 )
 from tests.support.killable_plane import GAME, Plane
@@ -152,9 +152,9 @@ def derived_from_endings(session: ApiSession, prepared: PreparedLobbies) -> list
 
 class Waiting:
     def __init__(self) -> None:
-        self.tasks: dict[asyncio.Task[TransportResponse], tuple[ServiceClient, Ask]] = {}
+        self.tasks: dict[asyncio.Task[TransportResponse], tuple[PlaneClient, Ask]] = {}
 
-    def send(self, client: ServiceClient, asks: Iterable[Ask]) -> None:
+    def send(self, client: PlaneClient, asks: Iterable[Ask]) -> None:
         for ask in asks:
             request = client.call(ask.operation, ask.fields, token=ask.token, key=ask.key)
             self.tasks[asyncio.create_task(request)] = (client, ask)
@@ -192,14 +192,14 @@ async def waiting() -> AsyncIterator[Waiting]:
 
 
 async def open_sessions(
-    plane: Plane, clients: ServiceClients
+    plane: Plane, clients: PlaneClients
 ) -> list[tuple[ApiSession, PreparedLobbies]]:
     client_token = await plane.public_token()
     sessions = [ApiSession(plane, client, client_token) for client in clients]
     return [(session, await prepare(session)) for session in sessions]
 
 
-async def read_everything(plane: Plane, clients: ServiceClients, client_token: str) -> None:
+async def read_everything(plane: Plane, clients: PlaneClients, client_token: str) -> None:
     for client in clients:
         for operation in ("list", "regions", "statistics"):
             answer = await client.call(operation, token=client_token, timeout_s=PATIENCE_S)
@@ -220,7 +220,7 @@ async def read_everything(plane: Plane, clients: ServiceClients, client_token: s
             "find", {"game_modes": ["nothing"]}, token=client_token, timeout_s=PATIENCE_S
         )
         assert nowhere.code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
-    assert isinstance(clients.grpc, GrpcClient)
+    assert isinstance(clients.grpc, PlaneGrpcClient)
     assert await clients.grpc.is_serving(timeout_s=PATIENCE_S)
     for path in ("/livez", "/metrics"):
         status, text = await plane.look(path)

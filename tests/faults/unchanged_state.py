@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.support.data_plane_clients import ServiceClient
+from tests.support.data_plane_clients import PlaneClient
 from tests.support.killable_plane import Plane
 
 _FAMILIES = (
@@ -17,7 +17,7 @@ _FAMILIES = (
 )
 
 
-async def read_state(plane: Plane, client: ServiceClient) -> list[str]:
+async def read_state(plane: Plane, client: PlaneClient) -> list[str]:
     _, text = await plane.look("/metrics")
     lines = [line for line in text.splitlines() if line.startswith(_FAMILIES)]
     assert len(lines) > len(_FAMILIES)
@@ -30,7 +30,7 @@ async def read_state(plane: Plane, client: ServiceClient) -> list[str]:
 
 
 @asynccontextmanager
-async def assert_unchanged(plane: Plane, client: ServiceClient) -> AsyncIterator[None]:
+async def assert_unchanged(plane: Plane, client: PlaneClient) -> AsyncIterator[None]:
     """Asserts that the block changes no state."""
     before = await read_state(plane, client)
     yield

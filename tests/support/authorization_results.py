@@ -27,7 +27,7 @@ OK: Final = "OK"
 Fields = dict[str, Any]
 
 
-class Scope(Enum):
+class Callers(Enum):
     """Callers that an operation admits. `credentials` must equal those in its proto."""
 
     ANYBODY = (frozenset({CREDENTIAL_NONE}), "any caller")
@@ -76,7 +76,7 @@ class Row:
     """Operation, its valid request, and the effect that proves that a caller was admitted."""
 
     slug: str
-    scope: Scope
+    callers: Callers
     fields: Callable[[NamespaceScenario], Awaitable[Fields]]
     changes: frozenset[str] = frozenset()
     """Names of the tables that an admitted call changes. No other table changes."""
@@ -99,18 +99,18 @@ class Row:
 
 
 def expected(row: Row, bearer: Bearer) -> str:
-    scope = row.scope
-    if scope is Scope.ANYBODY:
+    callers = row.callers
+    if callers is Callers.ANYBODY:
         return OK
     if bearer.kind == "":
-        is_page = scope is Scope.CLIENT and bearer.is_of_namespace
+        is_page = callers is Callers.CLIENT and bearer.is_of_namespace
         return OK if is_page else "TOKEN_MISSING"
-    if scope is Scope.CHANNEL:
+    if callers is Callers.CHANNEL:
         # A channel needs no creation: every well-formed secret names one.
         return OK if _SECRET.fullmatch(bearer.token or "") else "TOKEN_INVALID"
     if bearer.kind in ("garbage", "channel"):
         return "TOKEN_INVALID"
-    if bearer.kind not in scope.kinds:
+    if bearer.kind not in callers.kinds:
         return "FORBIDDEN"
     if bearer.fault:
         return bearer.fault
@@ -118,22 +118,22 @@ def expected(row: Row, bearer: Bearer) -> str:
         return _of_cloud(row, bearer)
     if bearer.kind == "dev":
         return row.mock
-    if scope is Scope.ENVIRONMENT and not bearer.is_of_namespace:
+    if callers is Callers.ENVIRONMENT and not bearer.is_of_namespace:
         return row.elsewhere if bearer.is_of_game else "GAME_NOT_FOUND"
     return OK if bearer.is_of_namespace else row.elsewhere
 
 
 def _of_cloud(row: Row, bearer: Bearer) -> str:
-    match row.scope:
-        case Scope.IDENTITY:
+    match row.callers:
+        case Callers.IDENTITY:
             return OK if bearer.width == "identity" else "FORBIDDEN"
-        case Scope.GROUP if bearer.width == "game":
+        case Callers.GROUP if bearer.width == "game":
             return "FORBIDDEN"
-        case Scope.GROUP:
+        case Callers.GROUP:
             return OK if bearer.covers_group else "GROUP_NOT_FOUND"
-        case Scope.GAME | Scope.ENVIRONMENT:
+        case Callers.GAME | Callers.ENVIRONMENT:
             return OK if bearer.covers_game else row.missing
-        case Scope.LOBBY_STATE:
+        case Callers.LOBBY_STATE:
             return OK if bearer.covers_game else row.elsewhere
     return OK
 
@@ -146,12 +146,15 @@ def token_of(scenario: NamespaceScenario, row: Row, bearer: Bearer) -> str | Non
 
 def is_concerned(row: Row, bearer: Bearer) -> bool:
     """Returns true if an admitted call reaches the requested object itself, not a mock or another namespace."""
-    if row.scope is Scope.CHANNEL:
+    if row.callers is Callers.CHANNEL:
         return bearer.kind == "channel"
     if bearer.kind == "dev":
         return False
-    if bearer.kind == "cloud" and row.scope in (Scope.ANY_CLOUD, Scope.IDENTITY):
+    if bearer.kind == "cloud" and row.callers in (Callers.ANY_CLOUD, Callers.IDENTITY):
         return bearer.covers_game or not row.is_private
-    if row.scope in (Scope.CLIENT, Scope.LOBBY, Scope.LOBBY_STATE) and bearer.kind != "cloud":
+    if (
+        row.callers in (Callers.CLIENT, Callers.LOBBY, Callers.LOBBY_STATE)
+        and bearer.kind != "cloud"
+    ):
         return bearer.is_of_namespace
     return True

@@ -69,7 +69,7 @@ class TransportResponse:
         return str(self.body["lobby"]["lobby_id"])
 
 
-class ServiceClient(Protocol):
+class PlaneClient(Protocol):
     name: str
 
     async def call(
@@ -94,13 +94,13 @@ class _Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class RawResponse:
     status: int
     headers: dict[str, str]
     body: bytes
 
 
-class HttpClient:
+class PlaneHttpClient:
     name = "http"
 
     def __init__(self, address: str) -> None:
@@ -139,7 +139,7 @@ class HttpClient:
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> Response:
+    ) -> RawResponse:
         lines = [f"{method} {path} HTTP/1.1", f"host: {self.host}:{self.port}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body or method in ("POST", "PUT"):
@@ -148,7 +148,7 @@ class HttpClient:
                 lines.append("content-type: application/json")
         return await self.send("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
 
-    async def send(self, request: bytes) -> Response:
+    async def send(self, request: bytes) -> RawResponse:
         connection = await self._connection()
         is_reusable = False
         try:
@@ -185,17 +185,17 @@ class HttpClient:
             raise ResponseLost(repr(error)) from None
 
 
-async def _read_response(reader: asyncio.StreamReader) -> Response:
+async def _read_response(reader: asyncio.StreamReader) -> RawResponse:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {}
     for line in head[1:]:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Response(int(head[0].split()[1]), headers, body)
+    return RawResponse(int(head[0].split()[1]), headers, body)
 
 
-def _http_answer(operation: str, response: Response) -> TransportResponse:
+def _http_answer(operation: str, response: RawResponse) -> TransportResponse:
     if response.status == 200:
         body = response.body if operation == "get_state" else json.loads(response.body)
         return TransportResponse("http", "OK", body, "200", headers=response.headers)
@@ -214,7 +214,7 @@ def _http_answer(operation: str, response: Response) -> TransportResponse:
     )
 
 
-class GrpcClient:
+class PlaneGrpcClient:
     name = "grpc"
 
     def __init__(self, address: str, channels: int = 1) -> None:
@@ -333,10 +333,10 @@ def _violation_path(violation: error_details_pb2.BadRequest.FieldViolation) -> t
 
 
 @dataclass
-class ServiceClients:
-    http: HttpClient
-    grpc: GrpcClient
+class PlaneClients:
+    http: PlaneHttpClient
+    grpc: PlaneGrpcClient
 
-    def __iter__(self) -> Iterator[ServiceClient]:
+    def __iter__(self) -> Iterator[PlaneClient]:
         yield self.http
         yield self.grpc

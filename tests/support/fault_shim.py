@@ -78,7 +78,7 @@ class _Control(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedCall:
     kind: str
     name: str
     pid: int
@@ -155,11 +155,11 @@ class Shim:
     def step_count(self) -> int:
         return int(self._control.step_count)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[RecordedCall]:
         if self.step_count > _STEPS:
             raise OverflowError(f"more than {_STEPS} steps: the script is not a short one")
         return [
-            Step(KINDS[raw.kind - 1], raw.name.decode(), raw.pid, raw.offset, raw.length)
+            RecordedCall(KINDS[raw.kind - 1], raw.name.decode(), raw.pid, raw.offset, raw.length)
             for raw in self._control.steps[: self.step_count]
             if raw.kind
         ]

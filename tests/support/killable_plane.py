@@ -27,7 +27,7 @@ from uuid import uuid4
 import grpc
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2
-from tests.support.data_plane_clients import GrpcClient, HttpClient
+from tests.support.data_plane_clients import PlaneGrpcClient, PlaneHttpClient
 from tests.support.fault_shim import Shim
 from tests.support.loopback import FREE_PORT
 from tests.support.service_process import clean_environment, set_flags, wait_ready_file
@@ -199,11 +199,11 @@ class Plane:
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
-    def http_client(self) -> HttpClient:
-        return HttpClient(self.addresses["http"])
+    def http_client(self) -> PlaneHttpClient:
+        return PlaneHttpClient(self.addresses["http"])
 
-    def grpc_client(self, channels: int = 1) -> GrpcClient:
-        return GrpcClient(self.addresses["grpc"], channels)
+    def grpc_client(self, channels: int = 1) -> PlaneGrpcClient:
+        return PlaneGrpcClient(self.addresses["grpc"], channels)
 
     async def public_token(self) -> str:
         return (await self.new_public_token())[0]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.data_plane_clients import Fields, ServiceClient, TransportResponse
+from tests.support.data_plane_clients import Fields, PlaneClient, TransportResponse
 from tests.support.killable_plane import GAME, NAMESPACE, Plane
 from tests.support.waiting import PATIENCE_S
 
@@ -21,7 +21,7 @@ class AttachedLobby:
 @dataclass
 class ApiSession:
     plane: Plane
-    client: ServiceClient
+    client: PlaneClient
     client_token: str
     attached: list[AttachedLobby] = field(default_factory=list)
 

@@ -25,7 +25,7 @@ from tests.support.game_back_end import GameBackEnd
 TCP = {"game": {"protocol": "tcp"}}
 
 
-class Servers(GameBackEnd):
+class ServerBackEnd(GameBackEnd):
     server_ids: list[str]
     build_id: str
 
@@ -72,7 +72,7 @@ class Servers(GameBackEnd):
         return await self.good("get_server_logs", server_id=server_id, stream=stream, **fields)
 
 
-async def echoed(record: Any, words: bytes = b"hello") -> bytes:
+async def echoed_by_server(record: Any, words: bytes = b"hello") -> bytes:
     port = record["network"]["ports"]["game"]
 
     def speak() -> bytes:
@@ -87,12 +87,12 @@ async def echoed(record: Any, words: bytes = b"hello") -> bytes:
 @contextlib.asynccontextmanager
 async def open_back_end(
     full_service: FullService, transport: str, *command: str
-) -> AsyncIterator[Servers]:
+) -> AsyncIterator[ServerBackEnd]:
     client = full_service.client(transport)
     try:
         developer = Developer(full_service, client)
         game_id = await developer.game()
-        created = Servers(developer, game_id, await developer.service_token(game_id))
+        created = ServerBackEnd(developer, game_id, await developer.service_token(game_id))
         await created.prepare_build(*command)
         yield created
         for server_id in created.server_ids:
@@ -103,7 +103,7 @@ async def open_back_end(
 
 async def reached(record: Any) -> bool:
     try:
-        return await echoed(record) == b"hello"
+        return await echoed_by_server(record) == b"hello"
     except OSError:
         return False
 

@@ -18,7 +18,7 @@ from tests.faults.control.stored_changes import (
     suspended_data_plane,
 )
 from tests.support import game_programs
-from tests.support.authorization_results import OK, Scope
+from tests.support.authorization_results import OK, Callers
 from tests.support.authorization_rows import ROWS
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import FullService, eventually
@@ -91,6 +91,6 @@ async def test_other_changes_do_not_wait_for_a_silent_data_plane(
     waited = {
         row.slug: await waits_of(scenario, rays[row.slug])
         for row in unwaited
-        if row.scope is not Scope.ANYBODY
+        if row.callers is not Callers.ANYBODY
     }
     assert waited == {key: [] for key in waited}

@@ -28,7 +28,7 @@ from tests.support import game_programs
 from tests.support.full_service import FullService, eventually, running
 from tests.support.loopback import OWN_ADDRESS
 from tests.support.occupied_ports import OtherProgram, many_files
-from tests.support.server_back_end import Servers, reached
+from tests.support.server_back_end import ServerBackEnd, reached
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -88,7 +88,7 @@ async def test_port_of_a_new_server_reaches_that_server(
 ) -> None:
     async with failing_game(service_with_few_ports) as game:
         token = await game.developer.service_token(game.game_id)
-        back_end = Servers(game.developer, game.game_id, token)
+        back_end = ServerBackEnd(game.developer, game.game_id, token)
         await back_end.prepare_build()
         created = await asyncio.gather(*(back_end.create() for _ in range(LOBBIES)))
         for record in created:
