@@ -12,8 +12,8 @@ from bench.test_boundary import CALLS
 NAME = "boundary"
 _OTHERS = (
     ("test_disconnected", "one `disconnected`"),
-    ("test_places[join]", "one `join`"),
-    ("test_places[find]", "one `find`"),
+    ("test_reservation[join]", "one `join`"),
+    ("test_reservation[find]", "one `find`"),
     ("test_refusal", "one refused `connected`, caught"),
     ("test_nothing", "a call that does nothing (baseline)"),
 )

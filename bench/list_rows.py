@@ -20,14 +20,14 @@ Tables = Sequence[tuple[Table, Rows]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListedGame:
     service: Service
     game_id: str
     namespace_id: str
     version_id: str
 
     @classmethod
-    def make(cls, service: Service, name: str) -> Place:
+    def make(cls, service: Service, name: str) -> ListedGame:
         game_id = service.game(name)
         version_id = service.call("list_versions", {"game_id": game_id})["versions"][0][
             "version_id"
@@ -53,33 +53,33 @@ class Paged:
     anchor: str
     page: int
     table: Table
-    row: Callable[[Place, int], Mapping[str, Any]]
+    row: Callable[[ListedGame, int], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
     slug: str
     member: str
-    rows: Callable[[Place, int], Tables]
+    rows: Callable[[ListedGame, int], Tables]
     is_of_group: bool = False
     """True for lists of a group, false for lists of a game."""
 
 
-def _history_row(place: Place, number: int) -> Mapping[str, Any]:
+def _history_row(game: ListedGame, number: int) -> Mapping[str, Any]:
     return {
-        "entry_id": place.service.ids.new(),
-        "namespace_id": place.namespace_id,
-        "version_id": place.version_id,
+        "entry_id": game.service.ids.new(),
+        "namespace_id": game.namespace_id,
+        "version_id": game.version_id,
         "deploy_ms": FIRST_MS + number,
     }
 
 
-def _lobby_row(place: Place, number: int) -> Mapping[str, Any]:
+def _lobby_row(game: ListedGame, number: int) -> Mapping[str, Any]:
     columns = {column.name for column in tables.lobbies.columns}
     row = {
-        "lobby_id": place.service.ids.new(),
-        "namespace_id": place.namespace_id,
-        "version_id": place.version_id,
+        "lobby_id": game.service.ids.new(),
+        "namespace_id": game.namespace_id,
+        "version_id": game.version_id,
         "game_mode": "hall",
         "region_id": "local",
         "create_ms": FIRST_MS + number,
@@ -98,15 +98,15 @@ def _lobby_row(place: Place, number: int) -> Mapping[str, Any]:
     return {name: value for name, value in row.items() if name in columns}
 
 
-def _version_rows(place: Place, count: int) -> Tables:
+def _version_rows(game: ListedGame, count: int) -> Tables:
     empty = encode(versions_pb2.CloudConfig())
     return [
         (
             tables.versions,
             (
                 {
-                    "version_id": place.service.ids.new(),
-                    "game_id": place.game_id,
+                    "version_id": game.service.ids.new(),
+                    "game_id": game.game_id,
                     "display_name": f"1.0.{number}",
                     "create_ms": FIRST_MS + number,
                     "config": empty,
@@ -118,18 +118,18 @@ def _version_rows(place: Place, count: int) -> Tables:
     ]
 
 
-def _namespace_rows(place: Place, count: int) -> Tables:
+def _namespace_rows(game: ListedGame, count: int) -> Tables:
     return [
         (
             tables.namespaces,
             (
                 {
-                    "namespace_id": place.service.ids.new(),
-                    "game_id": place.game_id,
+                    "namespace_id": game.service.ids.new(),
+                    "game_id": game.game_id,
                     "name_id": f"n{number}",
                     "display_name": "Bench",
                     "create_ms": FIRST_MS + number,
-                    "version_id": place.version_id,
+                    "version_id": game.version_id,
                     "lobby_count_max": 512,
                     "max_players": 256,
                     "enable_domain_public_auth": True,
@@ -142,14 +142,14 @@ def _namespace_rows(place: Place, count: int) -> Tables:
     ]
 
 
-def _token_rows(place: Place, count: int) -> Tables:
+def _token_rows(game: ListedGame, count: int) -> Tables:
     return [
         (
             tables.namespace_tokens,
             (
                 {
-                    "token_id": place.service.ids.new(),
-                    "namespace_id": place.namespace_id,
+                    "token_id": game.service.ids.new(),
+                    "namespace_id": game.namespace_id,
                     "kind": "pub",
                     "create_ms": FIRST_MS + number,
                 }
@@ -159,11 +159,11 @@ def _token_rows(place: Place, count: int) -> Tables:
     ]
 
 
-def _upload_rows(place: Place, kind: str, ids: Sequence[str]) -> tuple[Table, Rows]:
+def _upload_rows(game: ListedGame, kind: str, ids: Sequence[str]) -> tuple[Table, Rows]:
     return tables.uploads, (
         {
             "upload_id": upload_id,
-            "game_id": place.game_id,
+            "game_id": game.game_id,
             "kind": kind,
             "display_name": "Bench",
             "content_length": 1_000,
@@ -174,12 +174,12 @@ def _upload_rows(place: Place, kind: str, ids: Sequence[str]) -> tuple[Table, Ro
     )
 
 
-def _build_rows(place: Place, count: int) -> Tables:
-    uploads = [place.service.ids.new() for _ in range(count)]
+def _build_rows(game: ListedGame, count: int) -> Tables:
+    uploads = [game.service.ids.new() for _ in range(count)]
     rows = (
         {
-            "build_id": place.service.ids.new(),
-            "game_id": place.game_id,
+            "build_id": game.service.ids.new(),
+            "game_id": game.game_id,
             "upload_id": upload_id,
             "display_name": "Bench",
             "kind": "archive",
@@ -188,26 +188,26 @@ def _build_rows(place: Place, count: int) -> Tables:
         }
         for number, upload_id in enumerate(uploads)
     )
-    return [_upload_rows(place, "build", uploads), (tables.builds, rows)]
+    return [_upload_rows(game, "build", uploads), (tables.builds, rows)]
 
 
-def _site_rows(place: Place, count: int) -> Tables:
-    uploads = [place.service.ids.new() for _ in range(count)]
+def _site_rows(game: ListedGame, count: int) -> Tables:
+    uploads = [game.service.ids.new() for _ in range(count)]
     rows = (
         {
-            "site_id": place.service.ids.new(),
-            "game_id": place.game_id,
+            "site_id": game.service.ids.new(),
+            "game_id": game.game_id,
             "upload_id": upload_id,
             "display_name": "Bench",
             "create_ms": FIRST_MS + number,
         }
         for number, upload_id in enumerate(uploads)
     )
-    return [_upload_rows(place, "site", uploads), (tables.sites, rows)]
+    return [_upload_rows(game, "site", uploads), (tables.sites, rows)]
 
 
-def _avatar_rows(place: Place, count: int) -> Tables:
-    uploads = [place.service.ids.new() for _ in range(count)]
+def _avatar_rows(game: ListedGame, count: int) -> Tables:
+    uploads = [game.service.ids.new() for _ in range(count)]
     rows = (
         {
             "upload_id": upload_id,
@@ -217,17 +217,17 @@ def _avatar_rows(place: Place, count: int) -> Tables:
         }
         for upload_id in uploads
     )
-    return [_upload_rows(place, "avatar", uploads), (tables.upload_files, rows)]
+    return [_upload_rows(game, "avatar", uploads), (tables.upload_files, rows)]
 
 
-def _group_token_rows(place: Place, count: int) -> Tables:
-    identity_id = place.service.identity_id()
+def _group_token_rows(game: ListedGame, count: int) -> Tables:
+    identity_id = game.service.identity_id()
     rows = (
         {
-            "token_id": place.service.ids.new(),
+            "token_id": game.service.ids.new(),
             "sha256": sha256(str(number).encode()).digest(),
             "identity_id": identity_id,
-            "group_id": place.service.group_id,
+            "group_id": game.service.group_id,
             "create_ms": FIRST_MS + number,
         }
         for number in range(count)
@@ -235,13 +235,13 @@ def _group_token_rows(place: Place, count: int) -> Tables:
     return [(tables.cloud_tokens, rows)]
 
 
-def _game_rows(place: Place, count: int) -> Tables:
+def _game_rows(game: ListedGame, count: int) -> Tables:
     rows = (
         {
-            "game_id": place.service.ids.new(),
+            "game_id": game.service.ids.new(),
             "name_id": f"rest-{number}",
             "display_name": "At rest",
-            "group_id": place.service.group_id,
+            "group_id": game.service.group_id,
             "create_ms": FIRST_MS + number,
         }
         for number in range(count)

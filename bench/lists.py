@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from bench.http_load import Request, send_all
-from bench.list_rows import FIRST_MS, PAGED, WHOLE_LISTS, Paged, Place, Whole
+from bench.list_rows import FIRST_MS, PAGED, WHOLE_LISTS, ListedGame, Paged, Whole
 from bench.machine import Bench, loaded
 from bench.postgres import postgres, tidy
 from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
@@ -70,12 +70,12 @@ def _in_turn(service: Service, runs: Mapping[str, Callable[[], Run]]) -> dict[st
 def _paged(service: Service, paged: Paged) -> dict[str, Callable[[], Run]]:
     runs: dict[str, Callable[[], Run]] = {}
     for count in (SHORT, LONG):
-        place = Place.make(service, f"{paged.slug.replace('_', '-')}-{count}")
-        service.fill(paged.table, (paged.row(place, number) for number in range(count)))
+        game = ListedGame.make(service, f"{paged.slug.replace('_', '-')}-{count}")
+        service.fill(paged.table, (paged.row(game, number) for number in range(count)))
         # The last page is full, so that both pages have the same length.
         last = {paged.anchor: quote(rfc3339(FIRST_MS + paged.page))}
         for which, more, newest in (("first", {}, count - 1), ("last", last, paged.page - 1)):
-            fields = {"game_id": place.game_id, "namespace_id": place.namespace_id, **more}
+            fields = {"game_id": game.game_id, "namespace_id": game.namespace_id, **more}
             request = service.request(paged.slug, fields)
             look = partial(_look_page, paged, newest)
             runs[f"{paged.slug} {which} {count}"] = partial(
@@ -97,11 +97,11 @@ def _look_page(paged: Paged, newest: int, answer: Any) -> None:
 def _whole(service: Service, whole: Whole, counts: Sequence[int]) -> dict[str, Callable[[], Run]]:
     runs: dict[str, Callable[[], Run]] = {}
     for count in counts:
-        place = Place.make(service, f"{whole.slug.replace('_', '-')}-{count}")
-        for table, rows in whole.rows(place, count):
+        game = ListedGame.make(service, f"{whole.slug.replace('_', '-')}-{count}")
+        for table, rows in whole.rows(game, count):
             service.fill(table, rows)
         # Passes only the path parameters.
-        request = service.request(whole.slug, _only_path(whole.slug, place.fields))
+        request = service.request(whole.slug, _only_path(whole.slug, game.fields))
         look = partial(_look_whole, whole, count)
         runs[f"{whole.slug} {count}"] = partial(_window, service, request, WHOLE_REQUESTS, look)
     return runs

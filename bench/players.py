@@ -13,7 +13,7 @@ from pyservice.storage import tables
 
 MODE: Final = "hall"
 PARTY: Final = 64
-PLACES: Final = 1_024
+SLOTS: Final = 1_024
 _HOUR_MS: Final = 3_600_000
 _ANY_NUMBER: Final = 0xFFFF_FFFF
 _REPORTED_S: Final = 30.0
@@ -21,7 +21,7 @@ _CONFIG: Final = {
     "matchmaker": {
         "game_modes": {
             MODE: {
-                "max_players": PLACES,
+                "max_players": SLOTS,
                 "player_token_ttl": _HOUR_MS,
                 # These lobbies send no heartbeats.
                 "heartbeat_timeout": _HOUR_MS,
@@ -53,9 +53,12 @@ class Players:
         self._attached = 0
         self.namespaces = self._namespaces(count)
         limits = {"lobby_count_max": _ANY_NUMBER, "max_players": _ANY_NUMBER}
-        place = {"game_id": self._game_id, "namespace_id": self.namespaces[0].namespace_id}
+        namespace_fields = {
+            "game_id": self._game_id,
+            "namespace_id": self.namespaces[0].namespace_id,
+        }
         # All requests have one client address.
-        service.call("set_mm_config", place | limits)
+        service.call("set_mm_config", namespace_fields | limits)
 
     def _namespaces(self, count: int) -> Sequence[Namespace]:
         version_id = self.service.version(self._game_id, _CONFIG)
@@ -92,8 +95,8 @@ class Players:
         tokens = [one.namespace.service_token for one in lobbies]
         self._all("detach", [{"lobby_id": one.lobby_id} for one in lobbies], tokens)
 
-    def reserve(self, lobbies: Sequence[Lobby], places: int) -> list[list[str]]:
-        parties = [PARTY] * (places // PARTY) + ([places % PARTY] if places % PARTY else [])
+    def reserve(self, lobbies: Sequence[Lobby], slots: int) -> list[list[str]]:
+        parties = [PARTY] * (slots // PARTY) + ([slots % PARTY] if slots % PARTY else [])
         parties_of_lobbies = [(number, size) for number in range(len(lobbies)) for size in parties]
         requests = [
             self.service.request(

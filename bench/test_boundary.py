@@ -16,7 +16,7 @@ from pyservice import _native
 CALLS = 1_000
 """Calls per round. `bench/boundary.py` divides the times by this number."""
 ROUNDS = 200
-PLACES = 4 * CALLS
+SLOTS = 4 * CALLS
 NAMESPACE = bytes([1] * 16)
 VERSION = bytes([2] * 16)
 MODES = ["duel"]
@@ -40,7 +40,7 @@ class FilledLobby:
             MODES[0],
             REGIONS[0],
             [("game", "127.0.0.1", 7777, False)],
-            max_players=(PLACES, PLACES, PLACES),
+            max_players=(SLOTS, SLOTS, SLOTS),
             player_token_ttl_ms=3_600_000,
             heartbeat_timeout_ms=0,
             heartbeat_grace_ms=10_000,
@@ -74,21 +74,21 @@ class FilledLobby:
 
 
 @pytest.fixture
-def lobby_of_places() -> FilledLobby:
+def filled_lobby() -> FilledLobby:
     return FilledLobby()
 
 
 def test_connected_with_fresh_tokens(
-    lobby_of_places: FilledLobby, benchmark: BenchmarkFixture
+    filled_lobby: FilledLobby, benchmark: BenchmarkFixture
 ) -> None:
-    connected, lobby = lobby_of_places.engine.connected, lobby_of_places.lobby
+    connected, lobby = filled_lobby.engine.connected, filled_lobby.lobby
     used: list[list[str]] = []
 
     def fresh() -> tuple[tuple[list[str]], dict[str, object]]:
         while used:
-            lobby_of_places.empty(used.pop())
-        used.append(lobby_of_places.fresh_tokens())
-        assert lobby_of_places.players() == (0, CALLS, 0, 0)
+            filled_lobby.empty(used.pop())
+        used.append(filled_lobby.fresh_tokens())
+        assert filled_lobby.players() == (0, CALLS, 0, 0)
         return (used[0],), {}
 
     def call(tokens: list[str]) -> None:
@@ -96,38 +96,40 @@ def test_connected_with_fresh_tokens(
             connected(lobby, token)
 
     timed(benchmark, call, setup=fresh)
-    assert lobby_of_places.players() == (0, 0, CALLS, 0)
+    assert filled_lobby.players() == (0, 0, CALLS, 0)
 
 
-def test_disconnected(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture) -> None:
-    disconnected, lobby = lobby_of_places.engine.disconnected, lobby_of_places.lobby
+def test_disconnected(filled_lobby: FilledLobby, benchmark: BenchmarkFixture) -> None:
+    disconnected, lobby = filled_lobby.engine.disconnected, filled_lobby.lobby
 
     def connected() -> tuple[tuple[list[str]], dict[str, object]]:
-        assert lobby_of_places.players() == (0, 0, 0, 0)
-        return (lobby_of_places.connected_tokens(),), {}
+        assert filled_lobby.players() == (0, 0, 0, 0)
+        return (filled_lobby.connected_tokens(),), {}
 
     def call(tokens: list[str]) -> None:
         for token in tokens:
             disconnected(lobby, token)
 
     timed(benchmark, call, setup=connected)
-    assert lobby_of_places.players() == (0, 0, 0, 0)
+    assert filled_lobby.players() == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("operation", ["join", "find"])
-def test_places(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture, operation: str) -> None:
+def test_reservation(
+    filled_lobby: FilledLobby, benchmark: BenchmarkFixture, operation: str
+) -> None:
     join, find, lobby, source = (
-        lobby_of_places.engine.join,
-        lobby_of_places.engine.find,
-        lobby_of_places.lobby,
-        lobby_of_places.source,
+        filled_lobby.engine.join,
+        filled_lobby.engine.find,
+        filled_lobby.lobby,
+        filled_lobby.source,
     )
     placements: list[_native.Placed] = []
 
     def empty() -> None:
-        lobby_of_places.empty([placed.tokens[0] for placed in placements])
+        filled_lobby.empty([placed.tokens[0] for placed in placements])
         placements.clear()
-        assert lobby_of_places.players() == (0, 0, 0, 0)
+        assert filled_lobby.players() == (0, 0, 0, 0)
 
     def call_join() -> None:
         for _ in range(CALLS):
@@ -139,13 +141,13 @@ def test_places(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture, opera
 
     call = call_join if operation == "join" else call_find
     timed(benchmark, call, setup=empty)
-    assert lobby_of_places.players() == (0, CALLS, 0, 0)
+    assert filled_lobby.players() == (0, CALLS, 0, 0)
     assert len({placed.tokens[0] for placed in placements}) == CALLS
 
 
-def test_refusal(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture) -> None:
-    connected, lobby = lobby_of_places.engine.connected, lobby_of_places.lobby
-    (token, *_) = lobby_of_places.connected_tokens()
+def test_refusal(filled_lobby: FilledLobby, benchmark: BenchmarkFixture) -> None:
+    connected, lobby = filled_lobby.engine.connected, filled_lobby.lobby
+    (token, *_) = filled_lobby.connected_tokens()
     with pytest.raises(_native.Refused) as refused:
         connected(lobby, token)
     assert refused.value.slug == "PLAYER_TOKEN_CONSUMED"
@@ -162,9 +164,9 @@ def test_refusal(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture) -> N
     assert timed(benchmark, call) == CALLS
 
 
-def test_nothing(lobby_of_places: FilledLobby, benchmark: BenchmarkFixture) -> None:
+def test_nothing(filled_lobby: FilledLobby, benchmark: BenchmarkFixture) -> None:
     """Measures the baseline: a call without arguments that returns a number."""
-    wake_fd = lobby_of_places.engine.wake_fd
+    wake_fd = filled_lobby.engine.wake_fd
     assert wake_fd() == -1
 
     def call() -> None:

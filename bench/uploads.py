@@ -126,8 +126,8 @@ class _Uploads:
         completed_s = time.perf_counter() - began_s
         peak_kib = sum(memory_kib(pid, "VmHWM") for pid in self._service.pids())
         self._look()
-        place = {"game_id": self._game_id, "build_id": build["build_id"]}
-        self._service.call("delete_build", place)
+        build_fields = {"game_id": self._game_id, "build_id": build["build_id"]}
+        self._service.call("delete_build", build_fields)
         self._wait_gone()
         return {
             "mb_per_s": LENGTH / took_s / 1e6,

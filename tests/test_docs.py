@@ -311,17 +311,17 @@ def test_blocks_are_run_saved_or_plain_text(name: str) -> None:
     is_run = name in {page for names in SEQUENCES for page in names}
     previous = ""
     for block in blocks_of(name):
-        place = f"{name}:{block.line}"
+        where = f"{name}:{block.line}"
         if block.file:
-            assert block.language in ("python", "toml", "yaml", "json", "html", "ini", "js"), place
+            assert block.language in ("python", "toml", "yaml", "json", "html", "ini", "js"), where
         else:
-            assert block.language in ("sh", "json", "text", "mermaid"), place
+            assert block.language in ("sh", "json", "text", "mermaid"), where
         if block.language == "sh":
-            assert is_run, f"{place}: no test runs it; write `text` if none can"
+            assert is_run, f"{where}: no test runs it; write `text` if none can"
         elif block.note.startswith("message: "):
             message = getattr(versions_pb2, block.note.removeprefix("message: "))
             decode = compile_decoder(message.DESCRIPTOR)
-            assert not decode(message(), json.loads(block.text)), place
+            assert not decode(message(), json.loads(block.text)), where
         elif block.language == "json" and previous != "sh":
             document = json.loads(block.text)
             if "code" in document:
@@ -372,19 +372,19 @@ def test_complete_lobby_server_survives_a_service_restart(
     }
     room = subprocess.Popen([sys.executable, tmp_path / "room.py"], env=os.environ | environment)
 
-    def url_of_a_place() -> str:
+    def url_of_new_player() -> str:
         wish = {"lobby_id": lobby["lobby_id"]}
         joined = call(run, "POST", "/matchmaker/lobbies/join", "public", wish)
         return f"ws://127.0.0.1:{port}/?token={joined['player']['token']}"
 
     try:
-        with connect(url_of_a_place()) as first:
+        with connect(url_of_new_player()) as first:
             first.send("before")
             assert first.recv(timeout=TIMEOUT_S) == "before"
             os.kill(run.service_pid(), signal.SIGKILL)
             first.send("meanwhile")
             assert first.recv(timeout=TIMEOUT_S) == "meanwhile"
-            with connect(url_of_a_place()) as second:
+            with connect(url_of_new_player()) as second:
                 second.send("after")
                 assert first.recv(timeout=TIMEOUT_S) == "after"
         path = f"/cloud/games/arena/matchmaker/lobbies/{lobby['lobby_id']}"

@@ -60,12 +60,14 @@ async def test_failed_control_plane_task_restarts_only_the_control_plane(
         version_id = await developer.version(game_id, name="2.0.0")
         pid = full_service.control_pid()
         full_service.order_file.touch()
-        place = {"game_id": game_id, "namespace_id": "prod"}
+        namespace_fields = {"game_id": game_id, "namespace_id": "prod"}
         ready = f"http://{full_service.ready['metrics']}/readyz"
         end = time.monotonic() + PATIENCE_S
         async with httpx.AsyncClient(timeout=PATIENCE_S) as metrics_client:
             while True:
-                response = await developer.call("set_version", **place, version_id=version_id)
+                response = await developer.call(
+                    "set_version", **namespace_fields, version_id=version_id
+                )
                 answer = await metrics_client.get(ready)
                 # A busy machine makes the loop late.
                 assert answer.status_code == 200 or answer.text.startswith("loop: "), answer.text

@@ -181,8 +181,8 @@ async def test_client_behind_a_front_proxy_counts_by_its_own_address(domain: Dom
 
 async def test_player_limit_counts_the_client_address(domain: Domain, game: Game) -> None:
     await game.deploy()
-    place = {"game_id": game.game_id, "namespace_id": "prod"}
-    await game.developer.good("set_mm_config", **place, lobby_count_max=4, max_players=2)
+    namespace_fields = {"game_id": game.game_id, "namespace_id": "prod"}
+    await game.developer.good("set_mm_config", **namespace_fields, lobby_count_max=4, max_players=2)
     token = await game.developer.public_token(game.game_id)
     async with (
         at_api(domain, "127.0.0.30") as near_client,

@@ -252,13 +252,13 @@ def test_lock_with_the_same_inode_on_another_disk_does_not_count(
 
 
 @contextlib.contextmanager
-def mounted(place: Path) -> Iterator[None]:
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "test", str(place)], check=True)
+def mounted(mount_point: Path) -> Iterator[None]:
+    mount_point.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "test", str(mount_point)], check=True)
     try:
         yield
     finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(mount_point)], check=True)
 
 
 def test_occupied_edge_listener_fails_the_start_in_domain_mode(service: EdgeGuardService) -> None:

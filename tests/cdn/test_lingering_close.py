@@ -21,7 +21,7 @@ from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"], scope="module")
@@ -31,7 +31,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 @pytest.fixture
 async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
-    monkeypatch.setattr(slow_readers, "LINGER_POLL_INTERVAL_S", LOOK_S)
+    monkeypatch.setattr(slow_readers, "LINGER_POLL_INTERVAL_S", POLL_INTERVAL_S)
     async with running_listener(tmp_path / "objects") as listener:
         yield listener
 
@@ -52,10 +52,10 @@ async def until_gone(listener: Listener) -> None:
 async def test_slow_sender_reads_its_error_response(listener: Listener, connect: Connect) -> None:
     wire = await refused(listener, connect)
     loop = asyncio.get_running_loop()
-    until_s = loop.time() + 8 * LOOK_S
+    until_s = loop.time() + 8 * POLL_INTERVAL_S
     while loop.time() < until_s:
         await wire.send(b"x" * 1000)
-        await asyncio.sleep(LOOK_S / 4)
+        await asyncio.sleep(POLL_INTERVAL_S / 4)
     status, _, body = await wire.answer()
     assert (status, orjson.loads(body)["code"]) == (400, "UPLOAD_LENGTH_MISMATCH")
     assert await wire.is_closed()
@@ -66,7 +66,7 @@ async def test_slow_sender_reads_its_error_response(listener: Listener, connect:
 async def test_endless_sender_is_disconnected(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slow_readers, "LINGER_MAX_S", 5 * LOOK_S)
+    monkeypatch.setattr(slow_readers, "LINGER_MAX_S", 5 * POLL_INTERVAL_S)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     wire = await refused(listener, connect)
@@ -74,11 +74,11 @@ async def test_endless_sender_is_disconnected(
     async def go_on() -> None:
         while True:
             await wire.send(b"x" * 1000)
-            await asyncio.sleep(LOOK_S / 4)
+            await asyncio.sleep(POLL_INTERVAL_S / 4)
 
     with pytest.raises(ConnectionError):
         await asyncio.wait_for(go_on(), PATIENCE_S)
-    assert loop.time() - began_s >= 5 * LOOK_S
+    assert loop.time() - began_s >= 5 * POLL_INTERVAL_S
     await until_gone(listener)
 
 
@@ -111,4 +111,4 @@ async def test_slow_reader_gets_the_response_before_the_error(
     _, _, rest = content.partition(b"\r\n\r\n")
     assert rest.startswith(WHOLE), f"cut off after {len(content)} bytes"
     assert rest.removeprefix(WHOLE).startswith(b"HTTP/1.1 400 ")
-    assert loop.time() - began_s > 8 * LOOK_S
+    assert loop.time() - began_s > 8 * POLL_INTERVAL_S

@@ -6,7 +6,7 @@ from pyservice.cdn.uploads import LEAST_S, WINDOW_BYTES, WINDOW_S, UploadPace
 
 HOUR_S = 3600
 GIB = 1 << 30
-LOOK_S = 5
+POLL_INTERVAL_S = 5
 
 
 def ends_after(
@@ -15,7 +15,7 @@ def ends_after(
     """Returns the second in which a client with this constant speed is rejected as too slow, or
     None.
     """
-    for now_s in range(LOOK_S, most_s, LOOK_S):
+    for now_s in range(POLL_INTERVAL_S, most_s, POLL_INTERVAL_S):
         missing = length - int(rate * now_s)
         if missing <= 0:
             return None
@@ -63,9 +63,9 @@ def test_upload_may_begin_late_in_the_life_of_its_url() -> None:
 
 def test_disk_time_does_not_count_as_client_time() -> None:
     pace = UploadPace(GIB, 0, HOUR_S)
-    for now_s in range(LOOK_S, 10 * HOUR_S, LOOK_S):
+    for now_s in range(POLL_INTERVAL_S, 10 * HOUR_S, POLL_INTERVAL_S):
         pace.restart_window(now_s)
     missing = GIB
-    for now_s in range(10 * HOUR_S, 10 * HOUR_S + HOUR_S // 5, LOOK_S):
+    for now_s in range(10 * HOUR_S, 10 * HOUR_S + HOUR_S // 5, POLL_INTERVAL_S):
         missing -= WINDOW_BYTES
         assert pace.is_fast_enough(now_s, missing)

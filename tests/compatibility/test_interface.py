@@ -46,7 +46,7 @@ class OpenApiComparison:
         self._request_components = self._components_of_requests()
 
     def incompatible(self) -> Iterator[str]:
-        """Yields the places where a client of the old document meets something else in the new one."""
+        """Yields the paths at which a client of the old document meets something else in the new one."""
         yield from self._differences(self._old, self._new, "", is_request=False)
 
     def _components_of_requests(self) -> set[str]:
@@ -220,9 +220,9 @@ def test_removed_and_newly_required_members_are_incompatible() -> None:
 def test_new_restriction_of_a_request_schema_is_incompatible(schema: Any) -> None:
     old, new = document(SCHEMA), document(schema)
     # A restriction of a response is a promise to the client.
-    places = changes(old, new)
-    assert places
-    assert all(place.startswith("/components/schemas/Inner") for place in places)
+    differences = changes(old, new)
+    assert differences
+    assert all(one.startswith("/components/schemas/Inner") for one in differences)
 
 
 @pytest.mark.parametrize(

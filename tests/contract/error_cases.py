@@ -186,7 +186,7 @@ def _ended(how: str, code: str) -> Callable[[Method], list[Row]]:
             if code in CODES_BY_CREDENTIAL.get(kind, ())
         )
         missing = [kind for kind in ending if not Scenario.can_fill(f"{how} {kind}")]
-        assert not missing, f"{code}: give scenarios a place({how!r} and each of {missing})"
+        assert not missing, f"{code}: give scenarios a placeholder({how!r} and each of {missing})"
         return [row(kind) for kind in ending]
 
     return rows

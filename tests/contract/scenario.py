@@ -1,6 +1,6 @@
 """A running service with a game, and scenarios that create the state for one request.
 
-Modules of `tests.contract.areas` register values of placeholders (`place`), tokens of a kind
+Modules of `tests.contract.areas` register values of placeholders (`placeholder`), tokens of a kind
 (`credential`) and preparations of an operation's example (`before`).
 """
 
@@ -206,17 +206,17 @@ def _version(
 
 
 Of = Callable[["Scenario"], str]
-_SLOTS: Final[dict[tuple[str, str], Of]] = {}
+_PLACEHOLDERS: Final[dict[tuple[str, str], Of]] = {}
 _ANY: Final = ""
 _CREDENTIALS: Final[dict[str, Of]] = {}
 _BEFORE: Final[dict[str, Callable[[Scenario], object]]] = {}
 
 
-def place(name: str, service: str = _ANY) -> Callable[[Of], Of]:
+def placeholder(name: str, service: str = _ANY) -> Callable[[Of], Of]:
     """Registers the value of the placeholder `{name}` in examples, for one service or for all
     services.
     """
-    return lambda make: _SLOTS.setdefault((name, service), make)
+    return lambda make: _PLACEHOLDERS.setdefault((name, service), make)
 
 
 def credential(kind: str) -> Callable[[Of], Of]:
@@ -256,8 +256,8 @@ class Scenario:
 
     def value(self, name: str, service: str = _ANY) -> str:
         """Returns the value of a placeholder. Raises KeyError for an unknown placeholder."""
-        key = (name, service) if (name, service) in _SLOTS else (name, _ANY)
-        make = _SLOTS[key]
+        key = (name, service) if (name, service) in _PLACEHOLDERS else (name, _ANY)
+        make = _PLACEHOLDERS[key]
         return str(self.once(str(key), lambda: make(self)))
 
     def example(self, slug: str) -> FilledExample:
@@ -275,7 +275,7 @@ class Scenario:
 
     @staticmethod
     def can_fill(name: str) -> bool:
-        return (name, _ANY) in _SLOTS
+        return (name, _ANY) in _PLACEHOLDERS
 
     def prepare(self, slug: str) -> None:
         if slug in _BEFORE:
@@ -361,22 +361,22 @@ def _(scenario: Scenario) -> str:
     return scenario.served_game.cloud_token
 
 
-@place("game_id")
+@placeholder("game_id")
 def _(scenario: Scenario) -> str:
     return GAME
 
 
-@place("namespace_id")
+@placeholder("namespace_id")
 def _(scenario: Scenario) -> str:
     """The example changes the namespace, so it needs a namespace without players."""
     return "lab"
 
 
-@place("namespace_id", "Matchmaker")
+@placeholder("namespace_id", "Matchmaker")
 def _(scenario: Scenario) -> str:
     return "prod"
 
 
-@place("environment_id")
+@placeholder("environment_id")
 def _(scenario: Scenario) -> str:
     return "lab"

@@ -42,9 +42,9 @@ class DataPlane:
         return await asyncio.wait_for(self._requests.get(), PATIENCE_S)
 
 
-class Node:
+class CapacityScene:
     def __init__(self, folder: Path) -> None:
-        self.room = NodeCapacity(NODE)
+        self.capacity = NodeCapacity(NODE)
         self.ended: list[str] = []
         self.data_plane = DataPlane()
         self._folder = folder
@@ -64,7 +64,7 @@ class Node:
                 lambda address: address,
                 self._capacity,
             )
-            self.room.on_change = lobbies.capacity_changed
+            self.capacity.on_change = lobbies.capacity_changed
             runs: Any = SimpleNamespace(end=self.ended.append)
             work = asyncio.create_task(lobbies.run(runs))
             yield
@@ -74,22 +74,22 @@ class Node:
         await database.close()
 
     def _capacity(self) -> pb.Capacity:
-        free = self.room.unclaimed
+        free = self.capacity.unclaimed
         return pb.Capacity(free_cpu_millicores=free.cpu_millicores, free_memory_mb=free.memory_mb)
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    node = Node(tmp_path)
-    async with node.following():
-        yield node
+async def scene(tmp_path: Path) -> AsyncIterator[CapacityScene]:
+    scene = CapacityScene(tmp_path)
+    async with scene.following():
+        yield scene
 
 
-def reserve_or_give_back(room: NodeCapacity) -> None:
-    if room.unclaimed == NODE:
-        assert room.reserve("server", SERVER)
+def reserve_or_give_back(capacity: NodeCapacity) -> None:
+    if capacity.unclaimed == NODE:
+        assert capacity.reserve("server", SERVER)
     else:
-        room.give_back("server")
+        capacity.give_back("server")
 
 
 def free_in(question: pb.WantedRequest) -> Resources:
@@ -97,44 +97,44 @@ def free_in(question: pb.WantedRequest) -> Resources:
     return Resources(capacity.free_cpu_millicores, capacity.free_memory_mb)
 
 
-async def test_capacity_change_is_reported_before_an_answer(node: Node) -> None:
-    question, unanswered = await node.data_plane.next_request()
+async def test_capacity_change_is_reported_before_an_answer(scene: CapacityScene) -> None:
+    question, unanswered = await scene.data_plane.next_request()
     assert free_in(question) == NODE
     assert question.wait_ms > 0
     for number in (1, 2):
-        reserve_or_give_back(node.room)
-        question, answer = await node.data_plane.next_request()
-        assert free_in(question) == node.room.unclaimed
+        reserve_or_give_back(scene.capacity)
+        question, answer = await scene.data_plane.next_request()
+        assert free_in(question) == scene.capacity.unclaimed
         assert question.wait_ms == 0
         answer.set_result(pb.WantedResponse(run="this", sequence=number, gone=[f"lobby {number}"]))
-        question, unanswered = await node.data_plane.next_request()
-        assert free_in(question) == node.room.unclaimed
+        question, unanswered = await scene.data_plane.next_request()
+        assert free_in(question) == scene.capacity.unclaimed
         assert (question.after_sequence, question.wait_ms > 0) == (number, True)
         assert not unanswered.done()
-    assert node.ended == ["lobby 1", "lobby 2"]
+    assert scene.ended == ["lobby 1", "lobby 2"]
 
 
-async def test_late_answer_is_repeated_and_applied_once(node: Node) -> None:
+async def test_late_answer_is_repeated_and_applied_once(scene: CapacityScene) -> None:
     news = pb.WantedResponse(run="this", sequence=7, gone=["lobby"])
-    _, answer = await node.data_plane.next_request()
-    reserve_or_give_back(node.room)
+    _, answer = await scene.data_plane.next_request()
+    reserve_or_give_back(scene.capacity)
     answer.set_result(news)
-    question, answer = await node.data_plane.next_request()
+    question, answer = await scene.data_plane.next_request()
     if question.after_sequence == 0:
         answer.set_result(news)
-        question, answer = await node.data_plane.next_request()
+        question, answer = await scene.data_plane.next_request()
     assert (question.run, question.after_sequence) == ("this", 7)
-    assert node.ended == ["lobby"]
+    assert scene.ended == ["lobby"]
 
 
-async def test_answers_are_applied_during_capacity_changes(node: Node) -> None:
-    await node.data_plane.next_request()
+async def test_answers_are_applied_during_capacity_changes(scene: CapacityScene) -> None:
+    await scene.data_plane.next_request()
     for number in range(1, 20):
-        reserve_or_give_back(node.room)
-        question, answer = await node.data_plane.next_request()
+        reserve_or_give_back(scene.capacity)
+        question, answer = await scene.data_plane.next_request()
         assert question.wait_ms == 0
-        reserve_or_give_back(node.room)
+        reserve_or_give_back(scene.capacity)
         answer.set_result(pb.WantedResponse(run="this", sequence=number, gone=[str(number)]))
-        question, _ = await node.data_plane.next_request()
-        assert (question.after_sequence, free_in(question)) == (number, node.room.unclaimed)
-    assert node.ended == [str(number) for number in range(1, 20)]
+        question, _ = await scene.data_plane.next_request()
+        assert (question.after_sequence, free_in(question)) == (number, scene.capacity.unclaimed)
+    assert scene.ended == [str(number) for number in range(1, 20)]

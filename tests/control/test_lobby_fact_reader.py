@@ -40,7 +40,7 @@ class ScriptedFacts:
         self.lost = 0
         self.is_unavailable = False
         self.reads: list[tuple[str, int]] = []
-        self.on_places: Callable[[], None] = lambda: None
+        self.on_slot_counts: Callable[[], None] = lambda: None
 
     async def read_facts(self, request: pb.ReadRequest) -> pb.ReadResponse:
         if self.is_unavailable:
@@ -54,7 +54,7 @@ class ScriptedFacts:
         )
 
     async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, pb.LobbyPlaces]:
-        self.on_places()
+        self.on_slot_counts()
         return {one: pb.LobbyPlaces(lobby_id=one) for one in lobby_ids if one in self.alive}
 
     def add_lobby(self, *, is_alive: bool = True) -> str:
@@ -213,7 +213,7 @@ async def test_end_during_comparison_keeps_its_exit(scene: Scene) -> None:
             for lobby in live:
                 plane.add_fact(lobby, ended=ended(exit_code=0))
 
-    plane.on_places = all_end
+    plane.on_slot_counts = all_end
     assert [await scene.step() for _ in range(2)] == [200, 50 + 250]
     assert {row.stop_reason for row in (await scene.rows()).values()} == {"exited"}
 

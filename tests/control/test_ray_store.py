@@ -80,7 +80,7 @@ def ids_of(*numbers: int) -> list[str]:
     return [f"{number + 1:016x}" for number in numbers]
 
 
-def asked_by(number: int, **fields: Any) -> internal.SpanSet:
+def span_set_of(number: int, **fields: Any) -> internal.SpanSet:
     return span_set(number, asker=internal.Asker(**fields))
 
 
@@ -122,7 +122,7 @@ async def test_oldest_rays_are_deleted_over_the_limit(database: Database, store:
 
 
 async def test_group_sees_its_own_rays_only(store: RayStore) -> None:
-    await store.store([span_set(0), asked_by(1, identity_id=IDENTITY)])
+    await store.store([span_set(0), span_set_of(1, identity_id=IDENTITY)])
     assert await ray_ids(store, group_id=None) == ids_of(0, 1)
     assert await ray_ids(store) == ids_of(0)
     assert await ray_ids(store, game_id=str(uuid4())) == []
@@ -137,7 +137,7 @@ async def test_transport_span_is_shown_with_its_request_only(store: RayStore) ->
 
 
 async def test_ray_without_an_owner_is_not_stored(database: Database, store: RayStore) -> None:
-    await store.store([span_set(0, asker=None), asked_by(1, namespace_id=str(uuid4()))])
+    await store.store([span_set(0, asker=None), span_set_of(1, namespace_id=str(uuid4()))])
     assert await count(database) == 0
 
 
@@ -147,7 +147,7 @@ async def test_ray_of_a_signed_url_belongs_to_its_game(database: Database, store
         await games.add(tx, game_id, "arena", "Arena", GROUP, NOW_MS)
         files = [uploads.NewFile("a.txt", 3)]
         await uploads.add(tx, uploads.NewUpload(upload_id, game_id, "site", "x", NOW_MS, files))
-    await store.store([asked_by(0, upload_id=upload_id), asked_by(1, upload_id="up")])
+    await store.store([span_set_of(0, upload_id=upload_id), span_set_of(1, upload_id="up")])
     for scope in ({"game_id": game_id}, {}, {"group_id": None}):
         assert await ray_ids(store, **scope) == ids_of(0)
     assert await ray_ids(store, game_id=str(uuid4())) == []
@@ -156,5 +156,5 @@ async def test_ray_of_a_signed_url_belongs_to_its_game(database: Database, store
     async with database.write() as tx:
         await uploads.abandon(tx, upload_id)
         await uploads.remove(tx, upload_id)
-    await store.store([asked_by(2, upload_id=upload_id)])
+    await store.store([span_set_of(2, upload_id=upload_id)])
     assert await count(database) == 1

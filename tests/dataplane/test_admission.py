@@ -66,10 +66,10 @@ async def test_no_slot_is_reserved_during_verification(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
     lobby_id, go, joining = await held_join(scene, game)
-    assert scene.places(lobby_id) == (0, 0, 0, 0)
+    assert scene.slot_counts(lobby_id) == (0, 0, 0, 0)
     go.set()
     await joining
-    assert scene.places(lobby_id) == (0, 1, 0, 0)
+    assert scene.slot_counts(lobby_id) == (0, 1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ async def test_verification_stops_at_the_caller_deadline(
     async with asyncio.timeout(PATIENCE_S):
         while game.disconnect_count < len(game.requests):
             await asyncio.sleep(0.01)
-    assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("key", [None, "key"])
@@ -189,7 +189,7 @@ async def test_verification_stops_when_the_client_disconnects(
     async with asyncio.timeout(PATIENCE_S):
         while not game.disconnect_count:
             await asyncio.sleep(0.01)
-    assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 0)
     assert len(scene.entrance._flights) == 0
     game.answers(200)
     await scene.join(lobby.lobby_id, scene.client(idempotency_key=key))
@@ -210,7 +210,7 @@ async def test_repeated_request_is_not_verified_again(
     assert len(game.requests) == 2
     error = await expect_error(scene.join(lobby.lobby_id, joining, party_size=2))
     assert error.code == "IDEMPOTENCY_KEY_REUSED"
-    assert scene.places(lobby.lobby_id) == (0, 2, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 2, 0, 0)
 
 
 async def test_denied_request_is_verified_again(

@@ -62,7 +62,7 @@ async def test_captcha_is_required_for_find_and_join(scene: AdmissionScene) -> N
         error = await expect_error(work)
         assert error.code == "CAPTCHA_REQUIRED"
         assert error.metadata == {"provider": "captcha_a", "site_key": "site-a"}
-    assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 0)
 
 
 async def test_valid_captcha_response_is_verified_with_a_form(
@@ -180,7 +180,7 @@ async def test_other_response_of_the_provider_stores_nothing(
     assert error.code == code
     assert ("captcha provider" in error.detail) == (code == "MATCHMAKER_VERIFICATION_UNAVAILABLE")
     assert scene.passes.passed == {}
-    assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("endpoints", [{"captcha_a": "http://127.0.0.1:1/"}, {}])
@@ -212,7 +212,7 @@ async def test_repeated_request_needs_no_second_captcha(
         first = await request()
         provider.answers(200, FAILED)
         assert await request() == first
-    assert scene.places(lobby.lobby_id) == (0, 2, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 2, 0, 0)
     assert len(provider.requests) == 2
 
 
@@ -242,7 +242,7 @@ async def test_concurrent_repeated_requests_share_one_captcha(
     answers = await asyncio.gather(second, third)
     assert answers[0] == answers[1]
     assert first.cancelled() or first.cancelling()
-    assert scene.places(lobby.lobby_id) == (0, 1, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 1, 0, 0)
     assert len(provider.requests) == 1
 
 
@@ -288,9 +288,9 @@ async def test_rejoin_requires_captcha(scene: AdmissionScene) -> None:
     scene.ask(RULE)
     error = await expect_error(scene.join(lobby.lobby_id, rejoin_token=token))
     assert error.code == "CAPTCHA_REQUIRED"
-    assert scene.places(lobby.lobby_id) == (0, 0, 0, 1)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 1)
     await scene.join(lobby.lobby_id, rejoin_token=token, captcha=proof())
-    assert scene.places(lobby.lobby_id) == (0, 1, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 1, 0, 0)
 
 
 async def test_lobby_keeps_the_captcha_of_its_version(scene: AdmissionScene) -> None:

@@ -316,8 +316,8 @@ async def test_slot_counts_of_live_lobbies(scene: MatchmakerScene, reader: Reade
     token = (await scene.join(first)).player.token
     await scene.join(first, scene.client(2))
     await scene.connected(first, token)
-    places = await reader.lobbies(second, ended_id, first, "0" * 8 + "-0000-4000-8000-" + "0" * 12)
-    assert places == [
+    counts = await reader.lobbies(second, ended_id, first, "0" * 8 + "-0000-4000-8000-" + "0" * 12)
+    assert counts == [
         pb.LobbyPlaces(lobby_id=second),
         pb.LobbyPlaces(lobby_id=first, reserved_count=1, connected_count=1),
     ]

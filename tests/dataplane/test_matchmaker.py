@@ -247,4 +247,4 @@ async def test_repeated_request_ignores_configuration_changes(scene: MatchmakerS
     assert (await expect_error(scene.find(caller=fresh))).code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
     error = await expect_error(scene.find(caller=caller, party_size=2))
     assert error.code == "IDEMPOTENCY_KEY_REUSED"
-    assert scene.places(lobby.lobby_id) == (0, 1, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, 1, 0, 0)

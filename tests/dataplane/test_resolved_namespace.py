@@ -125,7 +125,7 @@ def test_player_limit_precedence(
 
 
 # matchmaker level, mode, allowed regions (None: all), settings in eu
-PLACES: list[tuple[dict[str, Any], dict[str, Any], set[str] | None, RegionSettings]] = [
+REGION_LEVELS: list[tuple[dict[str, Any], dict[str, Any], set[str] | None, RegionSettings]] = [
     ({}, {}, None, RegionSettings("basic-1d1", 0, 0)),
     ({"tier": "l"}, {}, None, RegionSettings("l")),
     ({"tier": "l"}, {"tier": "m"}, None, RegionSettings("m")),
@@ -171,7 +171,7 @@ PLACES: list[tuple[dict[str, Any], dict[str, Any], set[str] | None, RegionSettin
 ]
 
 
-@pytest.mark.parametrize(("level", "mode", "regions", "in_eu"), PLACES)
+@pytest.mark.parametrize(("level", "mode", "regions", "in_eu"), REGION_LEVELS)
 def test_tier_and_idle_lobby_precedence(
     level: dict[str, Any], mode: dict[str, Any], regions: set[str] | None, in_eu: RegionSettings
 ) -> None:

@@ -104,7 +104,7 @@ class Plane(MatchmakerScene):
         assert stored is not None
         return [one.version_id for one in stored.retained_versions]
 
-    def is_asked(self, lobby_id: str) -> bool:
+    def has_join_rules(self, lobby_id: str) -> bool:
         lobby = self.engine.lobby(raw_id(lobby_id))
         assert lobby is not None
         gates = self.namespaces.resolved(raw_id(NAMESPACE_ID)).admission_rules
@@ -138,7 +138,7 @@ async def test_lobby_keeps_join_rules_after_a_switch(plane: Plane) -> None:
     open_ = (await plane.attach()).lobby_id
     await plane.switch(3, CAPTCHA)
     for one in (plane, plane.again()):
-        assert (one.is_asked(asking), one.is_asked(open_)) == (True, False)
+        assert (one.has_join_rules(asking), one.has_join_rules(open_)) == (True, False)
         assert one.retained() == [version_id(1), version_id(2)]
 
 
@@ -153,11 +153,11 @@ async def test_lobby_created_during_a_switch_keeps_join_rules(plane: Plane) -> N
     lobby_id = (await plane.attach()).lobby_id
     plane.files.go_on.set()
     assert (await switching).HasField("applied")
-    assert plane.is_asked(lobby_id)
+    assert plane.has_join_rules(lobby_id)
     await plane.switch(3)
     await plane.switch(4)
-    assert plane.is_asked(lobby_id)
-    assert plane.again().is_asked(lobby_id)
+    assert plane.has_join_rules(lobby_id)
+    assert plane.again().has_join_rules(lobby_id)
 
 
 async def test_version_is_dropped_after_the_end_of_its_last_lobby(plane: Plane) -> None:
@@ -181,7 +181,7 @@ async def test_restored_version_is_not_kept_twice(plane: Plane) -> None:
     await plane.switch(1, CAPTCHA)
     # The previous version is kept for one change, even without lobbies.
     assert plane.retained() == [version_id(2)]
-    assert plane.is_asked(lobby_id)
+    assert plane.has_join_rules(lobby_id)
     await plane.take(**at(1, CAPTCHA), display_name="Other")
     assert plane.retained() == []
 
@@ -192,10 +192,10 @@ async def test_listed_versions_are_not_changed(plane: Plane) -> None:
     lobby_id = (await plane.attach()).lobby_id
     await plane.take(current_version_id=version_id(2), versions=both)
     assert plane.retained() == []
-    assert plane.is_asked(lobby_id)
+    assert plane.has_join_rules(lobby_id)
     await plane.take(current_version_id=version_id(2), versions=both[1:])
     assert plane.retained() == [version_id(1)]
-    assert plane.is_asked(lobby_id)
+    assert plane.has_join_rules(lobby_id)
 
 
 async def test_attach_uses_the_version_at_the_access_check(plane: Plane) -> None:
@@ -219,7 +219,7 @@ async def test_attach_uses_the_version_at_the_access_check(plane: Plane) -> None
     lobby = plane.engine.lobby(raw_id(attached.lobby_id))
     assert lobby is not None
     assert lobby.version == raw_id(version_id(3))
-    assert plane.is_asked(attached.lobby_id)
+    assert plane.has_join_rules(attached.lobby_id)
 
 
 def bulky(size: int) -> dict[str, Any]:
@@ -274,7 +274,7 @@ async def test_retained_versions_limit(plane: Plane) -> None:
     assert f"at most {RETAINED_MAX:,}" in problem.reason
     await plane.take(current_version_id=ids[0], versions=[named[0], *named[2:]])
     assert plane.retained() == [ids[1]]
-    assert not plane.is_asked(lobby_id)
+    assert not plane.has_join_rules(lobby_id)
 
 
 def test_retained_rules_are_join_captcha_and_verification() -> None:

@@ -158,7 +158,7 @@ async def test_response_status(
                 assert (await expect_error(work)).code == code
     assert {request.path for request in game.requests} == {"/ask"}
     admitted = 0 if code else 2 * len(statuses)
-    assert scene.places(lobby.lobby_id) == (0, admitted, 0, 0)
+    assert scene.slot_counts(lobby.lobby_id) == (0, admitted, 0, 0)
 
 
 async def test_unreachable_server_is_unavailable(engine: Engine, game: ThirdPartyServer) -> None:
@@ -172,7 +172,7 @@ async def test_unreachable_server_is_unavailable(engine: Engine, game: ThirdPart
             scene.ask(duel_join=url)
             error = await expect_error(scene.join(lobby.lobby_id))
             assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE", url
-        assert scene.places(lobby.lobby_id) == (0, 0, 0, 0)
+        assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 0)
 
 
 async def test_find_verifies_each_mode_once(scene: AdmissionScene, game: ThirdPartyServer) -> None:

@@ -29,9 +29,9 @@ from tests.examples.udp_game import (
     WRONG_LOBBY,
     Datagram,
     HandMade,
-    Place,
     Player,
     Players,
+    Reservation,
     Stage,
     compiled_programs,
     first,
@@ -93,10 +93,10 @@ def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage) -> N
 
 def test_player_address_is_a_port_of_edge_guard(stage: Stage, players: Players) -> None:
     player = players.enter("wire")
-    host, port = player.place.server
+    host, port = player.reservation.server
     assert host == "127.0.0.1"
     assert 26_000 <= port <= 31_999
-    [line] = [line for line in stage.lines(player.place.lobby_id) if "listening on" in line]
+    [line] = [line for line in stage.lines(player.reservation.lobby_id) if "listening on" in line]
     bound = re.search(r"127\.0\.0\.1:(\d+)", line)
     assert bound is not None
     assert 12_000 <= int(bound[1]) <= 19_999
@@ -104,12 +104,12 @@ def test_player_address_is_a_port_of_edge_guard(stage: Stage, players: Players) 
 
 def test_goodbye_frees_the_slot_at_once(stage: Stage, players: Players) -> None:
     one, other = players.enter("pair"), players.enter("pair")
-    assert one.place.lobby_id == other.place.lobby_id
+    assert one.reservation.lobby_id == other.reservation.lobby_id
     full = stage.find("pair", prevent_auto_create_lobby=True)
     assert full == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
     one.leave()
     until(lambda: stage.players("pair") == 1)
-    assert stage.place("pair").lobby_id == other.place.lobby_id
+    assert stage.reserve("pair").lobby_id == other.reservation.lobby_id
 
 
 def test_silent_player_times_out_and_frees_the_slot(stage: Stage, players: Players) -> None:
@@ -126,8 +126,10 @@ def test_player_of_one_lobby_cannot_enter_another(stage: Stage, players: Players
     assert len(report["lobbies"]) == 2
     assert report["players_here_max"] == 2
     other_player.leave()
-    reserved = stage.place("other-pair")
-    lost = players.at(Place(player.place.lobby_id, reserved.token, player.place.server))
+    reserved = stage.reserve("other-pair")
+    lost = players.at(
+        Reservation(player.reservation.lobby_id, reserved.token, player.reservation.server)
+    )
     assert lost.wait_for(REFUSED, lost.hello) == bytes([WRONG_LOBBY])
     players.at(reserved).enter()
 
@@ -136,26 +138,26 @@ def test_sigterm_stops_the_server_and_notifies_players_at_edge_guard(
     stage: Stage, players: Players
 ) -> None:
     player = players.enter("stopped")
-    os.kill(stage.pid(player.place.lobby_id), signal.SIGTERM)
+    os.kill(stage.pid(player.reservation.lobby_id), signal.SIGTERM)
     assert player.wait_for(ENDED) == bytes([SERVER_STOPS])
-    assert stage.end_of(player.place.lobby_id)["exit_code"] == 0
-    assert stage.lines(player.place.lobby_id)[-1].endswith("ended: asked to stop")
-    assert stage.lines(player.place.lobby_id, "std_err") == []
+    assert stage.end_of(player.reservation.lobby_id)["exit_code"] == 0
+    assert stage.lines(player.reservation.lobby_id)[-1].endswith("ended: asked to stop")
+    assert stage.lines(player.reservation.lobby_id, "std_err") == []
 
 
 def test_server_of_a_deleted_lobby_stops_cleanly(stage: Stage, players: Players) -> None:
-    lobby_id = players.enter("wire").place.lobby_id
+    lobby_id = players.enter("wire").reservation.lobby_id
     stage.remove(lobby_id)
     until(lambda: stage.lines(lobby_id)[-1].endswith("ended: asked to stop"))
     assert stage.lines(lobby_id, "std_err") == []
 
 
 def by_hand(stage: Stage, players: Players) -> Player:
-    def listed_place() -> Place | None:
-        place = stage.find(BY_HAND)
-        return place if isinstance(place, Place) else None
+    def listed_reservation() -> Reservation | None:
+        reservation = stage.find(BY_HAND)
+        return reservation if isinstance(reservation, Reservation) else None
 
-    return players.at(first(listed_place)).enter()
+    return players.at(first(listed_reservation)).enter()
 
 
 def ended_with(server: HandMade) -> tuple[int, str, str]:
@@ -198,7 +200,7 @@ def test_server_with_players_uses_little_memory(stage: Stage, players: Players) 
 def test_replies_before_confirmation_are_not_larger_than_requests(
     stage: Stage, players: Players
 ) -> None:
-    guest = players.at(stage.place("wire"))
+    guest = players.at(stage.reserve("wire"))
     hello = guest.hello()
     forged = MARK + b"\x02" + bytes(10) + bytes(9)
     ping, long_ping = MARK + b"\x04ping", MARK + b"\x04" + bytes(600)
@@ -210,7 +212,7 @@ def test_replies_before_confirmation_are_not_larger_than_requests(
     # Only the short ping gets a pong. A late pong arrives with a later read.
     answers = [one for one in (*returned, guest.receive()) if one is not None]
     assert answers == [Datagram(PONG, b"ping")]
-    forger = players.at(guest.place)
+    forger = players.at(guest.reservation)
     refusal = forger.wait_for(REFUSED, lambda: forger.hello("player_forged"))
     assert 3 + len(refusal) <= 64
     # A welcome is not longer than the hello. No other message follows until the client has proven
@@ -223,11 +225,11 @@ def test_replies_before_confirmation_are_not_larger_than_requests(
 
 def test_token_has_one_session(players: Players) -> None:
     player = players.enter("wire")
-    second = players.at(player.place)
+    second = players.at(player.reservation)
     assert second.wait_for(REFUSED, second.hello) == bytes([TOKEN_USED])
     player.wait_for(STATE, player.input)
     player.leave()
-    later = players.at(player.place)
+    later = players.at(player.reservation)
     assert later.wait_for(REFUSED, later.hello) == bytes([TOKEN_USED])
 
 
@@ -241,7 +243,7 @@ def test_client_continues_at_a_new_address(stage: Stage, players: Players) -> No
     own_id = state[12:14]
     assert own_id == player.id_and_secret[:2]
     player.leave()
-    until(lambda: "said goodbye" in stage.lines(player.place.lobby_id)[-1])
+    until(lambda: "said goodbye" in stage.lines(player.reservation.lobby_id)[-1])
 
 
 @pytest.mark.timeout(300)
@@ -268,8 +270,8 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
     stage: Stage, players: Players
 ) -> None:
     player = players.enter("outage")
-    reserved = players.at(stage.place("outage"))
-    assert reserved.place.lobby_id == player.place.lobby_id
+    reserved = players.at(stage.reserve("outage"))
+    assert reserved.reservation.lobby_id == player.reservation.lobby_id
     stage.kill()
     try:
         reserved.say(reserved.hello())
@@ -281,13 +283,13 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
         stage.full_service.start()
 
     # Without the release, the reservation would occupy the slot for two minutes.
-    def found_again() -> Place | None:
+    def found_again() -> Reservation | None:
         player.say(player.input())
-        place = stage.find("outage", prevent_auto_create_lobby=True)
-        return place if isinstance(place, Place) else None
+        reservation = stage.find("outage", prevent_auto_create_lobby=True)
+        return reservation if isinstance(reservation, Reservation) else None
 
     again = first(found_again)
-    assert again.lobby_id == player.place.lobby_id
+    assert again.lobby_id == player.reservation.lobby_id
     players.at(again).enter()
 
 

@@ -74,7 +74,7 @@ def first(look: Callable[[], Found | None]) -> Found:
     return result
 
 
-class Place(NamedTuple):
+class Reservation(NamedTuple):
     lobby_id: str
     token: str
     server: tuple[str, int]
@@ -118,7 +118,7 @@ class Stage:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def find(self, mode: str, **fields: Any) -> Place | str:
+    def find(self, mode: str, **fields: Any) -> Reservation | str:
         desired = {"game_modes": [mode], **fields}
         answer = self.ask("POST", "/matchmaker/lobbies/find", desired, self.public_token)
         if answer.status_code != 200:
@@ -126,11 +126,11 @@ class Stage:
         placement = answer.json()
         port = placement["ports"]["game"]
         server = (port["hostname"], port["port"])
-        return Place(placement["lobby"]["lobby_id"], placement["player"]["token"], server)
+        return Reservation(placement["lobby"]["lobby_id"], placement["player"]["token"], server)
 
-    def place(self, mode: str) -> Place:
+    def reserve(self, mode: str) -> Reservation:
         placement = self.find(mode)
-        assert isinstance(placement, Place), placement
+        assert isinstance(placement, Reservation), placement
         return placement
 
     def players(self, mode: str) -> int:
@@ -255,8 +255,8 @@ class Datagram(NamedTuple):
 
 
 class Player:
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, reservation: Reservation) -> None:
+        self.reservation = reservation
         self.socket = self.move()
         self.id_and_secret = b""
         self.cookie = b"\0\0\0\0"
@@ -265,11 +265,11 @@ class Player:
     def move(self) -> socket.socket:
         self.close()
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.connect(self.place.server)
+        self.socket.connect(self.reservation.server)
         return self.socket
 
     def hello(self, token: str = "") -> bytes:
-        token = token or self.place.token
+        token = token or self.reservation.token
         plain = MARK + bytes([1, len(token)]) + token.encode()
         return plain + bytes(max(0, 64 - len(plain)))
 
@@ -324,12 +324,12 @@ class Players:
         self._stage = stage
         self._all: list[Player] = []
 
-    def at(self, place: Place) -> Player:
-        self._all.append(Player(place))
+    def at(self, reservation: Reservation) -> Player:
+        self._all.append(Player(reservation))
         return self._all[-1]
 
     def enter(self, mode: str) -> Player:
-        return self.at(self._stage.place(mode)).enter()
+        return self.at(self._stage.reserve(mode)).enter()
 
     def close(self) -> None:
         for player in self._all:

@@ -211,7 +211,7 @@ async def test_grpc_deadline_ends_the_wait_and_frees_the_slot(
     async def is_free() -> bool:
         return await plane.metric("hosting_slots", state="held") == 0
 
-    await until(is_free, "the place to be free")
+    await until(is_free, "the slot to be free")
     staying = asyncio.create_task(
         clients.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
     )

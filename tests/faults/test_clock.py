@@ -70,7 +70,7 @@ class FullLobby:
         async def is_free() -> bool:
             return not await self.is_full()
 
-        await until(is_free, "the place of the absent player", timeout_s)
+        await until(is_free, "the slot of the absent player", timeout_s)
 
     async def check_no_token_expired(self) -> None:
         assert self.age_s < self.ttl_s, "the machine is too slow for this test"

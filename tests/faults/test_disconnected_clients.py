@@ -45,15 +45,15 @@ def fields_of(operation: str, lobby: AttachedLobby) -> dict[str, Any]:
     return {"game_modes": ["single"]} if operation == "find" else {"lobby_id": lobby.id}
 
 
-async def held_places(plane: Plane) -> float:
+async def held_slots(plane: Plane) -> float:
     return await plane.metric("hosting_slots", state="held")
 
 
 async def wait_held(plane: Plane, count: int) -> None:
     async def is_so() -> bool:
-        return await held_places(plane) == count
+        return await held_slots(plane) == count
 
-    await until(is_so, f"{count} places to be held")
+    await until(is_so, f"{count} slots to be held")
 
 
 async def give_up(client: PlaneClient, request: asyncio.Task[TransportResponse]) -> None:
@@ -147,7 +147,7 @@ async def test_shared_hold_is_freed_when_its_last_request_leaves(
         return await plane.metric("hosting_requests_in_flight") == 1
 
     await until(is_one_left, "the first request to be gone")
-    assert await held_places(plane) == 1
+    assert await held_slots(plane) == 1
     await give_up(clients.grpc, second)
     await wait_held(plane, 0)
 
@@ -165,7 +165,7 @@ async def test_hold_timeout_returns_an_error_and_frees_the_slot(
     answer = await client.call("find", {"game_modes": ["single"]}, token=session.client_token)
     assert answer.code == "DEADLINE_EXCEEDED"
     assert answer.status in ("504", "DEADLINE_EXCEEDED")
-    assert await held_places(plane) == 0
+    assert await held_slots(plane) == 0
 
 
 @pytest.mark.parametrize(("end", "reason"), [("detach", "removed"), ("wait", "start_timeout")])

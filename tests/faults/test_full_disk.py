@@ -121,7 +121,7 @@ async def check_recovers(session: ApiSession, client: PlaneClient, lobby: Attach
         assert answer.code in ("OK", "STORAGE_FULL"), answer
         return answer.code == "OK"
 
-    await until(is_well, "places to be given again", timeout_s=30)
+    await until(is_well, "slots to be free again", timeout_s=30)
 
 
 @pytest.mark.fast

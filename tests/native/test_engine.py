@@ -40,14 +40,14 @@ def engine() -> Iterator[_native.Engine]:
     engine.close()
 
 
-def attach(engine: _native.Engine, places: int = 4, namespace: bytes = NAMESPACE) -> bytes:
+def attach(engine: _native.Engine, slots: int = 4, namespace: bytes = NAMESPACE) -> bytes:
     lobby, _, _ = engine.attach(
         namespace,
         VERSION,
         "duel",
         "local",
         [("game", "127.0.0.1", 7777, False)],
-        max_players=(places, places, places),
+        max_players=(slots, slots, slots),
         player_token_ttl_ms=120_000,
         heartbeat_timeout_ms=0,
         heartbeat_grace_ms=10_000,
@@ -92,7 +92,7 @@ def test_boundary_values_are_frozen(engine: _native.Engine) -> None:
 
 
 def test_refusal_has_slug_and_context(engine: _native.Engine) -> None:
-    lobby = attach(engine, places=1)
+    lobby = attach(engine, slots=1)
     with pytest.raises(_native.Refused) as refused:
         engine.join(NAMESPACE, lobby, party_size=2)
     assert refused.value.slug == "BODY_INVALID"
@@ -145,8 +145,8 @@ def samples(engine: _native.Engine, labels: dict[bytes, str]) -> dict[str, float
 
 def test_metrics_label_a_thousand_namespaces_and_sum_the_rest(engine: _native.Engine) -> None:
     namespaces = [number.to_bytes(16, "big") for number in range(1_003)]
-    for places, namespace in enumerate(namespaces, 1):
-        lobby = attach(engine, places, namespace)
+    for slots, namespace in enumerate(namespaces, 1):
+        lobby = attach(engine, slots, namespace)
         engine.join(namespace, lobby)
         engine.detach([namespace], attach(engine, 1, namespace))
     labels = {
@@ -234,14 +234,14 @@ BATCH_CALLS: dict[str, Callable[[_native.Engine, bytes, list[str]], object]] = {
 
 @pytest.mark.parametrize("name", BATCH_CALLS)
 def test_batch_calls_release_the_interpreter_lock(engine: _native.Engine, name: str) -> None:
-    lobby = attach(engine, places=60_000)
+    lobby = attach(engine, slots=60_000)
     tokens = [
         token for _ in range(300) for token in engine.join(NAMESPACE, lobby, party_size=64).tokens
     ]
     for _ in range(2_000):
-        attach(engine, places=1)  # Makes the list operation take a measurable time.
+        attach(engine, slots=1)  # Makes the list operation take a measurable time.
     for namespace in LABELS:
-        attach(engine, places=1, namespace=namespace)
+        attach(engine, slots=1, namespace=namespace)
     ran = threading.Event()
     gate = threading.Lock()
 

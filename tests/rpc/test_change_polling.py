@@ -46,7 +46,7 @@ class Plane:
             await self._server.stop(0.0)
             self._server = None
 
-    async def is_asked(self) -> None:
+    async def wait_for_poll(self) -> None:
         await until(lambda: bool(self.topics._change_waiters))
 
     def waits(self, long_polls: LongPolls, topic: str) -> asyncio.Task[bool]:
@@ -89,7 +89,7 @@ async def test_changes_reach_their_topics(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as long_polls:
         concerned, other = plane.waits(long_polls, "a"), plane.waits(long_polls, "b")
-        await plane.is_asked()
+        await plane.wait_for_poll()
         plane.topics.bump("a")
         change = await asyncio.wait_for(concerned, PATIENCE_S)
         assert not change
@@ -123,7 +123,7 @@ async def test_outage_loses_no_change_and_wakes_no_other_topic(plane: Plane) -> 
     await plane.start()
     async with polling(plane) as long_polls:
         concerned, other = plane.waits(long_polls, "a"), plane.waits(long_polls, "b")
-        await plane.is_asked()
+        await plane.wait_for_poll()
         await plane.stop()
         plane.topics.bump("a")
         await until(lambda: plane.failures > 0)
@@ -137,7 +137,7 @@ async def test_restarted_plane_wakes_every_topic(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as long_polls:
         waiting_requests = [plane.waits(long_polls, topic) for topic in "abc"]
-        await plane.is_asked()
+        await plane.wait_for_poll()
         await plane.stop()
         plane.topics = Topics()
         await plane.start()

@@ -22,7 +22,7 @@ CONNECTED_PATH = "/hosting.v1.Matchmaker/PlayerConnected"
 LARGEST = 256 * KIB
 SETTINGS = TransportSettings(message_limit_bytes=64 * KIB, bodies_limit_bytes=512 * KIB)
 """16 permits for slow messages."""
-PLACES = 16
+PERMITS = 16
 JOIN_PATH = "/hosting.v1.Matchmaker/JoinLobby"
 """Operation that needs no token."""
 REFLECTION_PATH = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
@@ -90,7 +90,7 @@ def streams_of(number: int) -> set[int]:
 
 async def test_slowest_message_of_the_busiest_address_is_dropped(stage: Stage, raw: Open) -> None:
     greedy = await raw("127.0.4.1")
-    await begin(greedy, PLACES + 4)
+    await begin(greedy, PERMITS + 4)
     await greedy.wait_ended(4)
     assert (greedy.ended, stage.codes()["OVERLOADED"]) == (streams_of(4), 4)
     many = [await raw(f"127.0.4.{number}") for number in range(2, 7)]
@@ -148,7 +148,7 @@ async def test_tokenless_attackers_do_not_block_clients_with_tokens(
     await begin(honest, 8, JOIN_PATH)
     hoarders = [await raw(f"127.0.4.{number}") for number in range(2, 8)]
     await asyncio.gather(*(begin(calls, 6, JOIN_PATH, {}) for calls in hoarders))
-    refused = 8 + 6 * len(hoarders) - PLACES
+    refused = 8 + 6 * len(hoarders) - PERMITS
     await until(lambda: sum(len(calls.ended) for calls in hoarders) == refused)
     assert stage.codes("join")["OVERLOADED"] == refused
     assert {len(calls.ended) for calls in hoarders} <= {4, 5}
@@ -174,7 +174,7 @@ async def test_calls_over_twice_the_limit_are_rejected_at_once(
 ) -> None:
     monkeypatch.setattr(slow_message_limits, "_GRACE_S", 3600.0)
     calls = await raw("127.0.4.1")
-    await begin(calls, 2 * PLACES + 5)
+    await begin(calls, 2 * PERMITS + 5)
     await calls.wait_ended(5)
     assert calls.ended == streams_of(5)
 
@@ -201,7 +201,7 @@ async def test_call_without_a_message_is_an_error(stage: Stage, raw: Open) -> No
 )
 async def test_unknown_method_has_the_same_limits(stage: Stage, raw: Open, path: str) -> None:
     calls = await raw("127.0.4.1")
-    await begin(calls, PLACES + 4, path)
+    await begin(calls, PERMITS + 4, path)
     await calls.wait_ended(4)
     assert calls.ended == streams_of(4)
 

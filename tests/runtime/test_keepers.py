@@ -187,12 +187,12 @@ async def test_program_can_only_access_its_build_and_its_own_folder(
     secret.write_text("of the service")
     secret.chmod(0o600)
     order = host.order(LOOKS_AROUND)
-    places = {
+    paths = {
         "SECRET": str(secret),
         "OTHERS": str(host.of(other).scratch / "private"),
         "BUILD": str(unpacked_builds / order.build_id / "root"),
     }
-    host.supervisor.ensure_running(replace(order, env=places))
+    host.supervisor.ensure_running(replace(order, env=paths))
     await host.reports.end(order.id)
     lines = [line.text for line in host.of(order).lines() if line.stream == "std_out"]
     # The program has the three standard descriptors and the one that lists the folder.

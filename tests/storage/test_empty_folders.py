@@ -105,14 +105,14 @@ async def swept(
     each file. Yields the paths of these calls.
     """
     loop, name = asyncio.get_running_loop(), request.param
-    places = tuple(f"{listener.folder}/{place}/" for place in ("kept", "pending"))
+    folders = tuple(f"{listener.folder}/{name}/" for name in ("kept", "pending"))
     do: Any = getattr(os, name)
     before: list[str] = []
 
     def sweep_first(*arguments: Any, **more: Any) -> Any:
         path = str(arguments[-1 if name == "replace" else 0])
         is_folder = name == "open" and Path(path).is_dir()
-        if path.startswith(places) and not is_folder and before.count(path) < TIMES:
+        if path.startswith(folders) and not is_folder and before.count(path) < TIMES:
             before.append(path)
             sweeping = listener.blobs.drop_empty_folders(AT_ONCE_S)
             asyncio.run_coroutine_threadsafe(sweeping, loop).result(PATIENCE_S)

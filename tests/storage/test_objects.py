@@ -22,7 +22,7 @@ from pyservice.storage.objects import (
     is_file_path,
     plan_parts,
 )
-from tests.support.blob_stores import Place, bucket_place, folder_place, put_whole
+from tests.support.blob_stores import OpenStore, open_bucket_store, open_folder_store, put_whole
 from tests.support.s3_server import S3Server, running_s3
 
 pytestmark = pytest.mark.anyio
@@ -37,112 +37,115 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(params=["folder", "s3"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
     if request.param == "folder":
-        async with folder_place(tmp_path / "objects") as place:
-            yield place
+        async with open_folder_store(tmp_path / "objects") as opened:
+            yield opened
     else:
-        async with bucket_place(request.getfixturevalue("s3"), secrets.token_hex(4)) as place:
-            yield place
+        async with open_bucket_store(request.getfixturevalue("s3"), secrets.token_hex(4)) as opened:
+            yield opened
 
 
-async def test_completed_upload_is_kept(place: Place) -> None:
-    answer = await place.upload("up/a", CONTENT)
+async def test_completed_upload_is_kept(opened: OpenStore) -> None:
+    answer = await opened.upload("up/a", CONTENT)
     assert answer.status_code == 200
-    assert await place.objects.stat("up/a") is None
-    await place.objects.complete([PendingObject("up/a", [Part(0, len(CONTENT))])])
-    assert await place.objects.stat("up/a") == len(CONTENT)
-    assert await place.content("up/a") == CONTENT
-    assert await place.content("up/a", 5, 12) == CONTENT[5:12]
-    assert await place.content("up/a", 9_990, 20_000) == CONTENT[9_990:]
+    assert await opened.objects.stat("up/a") is None
+    await opened.objects.complete([PendingObject("up/a", [Part(0, len(CONTENT))])])
+    assert await opened.objects.stat("up/a") == len(CONTENT)
+    assert await opened.content("up/a") == CONTENT
+    assert await opened.content("up/a", 5, 12) == CONTENT[5:12]
+    assert await opened.content("up/a", 9_990, 20_000) == CONTENT[9_990:]
     assert (
-        await place.objects.digest("up/a", asyncio.to_thread) == hashlib.sha256(CONTENT).hexdigest()
+        await opened.objects.digest("up/a", asyncio.to_thread)
+        == hashlib.sha256(CONTENT).hexdigest()
     )
 
 
-async def test_parts_in_any_order_form_one_object(place: Place) -> None:
+async def test_parts_in_any_order_form_one_object(opened: OpenStore) -> None:
     parts = [Part(0, 4000), Part(4000, 4000), Part(8000, 2000)]
     for offset, length in reversed(parts):
-        answer = await place.upload("up/b", CONTENT[offset : offset + length], offset)
+        answer = await opened.upload("up/b", CONTENT[offset : offset + length], offset)
         assert answer.status_code == 200
-    await place.objects.complete([PendingObject("up/b", parts)])
-    assert await place.objects.stat("up/b") == len(CONTENT)
-    assert await place.content("up/b") == CONTENT
-    assert await place.content("up/b", 3_999, 8_001) == CONTENT[3_999:8_001]
-    assert await place.content("up/b", 4_000, 4_001) == CONTENT[4_000:4_001]
+    await opened.objects.complete([PendingObject("up/b", parts)])
+    assert await opened.objects.stat("up/b") == len(CONTENT)
+    assert await opened.content("up/b") == CONTENT
+    assert await opened.content("up/b", 3_999, 8_001) == CONTENT[3_999:8_001]
+    assert await opened.content("up/b", 4_000, 4_001) == CONTENT[4_000:4_001]
     assert (
-        await place.objects.digest("up/b", asyncio.to_thread) == hashlib.sha256(CONTENT).hexdigest()
+        await opened.objects.digest("up/b", asyncio.to_thread)
+        == hashlib.sha256(CONTENT).hexdigest()
     )
 
 
 async def test_completion_with_a_missing_part_is_rejected(
-    place: Place,
+    opened: OpenStore,
 ) -> None:
     parts = [Part(0, 4000), Part(4000, 6000)]
-    await place.upload("up/c", CONTENT[:4000])
-    await place.upload("up/d", CONTENT)
+    await opened.upload("up/c", CONTENT[:4000])
+    await opened.upload("up/d", CONTENT)
     whole = PendingObject("up/d", [Part(0, len(CONTENT))])
     with pytest.raises(ServiceError, match="1 of 3") as refused:
-        await place.objects.complete([whole, PendingObject("up/c", parts)])
+        await opened.objects.complete([whole, PendingObject("up/c", parts)])
     assert refused.value.code == "UPLOAD_INCOMPLETE"
-    assert await place.objects.stat("up/d") is None
-    await place.upload("up/c", CONTENT[4000:], 4000)
-    await place.objects.complete([whole, PendingObject("up/c", parts)])
-    assert await place.content("up/c") == await place.content("up/d") == CONTENT
+    assert await opened.objects.stat("up/d") is None
+    await opened.upload("up/c", CONTENT[4000:], 4000)
+    await opened.objects.complete([whole, PendingObject("up/c", parts)])
+    assert await opened.content("up/c") == await opened.content("up/d") == CONTENT
 
 
-async def test_completion_may_be_repeated_after_a_crash(place: Place) -> None:
+async def test_completion_may_be_repeated_after_a_crash(opened: OpenStore) -> None:
     parts = [Part(0, 4000), Part(4000, 6000)]
     for offset, length in parts:
-        await place.upload("up/e", CONTENT[offset : offset + length], offset)
+        await opened.upload("up/e", CONTENT[offset : offset + length], offset)
     # A crash within a completion leaves one part complete and no manifest.
-    await place.blobs.keep([("pending/up/e.0", "kept/up/e.0")])
+    await opened.blobs.keep([("pending/up/e.0", "kept/up/e.0")])
     upload = PendingObject("up/e", parts)
-    await place.objects.complete([upload])
-    await place.objects.complete([upload])
-    assert await place.content("up/e") == CONTENT
+    await opened.objects.complete([upload])
+    await opened.objects.complete([upload])
+    assert await opened.content("up/e") == CONTENT
 
 
-async def test_upload_after_completion_changes_nothing(place: Place) -> None:
-    url = await place.objects.presign_put("up/g", len(CONTENT), 3600)
-    await place.client.put(url, content=CONTENT)
-    await place.objects.complete([PendingObject("up/g", [Part(0, len(CONTENT))])])
-    await place.client.put(url, content=b"x" * len(CONTENT))
-    assert await place.content("up/g") == CONTENT
+async def test_upload_after_completion_changes_nothing(opened: OpenStore) -> None:
+    url = await opened.objects.presign_put("up/g", len(CONTENT), 3600)
+    await opened.client.put(url, content=CONTENT)
+    await opened.objects.complete([PendingObject("up/g", [Part(0, len(CONTENT))])])
+    await opened.client.put(url, content=b"x" * len(CONTENT))
+    assert await opened.content("up/g") == CONTENT
     assert (
-        await place.objects.digest("up/g", asyncio.to_thread) == hashlib.sha256(CONTENT).hexdigest()
+        await opened.objects.digest("up/g", asyncio.to_thread)
+        == hashlib.sha256(CONTENT).hexdigest()
     )
 
 
-async def test_wrong_length_is_never_completed(place: Place) -> None:
-    url = await place.objects.presign_put("up/h", len(CONTENT), 3600)
-    await place.client.put(url, content=CONTENT[:-1])
+async def test_wrong_length_is_never_completed(opened: OpenStore) -> None:
+    url = await opened.objects.presign_put("up/h", len(CONTENT), 3600)
+    await opened.client.put(url, content=CONTENT[:-1])
     with pytest.raises(ServiceError) as refused:
-        await place.objects.complete([PendingObject("up/h", [Part(0, len(CONTENT))])])
+        await opened.objects.complete([PendingObject("up/h", [Part(0, len(CONTENT))])])
     assert refused.value.code == "UPLOAD_INCOMPLETE"
 
 
 async def test_store_that_enforces_lengths_is_asked_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    opened: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site has thousands of files."""
     names_asked: list[str] = []
-    lengths = place.blobs.lengths
+    lengths = opened.blobs.lengths
 
     async def noted(names: Sequence[str]) -> list[int | None]:
         names_asked.extend(names)
         return await lengths(names)
 
     for key in ("up/r", "up/s"):
-        await place.upload(key, CONTENT)
+        await opened.upload(key, CONTENT)
     with monkeypatch.context() as patched:
-        patched.setattr(place.blobs, "lengths", noted)
-        await place.objects.complete(
+        patched.setattr(opened.blobs, "lengths", noted)
+        await opened.objects.complete(
             [PendingObject(f"up/{k}", [Part(0, len(CONTENT))]) for k in "rs"]
         )
-    again = ["kept/up/r", "kept/up/s"] if place.blobs.takes_any_length else []
+    again = ["kept/up/r", "kept/up/s"] if opened.blobs.takes_any_length else []
     assert names_asked == ["pending/up/r.0", "pending/up/s.0", *again]
-    assert await place.content("up/r") == CONTENT
+    assert await opened.content("up/r") == CONTENT
 
 
 @pytest.mark.parametrize("late", [CONTENT + b"x", CONTENT[:-1], b""])
@@ -150,31 +153,31 @@ async def test_wrong_length_during_completion_is_not_kept(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, late: bytes
 ) -> None:
     upload, other = (PendingObject(key, [Part(0, len(CONTENT))]) for key in ("up/p", "up/q"))
-    async with bucket_place(s3, secrets.token_hex(4)) as place:
-        url = await place.objects.presign_put("up/p", len(CONTENT), 3600)
-        assert (await place.client.put(url, content=CONTENT)).status_code == 200
-        await place.upload("up/q", CONTENT)
-        keep = place.blobs.keep
+    async with open_bucket_store(s3, secrets.token_hex(4)) as opened:
+        url = await opened.objects.presign_put("up/p", len(CONTENT), 3600)
+        assert (await opened.client.put(url, content=CONTENT)).status_code == 200
+        await opened.upload("up/q", CONTENT)
+        keep = opened.blobs.keep
 
         async def keep_late(names: Sequence[tuple[str, str]]) -> None:
             # Lengths were checked already. S3 accepts data of other lengths.
-            assert (await place.client.put(url, content=late)).status_code == 200
+            assert (await opened.client.put(url, content=late)).status_code == 200
             await keep(names)
 
         with monkeypatch.context() as patched:
-            patched.setattr(place.blobs, "keep", keep_late)
+            patched.setattr(opened.blobs, "keep", keep_late)
             with pytest.raises(ServiceError, match="2 of 2") as refused:
-                await place.objects.complete([upload, other])
+                await opened.objects.complete([upload, other])
         assert refused.value.code == "UPLOAD_INCOMPLETE"
-        assert await place.blobs.names("kept/up") == []
+        assert await opened.blobs.names("kept/up") == []
         for key in ("up/p", "up/q"):
-            await place.upload(key, CONTENT)
-        await place.objects.complete([upload, other])
-        assert await place.content("up/p") == await place.content("up/q") == CONTENT
+            await opened.upload(key, CONTENT)
+        await opened.objects.complete([upload, other])
+        assert await opened.content("up/p") == await opened.content("up/q") == CONTENT
 
 
-async def test_altered_url_is_rejected(place: Place) -> None:
-    url = await place.objects.presign_put("up/i", len(CONTENT), 3600)
+async def test_altered_url_is_rejected(opened: OpenStore) -> None:
+    url = await opened.objects.presign_put("up/i", len(CONTENT), 3600)
     signature = url[url.lower().index("signature=") + 10 :]
     alterations = [
         ("up/i", "up/j"),
@@ -187,77 +190,77 @@ async def test_altered_url_is_rejected(place: Place) -> None:
     for altered in tried:
         # The S3 server may close the connection before the client reads the error.
         with contextlib.suppress(httpx.RemoteProtocolError, httpx.WriteError):
-            answer = await place.client.put(altered, content=CONTENT)
+            answer = await opened.client.put(altered, content=CONTENT)
             assert answer.status_code == 403, altered
-    assert await place.blobs.names("pending/up") == []
+    assert await opened.blobs.names("pending/up") == []
 
 
-async def test_expired_url_is_rejected(place: Place) -> None:
-    url = await place.objects.presign_put("up/j", len(CONTENT), 1)
+async def test_expired_url_is_rejected(opened: OpenStore) -> None:
+    url = await opened.objects.presign_put("up/j", len(CONTENT), 1)
     await asyncio.sleep(2.1)  # A signature is valid to the end of its last second.
-    answer = await place.client.put(url, content=CONTENT)
+    answer = await opened.client.put(url, content=CONTENT)
     assert answer.status_code == 403
-    assert await place.blobs.names("pending/up") == []
+    assert await opened.blobs.names("pending/up") == []
 
 
-async def test_deletion_removes_only_its_object(place: Place) -> None:
+async def test_deletion_removes_only_its_object(opened: OpenStore) -> None:
     parts = [Part(0, 4000), Part(4000, 6000)]
     for key in ("up/k", "up/k2"):
         for offset, length in parts:
-            await place.upload(key, CONTENT[offset : offset + length], offset)
-        await place.objects.complete([PendingObject(key, parts)])
-    await place.upload("up/k3", CONTENT)
-    await place.objects.delete("up/k")
-    await place.objects.delete("up/k")
-    assert await place.objects.stat("up/k") is None
+            await opened.upload(key, CONTENT[offset : offset + length], offset)
+        await opened.objects.complete([PendingObject(key, parts)])
+    await opened.upload("up/k3", CONTENT)
+    await opened.objects.delete("up/k")
+    await opened.objects.delete("up/k")
+    assert await opened.objects.stat("up/k") is None
     with pytest.raises(FileNotFoundError):
-        await place.content("up/k")
-    assert await place.content("up/k2") == CONTENT
-    await place.objects.delete("up/k3")
-    assert await place.blobs.names("pending/up") == []
-    await place.store("other/a", CONTENT)
-    await place.objects.delete_prefix("up")
-    assert await place.blobs.names("kept/up") == []
-    assert await place.content("other/a") == CONTENT
+        await opened.content("up/k")
+    assert await opened.content("up/k2") == CONTENT
+    await opened.objects.delete("up/k3")
+    assert await opened.blobs.names("pending/up") == []
+    await opened.store("other/a", CONTENT)
+    await opened.objects.delete_prefix("up")
+    assert await opened.blobs.names("kept/up") == []
+    assert await opened.content("other/a") == CONTENT
 
 
-async def test_uncompleted_objects_are_swept_and_completed_ones_kept(place: Place) -> None:
-    await place.store("up/l", CONTENT)
-    await place.upload("up/m", CONTENT)
-    assert await place.objects.sweep(older_than_s=3600) == 0
-    assert await place.objects.sweep(older_than_s=-5) == 1
-    assert await place.blobs.names("pending/up") == []
-    assert await place.content("up/l") == CONTENT
+async def test_uncompleted_objects_are_swept_and_completed_ones_kept(opened: OpenStore) -> None:
+    await opened.store("up/l", CONTENT)
+    await opened.upload("up/m", CONTENT)
+    assert await opened.objects.sweep(older_than_s=3600) == 0
+    assert await opened.objects.sweep(older_than_s=-5) == 1
+    assert await opened.blobs.names("pending/up") == []
+    assert await opened.content("up/l") == CONTENT
 
 
 @pytest.mark.parametrize("pieces", [[], [b"a,b\r\n"], [b"x" * (3 << 20)] * 5])
-async def test_object_of_the_service_appears_whole(place: Place, pieces: list[bytes]) -> None:
-    writer = place.objects.writer("exports/a/csv")
+async def test_object_of_the_service_appears_whole(opened: OpenStore, pieces: list[bytes]) -> None:
+    writer = opened.objects.writer("exports/a/csv")
     for piece in pieces:
         await writer.write(piece)
-    assert await place.objects.stat("exports/a/csv") is None
+    assert await opened.objects.stat("exports/a/csv") is None
     await writer.commit()
     whole = b"".join(pieces)
-    assert await place.objects.stat("exports/a/csv") == len(whole)
-    assert await place.content("exports/a/csv") == whole
-    assert (place.objects.counts.puts, place.objects.counts.put_bytes) == (1, len(whole))
-    given_up = place.objects.writer("exports/b/csv")
+    assert await opened.objects.stat("exports/a/csv") == len(whole)
+    assert await opened.content("exports/a/csv") == whole
+    assert (opened.objects.counts.puts, opened.objects.counts.put_bytes) == (1, len(whole))
+    given_up = opened.objects.writer("exports/b/csv")
     await given_up.write(b"x" * (5 << 20))
     for folder in ("exports/a", "exports/b"):
-        await place.objects.delete_prefix(folder)
-    assert await place.blobs.names("kept/exports") == []
+        await opened.objects.delete_prefix(folder)
+    assert await opened.blobs.names("kept/exports") == []
 
 
 @pytest.mark.parametrize(
     "key", ["", "a", "/a/b", "a//b", "a/../b", "a/b.0", "A/b", "a/b/", "a/" + "b" * 65, "a\n/b"]
 )
-async def test_invalid_key_never_reaches_a_disk(place: Place, key: str) -> None:
+async def test_invalid_key_never_reaches_a_disk(opened: OpenStore, key: str) -> None:
     with pytest.raises(ValueError, match="not an object key"):
-        await place.objects.presign_put(key, 1, 60)
+        await opened.objects.presign_put(key, 1, 60)
     with pytest.raises(ValueError, match="not an object key"):
-        await place.objects.stat(key)
+        await opened.objects.stat(key)
     with pytest.raises(ValueError, match="not an object key"):
-        await place.objects.delete(key)
+        await opened.objects.delete(key)
 
 
 def test_file_is_split_into_64_mib_parts_from_100_mib() -> None:
@@ -294,11 +297,11 @@ def test_unrequestable_path_is_rejected(path: str, is_good: bool) -> None:
 async def test_unreachable_bucket_is_an_outage_that_ends(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(running_s3(tmp_path / "buckets"))
-        async with bucket_place(server, "") as place:
-            await place.store("up/n", CONTENT)
+        async with open_bucket_store(server, "") as opened:
+            await opened.store("up/n", CONTENT)
             server.process.kill()
             server.process.wait()
-            for act in (place.objects.stat("up/n"), put_whole(place.objects, "up/o", b"x")):
+            for act in (opened.objects.stat("up/n"), put_whole(opened.objects, "up/o", b"x")):
                 with pytest.raises(ServiceError) as refused:
                     await act
                 assert refused.value.code == "CONTROL_PLANE_UNAVAILABLE"

@@ -17,7 +17,7 @@ from pyservice.errors import ServiceError
 from pyservice.storage.objects import Objects, Part
 from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
-from tests.support.blob_stores import bucket_place
+from tests.support.blob_stores import open_bucket_store
 from tests.support.cdn_listener import KEY, MemorySites
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3
 
@@ -28,32 +28,32 @@ CONTENT = bytes(range(256)) * 4096
 
 async def test_sites_and_signed_urls_are_served_from_the_bucket(tmp_path: Path) -> None:
     with running_s3(tmp_path / "buckets") as server:
-        async with bucket_place(server, "hosting") as place:
-            await place.store("site/a", CONTENT)
+        async with open_bucket_store(server, "hosting") as opened:
+            await opened.store("site/a", CONTENT)
             listener = socket.create_server(("127.0.0.1", 0))
             listener.setblocking(False)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             signer = UrlSigner(KEY)
-            objects = Objects(place.blobs, signer, url)
+            objects = Objects(opened.blobs, signer, url)
             site = Site({"a.bin": SiteFile("site/a", len(CONTENT), 0)})
             cdn = Cdn(MemorySites({("arena", "prod"): site}), objects, None)
             serving = CdnServer(cdn, [listener], None)
             await serving.start()
             try:
-                answer = await place.client.get(f"{url}/arena/prod/a.bin")
+                answer = await opened.client.get(f"{url}/arena/prod/a.bin")
                 assert answer.content == CONTENT
                 part = {"range": "bytes=1000-1003"}
-                answer = await place.client.get(f"{url}/arena/prod/a.bin", headers=part)
+                answer = await opened.client.get(f"{url}/arena/prod/a.bin", headers=part)
                 assert answer.content == CONTENT[1000:1004]
-                answer = await place.client.get(objects.presign_get("site/a", 60), headers=part)
+                answer = await opened.client.get(objects.presign_get("site/a", 60), headers=part)
                 assert answer.content == CONTENT[1000:1004]
                 target = signer.target(UrlGrant("PUT", "site/b", 4_000_000_000, 3))
-                answer = await place.client.put(url + target, content=b"abc")
+                answer = await opened.client.put(url + target, content=b"abc")
                 assert answer.status_code == 405
                 server.process.kill()
                 server.process.wait()
                 for headers in ({}, part):
-                    answer = await place.client.get(f"{url}/arena/prod/a.bin", headers=headers)
+                    answer = await opened.client.get(f"{url}/arena/prod/a.bin", headers=headers)
                     assert answer.status_code == 503
                     assert answer.headers["retry-after"]
             finally:
@@ -63,14 +63,14 @@ async def test_sites_and_signed_urls_are_served_from_the_bucket(tmp_path: Path) 
 
 async def test_bucket_url_is_valid_for_one_part(tmp_path: Path) -> None:
     with running_s3(tmp_path / "buckets") as server:
-        async with bucket_place(server, "") as place:
-            url = await place.objects.presign_put("up/a", 3, 60, 0)
-            assert url != await place.objects.presign_put("up/a", 3, 60, 3)
-            assert (await place.client.put(url, content=b"abc")).status_code == 200
-            assert (await place.client.get(url)).status_code == 403
-            assert await place.blobs.lengths(["pending/up/a.0", "pending/up/a.3"]) == [3, None]
+        async with open_bucket_store(server, "") as opened:
+            url = await opened.objects.presign_put("up/a", 3, 60, 0)
+            assert url != await opened.objects.presign_put("up/a", 3, 60, 3)
+            assert (await opened.client.put(url, content=b"abc")).status_code == 200
+            assert (await opened.client.get(url)).status_code == 403
+            assert await opened.blobs.lengths(["pending/up/a.0", "pending/up/a.3"]) == [3, None]
             with pytest.raises(ServiceError) as refused:
-                await place.objects.presign_put("up/a", (5 << 30) + 1, 60)
+                await opened.objects.presign_put("up/a", (5 << 30) + 1, 60)
             assert refused.value.code == "UPLOAD_TOO_LARGE"
 
 

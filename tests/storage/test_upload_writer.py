@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.storage.local_objects import UploadWriter
-from tests.support.blob_stores import folder_place
+from tests.support.blob_stores import open_folder_store
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -52,10 +52,10 @@ async def test_response_follows_the_sync_of_file_and_folder(
         real(descriptor)
         synced.append((str(path.relative_to(tmp_path)), size, names))
 
-    async with folder_place(tmp_path) as place:
-        await place.upload("up/a", b"1")
+    async with open_folder_store(tmp_path) as opened:
+        await opened.upload("up/a", b"1")
         monkeypatch.setattr(os, "fsync", fsync)
-        answer = await place.upload("up/b", b"x" * length)
+        answer = await opened.upload("up/b", b"x" * length)
         monkeypatch.undo()
     assert answer.status_code == 200
     (file, size, _), (folder, _, names) = synced
@@ -75,12 +75,12 @@ async def test_unsynced_upload_is_not_acknowledged(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(descriptor)
 
-    async with folder_place(tmp_path) as place:
-        await place.upload("up/a", b"1")
+    async with open_folder_store(tmp_path) as opened:
+        await opened.upload("up/a", b"1")
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", fsync)
-            answer = await place.upload("up/b", b"12345678")
+            answer = await opened.upload("up/b", b"12345678")
         assert answer.status_code == 500
         assert answer.json()["code"] == "INTERNAL"
         assert list((tmp_path / "incoming").iterdir()) == []
-        assert (await place.upload("up/b", b"12345678")).status_code == 200
+        assert (await opened.upload("up/b", b"12345678")).status_code == 200

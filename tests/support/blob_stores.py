@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE_S
 
 
 @dataclass
-class Place:
+class OpenStore:
     objects: Objects
     blobs: BlobStore
     client: httpx.AsyncClient
@@ -38,16 +38,16 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def folder_place(folder: Path) -> AsyncIterator[Place]:
+async def open_folder_store(folder: Path) -> AsyncIterator[OpenStore]:
     async with (
         running_listener(folder) as listener,
         httpx.AsyncClient(timeout=PATIENCE_S) as client,
     ):
-        yield Place(listener.objects, listener.blobs, client)
+        yield OpenStore(listener.objects, listener.blobs, client)
 
 
 @contextlib.asynccontextmanager
-async def bucket_place(server: S3Server, prefix: str) -> AsyncIterator[Place]:
+async def open_bucket_store(server: S3Server, prefix: str) -> AsyncIterator[OpenStore]:
     bucket = S3BlobStore(
         BucketSettings(
             BUCKET,
@@ -59,10 +59,10 @@ async def bucket_place(server: S3Server, prefix: str) -> AsyncIterator[Place]:
     )
     objects = Objects(bucket, UrlSigner(KEY), "http://127.0.0.1:1")
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        yield Place(objects, bucket, client)
+        yield OpenStore(objects, bucket, client)
 
 
-Opens = Callable[[], contextlib.AbstractAsyncContextManager[Place]]
+Opens = Callable[[], contextlib.AbstractAsyncContextManager[OpenStore]]
 
 
 async def put_whole(objects: Objects, key: str, content: bytes) -> None:

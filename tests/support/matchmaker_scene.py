@@ -74,9 +74,9 @@ class MatchmakerScene:
         return Caller(TokenKind.LOBBY, b"", raw, raw, context)
 
     def held_slots(self, lobby_id: str) -> int:
-        return self.places(lobby_id)[0]
+        return self.slot_counts(lobby_id)[0]
 
-    def places(self, lobby_id: str) -> tuple[int, int, int, int]:
+    def slot_counts(self, lobby_id: str) -> tuple[int, int, int, int]:
         lobby = self.engine.lobby(parse_uuid(lobby_id) or b"")
         return lobby.players if lobby else (0, 0, 0, 0)
 

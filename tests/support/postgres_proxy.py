@@ -63,7 +63,7 @@ class PostgresProxy:
         self._unheard |= self._open
 
     @contextlib.contextmanager
-    def hold_commits(self) -> Iterator[PostgresProxy]:
+    def block_commits(self) -> Iterator[PostgresProxy]:
         """Delays commits of changes within the block. Read-only transactions continue."""
         self._may_commit.clear()
         try:

@@ -81,7 +81,7 @@ def test_invalid_network_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "expected"),
     [
         ("48.5,11.25", (48.5, 11.25)),
         (" -90 , 180 ", (-90.0, 180.0)),
@@ -96,9 +96,9 @@ def test_invalid_network_is_rejected() -> None:
     ],
 )
 def test_coordinates_are_latitude_and_longitude(
-    text: str, place: tuple[float, float] | None
+    text: str, expected: tuple[float, float] | None
 ) -> None:
-    assert coordinates(text) == place
+    assert coordinates(text) == expected
 
 
 def proxy_header(command: int, family: int, body: bytes) -> bytes:

@@ -14,7 +14,7 @@ from pyservice.transport.server_budgets import RequestPermits
 pytestmark = pytest.mark.anyio
 
 
-def place(
+def permit(
     shares: RequestPermits, token: str | None, address: str = "192.0.2.1"
 ) -> AbstractAsyncContextManager[None]:
     return shares.permit(token if token is None else f"Bearer {token}", ip_address(address))
@@ -22,7 +22,7 @@ def place(
 
 async def refusal(shares: RequestPermits, token: str | None, address: str = "192.0.2.1") -> str:
     with pytest.raises(ServiceError) as caught:
-        async with place(shares, token, address):
+        async with permit(shares, token, address):
             pass
     assert caught.value.code == "OVERLOADED"
     return caught.value.detail
@@ -44,7 +44,7 @@ class TokenRequests:
         self.running: dict[str, list[asyncio.Event]] = {}
 
     async def _ask(self, token: str, address: str) -> None:
-        async with place(self.shares, token, address):
+        async with permit(self.shares, token, address):
             done = asyncio.Event()
             self.order.append(token)
             self.running.setdefault(token, []).append(done)
@@ -66,12 +66,12 @@ async def test_token_has_a_quarter_and_others_continue() -> None:
     shares = short_queue(8)
     async with AsyncExitStack() as stack:
         for number in range(2):
-            await stack.enter_async_context(place(shares, "cloud_a", f"192.0.2.{number}"))
+            await stack.enter_async_context(permit(shares, "cloud_a", f"192.0.2.{number}"))
         assert "2 requests of this token are" in await refusal(shares, "cloud_a", "192.0.2.9")
-        async with place(shares, "cloud_b"):
+        async with permit(shares, "cloud_b"):
             assert len(shares) == 3
     assert len(shares) == 0
-    async with place(shares, "cloud_a"):
+    async with permit(shares, "cloud_a"):
         pass
 
 
@@ -80,7 +80,7 @@ async def test_token_has_a_quarter_and_others_continue() -> None:
 )
 async def test_differently_written_header_is_the_same_token(header: str) -> None:
     shares = short_queue(4)
-    async with place(shares, "cloud_a"):
+    async with permit(shares, "cloud_a"):
         with pytest.raises(ServiceError):
             async with shares.permit(header, ip_address("192.0.2.2")):
                 pass
@@ -90,26 +90,26 @@ async def test_address_has_half_with_any_number_of_tokens() -> None:
     shares = short_queue(8)
     async with AsyncExitStack() as stack:
         for number in range(4):
-            await stack.enter_async_context(place(shares, f"cloud_{number}"))
+            await stack.enter_async_context(permit(shares, f"cloud_{number}"))
         assert "4 requests of this client address are" in await refusal(shares, "cloud_x")
-        await stack.enter_async_context(place(shares, "cloud_0", "192.0.2.2"))
+        await stack.enter_async_context(permit(shares, "cloud_0", "192.0.2.2"))
 
 
 @pytest.mark.parametrize("nothing", [None, "nonsense", "cloud_", ""])
 async def test_request_without_a_token_counts_by_address(nothing: str | None) -> None:
     shares = short_queue(8)
-    async with place(shares, nothing), place(shares, None):
+    async with permit(shares, nothing), permit(shares, None):
         message = await refusal(shares, nothing)
         assert message.startswith(
             "2 requests without a token from your address are being worked on."
         )
-        async with place(shares, nothing, "192.0.2.2"), place(shares, "cloud_a"):
+        async with permit(shares, nothing, "192.0.2.2"), permit(shares, "cloud_a"):
             pass
 
 
 async def test_addresses_of_one_ipv6_network_count_together() -> None:
     shares = short_queue(4)
-    async with place(shares, None, "2001:db8::1"):
+    async with permit(shares, None, "2001:db8::1"):
         assert await refusal(shares, None, "2001:db8::ffff:1")
 
 
@@ -117,14 +117,14 @@ async def test_total_number_of_permits_is_limited() -> None:
     shares = short_queue(4)
     async with AsyncExitStack() as stack:
         for number in range(4):
-            await stack.enter_async_context(place(shares, f"cloud_{number}", f"192.0.2.{number}"))
+            await stack.enter_async_context(permit(shares, f"cloud_{number}", f"192.0.2.{number}"))
         assert "4 requests of all clients are" in await refusal(shares, "cloud_9", "192.0.2.9")
 
 
 async def test_failed_request_returns_its_permit() -> None:
     shares = short_queue(4)
     with pytest.raises(KeyError):
-        async with place(shares, "cloud_a"):
+        async with permit(shares, "cloud_a"):
             raise KeyError
     assert len(shares) == 0
 
@@ -215,7 +215,7 @@ async def test_cancelled_request_leaves_the_queue() -> None:
 async def test_permit_for_a_cancelled_request_passes_to_the_next() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
     requests = TokenRequests(shares)
-    async with place(shares, "cloud_a"):
+    async with permit(shares, "cloud_a"):
         [cancelled, next_one] = await requests.arrive("cloud_a", 2)
     assert (len(shares), shares.waiting, requests.order) == (1, 1, [])
     cancelled.cancel()

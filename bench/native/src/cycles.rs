@@ -31,7 +31,7 @@ impl CycleOptions {
     pub fn from_flags(flags: &Flags) -> Result<CycleOptions, Failure> {
         Ok(CycleOptions {
             lobbies: flags.get("lobbies", 1_000)?,
-            slots_per_lobby: flags.get("places", 100)?,
+            slots_per_lobby: flags.get("slots", 100)?,
             warm_up: flags.get("warm-up", 100_000)?,
             cycles: flags.get("cycles", 1_000_000)?,
             seed: flags.get("seed", 1)?,
@@ -58,7 +58,7 @@ impl CycleOptions {
             .number("cycles_per_cpu_s", cycles / cpu_s)
             .number("median_cycles_per_s", CHUNK as f64 / chunks[chunks.len() / 2].as_secs_f64())
             .count("lobbies", self.lobbies as u64)
-            .count("places", u64::from(self.slots_per_lobby))
+            .count("slots", u64::from(self.slots_per_lobby))
             .count("cycles", self.cycles))
     }
 }

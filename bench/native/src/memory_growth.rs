@@ -11,10 +11,10 @@ use crate::seeded_random::SeededRandom;
 
 const ADDRESSES: u32 = 250_000;
 
-/// Runs `growth --lobbies N --places N [--keys]`, compared with an engine without lobbies.
+/// Runs `growth --lobbies N --slots N [--keys]`, compared with an engine without lobbies.
 pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     let lobbies: usize = flags.get("lobbies", 10_000)?;
-    let slots_per_lobby: u32 = flags.get("places", 100)?;
+    let slots_per_lobby: u32 = flags.get("slots", 100)?;
     let has_keys = flags.has("keys");
     let mut order: Vec<u32> = (0..lobbies as u32).collect();
     let mut fixture = EngineFixture::new()?;

@@ -15,7 +15,7 @@ use crate::{Failure, failure};
 const ADDRESSES: u32 = 250_000;
 const PENDING_EVENTS_MAX: u64 = 4_096;
 
-/// Runs `build --folder F [--lobbies 10000] [--places 100] [--log-mib 256]`, which creates the folder.
+/// Runs `build --folder F [--lobbies 10000] [--slots 100] [--log-mib 256]`, which creates the folder.
 pub fn build(flags: &Flags) -> Result<Measurement, Failure> {
     let folder = Path::new(flags.text("folder")?);
     std::fs::create_dir_all(folder)?;
@@ -24,7 +24,7 @@ pub fn build(flags: &Flags) -> Result<Measurement, Failure> {
     if recovered.last_lsn > 0 {
         return Err(failure("the folder is in use already"));
     }
-    let (count, slots_per_lobby): (u64, u32) = (flags.get("lobbies", 10_000)?, flags.get("places", 100)?);
+    let (count, slots_per_lobby): (u64, u32) = (flags.get("lobbies", 10_000)?, flags.get("slots", 100)?);
     let full_lobbies = add_lobbies(&shard, 0, count, slots_per_lobby)?;
     let busy_lobbies = add_lobbies(&shard, count, 1_000, 100)?;
     fill(&shard, &full_lobbies, slots_per_lobby)?;
@@ -90,7 +90,7 @@ pub fn recover(flags: &Flags) -> Result<Measurement, Failure> {
     let reserved: u64 = counts.iter().map(|(_, namespace)| namespace.slots[2]).sum();
     // The last players that filled the log still have slots in other lobbies.
     if reserved < expected || reserved > expected + 1_000 {
-        return Err(failure(format!("{reserved} places are reserved, not {expected}")));
+        return Err(failure(format!("{reserved} slots are reserved, not {expected}")));
     }
     if shard.0.engine().ledger_violations() > 0 {
         return Err(failure("the ledger does not add up"));

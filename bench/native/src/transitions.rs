@@ -140,7 +140,7 @@ pub fn add_lobbies(shard: &MeasuredShard, first: u64, count: u64, slots_per_lobb
     Ok(lobbies)
 }
 
-/// Runs `transitions --folder F [--outstanding 256] [--seconds 5] [--lobbies 1000] [--places 100]`.
+/// Runs `transitions --folder F [--outstanding 256] [--seconds 5] [--lobbies 1000] [--slots 100]`.
 pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     let folder = Path::new(flags.text("folder")?);
     let outstanding = flags.get("outstanding", 256)?;
@@ -148,7 +148,7 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     std::fs::create_dir_all(folder)?;
     let disk = measure_disk(folder)?;
     let (shard, ..) = MeasuredShard::open(folder)?;
-    let lobbies = add_lobbies(&shard, 0, flags.get("lobbies", 1_000)?, flags.get("places", 100)?)?;
+    let lobbies = add_lobbies(&shard, 0, flags.get("lobbies", 1_000)?, flags.get("slots", 100)?)?;
     let mut player_loop = PlayerLoop::new(lobbies, outstanding, flags.get("seed", 1)?);
     shard.wait_for_segments();
     let warm_up_end = Instant::now() + Duration::from_secs(1);

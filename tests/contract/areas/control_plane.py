@@ -7,30 +7,30 @@ from typing import Any
 import httpx
 
 from tests.contract.error_cases import error_case
-from tests.contract.scenario import Scenario, before, place
+from tests.contract.scenario import Scenario, before, placeholder
 
 
-@place("group_id")
+@placeholder("group_id")
 def _(scenario: Scenario) -> str:
     return scenario.served_game.group_id
 
 
-@place("version_id")
+@placeholder("version_id")
 def _(scenario: Scenario) -> str:
     return scenario.served_game.version_id
 
 
-@place("new_name_id")
+@placeholder("new_name_id")
 def _(scenario: Scenario) -> str:
     return f"n{scenario.name}"
 
 
-@place("domain")
+@placeholder("domain")
 def _(scenario: Scenario) -> str:
     return f"{scenario.name}.example.com"
 
 
-@place("user")
+@placeholder("user")
 def _(scenario: Scenario) -> str:
     return f"user-{scenario.name}"
 
@@ -47,12 +47,12 @@ def game_token(scenario: Scenario) -> Any:
     return scenario.once("game token", lambda: scenario.good("create_game_token"))
 
 
-@place("token_id")
+@placeholder("token_id")
 def _(scenario: Scenario) -> str:
     return str(public_token(scenario)["token_id"])
 
 
-@place("cloud_token_id")
+@placeholder("cloud_token_id")
 def _(scenario: Scenario) -> str:
     return str(game_token(scenario)["token_id"])
 

@@ -11,11 +11,11 @@ import httpx
 from pyservice.control.device_links import LINK_LIFETIME_MS, DeviceLinkKeys
 from pyservice.control.signing_keys import SigningKeyFile
 from tests.contract.error_cases import elsewhere, error_case
-from tests.contract.scenario import Scenario, place
+from tests.contract.scenario import Scenario, placeholder
 from tests.contract.service_errors import SWEEPS
 
 
-@place("device_link_token")
+@placeholder("device_link_token")
 def _(scenario: Scenario) -> str:
     return str(scenario.good("prepare_device_link")["device_link_token"])
 

@@ -16,7 +16,7 @@ from pyservice.control.timestamps import now_ms
 from pyservice.dataplane import engine
 from pyservice.storage.database import open_database
 from tests.contract.areas.control_plane import game_token, public_token, service_token
-from tests.contract.scenario import Scenario, place
+from tests.contract.scenario import Scenario, placeholder
 from tests.support.namespace_scenario import Records
 
 _PROD: Final = {"namespace_id": "prod"}
@@ -29,28 +29,28 @@ def _revoked(scenario: Scenario, token: Any, slug: str, **path: str) -> str:
     return str(token["token"])
 
 
-@place("revoked pub")
+@placeholder("revoked pub")
 def _(scenario: Scenario) -> str:
     return _revoked(scenario, public_token(scenario), "revoke_namespace_token")
 
 
-@place("revoked env")
+@placeholder("revoked env")
 def _(scenario: Scenario) -> str:
     return _revoked(scenario, service_token(scenario), "revoke_namespace_token")
 
 
-@place("revoked dev")
+@placeholder("revoked dev")
 def _(scenario: Scenario) -> str:
     token = scenario.good("create_development_token")
     return _revoked(scenario, token, "revoke_namespace_token")
 
 
-@place("revoked cloud")
+@placeholder("revoked cloud")
 def _(scenario: Scenario) -> str:
     return _revoked(scenario, game_token(scenario), "revoke_group_token")
 
 
-@place("expired cloud")
+@placeholder("expired cloud")
 def _(scenario: Scenario) -> str:
     def create() -> str:
         identity_id = scenario.good("inspect_token")["identity_id"]
@@ -63,7 +63,7 @@ def _(scenario: Scenario) -> str:
     return scenario.served_game.once("expired cloud", create)
 
 
-@place("expired env")
+@placeholder("expired env")
 def _(scenario: Scenario) -> str:
     def create() -> str:
         namespace_id = _namespace_id(scenario)
@@ -77,7 +77,7 @@ def _(scenario: Scenario) -> str:
     return scenario.served_game.once("expired env", create)
 
 
-@place("expired dev")
+@placeholder("expired dev")
 def _(scenario: Scenario) -> str:
     def create() -> str:
         namespace = UUID(_namespace_id(scenario)).bytes
@@ -88,7 +88,7 @@ def _(scenario: Scenario) -> str:
     return scenario.served_game.once("expired dev", create)
 
 
-@place("expired lobby")
+@placeholder("expired lobby")
 def _(scenario: Scenario) -> str:
     def attach(keys: engine.Engine) -> str:
         _, token, _ = keys._native.attach(

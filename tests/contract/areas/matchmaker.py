@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.contract.error_cases import error_case, error_cases
-from tests.contract.scenario import SOURCE_LIMIT, Lobby, Scenario, before, credential, place
+from tests.contract.scenario import SOURCE_LIMIT, Lobby, Scenario, before, credential, placeholder
 
 WAIT_S = 20.0
 
@@ -29,12 +29,12 @@ def _(scenario: Scenario) -> str:
     return scenario.lobby.token
 
 
-@place("lobby_id")
+@placeholder("lobby_id")
 def _(scenario: Scenario) -> str:
     return scenario.lobby.id
 
 
-@place("player_token")
+@placeholder("player_token")
 def _(scenario: Scenario) -> str:
     return joined(scenario, scenario.lobby)
 

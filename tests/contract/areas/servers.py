@@ -7,7 +7,7 @@ from typing import Any, Final
 import httpx
 
 from tests.contract.error_cases import elsewhere, error_case
-from tests.contract.scenario import Scenario, before, place
+from tests.contract.scenario import Scenario, before, placeholder
 from tests.support import game_programs
 from tests.support.data_plane_service import GAME
 
@@ -24,12 +24,12 @@ def _build(scenario: Scenario, name: str, command: tuple[str, ...]) -> str:
     return scenario.served_game.once(f"{name} build", create)
 
 
-@place("environment_id", "Servers")
+@placeholder("environment_id", "Servers")
 def _(scenario: Scenario) -> str:
     return "prod"
 
 
-@place("build_id", "Servers")
+@placeholder("build_id", "Servers")
 def _(scenario: Scenario) -> str:
     return _build(scenario, "brief", _BRIEF)
 
@@ -46,7 +46,7 @@ def _(scenario: Scenario) -> str:
     return str(scenario.once("server", lambda: _server(scenario)))
 
 
-@place("server_id")
+@placeholder("server_id")
 def _(scenario: Scenario) -> str:
     return str(
         scenario.once(

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 
 from tests.contract.error_cases import error_case
-from tests.contract.scenario import Scenario, place
+from tests.contract.scenario import Scenario, placeholder
 from tests.support.upload_files import png, tar
 
 
-@place("environment_id", "Builds")
+@placeholder("environment_id", "Builds")
 def _(scenario: Scenario) -> str:
     return "prod"
 
@@ -34,12 +34,12 @@ def build(scenario: Scenario) -> Any:
     return scenario.once("build", lambda: _new_build(scenario, tar()))
 
 
-@place("build_id")
+@placeholder("build_id")
 def _(scenario: Scenario) -> str:
     return str(build(scenario)["build_id"])
 
 
-@place("upload_id")
+@placeholder("upload_id")
 def _(scenario: Scenario) -> str:
     return str(build(scenario)["upload_id"])
 
@@ -55,17 +55,17 @@ def _unsent_picture(scenario: Scenario, kind: str) -> str:
     return str(scenario.good(f"prepare_{kind}")["upload_id"])
 
 
-@place("avatar_upload_id")
+@placeholder("avatar_upload_id")
 def _(scenario: Scenario) -> str:
     return _picture(scenario, "avatar", png())
 
 
-@place("banner_upload_id")
+@placeholder("banner_upload_id")
 def _(scenario: Scenario) -> str:
     return _picture(scenario, "banner", png())
 
 
-@place("logo_upload_id")
+@placeholder("logo_upload_id")
 def _(scenario: Scenario) -> str:
     return _picture(scenario, "logo", png())
 

@@ -16,13 +16,13 @@ from tests.support.killed_service import LOG, KilledService
 from tests.support.postgres_proxy import open_postgres_proxy
 
 
-class Held(Protocol):
+class BlockedCommits(Protocol):
     @property
     def waiting(self) -> int: ...
 
 
-class HeldCommitService(KilledService):
-    hold_commits: Callable[[], contextlib.AbstractContextManager[Held]]
+class BlockedCommitsService(KilledService):
+    block_commits: Callable[[], contextlib.AbstractContextManager[BlockedCommits]]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -31,15 +31,15 @@ async def full_service(
     tmp_path_factory: pytest.TempPathFactory,
     shim_library: Path,
     databases: Databases,
-) -> AsyncIterator[HeldCommitService]:
+) -> AsyncIterator[BlockedCommitsService]:
     url = databases.url(request.param)
     async with contextlib.AsyncExitStack() as stack:
         proxy = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
-        full_service = HeldCommitService(
+        full_service = BlockedCommitsService(
             tmp_path_factory.mktemp("s"), shim_library, None if proxy is None else proxy.url
         )
         stack.push_async_callback(asyncio.to_thread, full_service.close)
         on_disk = functools.partial(full_service.shim.stalled, "fdatasync fsync", LOG)
-        full_service.hold_commits = on_disk if proxy is None else proxy.hold_commits
+        full_service.block_commits = on_disk if proxy is None else proxy.block_commits
         await asyncio.to_thread(full_service.start)
         yield full_service

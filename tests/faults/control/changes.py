@@ -37,25 +37,31 @@ def _new_namespace(fixture: GameFixture, _: Fields) -> Fields:
 
 def _other_version(fixture: GameFixture, responses: Fields) -> Fields:
     running = responses["get_namespace"]["namespace"]["version_id"]
-    return {**fixture.place, "version_id": next(one for one in fixture.versions if one != running)}
+    return {
+        **fixture.namespace_fields,
+        "version_id": next(one for one in fixture.versions if one != running),
+    }
 
 
 def _other_limit(fixture: GameFixture, responses: Fields) -> Fields:
     before = responses["get_namespace"]["namespace"]["config"]["matchmaker"]["lobby_count_max"]
-    return {**fixture.place, "lobby_count_max": before + 1, "max_players": before + 2}
+    return {**fixture.namespace_fields, "lobby_count_max": before + 1, "max_players": before + 2}
 
 
 def _other_public_auth(fixture: GameFixture, responses: Fields) -> Fields:
     cdn = responses["get_namespace"]["namespace"]["config"]["cdn"]
-    return {**fixture.place, "enabled": not cdn["enable_domain_public_auth"]}
+    return {**fixture.namespace_fields, "enabled": not cdn["enable_domain_public_auth"]}
 
 
 def _of_domain(fixture: GameFixture, _: Fields) -> Fields:
-    return {**fixture.place, "domain": fixture.spare_domain or f"{uuid4().hex}.example.com"}
+    return {
+        **fixture.namespace_fields,
+        "domain": fixture.spare_domain or f"{uuid4().hex}.example.com",
+    }
 
 
-def _of_place(fixture: GameFixture, _: Fields) -> Fields:
-    return fixture.place
+def _only_namespace(fixture: GameFixture, _: Fields) -> Fields:
+    return fixture.namespace_fields
 
 
 def _of_environment(fixture: GameFixture, _: Fields) -> Fields:
@@ -67,13 +73,13 @@ def _of_game(fixture: GameFixture, _: Fields) -> Fields:
 
 
 def _new_development_token(fixture: GameFixture, _: Fields) -> Fields:
-    return {**fixture.place, "hostname": "127.0.0.1", "ports": {}}
+    return {**fixture.namespace_fields, "hostname": "127.0.0.1", "ports": {}}
 
 
 def _a_public_token(fixture: GameFixture, responses: Fields) -> Fields:
     good = [one for one in responses["list_namespace_tokens"]["tokens"] if "revoke_ts" not in one]
     return {
-        **fixture.place,
+        **fixture.namespace_fields,
         "token_id": next(one["token_id"] for one in good if one["kind"] == "pub"),
     }
 
@@ -88,7 +94,7 @@ OF_GAMES: Final = (
     by_operation("set_domain_public_auth", _other_public_auth, steps=FED),
     by_operation("add_domain", _of_domain, steps=FED),
     by_operation("remove_domain", _of_domain, steps=FED, prepare=GameFixture.new_domain),
-    by_operation("create_public_token", _of_place),
+    by_operation("create_public_token", _only_namespace),
     by_operation("create_development_token", _new_development_token, steps=FED),
     by_operation("create_service_token", _of_environment, steps=FED, is_repeatable=False),
     by_operation(
@@ -99,23 +105,23 @@ OF_GAMES: Final = (
 
 def _other_cdn_auth(fixture: GameFixture, responses: Fields) -> Fields:
     before = responses["get_namespace"]["namespace"]["config"]["cdn"]["auth_type"]
-    return {**fixture.place, "auth_type": "none" if before == "basic" else "basic"}
+    return {**fixture.namespace_fields, "auth_type": "none" if before == "basic" else "basic"}
 
 
 def _new_user(fixture: GameFixture, _: Fields) -> Fields:
     user = uuid4().hex
     fixture.passwords[user] = [uuid4().hex]
-    return {**fixture.place, "user": user, "password": fixture.passwords[user][0]}
+    return {**fixture.namespace_fields, "user": user, "password": fixture.passwords[user][0]}
 
 
 def _other_password(fixture: GameFixture, _: Fields) -> Fields:
     user, passwords = list(fixture.passwords.items())[-1]
     passwords.append(uuid4().hex)
-    return {**fixture.place, "user": user, "password": passwords[-1]}
+    return {**fixture.namespace_fields, "user": user, "password": passwords[-1]}
 
 
 def _a_user(fixture: GameFixture, _: Fields) -> Fields:
-    return {**fixture.place, "user": list(fixture.passwords)[-1]}
+    return {**fixture.namespace_fields, "user": list(fixture.passwords)[-1]}
 
 
 SET_CDN_AUTH: Final = by_operation("set_cdn_auth", _other_cdn_auth, prepare=GameFixture.new_user)

@@ -78,8 +78,10 @@ class GameFixture:
         cdn = {"site_id": self.site_id, "routes": []}
         config = {"matchmaker": {"game_modes": ARENA_MODES}, "cdn": cdn}
         self.versions = [await self.developer.version(self.game_id, config, n) for n in ("a", "b")]
-        await self.developer.good("set_version", **self.place, version_id=self.versions[0])
-        await self.developer.good("add_domain", **self.place, domain=DOMAIN)
+        await self.developer.good(
+            "set_version", **self.namespace_fields, version_id=self.versions[0]
+        )
+        await self.developer.good("add_domain", **self.namespace_fields, domain=DOMAIN)
         await self.new_public_token()
         return self
 
@@ -88,7 +90,7 @@ class GameFixture:
         return {"game_id": self.game_id}
 
     @property
-    def place(self) -> Fields:
+    def namespace_fields(self) -> Fields:
         return {"game_id": self.game_id, "namespace_id": "prod"}
 
     @property
@@ -114,7 +116,7 @@ class GameFixture:
         return answer.body
 
     async def new_public_token(self) -> None:
-        self.keep("", await self.developer.good("create_public_token", **self.place))
+        self.keep("", await self.developer.good("create_public_token", **self.namespace_fields))
 
     async def new_cloud_token(self) -> None:
         response = await self.developer.good("create_game_token", **self.game)
@@ -123,14 +125,14 @@ class GameFixture:
 
     async def new_domain(self) -> None:
         self.spare_domain = f"{uuid4().hex}.example.com"
-        await self.developer.good("add_domain", **self.place, domain=self.spare_domain)
+        await self.developer.good("add_domain", **self.namespace_fields, domain=self.spare_domain)
 
     async def new_user(self) -> None:
         user = uuid4().hex
         self.passwords[user] = [uuid4().hex]
         fields = {"user": user, "password": self.passwords[user][0]}
-        await self.developer.good("set_auth_user", **self.place, **fields)
-        await self.developer.good("set_cdn_auth", **self.place, auth_type="basic")
+        await self.developer.good("set_auth_user", **self.namespace_fields, **fields)
+        await self.developer.good("set_cdn_auth", **self.namespace_fields, auth_type="basic")
 
     async def new_build(self) -> None:
         image = {"path": "server.tar", "content_length": len(BUILD)}
@@ -198,7 +200,7 @@ class GameFixture:
         self.lobby_id = (await self.developer.lobby(self.game_id, token))["lobby_id"]
 
         async def is_recorded() -> bool:
-            fields = {**self.place, "lobby_id": self.lobby_id}
+            fields = {**self.namespace_fields, "lobby_id": self.lobby_id}
             return (await self.developer.call("get_lobby_record", **fields)).code == "OK"
 
         await eventually(is_recorded)
@@ -220,7 +222,7 @@ class GameFixture:
         """
         returned: Fields = {}
         for slugs, fields in (
-            (("get_namespace", "version_history", "list_namespace_tokens"), self.place),
+            (("get_namespace", "version_history", "list_namespace_tokens"), self.namespace_fields),
             (("list_game_builds", "list_sites", "list_avatars"), self.game),
             (("list_group_tokens", "get_billing"), self.group),
         ):

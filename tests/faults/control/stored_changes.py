@@ -53,9 +53,9 @@ class ChangeFixture:
 
     async def prepare(self) -> ChangeFixture:
         self.game_id = await self.developer.arena()
-        self.place = {"game_id": self.game_id, "namespace_id": "prod"}
+        self.namespace_fields = {"game_id": self.game_id, "namespace_id": "prod"}
         self.domain = f"{uuid4().hex[:16]}.example"
-        await self.developer.good("add_domain", **self.place, domain=self.domain)
+        await self.developer.good("add_domain", **self.namespace_fields, domain=self.domain)
         return self
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class ChangeFixture:
         return answer.code, [one["game_mode_id"] for one in modes]
 
     async def tokens(self, kind: str) -> int:
-        response = await self.developer.good("list_namespace_tokens", **self.place)
+        response = await self.developer.good("list_namespace_tokens", **self.namespace_fields)
         return sum(one["kind"] == kind for one in response["tokens"])
 
 
@@ -109,7 +109,7 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     async def effect(_: Any) -> None:
         response = await fixture.outer.call("list", {}, token=token)
         assert [one["game_mode_id"] for one in response.body["game_modes"]] == ["other"]
-        history = await fixture.developer.good("version_history", **fixture.place)
+        history = await fixture.developer.good("version_history", **fixture.namespace_fields)
         ran = [one["version_id"] for one in history["versions"]]
         assert (ran[0], ran.count(version_id)) == (version_id, 1)
 
@@ -123,7 +123,7 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     async def effect(_: Any) -> None:
         await fixture.developer.lobby(fixture.game_id, service_token)
         ports = {"game": {"address": "127.0.0.1", "port": 4000}}
-        fields = {**fixture.place, "game_mode": "arena", "ports": ports}
+        fields = {**fixture.namespace_fields, "game_mode": "arena", "ports": ports}
         answer = await fixture.outer.call("attach", fields, token=service_token)
         assert answer.code == "MATCHMAKER_TOO_MANY_LOBBIES"
 
@@ -133,7 +133,9 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
 @change("set_domain_public_auth")
 async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     page = {"origin": f"https://{fixture.domain}"}
-    await fixture.developer.good("set_domain_public_auth", **fixture.place, enabled=False)
+    await fixture.developer.good(
+        "set_domain_public_auth", **fixture.namespace_fields, enabled=False
+    )
     assert await fixture.regions(**page) == "TOKEN_MISSING"
 
     async def effect(_: Any) -> None:
@@ -189,7 +191,7 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
 
 @change("revoke_namespace_token")
 async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
-    response = await fixture.developer.good("create_public_token", **fixture.place)
+    response = await fixture.developer.good("create_public_token", **fixture.namespace_fields)
 
     async def effect(_: Any) -> None:
         assert await fixture.regions(token=response["token"]) == "TOKEN_REVOKED"

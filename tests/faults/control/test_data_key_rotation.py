@@ -70,8 +70,8 @@ class SignedTokens:
         mode = {**ARENA_MODES["arena"], "heartbeat_timeout": 3_600_000}
         config = {"matchmaker": {"game_modes": {"arena": mode}}}
         version_id = await self.developer.version(self.game_id, config)
-        place = {"game_id": self.game_id, "namespace_id": "prod"}
-        await self.developer.good("set_version", **place, version_id=version_id)
+        namespace_fields = {"game_id": self.game_id, "namespace_id": "prod"}
+        await self.developer.good("set_version", **namespace_fields, version_id=version_id)
         service_token = await self.developer.service_token(self.game_id)
         self.lobby = await self.developer.lobby(self.game_id, service_token)
         self.lobby_key = self.ring().current_key

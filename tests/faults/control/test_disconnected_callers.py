@@ -16,7 +16,7 @@ from pyservice.cli.admin_requests import control_socket
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient
-from tests.faults.control.blocked_commits import HeldCommitService
+from tests.faults.control.blocked_commits import BlockedCommitsService
 from tests.faults.control.blocked_commits import full_service as full_service
 from tests.support.full_service import Developer, GrpcClient, ServiceClient, eventually
 from tests.support.upload_files import png, put
@@ -38,7 +38,7 @@ class Watched:
 
 
 class CallerFixture:
-    def __init__(self, full_service: HeldCommitService, caller: ServiceClient) -> None:
+    def __init__(self, full_service: BlockedCommitsService, caller: ServiceClient) -> None:
         self.full_service = full_service
         self.developer = Developer(full_service, full_service.client("http"))
         self.caller = Developer(full_service, caller)
@@ -49,29 +49,29 @@ class CallerFixture:
             await client.close()
 
     async def picture(self, kind: str) -> Watched:
-        place = {"game_id": await self.developer.game()}
+        namespace_fields = {"game_id": await self.developer.game()}
         response = await self.developer.good(
-            f"prepare_{kind}", **place, path="x.png", content_length=len(png())
+            f"prepare_{kind}", **namespace_fields, path="x.png", content_length=len(png())
         )
         assert (await put(response["presigned_request"], png())).status_code == 200
         upload_id = response["upload_id"]
         return Watched(
-            lambda: self.caller.good(f"complete_{kind}", **place, upload_id=upload_id),
-            lambda **more: self.developer.good("get_game", **place, **more),
+            lambda: self.caller.good(f"complete_{kind}", **namespace_fields, upload_id=upload_id),
+            lambda **more: self.developer.good("get_game", **namespace_fields, **more),
             lambda body: f"{kind}_url" in body["game"],
         )
 
     async def picture_upload(self) -> Watched:
         watched = await self.picture("logo")
-        place = {"game_id": await self.developer.game()}
+        namespace_fields = {"game_id": await self.developer.game()}
         response = await self.developer.good(
-            "prepare_logo", **place, path="x.png", content_length=len(png())
+            "prepare_logo", **namespace_fields, path="x.png", content_length=len(png())
         )
         assert (await put(response["presigned_request"], png())).status_code == 200
         watched.change = lambda: self.caller.good(
             "complete_upload", upload_id=response["upload_id"]
         )
-        watched.read = lambda **more: self.developer.good("get_game", **place, **more)
+        watched.read = lambda **more: self.developer.good("get_game", **namespace_fields, **more)
         return watched
 
     async def device_link(self) -> Watched:
@@ -124,7 +124,7 @@ class CallerFixture:
         )
 
     async def request_and_disconnect(self, watched: Watched) -> None:
-        with self.full_service.hold_commits() as stalled:
+        with self.full_service.block_commits() as stalled:
             asking = asyncio.ensure_future(watched.change())
 
             async def is_on_its_way() -> bool:
@@ -141,7 +141,7 @@ class CallerFixture:
 
 @pytest.fixture(params=["http", "grpc"])
 async def fixture(
-    request: pytest.FixtureRequest, full_service: HeldCommitService
+    request: pytest.FixtureRequest, full_service: BlockedCommitsService
 ) -> AsyncIterator[CallerFixture]:
     fixture = CallerFixture(full_service, full_service.client(request.param))
     yield fixture
@@ -149,7 +149,7 @@ async def fixture(
 
 
 @pytest.fixture
-async def inside(full_service: HeldCommitService) -> AsyncIterator[CallerFixture]:
+async def inside(full_service: BlockedCommitsService) -> AsyncIterator[CallerFixture]:
     inside = CallerFixture(
         full_service, GrpcClient(f"unix:{control_socket(full_service.data_dir)}")
     )

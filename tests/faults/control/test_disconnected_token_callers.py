@@ -15,7 +15,7 @@ from pyservice.cli.admin_requests import control_socket
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient
-from tests.faults.control.blocked_commits import HeldCommitService
+from tests.faults.control.blocked_commits import BlockedCommitsService
 from tests.faults.control.blocked_commits import full_service as full_service
 from tests.support.full_service import Developer, eventually
 
@@ -34,7 +34,7 @@ Ask = Callable[[], Awaitable[Any]]
 
 
 class TokenFixture:
-    def __init__(self, full_service: HeldCommitService, transport: str) -> None:
+    def __init__(self, full_service: BlockedCommitsService, transport: str) -> None:
         self.full_service = full_service
         self.developer = Developer(full_service, full_service.client("http"))
         self.caller = Developer(full_service, full_service.client(transport))
@@ -42,8 +42,8 @@ class TokenFixture:
 
     async def begin(self) -> None:
         self.game_id = await self.developer.arena()
-        self.place = {"game_id": self.game_id, "namespace_id": "prod"}
-        response = await self.developer.good("get_namespace", **self.place)
+        self.namespace_fields = {"game_id": self.game_id, "namespace_id": "prod"}
+        response = await self.developer.good("get_namespace", **self.namespace_fields)
         self.namespace_id = str(response["namespace"]["namespace_id"])
 
     async def close(self) -> None:
@@ -73,7 +73,7 @@ class TokenFixture:
             return [
                 one["token_id"] for one in response["tokens"] if one.get("game_id") == self.game_id
             ]
-        response = await self.developer.good("list_namespace_tokens", **self.place)
+        response = await self.developer.good("list_namespace_tokens", **self.namespace_fields)
         return [one["token_id"] for one in response["tokens"] if one["kind"] == kind]
 
     async def there_is_none(self, kind: str) -> None:
@@ -85,7 +85,7 @@ class TokenFixture:
 
 @pytest.fixture(params=["http", "grpc"])
 async def fixture(
-    request: pytest.FixtureRequest, full_service: HeldCommitService
+    request: pytest.FixtureRequest, full_service: BlockedCommitsService
 ) -> AsyncIterator[TokenFixture]:
     fixture = TokenFixture(full_service, request.param)
     await fixture.begin()
@@ -94,7 +94,7 @@ async def fixture(
 
 
 @pytest.fixture
-async def inside(full_service: HeldCommitService) -> AsyncIterator[TokenFixture]:
+async def inside(full_service: BlockedCommitsService) -> AsyncIterator[TokenFixture]:
     inside = TokenFixture(full_service, "http")
     await inside.begin()
     yield inside
@@ -108,7 +108,7 @@ async def goes(asking: asyncio.Future[Any]) -> None:
 
 
 async def disconnect_during_commit(fixture: TokenFixture, ask: Ask) -> None:
-    with fixture.full_service.hold_commits() as stalled:
+    with fixture.full_service.block_commits() as stalled:
         asking = asyncio.ensure_future(ask())
 
         async def is_on_its_way() -> bool:
@@ -124,7 +124,7 @@ async def disconnect_during_feed(fixture: TokenFixture, kind: str, ask: Ask) -> 
     with fixture.full_service.shim.stalled("fsync", FED) as stalled:
         before = asyncio.ensure_future(
             fixture.developer.call(
-                "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
+                "add_domain", **fixture.namespace_fields, domain=f"{fixture.game_id}.example"
             )
         )
 
@@ -150,7 +150,7 @@ async def test_caller_gone_before_the_commit_leaves_no_token(
     for _ in range(ATTEMPTS):
         await disconnect_during_commit(fixture, fixture.asks(kind))
         await fixture.developer.good(
-            "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
+            "add_domain", **fixture.namespace_fields, domain=f"{fixture.game_id}.example"
         )
         await fixture.there_is_none(kind)
 

@@ -31,7 +31,7 @@ REMOVED: Final = tuple(
     for step in FED
 )
 FEW: Final = {"sqlite": (REMOVED[2], REMOVED[9], REMOVED[5]), "postgresql": (REMOVED[8],)}
-Held = dict[str, feed_pb2.HeldConfiguration]
+HeldConfigurations = dict[str, feed_pb2.HeldConfiguration]
 
 
 def _ids(answer: ServiceResponse) -> list[str]:
@@ -46,7 +46,7 @@ class OrphanedNamespaces:
         async with InternalClient(admin_socket(self.fixture.full_service.data_dir)) as client:
             return await client.call(f"{_FEED}.{method}", request)
 
-    async def leave(self) -> Held:
+    async def leave(self) -> HeldConfigurations:
         game_id = str(uuid4())
         game = {"game_id": game_id, "name_id": f"g{uuid4().hex[:20]}", "display_name": "Lost"}
         ids = [str(uuid4()) for _ in range(COUNT)]
@@ -58,7 +58,7 @@ class OrphanedNamespaces:
         namespaces = await self.fed_namespaces()
         return {one: namespaces[one] for one in ids}
 
-    async def fed_namespaces(self) -> Held:
+    async def fed_namespaces(self) -> HeldConfigurations:
         answer = await self._feed("Held", feed_pb2.HeldRequest())
         return {one.namespace_id: one for one in answer.configurations}
 

@@ -50,10 +50,12 @@ async def built(full_service: FullService, origin: str = ORIGIN) -> PlayedGame:
     async with full_service.open_client("http") as client:
         developer = Developer(full_service, client)
         game_id = await developer.game()
-        place = {"game_id": game_id, "namespace_id": "prod"}
+        namespace_fields = {"game_id": game_id, "namespace_id": "prod"}
         version_id = await developer.version(game_id, CONFIG)
-        await developer.good("set_version", **place, version_id=version_id)
-        await developer.good("add_domain", **place, domain=origin.removeprefix("https://"))
+        await developer.good("set_version", **namespace_fields, version_id=version_id)
+        await developer.good(
+            "add_domain", **namespace_fields, domain=origin.removeprefix("https://")
+        )
         service_token = await developer.service_token(game_id)
         public_token = await developer.public_token(game_id)
         lobby = await developer.lobby(game_id, service_token)
@@ -192,9 +194,12 @@ async def codes(full_service: FullService, game: PlayedGame) -> set[str]:
     codes = set()
     for transport in TRANSPORTS:
         async with full_service.open_client(transport) as client:
-            place = {"game_id": game.game_id, "namespace_id": "prod"}
+            namespace_fields = {"game_id": game.game_id, "namespace_id": "prod"}
             limits = {"lobby_count_max": 7, "max_players": 64}
-            for slug, fields in (("get_namespace", place), ("set_mm_config", {**place, **limits})):
+            for slug, fields in (
+                ("get_namespace", namespace_fields),
+                ("set_mm_config", {**namespace_fields, **limits}),
+            ):
                 answer = await client.call(slug, fields, token=full_service.cloud_token)
                 if answer.code == "CONTROL_PLANE_UNAVAILABLE" and transport == "http":
                     assert int(answer.headers["retry-after"]) > 0

@@ -35,7 +35,7 @@ WAITED_S: Final = 1.0
 def request(fixture: ChangeFixture, slug: str, fields: Fields) -> Fields:
     if slug == "create_service_token":
         return {"game_id": fixture.game_id, **fields}
-    return {**fixture.place, **fields}
+    return {**fixture.namespace_fields, **fields}
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -74,7 +74,7 @@ async def test_unconfirmed_change_is_stored_and_takes_effect_later(
 
 async def test_stored_change_takes_effect_without_a_retry(fixture: ChangeFixture) -> None:
     page = {"origin": f"https://{fixture.domain}"}
-    fields = {**fixture.place, "domain": fixture.domain}
+    fields = {**fixture.namespace_fields, "domain": fixture.domain}
     with suspended_data_plane(fixture.full_service):
         answer = await fixture.inside.call("remove_domain", **fields)
         assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
@@ -90,7 +90,7 @@ async def claimed_domain(fixture: ChangeFixture, code: str) -> AsyncIterator[Non
     """The records request a domain of another namespace, so the data plane refuses all changes of
     this namespace.
     """
-    claim = {**fixture.place, "domain": CLAIMED}
+    claim = {**fixture.namespace_fields, "domain": CLAIMED}
     try:
         assert (await fixture.developer.call("add_domain", **claim)).code == code
         yield

@@ -155,12 +155,12 @@ async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: Fail
 async def test_idle_lobbies_above_the_maximum_end(game: FailingGame, most: int) -> None:
     guests = {"docker": {"env": {"PLAY": "guests"}}}
     await game.deploy(duel=idle(0, most, max_players=1, **guests))
-    places = await asyncio.gather(game.find_lobby("duel"), game.find_lobby("duel"))
-    lobby_ids = {place["lobby"]["lobby_id"] for place in places}
+    placements = await asyncio.gather(game.find_lobby("duel"), game.find_lobby("duel"))
+    lobby_ids = {placement["lobby"]["lobby_id"] for placement in placements}
     async with AsyncExitStack() as stack:
-        for place in places:
-            token = place["player"]["token"].encode()
-            address = address_of(place["ports"]["game"])
+        for placement in placements:
+            token = placement["player"]["token"].encode()
+            address = address_of(placement["ports"]["game"])
             reader, writer = await asyncio.open_connection(*address)
             stack.callback(writer.close)
             writer.write(token)

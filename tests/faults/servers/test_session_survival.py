@@ -50,7 +50,7 @@ def full_service(tmp_path: Path) -> Iterator[FullService]:
         yield full_service
 
 
-async def find_places(game: FailingGame, count: int) -> list[Any]:
+async def find_slots(game: FailingGame, count: int) -> list[Any]:
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one() -> Any:
@@ -60,12 +60,12 @@ async def find_places(game: FailingGame, count: int) -> list[Any]:
     return await asyncio.gather(*(one() for _ in range(count)))
 
 
-def enter(places: list[Any]) -> list[Player]:
+def enter(placements: list[Any]) -> list[Player]:
     players: list[Player] = []
-    for number, place in enumerate(places):
-        ports = place["ports"]
-        if number < len(places) // 2:
-            token = place["player"]["token"]
+    for number, placement in enumerate(placements):
+        ports = placement["ports"]
+        if number < len(placements) // 2:
+            token = placement["player"]["token"]
             players.append(StreamPlayer(f"stream-{number}", address_of(ports["game"]), token))
         else:
             players.append(DatagramPlayer(f"datagram-{number}", address_of(ports["voice"])))
@@ -104,14 +104,14 @@ async def check_log(game: FailingGame, lobby_id: str, page: Any) -> None:
 )
 async def test_sessions_survive_kills_of_both_planes(full_service: FullService, kills: int) -> None:
     async with failing_game(full_service, counts=COUNTS) as game:
-        places = await find_places(game, 2 * PLAYERS)
-        lobby_ids = sorted({place["lobby"]["lobby_id"] for place in places})
+        placements = await find_slots(game, 2 * PLAYERS)
+        lobby_ids = sorted({placement["lobby"]["lobby_id"] for placement in placements})
         assert len(lobby_ids) == 4, "fullest first"
         pages = [await eventually(lambda one=one: written(game, one)) for one in lobby_ids]
         pids = {one: processes_of(full_service, one) for one in lobby_ids}
         keepers = {one: folder_of(full_service, one).state() for one in lobby_ids}
         edge_pid = (full_service.data_dir / "edge" / "LOCK").read_text()
-        with PlayerThread(enter(places)) as player_thread:
+        with PlayerThread(enter(placements)) as player_thread:
             await player_thread.goes_on()
             assert await connected(game) == PLAYERS
             for turn in range(kills):

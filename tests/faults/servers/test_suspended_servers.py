@@ -61,7 +61,7 @@ async def found_existing(game: FailingGame) -> Any:
     return answer.body if answer.code == "OK" else None
 
 
-async def places(game: FailingGame) -> dict[str, int]:
+async def reserved_counts(game: FailingGame) -> dict[str, int]:
     return {
         one["lobby_id"]: one["reserved_count"]
         for one in await game.records()
@@ -81,7 +81,7 @@ async def test_server_resumed_in_time_keeps_its_lobby(game: FailingGame) -> None
     assert processes_of(game.developer.full_service, lobby_id) == pids
     assert await asyncio.to_thread(echoed, address_of(again["ports"]["game"])) == b"hello"
     assert await found_existing(game) is None, "the lobby has no free slot"
-    assert await places(game) == {lobby_id: LIMIT}
+    assert await reserved_counts(game) == {lobby_id: LIMIT}
 
 
 async def test_find_during_suspension_uses_another_lobby(game: FailingGame) -> None:
@@ -98,7 +98,7 @@ async def test_find_during_suspension_uses_another_lobby(game: FailingGame) -> N
     await eventually(is_seen)
     # Two slots are free, one in each lobby. Of six concurrent players, four get new lobbies.
     placements = await asyncio.gather(*(game.find_lobby("beats") for _ in range(6)))
-    counts = await places(game)
+    counts = await reserved_counts(game)
     assert sum(counts.values()) == 8
     assert set(counts.values()) == {LIMIT}
     assert {one["lobby"]["lobby_id"] for one in placements} == set(counts)

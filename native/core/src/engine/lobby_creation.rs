@@ -24,14 +24,14 @@ impl Engine {
         }
     }
 
-    /// Creates a lobby for a request of `places` slots, if the policy allows it. `impossible` is the refusal for
+    /// Creates a lobby for a request of so many `slots`, if the policy allows it. `impossible` is the refusal for
     /// [`CreationPolicy::Impossible`].
     pub(super) fn create_lobby_for(
         &mut self,
         cx: &mut Context<'_>,
         namespace: Id,
         creation: &CreationPolicy<'_>,
-        (limit, places): (Limit, u32),
+        (limit, slots): (Limit, u32),
         impossible: Refusal,
     ) -> Result<u32, (Refusal, Lsn)> {
         match creation {
@@ -42,7 +42,7 @@ impl Engine {
             }
             CreationPolicy::Possible(template) => {
                 let limit = limits_of(&template.lobby)[limit as usize];
-                if places > limit {
+                if slots > limit {
                     return Err((Refusal::PartyTooLarge(limit), self.last_lsn));
                 }
                 self.create_lobby(cx, template)

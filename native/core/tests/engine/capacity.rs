@@ -83,7 +83,7 @@ fn find_takes_the_fullest_then_the_oldest() {
     let four = w.find_with(|c| c.party_size = 4);
     assert_eq!(reservation(four.result.unwrap()).lobby, newest, "the only one with four free");
     w.pass(TTL_MS);
-    assert_eq!(w.find(), Ok(oldest), "all are empty again; newest has more free places");
+    assert_eq!(w.find(), Ok(oldest), "all are empty again; newest has more free slots");
 }
 
 #[test]

@@ -158,10 +158,10 @@ fn without_credit_expiry_is_postponed() {
 #[test]
 fn commands_stay_within_one_submission_after_an_outage() {
     const LARGEST: u64 = 8 * 1024;
-    const PLACES: u32 = 4_000;
+    const SLOTS: u32 = 4_000;
     let mut w = TestEngine::new();
-    let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (PLACES, PLACES, PLACES));
-    for _ in 0..PLACES {
+    let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (SLOTS, SLOTS, SLOTS));
+    for _ in 0..SLOTS {
         w.join(lobby).unwrap();
     }
     w.pass_unnoticed(TTL_MS);
@@ -170,8 +170,8 @@ fn commands_stay_within_one_submission_after_an_outage() {
     w.join(lobby).unwrap();
     let after_one = w.players(lobby);
     assert!(after_one[1] > 1, "not all of them are expired by one call");
-    assert!(u64::from(PLACES - after_one[1]) * 12 < LARGEST);
-    for _ in 0..PLACES {
+    assert!(u64::from(SLOTS - after_one[1]) * 12 < LARGEST);
+    for _ in 0..SLOTS {
         w.credit = credit;
         if w.run(|e, cx| e.expire_due(cx)) == 0 {
             break;

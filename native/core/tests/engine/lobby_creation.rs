@@ -195,7 +195,7 @@ fn oversized_party_creates_no_lobby() {
     let mut template = w.own_lobby();
     template.lobby.max_players = 0;
     let found = w.find_with(|c| (c.party_size, c.creation) = (2, CreationPolicy::Possible(&template)));
-    assert_eq!(found.result, Err(Refusal::PartyTooLarge(1)), "no lobby has less than one place");
+    assert_eq!(found.result, Err(Refusal::PartyTooLarge(1)), "no lobby has less than one slot");
     assert_eq!((desired(&w), w.engine.port_counts()[0][1]), (vec![], 0));
 }
 

@@ -83,7 +83,7 @@ fn end_fact_carries_player_totals() {
     w.heartbeat(lobby, Some(&[staying_token])).unwrap();
     let again = w.join(lobby).unwrap();
     w.pass(1_000);
-    assert_eq!(facts_of(&w.engine).len(), before, "places are no facts");
+    assert_eq!(facts_of(&w.engine).len(), before, "slots are no facts");
     w.detach(lobby).unwrap();
     let facts = facts_of(&w.engine);
     let end = ended(facts.last().unwrap());

@@ -42,7 +42,7 @@ fn ready_turns_holds_into_reservations_in_order() {
     let second = hold(w.join_with(lobby, |_| {}).result.unwrap());
     assert_eq!(w.written, 0, "a hold is in memory only");
     assert_eq!(w.players(lobby), [3, 0, 0, 0]);
-    assert_eq!(w.find_with(|c| c.party_size = 2).result, Err(NoAvailableLobbies), "held places count");
+    assert_eq!(w.find_with(|c| c.party_size = 2).result, Err(NoAvailableLobbies), "held slots count");
     assert_eq!(w.join_with(lobby, |c| c.party_size = 2).result, Err(LobbyFull));
     w.pass(60_000);
     assert_eq!(w.resolved(), []);
@@ -216,7 +216,7 @@ fn heartbeat_list_frees_missing_players_only() {
     assert_eq!((w.heartbeat(lobby, Some(&[first])), w.written), (Ok(()), 1));
     assert_eq!(w.players(lobby), [0, 1, 2, 0], "second is gone; late came after the first list");
     assert_eq!(w.connect(lobby, second), Err(PlayerTokenConsumed));
-    assert_eq!(w.connect(lobby, reserved), Ok(()), "a reserved place is not the list's business");
+    assert_eq!(w.connect(lobby, reserved), Ok(()), "a reserved slot is not the list's business");
     assert_eq!(w.heartbeat(lobby, Some(&[first, reserved])), Ok(()));
     assert_eq!(w.players(lobby), [0, 0, 2, 0], "now late is gone: it was there at the previous list");
 }

@@ -16,7 +16,7 @@ fn token_connects_once() {
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenConsumed));
     assert_eq!(w.players(lobby), [0, 0, 1, 0]);
     w.pass(10 * TTL_MS);
-    assert_eq!(w.players(lobby), [0, 0, 1, 0], "a connected place does not expire");
+    assert_eq!(w.players(lobby), [0, 0, 1, 0], "a connected slot does not expire");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn rejoin_counts_against_the_new_source() {
     assert_eq!(over.result, Err(TooManyPlayersFromSource));
     w.join_with(lobby, |c| (c.rejoin_token, c.source, c.source_limit) = (Some(token.as_str()), 8, 2)).result.unwrap();
     let free_again = w.join_with(lobby, |c| (c.source, c.source_limit) = (7, 1));
-    assert!(free_again.result.is_ok(), "the place of source 7 went over");
+    assert!(free_again.result.is_ok(), "the slot of source 7 went over");
 }
 
 #[test]

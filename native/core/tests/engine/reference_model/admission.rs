@@ -27,8 +27,8 @@ impl Model {
             for is_ready in [true, false] {
                 if let Some(lobby) = self.fullest(args, region, is_ready) {
                     return if is_ready {
-                        let places = Verdict::NewSlots { lobby, size: args.party_size };
-                        Decision::new(places, Wait::Lobby(lobby), "reserved")
+                        let slots = Verdict::NewSlots { lobby, size: args.party_size };
+                        Decision::new(slots, Wait::Lobby(lobby), "reserved")
                     } else {
                         Decision::new(Verdict::NewHold { lobby }, Wait::Any, "held")
                     };
@@ -102,19 +102,19 @@ impl Model {
             return refuse(Refusal::LobbyDraining, Wait::Lobby(index));
         }
         let Some(token) = &args.rejoin_token else {
-            return self.decide_new_place(args, index);
+            return self.decide_new_slot(args, index);
         };
         match self.see(index, token) {
             TokenReading::OwnUse(old) => match self.uses[old].stage {
-                Stage::Kept { .. } => self.decide_same_place(args, old, "kept place again"),
-                Stage::Reserved { .. } => self.decide_same_place(args, old, "reserved anew"),
-                _ => self.decide_new_place(args, index),
+                Stage::Kept { .. } => self.decide_same_slot(args, old, "kept slot again"),
+                Stage::Reserved { .. } => self.decide_same_slot(args, old, "reserved anew"),
+                _ => self.decide_new_slot(args, index),
             },
             _ => refuse(Refusal::PlayerTokenInvalid, Wait::Any),
         }
     }
 
-    pub fn decide_same_place(&self, args: &JoinArgs, old: usize, label: &'static str) -> Decision {
+    pub fn decide_same_slot(&self, args: &JoinArgs, old: usize, label: &'static str) -> Decision {
         let own = u32::from(args.source != 0 && self.uses[old].source == args.source);
         if self.is_over_source_limit(args.namespace, args.source, args.source_limit, 1, own) {
             return refuse(Refusal::TooManyPlayersFromSource, Wait::Shard);
@@ -122,7 +122,7 @@ impl Model {
         Decision::new(Verdict::SamePlace { old }, Wait::Lobby(self.uses[old].lobby), label)
     }
 
-    pub fn decide_new_place(&self, args: &JoinArgs, index: usize) -> Decision {
+    pub fn decide_new_slot(&self, args: &JoinArgs, index: usize) -> Decision {
         let lobby = &self.lobbies[index];
         if lobby.is_closed {
             return refuse(Refusal::LobbyClosed, Wait::Lobby(index));
@@ -137,9 +137,9 @@ impl Model {
         let decision = if self.players(index) + args.party_size > limit {
             refuse(Refusal::LobbyFull, Wait::Lobby(index))
         } else if lobby.is_ready {
-            let places = Verdict::NewSlots { lobby: index, size: args.party_size };
+            let slots = Verdict::NewSlots { lobby: index, size: args.party_size };
             Decision::new(
-                places,
+                slots,
                 Wait::Lobby(index),
                 if args.rejoin_token.is_some() { "joined anew" } else { "reserved" },
             )

@@ -137,8 +137,8 @@ impl Command {
     }
 
     pub fn leaves_the_reserve(&self) -> bool {
-        let is_new_place = matches!(self, Command::Attach(..) | Command::Find(..) | Command::Join(..));
-        is_new_place || matches!(self, Command::Create(..) | Command::Ready { .. } | Command::SetState { .. })
+        let takes_slots = matches!(self, Command::Attach(..) | Command::Find(..) | Command::Join(..));
+        takes_slots || matches!(self, Command::Create(..) | Command::Ready { .. } | Command::SetState { .. })
     }
 
     pub fn is_free_of_credit(&self) -> bool {
@@ -167,7 +167,7 @@ impl Command {
 pub enum Reply {
     Attached { lobby: Id, lobby_token: String },
     Reserved { lobby: Id, tokens: Vec<String> },
-    Held(HoldId),
+    Hold(HoldId),
     Made { hold: HoldId, lobby: Id, lobby_token: String },
     Done,
     Removed(bool),

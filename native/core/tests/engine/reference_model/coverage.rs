@@ -60,7 +60,7 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
             "held",
             "shared",
             "replayed",
-            "kept place again",
+            "kept slot again",
             "reserved anew",
             "joined anew",
             "replayed: MATCHMAKER_LOBBY_STOPPED",

@@ -216,11 +216,11 @@ impl Model {
                 let known: Vec<&String> = uses.iter().map(|index| &self.uses[*index].token).collect();
                 self.lobbies[self.uses[uses[0]].lobby].id == *lobby && known.into_iter().eq(tokens.iter())
             }
-            (Verdict::NewHold { .. }, Reply::Held(hold)) => self.holds.iter().all(|known| known.id != *hold),
+            (Verdict::NewHold { .. }, Reply::Hold(hold)) => self.holds.iter().all(|known| known.id != *hold),
             (Verdict::Created(id), Reply::Made { hold, lobby, .. }) => {
                 id == lobby && self.holds.iter().all(|known| known.id != *hold)
             }
-            (Verdict::KnownHold(index), Reply::Held(hold)) => self.holds[*index].id == *hold,
+            (Verdict::KnownHold(index), Reply::Hold(hold)) => self.holds[*index].id == *hold,
             (Verdict::Done, Reply::Done) => true,
             (Verdict::Removed(one), Reply::Removed(other)) => one == other,
             (Verdict::State(one), Reply::State(other)) => one == other,

@@ -41,7 +41,7 @@ impl Model {
                 self.take_again(*old, source_of(command), &tokens[0], slot_of, command)?;
                 self.lobbies[self.uses[*old].lobby].changed_lsn = lsns.after;
             }
-            (Verdict::NewHold { lobby }, _, Reply::Held(id)) => self.hold(*id, *lobby, command),
+            (Verdict::NewHold { lobby }, _, Reply::Hold(id)) => self.hold(*id, *lobby, command),
             (Verdict::Created(_), _, Reply::Made { hold, lobby, lobby_token }) => {
                 self.created(command, *hold, (*lobby, lobby_token), lsns)?;
             }
@@ -324,11 +324,11 @@ impl Model {
                 ));
             }
             match (&one.outcome.result, outcome) {
-                (Ok(places), Ok(())) if places.tokens.len() == hold.size as usize => {
-                    if places.lobby != self.lobbies[hold.lobby].id {
+                (Ok(reserved), Ok(())) if reserved.tokens.len() == hold.size as usize => {
+                    if reserved.lobby != self.lobbies[hold.lobby].id {
                         return Err(format!("resolved in another lobby: {one:?}"));
                     }
-                    let uses = self.begin_uses(hold.lobby, hold.source, &places.tokens, slot_of)?;
+                    let uses = self.begin_uses(hold.lobby, hold.source, &reserved.tokens, slot_of)?;
                     self.remember(hold.key, hold.message, Remembered::Admission(uses));
                     self.lobbies[hold.lobby].changed_lsn = lsns.after;
                 }
@@ -346,13 +346,13 @@ impl Model {
     pub fn notice_touched(&mut self, command: &Command, decision: &Decision) {
         let by_key = command.key().is_some() && decision.is_repeat;
         // Other commands need not expire slots that they do not name.
-        let looks_at_places = matches!(command, Command::Join(..) | Command::Stop { only_if_idle: true, .. });
+        let looks_at_slots = matches!(command, Command::Join(..) | Command::Stop { only_if_idle: true, .. });
         for index in 0..self.lobbies.len() {
             let is_touched = match (command, decision.wait) {
                 (Command::Advance, _) => true,
                 (Command::Find(..) | Command::Create(..), _) => !by_key,
                 (_, Wait::Lobby(touched)) => {
-                    touched == index && !by_key && (looks_at_places || !self.lobbies[index].is_live())
+                    touched == index && !by_key && (looks_at_slots || !self.lobbies[index].is_live())
                 }
                 _ => false,
             };

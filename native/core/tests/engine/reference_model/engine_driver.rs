@@ -149,8 +149,8 @@ fn reply_of<T>(answer: CommandOutcome<T>, into: impl FnOnce(T) -> Reply) -> (Rep
 
 fn placed(answer: CommandOutcome<Admission>) -> (Reply, u64) {
     reply_of(answer, |placed| match placed {
-        Admission::Reserved(places) => Reply::Reserved { lobby: places.lobby, tokens: places.tokens },
-        Admission::Hold(hold) => Reply::Held(hold),
+        Admission::Reserved(reserved) => Reply::Reserved { lobby: reserved.lobby, tokens: reserved.tokens },
+        Admission::Hold(hold) => Reply::Hold(hold),
     })
 }
 
@@ -269,7 +269,7 @@ fn creating<R>(creation: &CreationArgs, run: impl FnOnce(CreationPolicy<'_>) -> 
 
 fn placed_or_made(engine: &Engine, creation: &CreationArgs, answer: CommandOutcome<Admission>) -> (Reply, u64) {
     let (reply, wait) = placed(answer);
-    if let (Reply::Held(hold), CreationArgs::Possible(template)) = (&reply, creation)
+    if let (Reply::Hold(hold), CreationArgs::Possible(template)) = (&reply, creation)
         && engine.lobby_of_hold(*hold) == Some(template.lobby.id)
     {
         let lobby_token = engine.lobby_token(template.lobby.id).unwrap_or_default();

@@ -134,13 +134,13 @@ impl SequenceRunner {
 
     fn meets_the_undecided(&self, command: &Command, credit: Credit) -> bool {
         let lobbies = &self.model.lobbies;
-        let is_place = |lobby: &Lobby| lobby.is_live() && !lobby.is_silent(self.model.now);
+        let is_joinable = |lobby: &Lobby| lobby.is_live() && !lobby.is_silent(self.model.now);
         let is_decided = match command {
             Command::Connected { .. } | Command::Join(..) | Command::Create(..) => true,
             Command::Find(args, _) => !self.model.depends_on_counts(args),
             _ => false,
         };
-        let may_meet_overdue = is_decided && lobbies.iter().all(|lobby| is_place(lobby) || !lobby.has_overdue);
+        let may_meet_overdue = is_decided && lobbies.iter().all(|lobby| is_joinable(lobby) || !lobby.has_overdue);
         let has_overdue = lobbies.iter().any(|lobby| lobby.has_overdue);
         let key = command.key();
         let meets_ended_hold = key.is_some() && self.model.settled.iter().any(|settled| settled.hold.key == key);

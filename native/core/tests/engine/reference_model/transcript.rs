@@ -52,8 +52,8 @@ impl Transcript {
             return;
         }
         for one in resolved {
-            if let Ok(places) = &one.outcome.result {
-                self.learn(&Reply::Reserved { lobby: places.lobby, tokens: places.tokens.clone() });
+            if let Ok(reserved) = &one.outcome.result {
+                self.learn(&Reply::Reserved { lobby: reserved.lobby, tokens: reserved.tokens.clone() });
             }
             let line = self.named(&format!("      => {one:?}"));
             self.lines.push(line);
