@@ -101,7 +101,7 @@ class DataPlaneClient:
         )
         return response
 
-    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
+    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbySlots]:
         """Returns the slot counts of the lobbies that exist, by id. Accepts at most 1,000 ids."""
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
         response = await self._call("Facts.Lobbies", request)

@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 class FactsClient(Protocol):
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse: ...
-    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
+    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbySlots]: ...
 
 
 class LobbyFactReader:
@@ -330,7 +330,7 @@ class LobbyRecordOperations:
         self, rows: Sequence[Record], runs: Mapping[str, Record], version_id: str
     ) -> list[pb.LobbyRecord]:
         live = [row.lobby_id for row in rows if row.stop_ms is None]
-        slot_counts: dict[str, facts_pb2.LobbyPlaces] = {}
+        slot_counts: dict[str, facts_pb2.LobbySlots] = {}
         try:
             for start in range(0, len(live), _COUNTED_PER_QUERY):
                 slot_counts |= await self.client.slot_counts(
@@ -356,13 +356,13 @@ class LobbyRecordOperations:
 
 def _record(
     row: Record,
-    slot_counts: facts_pb2.LobbyPlaces | None,
+    slot_counts: facts_pb2.LobbySlots | None,
     current_version_id: str,
     failure: str | None,
 ) -> pb.LobbyRecord:
     is_over = row.stop_ms is not None
     # A lobby that just ended has no counts until its end fact is applied.
-    counts = row if is_over else slot_counts or facts_pb2.LobbyPlaces()
+    counts = row if is_over else slot_counts or facts_pb2.LobbySlots()
     stopped = None
     if is_over:
         stopped = pb.LobbyStopped(stop_ts=rfc3339(row.stop_ms), failed=failure is not None)

@@ -74,26 +74,31 @@ class RayStore:
 
 
 async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[dict[str, Any]]:
-    askers = [span_set.asker for span_set in span_sets]
+    callers = [span_set.caller for span_set in span_sets]
     of_namespaces = await rays.games_of_namespaces(
-        tx, {asker.namespace_id for asker in askers if asker.namespace_id}
+        tx, {caller.namespace_id for caller in callers if caller.namespace_id}
     )
     of_uploads = await rays.games_of_uploads(
-        tx, {asker.upload_id for asker in askers if asker.upload_id}
+        tx, {caller.upload_id for caller in callers if caller.upload_id}
     )
     games_by_name = await rays.games_by_name(
         tx,
         # A refused path may contain any text.
-        {text for asker in askers for text in (asker.named_game, asker.game_id) if _is_name(text)},
+        {
+            text
+            for caller in callers
+            for text in (caller.named_game, caller.game_id)
+            if _is_name(text)
+        },
     )
     members: dict[str, Sequence[str]] = {}
     rows = []
     for span_set in span_sets:
-        asker = span_set.asker
-        if asker.identity_id and asker.identity_id not in members:
-            members[asker.identity_id] = await groups.ids_of_identity(tx, asker.identity_id)
-        game = of_namespaces.get(asker.namespace_id) or of_uploads.get(asker.upload_id)
-        subject = _subject(asker, game, games_by_name, members.get(asker.identity_id, ()))
+        caller = span_set.caller
+        if caller.identity_id and caller.identity_id not in members:
+            members[caller.identity_id] = await groups.ids_of_identity(tx, caller.identity_id)
+        game = of_namespaces.get(caller.namespace_id) or of_uploads.get(caller.upload_id)
+        subject = _subject(caller, game, games_by_name, members.get(caller.identity_id, ()))
         if subject is None and not span_set.is_passed:
             continue
         rows.append(
@@ -102,7 +107,7 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
                 "span_id": span_set.span_id,
                 "parent_span_id": span_set.parent_span_id,
                 "create_ms": span_set.start_ns // _MS,
-                "span_set": _without_asker(span_set).SerializeToString(),
+                "span_set": _without_caller(span_set).SerializeToString(),
                 "identity_id": None,
                 "group_id": None,
                 "game_id": None,
@@ -112,10 +117,10 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
     return rows
 
 
-def _without_asker(span_set: internal.SpanSet) -> internal.SpanSet:
+def _without_caller(span_set: internal.SpanSet) -> internal.SpanSet:
     copy = internal.SpanSet()
     copy.CopyFrom(span_set)
-    copy.ClearField("asker")
+    copy.ClearField("caller")
     return copy
 
 
@@ -124,29 +129,29 @@ def _is_name(text: str) -> bool:
 
 
 def _subject(
-    asker: internal.Asker,
+    caller: internal.RayCaller,
     game: Record | None,
     games_by_name: Mapping[str, Record],
     members: Sequence[str],
 ) -> dict[str, str] | None:
-    if game is None and asker.identity_id:
-        game = games_by_name.get(asker.named_game)
-        if game is None or not _reaches(asker, game, members):
-            game = games_by_name.get(asker.game_id)
+    if game is None and caller.identity_id:
+        game = games_by_name.get(caller.named_game)
+        if game is None or not _reaches(caller, game, members):
+            game = games_by_name.get(caller.game_id)
     if game is not None:
         return {"game_id": game.game_id, "group_id": game.group_id}
-    if asker.group_id:
-        return {"group_id": asker.group_id}
-    if asker.identity_id:
-        return {"identity_id": asker.identity_id}
+    if caller.group_id:
+        return {"group_id": caller.group_id}
+    if caller.identity_id:
+        return {"identity_id": caller.identity_id}
     return None
 
 
-def _reaches(asker: internal.Asker, game: Record, members: Sequence[str]) -> bool:
-    if asker.game_id:
-        return bool(asker.game_id == game.game_id)
-    if asker.group_id:
-        return bool(asker.group_id == game.group_id)
+def _reaches(caller: internal.RayCaller, game: Record, members: Sequence[str]) -> bool:
+    if caller.game_id:
+        return bool(caller.game_id == game.game_id)
+    if caller.group_id:
+        return bool(caller.group_id == game.group_id)
     return game.group_id in members
 
 

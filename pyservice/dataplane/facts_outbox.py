@@ -172,9 +172,9 @@ def _lobby_about(fact: engine.Fact) -> pb.LobbyAbout:
     )
 
 
-def _slot_counts(lobby_id: str, lobby: engine.Lobby) -> pb.LobbyPlaces:
+def _slot_counts(lobby_id: str, lobby: engine.Lobby) -> pb.LobbySlots:
     hold_count, reserved_count, connected_count, kept_count = lobby.players
-    return pb.LobbyPlaces(
+    return pb.LobbySlots(
         lobby_id=lobby_id,
         reserved_count=hold_count + reserved_count,
         connected_count=connected_count,

@@ -57,8 +57,8 @@ def spans_of(span_set: pb.SpanSet) -> list[ReadableSpan]:
         return SpanContext(trace_id, int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)
 
     attributes = {"hosting.operation": span_set.operation, "hosting.code": span_set.code}
-    if span_set.asker.namespace_id:
-        attributes["hosting.namespace_id"] = span_set.asker.namespace_id
+    if span_set.caller.namespace_id:
+        attributes["hosting.namespace_id"] = span_set.caller.namespace_id
     has_failed = span_set.code not in (OK, CANCELLED)
     request = ReadableSpan(
         label_of(span_set),

@@ -272,7 +272,7 @@ def span_set(trace_end: EndedTrace, service: str) -> pb.SpanSet:
         code=trace_end.code,
         start_ns=at_ns(trace.started),
         end_ns=at_ns(trace_end.ended_at),
-        asker=_asker(trace),
+        caller=_ray_caller(trace),
         is_passed=trace.is_passed,
     )
     if trace.authorized:
@@ -301,19 +301,19 @@ def span_set(trace_end: EndedTrace, service: str) -> pb.SpanSet:
     return record
 
 
-def _asker(trace: Trace) -> pb.Asker | None:
+def _ray_caller(trace: Trace) -> pb.RayCaller | None:
     caller = trace.caller
     if caller is not None and caller.scope is not None:
         scope = caller.scope
-        return pb.Asker(
+        return pb.RayCaller(
             identity_id=scope.identity_id,
             group_id=scope.group_id or "",
             game_id=scope.game_id or "",
             named_game=trace.game,
         )
     if trace.namespace_id:
-        return pb.Asker(namespace_id=format_uuid(trace.namespace_id))
-    return pb.Asker(upload_id=trace.upload_id) if trace.upload_id else None
+        return pb.RayCaller(namespace_id=format_uuid(trace.namespace_id))
+    return pb.RayCaller(upload_id=trace.upload_id) if trace.upload_id else None
 
 
 _GATHER_S: Final = 0.2
@@ -357,7 +357,7 @@ class RayDelivery:
         record = span_set(trace_end, self._rays.service)
         if self._exporter is not None:
             self._exporter.send(record)
-        if not record.HasField("asker") and not record.is_passed:
+        if not record.HasField("caller") and not record.is_passed:
             return
         if len(self._waiting) >= self._waiting_max:
             self._waiting.popleft()

@@ -86,7 +86,7 @@ async def test_site_request_belongs_to_its_namespace(
     span_set = await stored_span_set(listener)
     assert (span_set.door, span_set.operation, span_set.code) == ("cdn", "site", code)
     assert (span_set.ray_id, span_set.parent_span_id) == (TRACE, PARENT)
-    assert span_set.asker == pb.Asker(namespace_id=format_uuid(NAMESPACE))
+    assert span_set.caller == pb.RayCaller(namespace_id=format_uuid(NAMESPACE))
     is_file = status == 200
     assert labels(span_set) == ["site", *(["file"] if is_file else []), "sending"]
 
@@ -97,7 +97,7 @@ async def test_missing_password_belongs_to_the_site_namespace(
     assert (await client.get("/arena/guarded/")).status_code == 401
     span_set = await stored_span_set(listener)
     assert span_set.code == "UNAUTHORIZED"
-    assert span_set.asker == pb.Asker(namespace_id=format_uuid(NAMESPACE))
+    assert span_set.caller == pb.RayCaller(namespace_id=format_uuid(NAMESPACE))
     assert labels(span_set) == ["site", "password", "sending"]
 
 
@@ -119,7 +119,7 @@ async def test_unknown_site_belongs_to_no_namespace(
     span_set = await stored_span_set(listener)
     assert span_set.ray_id == answer.headers["x-ray-id"]
     assert (span_set.operation, span_set.code) == (operation, code)
-    assert not span_set.HasField("asker")
+    assert not span_set.HasField("caller")
 
 
 async def test_signed_object_belongs_to_its_upload(
@@ -129,16 +129,16 @@ async def test_signed_object_belongs_to_its_upload(
     url = listener.objects.presign_get("up/a", 60).removeprefix(listener.url)
     assert (await client.get(url, headers=TRACED)).content == b"abc"
     span_set = await stored_span_set(listener)
-    assert (span_set.operation, span_set.code, span_set.asker) == (
+    assert (span_set.operation, span_set.code, span_set.caller) == (
         "object",
         "OK",
-        pb.Asker(upload_id="up"),
+        pb.RayCaller(upload_id="up"),
     )
     assert labels(span_set) == ["file", "sending"]
     missing_url = listener.objects.presign_get("up/gone", 60).removeprefix(listener.url)
     assert (await client.get(missing_url)).status_code == 404
     span_set = await stored_span_set(listener)
-    assert (span_set.code, span_set.asker) == ("NOT_FOUND", pb.Asker(upload_id="up"))
+    assert (span_set.code, span_set.caller) == ("NOT_FOUND", pb.RayCaller(upload_id="up"))
 
 
 async def test_fast_successful_request_is_not_stored(
@@ -166,7 +166,7 @@ async def test_upload_spans_show_receive_and_disk_time(
         "upload",
         "OK",
     )
-    assert span_set.asker == pb.Asker(upload_id="up")
+    assert span_set.caller == pb.RayCaller(upload_id="up")
     assert labels(span_set) == ["receiving", "disk"]
 
 
@@ -195,7 +195,10 @@ async def test_rejected_upload_is_stored_with_its_upload_id(
     refusal = await client.put(url, content=b"four")
     span_set = await stored_span_set(listener)
     assert span_set.ray_id == refusal.headers["x-ray-id"]
-    assert (span_set.code, span_set.asker) == ("UPLOAD_LENGTH_MISMATCH", pb.Asker(upload_id="up"))
+    assert (span_set.code, span_set.caller) == (
+        "UPLOAD_LENGTH_MISMATCH",
+        pb.RayCaller(upload_id="up"),
+    )
     assert labels(span_set) == []
 
 
@@ -215,7 +218,7 @@ async def test_upload_cancelled_by_the_client_is_no_failure(
                 await asyncio.sleep(0.005)
     span_set = await stored_span_set(listener, TRACE)
     assert span_set.code == "CANCELLED"
-    assert span_set.asker == pb.Asker(upload_id="up")
+    assert span_set.caller == pb.RayCaller(upload_id="up")
 
 
 async def test_upload_below_the_minimum_speed_is_reported(
@@ -229,7 +232,7 @@ async def test_upload_below_the_minimum_speed_is_reported(
     await asyncio.sleep(0.06)
     listener.server.check()
     span_set = await stored_span_set(listener)
-    assert (span_set.code, span_set.asker) == ("REQUEST_TIMEOUT", pb.Asker(upload_id="up"))
+    assert (span_set.code, span_set.caller) == ("REQUEST_TIMEOUT", pb.RayCaller(upload_id="up"))
     assert lasted_s(span_set, "receiving") >= 0.05
 
 

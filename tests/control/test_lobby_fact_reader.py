@@ -53,9 +53,9 @@ class ScriptedFacts:
             stream=self.stream, is_restarted=is_restarted, facts=new, lost=self.lost
         )
 
-    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, pb.LobbyPlaces]:
+    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, pb.LobbySlots]:
         self.on_slot_counts()
-        return {one: pb.LobbyPlaces(lobby_id=one) for one in lobby_ids if one in self.alive}
+        return {one: pb.LobbySlots(lobby_id=one) for one in lobby_ids if one in self.alive}
 
     def add_lobby(self, *, is_alive: bool = True) -> str:
         lobby_id = str(uuid4())

@@ -54,7 +54,7 @@ def span_set(number: int, ray_id: str = "a" * 32, **fields: Any) -> internal.Spa
             "code": "OK",
             "start_ns": start_ns,
             "end_ns": start_ns + 1_500_000,
-            "asker": internal.Asker(identity_id=IDENTITY, group_id=GROUP),
+            "caller": internal.RayCaller(identity_id=IDENTITY, group_id=GROUP),
             **fields,
         }
     )
@@ -81,7 +81,7 @@ def ids_of(*numbers: int) -> list[str]:
 
 
 def span_set_of(number: int, **fields: Any) -> internal.SpanSet:
-    return span_set(number, asker=internal.Asker(**fields))
+    return span_set(number, caller=internal.RayCaller(**fields))
 
 
 async def test_repeated_message_is_stored_once(database: Database, store: RayStore) -> None:
@@ -130,14 +130,16 @@ async def test_group_sees_its_own_rays_only(store: RayStore) -> None:
 
 
 async def test_transport_span_is_shown_with_its_request_only(store: RayStore) -> None:
-    transport, other_transport = (span_set(number, is_passed=True, asker=None) for number in (0, 1))
+    transport, other_transport = (
+        span_set(number, is_passed=True, caller=None) for number in (0, 1)
+    )
     passed = span_set(2, parent_span_id=transport.span_id, service="control-plane")
     await store.store([transport, other_transport, passed])
     assert await ray_ids(store) == ids_of(0, 2)
 
 
 async def test_ray_without_an_owner_is_not_stored(database: Database, store: RayStore) -> None:
-    await store.store([span_set(0, asker=None), span_set_of(1, namespace_id=str(uuid4()))])
+    await store.store([span_set(0, caller=None), span_set_of(1, namespace_id=str(uuid4()))])
     assert await count(database) == 0
 
 

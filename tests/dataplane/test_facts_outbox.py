@@ -55,7 +55,7 @@ class Reader:
         answer: pb.CountsResponse = await self.client.call(f"{FACTS}.Counts", request, 30.0)
         return answer
 
-    async def lobbies(self, *lobby_ids: str) -> list[pb.LobbyPlaces]:
+    async def lobbies(self, *lobby_ids: str) -> list[pb.LobbySlots]:
         request = pb.LobbiesRequest(lobby_ids=lobby_ids)
         return list((await self.client.call(f"{FACTS}.Lobbies", request)).lobbies)
 
@@ -318,8 +318,8 @@ async def test_slot_counts_of_live_lobbies(scene: MatchmakerScene, reader: Reade
     await scene.connected(first, token)
     counts = await reader.lobbies(second, ended_id, first, "0" * 8 + "-0000-4000-8000-" + "0" * 12)
     assert counts == [
-        pb.LobbyPlaces(lobby_id=second),
-        pb.LobbyPlaces(lobby_id=first, reserved_count=1, connected_count=1),
+        pb.LobbySlots(lobby_id=second),
+        pb.LobbySlots(lobby_id=first, reserved_count=1, connected_count=1),
     ]
 
 

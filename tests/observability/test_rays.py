@@ -171,7 +171,7 @@ def test_times_are_wall_clock_times() -> None:
     assert (handler.label, engine.label) == ("handler", "engine")
     assert (handler.parent_span_id, engine.parent_span_id) == (spans.span_id, handler.span_id)
     assert spans.start_ns <= handler.start_ns <= engine.start_ns <= engine.end_ns <= spans.end_ns
-    assert not spans.HasField("asker")
+    assert not spans.HasField("caller")
 
 
 def test_shared_span_ends_with_the_request() -> None:

@@ -170,10 +170,10 @@ class LobbiesRequest(_message.Message):
 class LobbiesResponse(_message.Message):
     __slots__ = ("lobbies",)
     LOBBIES_FIELD_NUMBER: _ClassVar[int]
-    lobbies: _containers.RepeatedCompositeFieldContainer[LobbyPlaces]
-    def __init__(self, lobbies: _Optional[_Iterable[_Union[LobbyPlaces, _Mapping]]] = ...) -> None: ...
+    lobbies: _containers.RepeatedCompositeFieldContainer[LobbySlots]
+    def __init__(self, lobbies: _Optional[_Iterable[_Union[LobbySlots, _Mapping]]] = ...) -> None: ...
 
-class LobbyPlaces(_message.Message):
+class LobbySlots(_message.Message):
     __slots__ = ("lobby_id", "reserved_count", "connected_count", "kept_count")
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
     RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
