@@ -98,7 +98,7 @@ class UploadLifecycle:
         self._topics = context.topics
         self._objects = objects
         self._now_ms = context.now_ms
-        self._checks: SingleFlight[str, CheckedContents] = SingleFlight(is_kept=True)
+        self._checks: SingleFlight[str, CheckedContents | None] = SingleFlight(is_kept=True)
         self._checked_contents: dict[str, CheckedContents] = {}
         self._removals: set[asyncio.Task[None]] = set()
         self._threads = FairThreadPool()
@@ -190,8 +190,10 @@ class UploadLifecycle:
 
         return await self._changes.apply(caller, request, response_type, change)
 
-    async def _contents_of(self, row: Record) -> CheckedContents:
-        """Returns the checked contents of an upload. Concurrent requests share one check.
+    async def _contents_of(self, row: Record) -> CheckedContents | None:
+        """Returns the checked contents of an upload, or None if it is complete or removed.
+
+        Concurrent requests share one check.
 
         The check continues if the requests are cancelled, because a large build's check can outlast
         a request.
@@ -199,8 +201,10 @@ class UploadLifecycle:
         contents = self._checked_contents.get(row.upload_id)
         return contents or await self._checks.run(row.upload_id, lambda: self._check_and_store(row))
 
-    async def _check_and_store(self, row: Record) -> CheckedContents:
+    async def _check_and_store(self, row: Record) -> CheckedContents | None:
         contents = await self._check(row)
+        if contents is None:
+            return None
         if len(self._checked_contents) >= _REMEMBERED_MAX:
             self._checked_contents.clear()
         self._checked_contents[row.upload_id] = contents
@@ -209,8 +213,12 @@ class UploadLifecycle:
     def _forget(self, upload_id: str) -> None:
         self._checked_contents.pop(upload_id, None)
 
-    async def _check(self, row: Record) -> CheckedContents:
+    async def _check(self, row: Record) -> CheckedContents | None:
         async with self._database.read() as tx:
+            # Another request may have completed the upload since the caller read its row.
+            current = await uploads.find(tx, row.upload_id)
+            if current is None or current.complete_ms is not None:
+                return None
             files = await uploads.files_of(tx, row.upload_id)
             build = await uploads.build_format(tx, row.upload_id)
         keys = {file.path: object_key(row.kind, row.upload_id, file.path) for file in files}

@@ -267,8 +267,9 @@ class Objects:
         moves = await self._moves(expected)
         await self._blobs.keep([(move.pending, move.kept) for move in moves])
         # A part of another length can arrive after the first check. Kept parts no longer change.
-        if self._blobs.takes_any_length and await self._count_differing(moves):
-            await self._blobs.forget([move.kept for move in moves])
+        names = [move.kept for move in moves]
+        if self._blobs.takes_any_length and await self._of_expected_length(moves, names) != moves:
+            await self._blobs.forget(names)
             raise _incomplete(len(moves), len(expected))
         for upload in uploads:
             if len(upload.parts) > 1:
@@ -276,19 +277,27 @@ class Objects:
                 await self._blobs.write(f"kept/{upload.key}.parts", encode_manifest(lengths))
 
     async def _moves(self, expected: Sequence[_PartMove]) -> list[_PartMove]:
-        lengths = await self._blobs.lengths([move.pending for move in expected])
-        pairs = list(zip(expected, lengths, strict=True))
-        # An interrupted completion can have kept some parts.
-        absent = [move for move, length in pairs if length != move.length]
-        if missing := await self._count_differing(absent):
-            raise _incomplete(missing, len(expected))
-        return [move for move, length in pairs if length == move.length]
+        """Returns the parts that are not kept yet. Raises UPLOAD_INCOMPLETE if one is missing.
 
-    async def _count_differing(self, moves: Sequence[_PartMove]) -> int:
+        A kept part is final: its URL is still valid, and another PUT makes it pending again.
+        """
+        folders = {move.kept.rpartition("/")[0] for move in expected}
+        names = {name for folder in folders for name in await self._blobs.names(folder)}
+        kept = [move for move in expected if move.kept in names]
+        final = set(await self._of_expected_length(kept, [move.kept for move in kept]))
+        moves = [move for move in expected if move not in final]
+        found = await self._of_expected_length(moves, [move.pending for move in moves])
+        if missing := len(moves) - len(found):
+            raise _incomplete(missing, len(expected))
+        return moves
+
+    async def _of_expected_length(
+        self, moves: Sequence[_PartMove], names: Sequence[str]
+    ) -> list[_PartMove]:
         if not moves:
-            return 0
-        lengths = await self._blobs.lengths([move.kept for move in moves])
-        return sum(length != move.length for move, length in zip(moves, lengths, strict=True))
+            return []
+        lengths = await self._blobs.lengths(names)
+        return [move for move, length in zip(moves, lengths, strict=True) if length == move.length]
 
     def writer(self, key: str) -> ObjectWriter:
         _check(key)

@@ -17,8 +17,9 @@ import pytest
 from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.control.uploads import _CHECKS_AT_ONCE, ABANDONED_AFTER_MS
 from pyservice.errors import ServiceError
-from pyservice.pb.hosting.v1 import builds_pb2
+from pyservice.pb.hosting.v1 import builds_pb2, uploads_pb2
 from pyservice.storage import uploads
+from pyservice.storage.database import Record, Transaction
 from pyservice.storage.objects import file_key
 from tests.control.build_uploads import BuildUploads
 from tests.control.build_uploads import builds as builds
@@ -48,6 +49,34 @@ async def test_concurrent_completions_have_one_winner(builds: BuildUploads) -> N
     codes = await asyncio.gather(*(builds.complete(build) for _ in range(8)))
     assert sorted(codes) == ["OK", *["UPLOAD_ALREADY_COMPLETE"] * 7]
     assert await builds.listed() == {build.build_id: True}
+
+
+@each_database
+async def test_late_completion_does_not_change_the_content(builds: BuildUploads) -> None:
+    """The URL of a PUT is still valid after the completion."""
+    build = await builds.prepare_and_upload()
+    has_read, go_on = asyncio.Event(), asyncio.Event()
+
+    async def find(tx: Transaction) -> Record:
+        row = await uploads.find(tx, build.upload_id)
+        assert row is not None
+        has_read.set()
+        await go_on.wait()
+        return row
+
+    request = uploads_pb2.CompleteUploadRequest(upload_id=build.upload_id)
+    response = uploads_pb2.CompleteUploadResponse
+    late = asyncio.create_task(builds.uploading.complete(builds.caller, request, response, find))
+    async with asyncio.timeout(PATIENCE_S):
+        await has_read.wait()
+    assert await builds.complete(build) == "OK"
+    builds.upload(build, b"x" * len(tar()))
+    go_on.set()
+    with pytest.raises(ServiceError) as refusal:
+        await late
+    assert refusal.value.code == "UPLOAD_ALREADY_COMPLETE"
+    kept = builds.folder / "kept" / file_key(build.upload_id, "server.tar")
+    assert kept.read_bytes() == tar()
 
 
 @each_database

@@ -108,8 +108,11 @@ async def test_completion_may_be_repeated_after_a_crash(opened: OpenStore) -> No
 async def test_upload_after_completion_changes_nothing(opened: OpenStore) -> None:
     url = await opened.objects.presign_put("up/g", len(CONTENT), 3600)
     await opened.client.put(url, content=CONTENT)
-    await opened.objects.complete([PendingObject("up/g", [Part(0, len(CONTENT))])])
+    upload = PendingObject("up/g", [Part(0, len(CONTENT))])
+    await opened.objects.complete([upload])
     await opened.client.put(url, content=b"x" * len(CONTENT))
+    assert await opened.content("up/g") == CONTENT
+    await opened.objects.complete([upload])
     assert await opened.content("up/g") == CONTENT
     assert (
         await opened.objects.digest("up/g", asyncio.to_thread)
