@@ -40,6 +40,24 @@ async def test_batch_keeps_order_up_to_a_count() -> None:
     assert work.batches == [list(range(64)), list(range(64, 128)), list(range(128, 150))]
 
 
+async def test_groups_take_turns() -> None:
+    work = Work()
+    work.go_on.clear()
+    batches = Batcher(work, at_once=4)
+    groups = {"a": range(10), "b": range(10, 13)}
+    adding = [
+        asyncio.create_task(batches.add(number, group))
+        for group, numbers in groups.items()
+        for number in numbers
+    ]
+    await asyncio.sleep(0)
+    adding.append(asyncio.create_task(batches.add(20, "c")))
+    await asyncio.sleep(0)
+    work.go_on.set()
+    await asyncio.gather(*adding)
+    assert work.batches == [[0, 10, 1, 11], [2, 12, 20, 3], [4, 5, 6, 7], [8, 9]]
+
+
 async def test_batch_ends_at_the_byte_limit() -> None:
     work = Work()
     work.go_on.clear()
