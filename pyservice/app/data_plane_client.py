@@ -31,22 +31,32 @@ class DataPlaneClient:
     ) -> None:
         self._client = client
         self._address_found = address_found
-        self._fed = Batcher(
-            self._apply_many, size_of=feed_pb2.ManyItem.ByteSize, is_of_one=_is_item_error
-        )
+        # Each batcher has one call in flight, and the data plane applies calls in order of arrival.
+        # So a revocation waits for at most one call of configurations.
+        self._revocations, self._configurations = self._new_feed(), self._new_feed()
         self._reports = Batcher(self._report_many, is_of_one=_is_item_error)
 
-    async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
-        return await self._feed(feed_pb2.ManyItem(configuration=request.configuration))
+    def _new_feed(self) -> Batcher[feed_pb2.ManyItem, feed_pb2.ApplyResponse]:
+        return Batcher(
+            self._apply_many, size_of=feed_pb2.ManyItem.ByteSize, is_of_one=_is_item_error
+        )
+
+    async def apply(
+        self, request: feed_pb2.ApplyRequest, *, is_revocation: bool = False
+    ) -> feed_pb2.ApplyResponse:
+        feed = self._revocations if is_revocation else self._configurations
+        return await self._feed(feed, feed_pb2.ManyItem(configuration=request.configuration))
 
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
         item = feed_pb2.ManyItem(configuration=request.configuration, is_check=True)
-        return await self._feed(item)
+        return await self._feed(self._configurations, item)
 
-    async def _feed(self, item: feed_pb2.ManyItem) -> feed_pb2.ApplyResponse:
+    async def _feed(
+        self, feed: Batcher[feed_pb2.ManyItem, feed_pb2.ApplyResponse], item: feed_pb2.ManyItem
+    ) -> feed_pb2.ApplyResponse:
         size = item.ByteSize()
         if size <= _ITEM_BYTES_MAX:
-            return await self._fed.add(item)
+            return await feed.add(item, item.configuration.game.developer_group_id)
         reason = (
             f"takes {size:,} bytes with its tokens and domains, and the data plane accepts at most "
             f"{_ITEM_BYTES_MAX:,}: set a smaller version, revoke tokens or remove domains"

@@ -196,13 +196,16 @@ class AdminOperations:
         self, request: pb.CreateNamespaceTokenRequest
     ) -> pb.CreateNamespaceTokenResponse:
         async with self.records.database.read() as tx:
-            namespace_id = await _namespace_id(tx, request.namespace)
+            namespace = await _namespace(tx, request.namespace)
+        namespace_id, group_id = namespace.namespace_id, namespace.group_id
         if request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT:
-            new = await self.tokens.issue_service_token(namespace_id, _expires_in_ms(request))
+            new = await self.tokens.issue_service_token(
+                namespace_id, group_id, _expires_in_ms(request)
+            )
             return pb.CreateNamespaceTokenResponse(
                 token=new.token, token_id=new.token_id, expires_ms=new.expires_ms
             )
-        new = await self.tokens.issue_public_token(namespace_id)
+        new = await self.tokens.issue_public_token(namespace_id, group_id)
         return pb.CreateNamespaceTokenResponse(token=new.token, token_id=new.token_id)
 
     async def check_token(
@@ -322,22 +325,18 @@ async def _bearer(
     return identity_id
 
 
-async def _namespace_id(tx: Transaction, text: str) -> str:
-    game_text, separator, name = text.partition("/")
-    found = None
+async def _namespace(tx: Transaction, text: str) -> Record:
+    game, separator, name = text.partition("/")
     if not separator:
         found = await namespaces.get(tx, text)
-    else:
-        game = await games.find(tx, game_text)
-        if game is not None:
-            found = await namespaces.find(tx, game.game_id, name)
-    if found is None:
+        game, name = "" if found is None else found.game_id, text
+    row = await namespaces.by_path(tx, game, name)
+    if row is None:
         raise ServiceError(
             "NAMESPACE_NOT_FOUND",
             f"There is no namespace {text}; name it game/namespace or by its id.",
         )
-    namespace_id: str = found.namespace_id
-    return namespace_id
+    return row
 
 
 _log = get_logger("feeder")

@@ -72,11 +72,11 @@ class DataPlaneConfigurations:
             if name not in self._acknowledged
         )
 
-    def differing_ids(self, rows: Sequence[Record]) -> Iterator[str]:
+    def differing_rows(self, rows: Sequence[Record]) -> Iterator[Record]:
         for row in rows:
             configuration = self._configurations.get(row.namespace_id)
             if configuration is None or order_key(configuration) != (self._epoch, row.revision):
-                yield row.namespace_id
+                yield row
 
     def unchanged_configurations(
         self, rows: Sequence[Record], different: Collection[str]
@@ -136,8 +136,9 @@ class ContentComparison:
     """
 
     def __init__(
-        self, compose: Compose, on_difference: Callable[[str], None], job: RetryingJob
+        self, compose: Compose, on_difference: Callable[[str, str], None], job: RetryingJob
     ) -> None:
+        """`on_difference` gets the id of a namespace and the id of its developer group."""
         # This batcher is separate from the feeder's, so that messages do not wait for comparisons.
         self._messages = Batcher(compose, is_of_one=lambda error: not job.is_expected(error))
         self._on_difference = on_difference
@@ -187,7 +188,7 @@ class ContentComparison:
                 errors[configuration.namespace_id] = self._of_one(message)
                 self._retry_later[configuration.namespace_id] = configuration
             elif message is not None and await _has_other_content(message, configuration):
-                self._on_difference(configuration.namespace_id)
+                self._on_difference(message.namespace_id, message.game.developer_group_id)
             remaining.pop(configuration.namespace_id, None)
         self._report(errors, {configuration.namespace_id for configuration in batch})
         if not self._remaining:

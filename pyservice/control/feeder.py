@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from pyservice.control.batching import Batcher
 from pyservice.control.feed_comparison import ContentComparison, DataPlaneConfigurations
+from pyservice.control.feed_lanes import ConfirmationWaiter, FeedLane, PendingNamespace
 from pyservice.control.feed_messages import (
     NOTHING_SWITCHED,
     STORED,
@@ -44,33 +43,6 @@ def unconfirmed_error() -> ServiceError:
         "The change is stored and will take effect; the data plane has not confirmed it yet. "
         "Repeating the request is harmless and answers 200 after the confirmation.",
     )
-
-
-class ConfirmationWaiter(NamedTuple):
-    """A request that waits until the data plane has applied change `number` of a namespace.
-
-    `version_id` is the version that the request sets, or None. If the data plane refuses this
-    version, the request fails.
-    """
-
-    number: int
-    version_id: str | None
-    future: asyncio.Future[None]
-
-
-@dataclass(slots=True)
-class PendingNamespace:
-    since: float
-    """First change, in seconds of the event loop's clock."""
-    number: int = 0
-    retry_timer: asyncio.TimerHandle | None = None
-    waiting: list[ConfirmationWaiter] = field(default_factory=list)
-
-    def fail(self, concerns: Callable[[ConfirmationWaiter], bool], error: ServiceError) -> None:
-        for waiter in self.waiting:
-            if concerns(waiter) and not waiter.future.done():
-                waiter.future.set_exception(error)
-        self.waiting = [waiter for waiter in self.waiting if not waiter.future.done()]
 
 
 _NO_ERROR: Final = (None, None)
@@ -165,7 +137,8 @@ class RefusedConfigurations:
             return await namespaces.restore_version(tx, namespace_id, version_id, before, entry)
 
 
-_SENDERS: Final = 64
+_SENDERS: Final = 48
+_REVOCATION_SENDERS: Final = 16
 _CHECK_TIMEOUT_S: Final = 0.3
 """Timeout of a check before a deployment. Problems that arrive later are reported after the deployment."""
 _POLL_INTERVAL_S: Final = 0.4
@@ -188,7 +161,9 @@ class FeedClient(Protocol):
     Its methods raise DataPlaneUnavailable, and ServiceError if the data plane cannot take changes.
     """
 
-    async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
+    async def apply(
+        self, request: feed_pb2.ApplyRequest, *, is_revocation: bool
+    ) -> feed_pb2.ApplyResponse: ...
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
     async def held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
 
@@ -203,12 +178,14 @@ class Feeder:
     ) -> None:
         self._database = database
         self._composer = composer
-        self._messages = Batcher(
-            self._compose, is_of_one=lambda error: not isinstance(error, ServiceError)
+        self._revocation_lane = FeedLane(
+            self._compose, senders=_REVOCATION_SENDERS, is_for_revocations=True
+        )
+        self._configuration_lane = FeedLane(
+            self._compose, senders=_SENDERS, is_for_revocations=False
         )
         self._client = client
         self._pending: dict[str, PendingNamespace] = {}
-        self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._configurations = DataPlaneConfigurations(composer.source_epoch)
         self.job = RetryingJob(
             "feeder", "configuration not sent", DataPlaneUnavailable, pauses_s=_RETRIES_S
@@ -245,23 +222,39 @@ class Feeder:
     def refused_reasons(self) -> Mapping[str, str]:
         return self._refused_configurations.reasons
 
-    def enqueue(self, *namespace_ids: str) -> None:
-        """Sends namespace configurations in the background. Call this method after their changes
-        are committed.
+    def enqueue(self, namespace_id: str, group_id: str, *, is_revocation: bool = False) -> None:
+        """Sends a namespace's configuration in the background. Call this method after the change is
+        committed.
+
+        `group_id` is the developer group of the namespace's game. A revocation ends the validity of
+        a token or domain. It does not wait for other changes.
         """
-        for namespace_id in namespace_ids:
-            pending = self._pending.get(namespace_id)
-            if pending is None:
-                pending = self._pending[namespace_id] = PendingNamespace(
-                    asyncio.get_running_loop().time()
-                )
-                self._queue.put_nowait(namespace_id)
-            elif pending.retry_timer is not None:
-                self._retry_now(namespace_id)
-            pending.number += 1
+        pending = self._pending.get(namespace_id)
+        is_new = pending is None
+        if pending is None:
+            pending = PendingNamespace(group_id, asyncio.get_running_loop().time())
+            self._pending[namespace_id] = pending
+        pending.number += 1
+        if is_revocation:
+            pending.revocation_number = pending.number
+        if pending.retry_timer is not None:
+            self._retry_now(namespace_id)
+        elif is_new or (is_revocation and self._configuration_lane.discard(namespace_id, group_id)):
+            self._put(namespace_id)
+
+    def _put(self, namespace_id: str) -> None:
+        pending = self._pending[namespace_id]
+        lane = self._revocation_lane if pending.revocation_number else self._configuration_lane
+        lane.put(namespace_id, pending.group_id)
 
     async def enqueue_and_confirm(
-        self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
+        self,
+        namespace_id: str,
+        group_id: str,
+        *,
+        version_id: str | None = None,
+        is_revocation: bool = False,
+        wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> None:
         """Sends the namespace's configuration and waits until the data plane has applied it.
 
@@ -269,7 +262,7 @@ class Feeder:
         VALIDATION_FAILED if the data plane refuses the configuration. If it refuses `version_id`,
         the previous version becomes current again.
         """
-        self.enqueue(namespace_id)
+        self.enqueue(namespace_id, group_id, is_revocation=is_revocation)
         pending = self._pending[namespace_id]
         future = asyncio.get_running_loop().create_future()
         waiter = ConfirmationWaiter(pending.number, version_id, future)
@@ -288,17 +281,20 @@ class Feeder:
         if error is not None:
             raise error
 
-    async def check_version(self, namespace_id: str, version_id: str) -> None:
+    async def check_version(self, namespace_id: str, group_id: str, version_id: str) -> None:
         """Raises VALIDATION_FAILED if the data plane would refuse the version.
 
         Skips the check if the data plane is unavailable or slow.
         """
-        message = await self._messages.add(ComposeRequest(namespace_id, version_id))
-        if message is None or not self._is_connected.is_set():
+        if not self._is_connected.is_set():
             return
+        request = ComposeRequest(namespace_id, version_id)
         began = perf_counter()
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT_S):
+                message = await self._configuration_lane.compose(request, group_id)
+                if message is None:
+                    return
                 response = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
         except (DataPlaneUnavailable, ServiceError, TimeoutError):
             return
@@ -316,8 +312,9 @@ class Feeder:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(_SENDERS):
-                group.create_task(self._send_all())
+            for lane in (self._revocation_lane, self._configuration_lane):
+                for _ in range(lane.senders):
+                    group.create_task(self._send_all(lane))
             group.create_task(self._contents.run())
             while True:
                 await self.job.retry_until_done(self._compare)
@@ -361,9 +358,9 @@ class Feeder:
     async def _compare_records(self) -> None:
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
-        for namespace_id in self._configurations.differing_ids(rows):
-            if namespace_id not in self._pending:
-                self.enqueue(namespace_id)
+        for row in self._configurations.differing_rows(rows):
+            if row.namespace_id not in self._pending:
+                self.enqueue(row.namespace_id, row.group_id)
         self._update_orphans(rows)
 
     def _update_orphans(self, rows: Sequence[Record]) -> None:
@@ -381,34 +378,36 @@ class Feeder:
             rows = await namespaces.revisions(tx)
         self._is_connected.set()
         self._configurations.take(response)
-        different = list(self._configurations.differing_ids(rows))
-        self.enqueue(*different)
-        self._contents.compare(self._configurations.unchanged_configurations(rows, set(different)))
+        different = list(self._configurations.differing_rows(rows))
+        for row in different:
+            self.enqueue(row.namespace_id, row.group_id)
+        different_ids = {row.namespace_id for row in different}
+        self._contents.compare(self._configurations.unchanged_configurations(rows, different_ids))
         self._update_orphans(rows)
 
-    async def _send_all(self) -> None:
+    async def _send_all(self, lane: FeedLane) -> None:
         backoff = self.job.new_backoff()
         while True:
-            namespace_id = await self._queue.get()
-            sending = functools.partial(self._send_as_it_is, namespace_id)
+            namespace_id = await lane.get()
+            sending = functools.partial(self._send_as_it_is, lane, namespace_id)
             error = await self.job.attempt(sending, namespace_id=namespace_id)
             if error is None:
                 backoff.reset()
             elif self.job.is_expected(error):
                 if isinstance(error, DataPlaneUnavailable):
                     self.mark_disconnected()
-                self._queue.put_nowait(namespace_id)
+                self._put(namespace_id)
                 await asyncio.sleep(backoff.next_s())
             else:
                 self._retry_later(namespace_id)
 
-    async def _send_as_it_is(self, namespace_id: str) -> None:
+    async def _send_as_it_is(self, lane: FeedLane, namespace_id: str) -> None:
         pending = self._pending[namespace_id]
         number = pending.number
-        if await self._send(namespace_id, number):
+        if await self._send(lane, namespace_id, number):
             self._confirm(namespace_id, number)
         elif pending.number > number:
-            self._queue.put_nowait(namespace_id)
+            self._put(namespace_id)
         else:
             self._retry_later(namespace_id)
 
@@ -418,8 +417,10 @@ class Feeder:
             if waiter.number <= number and not waiter.future.done():
                 waiter.future.set_result(None)
         pending.waiting = [waiter for waiter in pending.waiting if waiter.number > number]
+        if pending.revocation_number <= number:
+            pending.revocation_number = 0
         if pending.number > number:
-            self._queue.put_nowait(namespace_id)
+            self._put(namespace_id)
         else:
             del self._pending[namespace_id]
 
@@ -436,14 +437,16 @@ class Feeder:
         if pending.retry_timer is not None:
             pending.retry_timer.cancel()
             pending.retry_timer = None
-            self._queue.put_nowait(namespace_id)
+            self._put(namespace_id)
 
-    async def _send(self, namespace_id: str, number: int) -> bool:
+    async def _send(self, lane: FeedLane, namespace_id: str, number: int) -> bool:
+        pending = self._pending[namespace_id]
         while True:
-            message = await self._messages.add(ComposeRequest(namespace_id))
+            message = await lane.compose(ComposeRequest(namespace_id), pending.group_id)
             if message is None:
                 return True
-            response = await self._client.apply(feed_pb2.ApplyRequest(configuration=message))
+            request = feed_pb2.ApplyRequest(configuration=message)
+            response = await self._client.apply(request, is_revocation=lane.is_for_revocations)
             match response.WhichOneof("outcome"):
                 case "applied":
                     self.acknowledged_count += 1
@@ -457,7 +460,6 @@ class Feeder:
                     if not await self._catch_up(message, response.stale.held):
                         return False
                 case _:
-                    pending = self._pending[namespace_id]
                     if not await self._refused_configurations.handle_refusal(
                         message, response.refused, pending, number
                     ):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.calls import Caller, WaitForChange
@@ -118,7 +119,10 @@ class GameOperations:
             if name_id is None:
                 name_id = await _free_name_id(tx, request.display_name, next(attempts))
             game_id, namespace_ids = await self._add(tx, request, name_id)
-            tx.after_commit(lambda: self._feeder.enqueue(*namespace_ids))
+            for namespace_id in namespace_ids:
+                tx.after_commit(
+                    partial(self._feeder.enqueue, namespace_id, request.developer_group_id)
+                )
             tx.after_commit(lambda: self._topics.bump(group_topic(request.developer_group_id)))
             return pb.CreateGameResponse(game_id=game_id)
 

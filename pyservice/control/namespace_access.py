@@ -50,7 +50,11 @@ class NamespaceAccessOperations:
             await namespaces.change(tx, row.namespace_id, values)
 
         return await self._namespace_change.apply_and_confirm(
-            caller, request, pb.SetDomainPublicAuthResponse, change
+            caller,
+            request,
+            pb.SetDomainPublicAuthResponse,
+            change,
+            is_revocation=not request.enabled,
         )
 
     async def add_domain(
@@ -91,7 +95,7 @@ class NamespaceAccessOperations:
                 await namespaces.change(tx, row.namespace_id, {})
 
         return await self._namespace_change.apply_and_confirm(
-            caller, request, pb.RemoveDomainResponse, change
+            caller, request, pb.RemoveDomainResponse, change, is_revocation=True
         )
 
     async def set_cdn_auth(

@@ -52,26 +52,33 @@ class NamespaceChange:
         change: Callable[[Transaction, Record], Awaitable[ResponseT | None]],
         *,
         version_id: str | None = None,
+        is_revocation: bool = False,
         wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> ResponseT:
         """Applies a change, and waits until the data plane confirms it. `version_id` is the version
         that the change sets, or None.
         """
-        namespace_ids: list[str] = []
+        namespace: Record | None = None
 
         async def change_and_note(tx: Transaction, row: Record) -> ResponseT | None:
-            namespace_ids[:] = [row.namespace_id]
+            nonlocal namespace
+            namespace = row
             return await change(tx, row)
 
-        response = await self.change(caller, request, response_type, change_and_note)
-        if not namespace_ids:
+        response = await self.change(
+            caller, request, response_type, change_and_note, is_revocation=is_revocation
+        )
+        if namespace is None:
             # A replayed response: the data plane may not hold the change yet.
             async with self.records.database.query() as tx:
-                row = await authorization.find_namespace(tx, caller, request)
-            namespace_ids = [row.namespace_id]
+                namespace = await authorization.find_namespace(tx, caller, request)
         try:
             await self.feeder.enqueue_and_confirm(
-                namespace_ids[0], version_id=version_id, wait_s=wait_s
+                namespace.namespace_id,
+                namespace.group_id,
+                version_id=version_id,
+                is_revocation=is_revocation,
+                wait_s=wait_s,
             )
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
@@ -85,10 +92,16 @@ class NamespaceChange:
         request: Any,
         response_type: type[ResponseT],
         change: Callable[[Transaction, Record], Awaitable[ResponseT | None]],
+        *,
+        is_revocation: bool = False,
     ) -> ResponseT:
         async def change_namespace(tx: Transaction) -> ResponseT | None:
             row = await authorization.find_namespace(tx, caller, request)
-            tx.after_commit(lambda: self.feeder.enqueue(row.namespace_id))
+            tx.after_commit(
+                lambda: self.feeder.enqueue(
+                    row.namespace_id, row.group_id, is_revocation=is_revocation
+                )
+            )
             tx.after_commit(
                 lambda: self.records.topics.bump(
                     game_topic(row.game_id), site_topic(row.namespace_id)
@@ -143,7 +156,7 @@ class NamespaceOperations:
                 tx, game.game_id, request.version_id, [new], NEW_LIMITS, self.records.now_ms()
             )
             topics = game_topic(game.game_id), group_topic(game.group_id)
-            tx.after_commit(lambda: self.feeder.enqueue(namespace_id))
+            tx.after_commit(lambda: self.feeder.enqueue(namespace_id, game.group_id))
             tx.after_commit(lambda: self.records.topics.bump(*topics))
             return pb.CreateNamespaceResponse(namespace_id=namespace_id)
 
@@ -189,7 +202,7 @@ class NamespaceOperations:
             raise ServiceError("VERSION_NOT_FOUND")
         began = monotonic()
         if row.version_id != request.version_id:
-            await self._check(caller, row.namespace_id, request.version_id)
+            await self._check(caller, row, request.version_id)
         wait_s = max(CONFIRM_TIMEOUT_S - (monotonic() - began), 0.0)
         result = await self._set_version(request, caller, wait_s)
         if (
@@ -202,9 +215,9 @@ class NamespaceOperations:
             await self._set_version(request, caller, wait_s)
         return pb.UpdateNamespaceVersionResponse()
 
-    async def _check(self, caller: Caller, namespace_id: str, version_id: str) -> None:
+    async def _check(self, caller: Caller, namespace: Record, version_id: str) -> None:
         try:
-            await self.feeder.check_version(namespace_id, version_id)
+            await self.feeder.check_version(namespace.namespace_id, namespace.group_id, version_id)
         except ServiceError:
             await self.records.changes.forget_response(caller)
             raise

@@ -85,26 +85,26 @@ class TokenOperations:
     ) -> pb.CreateServiceTokenResponse:
         async with self._database.query() as tx:
             row = await authorization.find_namespace(tx, caller, request)
-        new = await self.issue_service_token(row.namespace_id)
+        new = await self.issue_service_token(row.namespace_id, row.group_id)
         return pb.CreateServiceTokenResponse(token=new.token, token_id=new.token_id)
 
     async def issue_service_token(
-        self, namespace_id: str, expires_in_ms: int | None = None
+        self, namespace_id: str, group_id: str, expires_in_ms: int | None = None
     ) -> NewToken:
         # These operations ignore idempotency keys, so the token is never sent again.
         return await self._undelivered.deliver(
-            lambda note: self._issue_service_token(namespace_id, expires_in_ms, note)
+            lambda note: self._issue_service_token(namespace_id, group_id, expires_in_ms, note)
         )
 
     async def _issue_service_token(
-        self, namespace_id: str, expires_in_ms: int | None, note: NoteStored
+        self, namespace_id: str, group_id: str, expires_in_ms: int | None, note: NoteStored
     ) -> NewToken:
         secret, token_id, now = new_secret("env"), self._ids.new(), self._now_ms()
         expires_ms = None if expires_in_ms is None else now + expires_in_ms
 
         async def add() -> None:
             async with self._database.write() as tx:
-                await self._raise_revision(tx, namespace_id)
+                await raise_revision(tx, namespace_id, group_id, self._feeder)
                 await self._require_below_limit(tx, namespace_id, "env")
                 await tokens.add_of_namespace(
                     tx,
@@ -115,14 +115,14 @@ class TokenOperations:
                     sha256=secret.sha256,
                     expires_ms=expires_ms,
                 )
-                note(StoredToken(token_id, namespace_id))
+                note(StoredToken(token_id, namespace_id, group_id))
 
         await retry_on_conflict(add)
 
         async def deliver_token() -> str:
             return secret.token
 
-        token = await self._undelivered.deliver_confirmed(namespace_id, deliver_token)
+        token = await self._undelivered.deliver_confirmed(namespace_id, group_id, deliver_token)
         return NewToken(token, token_id, expires_ms, namespace_id)
 
     async def create_public(
@@ -138,7 +138,7 @@ class TokenOperations:
     ) -> NewToken:
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
             row = await authorization.find_namespace(tx, caller, request)
-            token_id = await self._add_public(tx, row.namespace_id, note)
+            token_id = await self._add_public(tx, row.namespace_id, row.group_id, note)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         response = await self._changes.apply(caller, request, pb.CreatePublicTokenResponse, change)
@@ -146,30 +146,37 @@ class TokenOperations:
             row = await authorization.find_namespace(tx, caller, request)
         # The token is not stored: signing the same id gives the same token.
         return await self._sign_public(
-            row.namespace_id, response.token_id, is_kept=_has_key(caller)
+            row.namespace_id, row.group_id, response.token_id, is_kept=_has_key(caller)
         )
 
-    async def issue_public_token(self, namespace_id: str) -> NewToken:
+    async def issue_public_token(self, namespace_id: str, group_id: str) -> NewToken:
         async def create(note: NoteStored) -> NewToken:
             async def add() -> str:
                 async with self._database.write() as tx:
-                    return await self._add_public(tx, namespace_id, note)
+                    return await self._add_public(tx, namespace_id, group_id, note)
 
             token_id = await retry_on_conflict(add)
-            return await self._sign_public(namespace_id, token_id, is_kept=False)
+            return await self._sign_public(namespace_id, group_id, token_id, is_kept=False)
 
         return await self._undelivered.deliver(create)
 
-    async def _add_public(self, tx: Transaction, namespace_id: str, note: NoteStored) -> str:
+    async def _add_public(
+        self, tx: Transaction, namespace_id: str, group_id: str, note: NoteStored
+    ) -> str:
         await self._require_below_limit(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
-        note(StoredToken(token_id, namespace_id))
+        note(StoredToken(token_id, namespace_id, group_id))
         return token_id
 
-    async def _sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool) -> NewToken:
+    async def _sign_public(
+        self, namespace_id: str, group_id: str, token_id: str, *, is_kept: bool
+    ) -> NewToken:
         token = await self._undelivered.deliver_confirmed(
-            namespace_id, lambda: self._signer.public_token(namespace_id, token_id), is_kept=is_kept
+            namespace_id,
+            group_id,
+            lambda: self._signer.public_token(namespace_id, token_id),
+            is_kept=is_kept,
         )
         return NewToken(token, token_id, namespace_id=namespace_id)
 
@@ -189,7 +196,7 @@ class TokenOperations:
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
             row = await authorization.find_namespace(tx, caller, request)
             require_valid(development_problems(request))
-            await self._raise_revision(tx, row.namespace_id)
+            await raise_revision(tx, row.namespace_id, row.group_id, self._feeder)
             await self._require_below_limit(tx, row.namespace_id, "dev")
             token_id, now = self._ids.new(), self._now_ms()
             expires_ms = now + DEVELOPMENT_MS
@@ -202,7 +209,7 @@ class TokenOperations:
                 answers=mock_answers(request, token_id, expires_ms).SerializeToString(),
                 expires_ms=expires_ms,
             )
-            note(StoredToken(token_id, row.namespace_id))
+            note(StoredToken(token_id, row.namespace_id, row.group_id))
             return pb.CreateDevelopmentTokenResponse(
                 token_id=token_id, expires_ts=rfc3339(expires_ms)
             )
@@ -218,6 +225,7 @@ class TokenOperations:
         expires_ms: int = token_row.expires_ms
         token = await self._undelivered.deliver_confirmed(
             row.namespace_id,
+            row.group_id,
             lambda: self._signer.development_token(row.namespace_id, response.token_id, expires_ms),
             is_kept=_has_key(caller),
         )
@@ -249,30 +257,28 @@ class TokenOperations:
     async def revoke_of_namespace(
         self, request: pb.RevokeNamespaceTokenRequest, caller: Caller
     ) -> pb.RevokeNamespaceTokenResponse:
-        namespace_ids: list[str] = []
+        row: Record | None = None
 
         async def change(tx: Transaction) -> None:
+            nonlocal row
             row = await authorization.find_namespace(tx, caller, request)
-            namespace_ids[:] = [row.namespace_id]
             found = await tokens.find_of_namespace(tx, row.namespace_id, request.token_id)
             if found is None:
                 raise ServiceError("TOKEN_NOT_FOUND")
             if found.revoke_ms is None:
                 await tokens.revoke_of_namespace(tx, request.token_id, self._now_ms())
-                await self._raise_revision(tx, row.namespace_id)
+                await raise_revision(
+                    tx, row.namespace_id, row.group_id, self._feeder, is_revocation=True
+                )
 
         response = await self._changes.apply(
             caller, request, pb.RevokeNamespaceTokenResponse, change
         )
-        if not namespace_ids:
+        if row is None:
             async with self._database.query() as tx:
                 row = await authorization.find_namespace(tx, caller, request)
-            namespace_ids = [row.namespace_id]
-        await self._feeder.enqueue_and_confirm(namespace_ids[0])
+        await self._feeder.enqueue_and_confirm(row.namespace_id, row.group_id, is_revocation=True)
         return response
-
-    async def _raise_revision(self, tx: Transaction, namespace_id: str) -> None:
-        await raise_revision(tx, namespace_id, self._feeder)
 
     async def create_of_game(
         self, request: pb.CreateGameTokenRequest, caller: Caller
@@ -436,12 +442,13 @@ class NewToken(NamedTuple):
 
 
 class StoredToken(NamedTuple):
-    """A token that a transaction has added. The commit may have failed. `namespace_id` is empty for
-    a `cloud_` token.
+    """A token that a transaction has added. The commit may have failed. `namespace_id` and
+    `group_id` are empty for a `cloud_` token.
     """
 
     token_id: str
     namespace_id: str = ""
+    group_id: str = ""
 
 
 NoteStored = Callable[[StoredToken], None]
@@ -489,7 +496,12 @@ class UndeliveredSecrets:
             raise
 
     async def deliver_confirmed(
-        self, namespace_id: str, sign: Callable[[], Awaitable[str]], *, is_kept: bool = False
+        self,
+        namespace_id: str,
+        group_id: str,
+        sign: Callable[[], Awaitable[str]],
+        *,
+        is_kept: bool = False,
     ) -> str:
         """Waits until the data plane has confirmed the new token, and then returns the token from
         `sign`.
@@ -499,7 +511,7 @@ class UndeliveredSecrets:
         """
         until = asyncio.get_running_loop().time() + CONFIRM_TIMEOUT_S
         try:
-            await self._feeder.enqueue_and_confirm(namespace_id)
+            await self._feeder.enqueue_and_confirm(namespace_id, group_id)
             async with asyncio.timeout_at(until):
                 return await sign()
         except TimeoutError:
@@ -543,12 +555,21 @@ class UndeliveredSecrets:
     async def _remove(self, tx: Transaction, token: StoredToken) -> None:
         if token.namespace_id:
             await tokens.remove_of_namespace(tx, token.token_id)
-            await raise_revision(tx, token.namespace_id, self._feeder)
+            await raise_revision(
+                tx, token.namespace_id, token.group_id, self._feeder, is_revocation=True
+            )
         else:
             await tokens.remove_cloud(tx, token.token_id)
 
 
-async def raise_revision(tx: Transaction, namespace_id: str, feeder: Feeder) -> None:
+async def raise_revision(
+    tx: Transaction,
+    namespace_id: str,
+    group_id: str,
+    feeder: Feeder,
+    *,
+    is_revocation: bool = False,
+) -> None:
     """Raises the namespace's revision, and sends the namespace to the data plane after the commit."""
     await namespaces.change(tx, namespace_id, {})
-    tx.after_commit(lambda: feeder.enqueue(namespace_id))
+    tx.after_commit(lambda: feeder.enqueue(namespace_id, group_id, is_revocation=is_revocation))

@@ -129,8 +129,10 @@ _WITH_PATH_AND_VERSION = _WITH_PATH.add_columns(
     .where(versions.c.version_id == bindparam("version_id"), versions.c.game_id == games.c.game_id)
     .label("has_version")
 )
-_REVISIONS = select(namespaces.c.namespace_id, namespaces.c.revision).order_by(
-    namespaces.c.namespace_id
+_REVISIONS = (
+    select(namespaces.c.namespace_id, namespaces.c.revision, games.c.group_id)
+    .join(games, games.c.game_id == namespaces.c.game_id)
+    .order_by(namespaces.c.namespace_id)
 )
 
 
@@ -359,6 +361,7 @@ async def versions_by_id(tx: Transaction, version_ids: Sequence[str]) -> Sequenc
 
 
 async def revisions(tx: Transaction) -> Sequence[Record]:
+    """Returns `namespace_id`, `revision` and the game's `group_id` of all namespaces."""
     return await tx.all(_REVISIONS)
 
 

@@ -60,6 +60,8 @@ class FedPlane:
         self.limit = LIMIT
         (folder / "feed").mkdir()
         self.acknowledged: list[tuple[str, int]] = []
+        self.received: list[str] = []
+        """Namespaces of the received messages, also of messages that `go_on` delays."""
         self.held_requests = 0
         self.breaks_on = ""
         """Writes for the namespace with this id raise an unexpected error."""
@@ -96,6 +98,7 @@ class FedPlane:
         (self.folder / "feed").mkdir()
 
     async def _apply(self, request: feed_pb2.ApplyManyRequest) -> feed_pb2.ApplyManyResponse:
+        self.received += (item.configuration.namespace_id for item in request.items)
         await self.go_on.wait()
         if self.breaks_on in (item.configuration.namespace_id for item in request.items):
             raise RuntimeError("broken")
@@ -135,14 +138,14 @@ class FedPlane:
 class Source:
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.game_id = IDS.new()
+        self.game_id, self.group_id = IDS.new(), IDS.new()
 
-    async def prepare(self) -> None:
-        owner, group = IDS.new(), IDS.new()
+    async def prepare(self, name_id: str = "arena") -> None:
+        owner = IDS.new()
         async with self.database.write() as tx:
             await groups.add_identity(tx, owner, "Owner", now_ms())
-            await groups.add(tx, group, "Group", owner, now_ms())
-            await games.add(tx, self.game_id, "arena", "Arena", group, now_ms())
+            await groups.add(tx, self.group_id, name_id, owner, now_ms())
+            await games.add(tx, self.game_id, name_id, "Arena", self.group_id, now_ms())
 
     async def version(self, players: int = 8, bulk: int = 0) -> str:
         """Adds a version with one mode, which the data plane refuses above `LIMIT` players. `bulk` adds bytes."""
@@ -152,6 +155,9 @@ class Source:
         config.matchmaker.max_players = players
         mode = config.matchmaker.game_modes.entries["duel"]
         mode.SetInParent()
+        return await self.add_version(config)
+
+    async def add_version(self, config: versions_pb2.CloudConfig) -> str:
         version_id = IDS.new()
         async with self.database.write() as tx:
             new = games.NewVersion(version_id, self.game_id, version_id, now_ms(), encode(config))
@@ -236,7 +242,7 @@ class FeedScenario:
     async def enqueue_and_confirm(self, namespace_id: str, version_id: str | None = None) -> None:
         """Enqueues a namespace and waits for its confirmation, longer than the product does."""
         await self.feeder.enqueue_and_confirm(
-            namespace_id, version_id=version_id, wait_s=PATIENCE_S
+            namespace_id, self.source.group_id, version_id=version_id, wait_s=PATIENCE_S
         )
 
     async def refusal(self, namespace_id: str, version_id: str | None = None) -> ServiceError:
@@ -250,7 +256,7 @@ class FeedScenario:
         await self.wait_until_connected()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(feeder, "_CHECK_TIMEOUT_S", PATIENCE_S)
-            await self.feeder.check_version(namespace_id, version_id)
+            await self.feeder.check_version(namespace_id, self.source.group_id, version_id)
 
     async def wait_until_connected(self) -> None:
         await wait_for(lambda: self.feeder.is_connected)

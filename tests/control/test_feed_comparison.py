@@ -123,7 +123,7 @@ async def test_database_wait_does_not_lengthen_the_pause(monkeypatch: pytest.Mon
         return [None for _ in requests]
 
     job = RetryingJob("feeder", "configuration not sent", pauses_s=(0.1, 0.1))
-    contents = ContentComparison(compose, lambda namespace_id: None, job)
+    contents = ContentComparison(compose, lambda namespace_id, group_id: None, job)
     names = [f"n{number}" for number in range(20)]
     contents.compare(feed_pb2.HeldConfiguration(namespace_id=one) for one in [*names, "last"])
     running = asyncio.create_task(contents.run())
@@ -197,7 +197,7 @@ async def test_older_database_is_not_fed_and_is_reported(
     before = feed.configuration(namespace_id)
     await feed.run_anew(epoch=EPOCH - 1)
     with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
-        await feed.feeder.enqueue_and_confirm(namespace_id, wait_s=0.05)
+        await feed.feeder.enqueue_and_confirm(namespace_id, feed.source.group_id, wait_s=0.05)
     assert feed.configuration(namespace_id) == before
     await wait_for(lambda: namespace_id in feed.feeder.refused_reasons())
     assert "newer database" in feed.feeder.refused_reasons()[namespace_id]

@@ -45,7 +45,7 @@ async def code_of(feed: FeedScenario, namespace_id: str, version_id: str | None 
 
 async def unconfirmed(feed: FeedScenario, namespace_id: str, wait_s: float = 0.05) -> ServiceError:
     with pytest.raises(ServiceError) as caught:
-        await feed.feeder.enqueue_and_confirm(namespace_id, wait_s=wait_s)
+        await feed.feeder.enqueue_and_confirm(namespace_id, feed.source.group_id, wait_s=wait_s)
     assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
     return caught.value
 
@@ -94,7 +94,7 @@ async def test_slow_data_plane_blocks_a_caller_for_one_second(feed: FeedScenario
     feed.plane.go_on.clear()
     began_s = monotonic()
     with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
-        await feed.feeder.enqueue_and_confirm(namespace_id)
+        await feed.feeder.enqueue_and_confirm(namespace_id, feed.source.group_id)
     assert 0.9 < monotonic() - began_s < 1.5
 
 
@@ -115,7 +115,8 @@ async def test_slow_data_plane_does_not_delay_a_check(feed: FeedScenario) -> Non
     namespace_id = await feed.namespace()
     feed.plane.go_on.clear()
     async with asyncio.timeout(PATIENCE_S):
-        await feed.feeder.check_version(namespace_id, await feed.source.version(TOO_MANY))
+        version_id = await feed.source.version(TOO_MANY)
+        await feed.feeder.check_version(namespace_id, feed.source.group_id, version_id)
 
 
 # Unavailable data plane ---------------------------------------------------------------------------
@@ -245,7 +246,7 @@ async def test_refused_version_is_reported_to_a_late_caller(feed: FeedScenario) 
         await feed.source.version(TOO_MANY),
     )
     await feed.source.set_version(namespace_id, refused)
-    feed.feeder.enqueue(namespace_id)
+    feed.feeder.enqueue(namespace_id, feed.source.group_id)
     await feed.wait_until_idle()
     await wait_until_running(feed, namespace_id, runs)
     for _ in range(2):
@@ -484,7 +485,8 @@ async def test_bad_namespace_does_not_block_others(feed: FeedScenario, flaw: str
         is_it = versions.c.version_id == await running_version(feed, bad)
         async with feed.source.database.write() as tx:
             await tx.run(update(versions).where(is_it).values(config=b"\xff\xff\xff"))
-    feed.feeder.enqueue(bad, *names)
+    for name in (bad, *names):
+        feed.feeder.enqueue(name, feed.source.group_id)
     for name in names:
         await feed.wait_until_equal(name)
     assert feed.plane.holds(bad) is None
@@ -534,7 +536,7 @@ async def test_feeder_survives_a_missing_database(feed: FeedScenario, tmp_path: 
     """`tests/faults/control` tests an unavailable PostgreSQL server."""
     namespace_id = await feed.namespace()
     (tmp_path / "records.db").rename(tmp_path / "moved")
-    feed.feeder.enqueue(namespace_id)
+    feed.feeder.enqueue(namespace_id, feed.source.group_id)
     await feed.plane.stop()
     feed.plane.lose_its_disk()
     await feed.plane.start()

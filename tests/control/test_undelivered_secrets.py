@@ -111,7 +111,7 @@ class TokenScenario:
         game_id, namespace_id = self.feed.source.game_id, self.namespace_id
         caller = self.caller(key)
         if token_kind == "env":
-            return await self.tokens.issue_service_token(self.namespace_id)
+            return await self.tokens.issue_service_token(self.namespace_id, self.group_id)
         if token_kind == "pub":
             public = pb.CreatePublicTokenRequest(game_id=game_id, namespace_id=namespace_id)
             return await self.tokens.create_public(public, caller)

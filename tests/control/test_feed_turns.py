@@ -1,0 +1,257 @@
+"""Order of the feeder's messages: groups take turns, and revocations do not wait for other changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from pyservice.app.data_plane_client import DataPlaneClient
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control import feeder
+from pyservice.control.authorization import GrantedScope
+from pyservice.control.feed_lanes import FeedLane
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
+from pyservice.control.namespace_access import NamespaceAccessOperations
+from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
+from pyservice.control.tokens import TokenOperations
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import namespaces_pb2, tokens_pb2, versions_pb2
+from pyservice.watch import Topics
+from tests.control.feeder_setup import IDS, FeedScenario, Source, wait_for
+from tests.control.feeder_setup import feed as feed
+from tests.control.feeder_setup import plane as plane
+from tests.control.feeder_setup import source as source
+from tests.control.service_fixtures import each_database
+
+pytestmark = pytest.mark.anyio
+
+DOMAIN = "play.example"
+BULK = 40_000
+
+
+class Developer:
+    """Operations of a developer group that has one game."""
+
+    def __init__(self, feed: FeedScenario, source: Source) -> None:
+        self.feed, self.source = feed, source
+        context = RecordContext(source.database, IdempotentChanges(source.database), IDS, Topics())
+        change = NamespaceChange(context, feed.feeder)
+        self._operations = NamespaceOperations(context, feed.feeder, change)
+        self._access = NamespaceAccessOperations(source.database, change)
+        client = DataPlaneClient(feed._client)
+        self._tokens = TokenOperations(
+            context, feed.feeder, client, lambda: None, lambda name, work: None
+        )
+        scope = GrantedScope(IDS.new(), "token", None, None, (source.group_id,))
+        self._caller = Caller(
+            TokenKind.CLOUD, b"", b"", b"x" * 16, Call("0" * 32, b"\x7f\0\0\1"), scope
+        )
+
+    async def namespaces(self, count: int, bulk: int = BULK) -> list[str]:
+        """Adds namespaces with versions of `bulk` bytes, and waits until the data plane has them."""
+        version_id = await self.source.version(bulk=bulk)
+        names = []
+        for number in range(count):
+            names.append(await self.source.namespace(f"n{number}"))
+            await self.source.set_version(names[-1], version_id)
+        self.feed.feeder.compare_again()
+        for name in names:
+            await self.feed.wait_until_equal(name)
+        await self.feed.wait_until_idle()
+        return names
+
+    def _path(self, namespace_id: str) -> dict[str, str]:
+        return {"game_id": self.source.game_id, "namespace_id": namespace_id}
+
+    async def set_limits(self, namespace_id: str) -> None:
+        request = namespaces_pb2.UpdateMatchmakerConfigRequest(
+            **self._path(namespace_id), lobby_count_max=7, max_players=7
+        )
+        await self._operations.set_limits(request, self._caller)
+
+    async def new_token(self, namespace_id: str) -> str:
+        request = tokens_pb2.CreateServiceTokenRequest(
+            game_id=self.source.game_id, environment_id=namespace_id
+        )
+        return (await self._tokens.create_service(request, self._caller)).token_id
+
+    async def revoke(self, namespace_id: str, token_id: str) -> None:
+        request = tokens_pb2.RevokeNamespaceTokenRequest(
+            **self._path(namespace_id), token_id=token_id
+        )
+        await self._tokens.revoke_of_namespace(request, self._caller)
+
+    async def add_domain(self, namespace_id: str) -> None:
+        request = namespaces_pb2.AddDomainRequest(**self._path(namespace_id), domain=DOMAIN)
+        await self._access.add_domain(request, self._caller)
+
+    async def remove_domain(self, namespace_id: str) -> None:
+        request = namespaces_pb2.RemoveDomainRequest(**self._path(namespace_id), domain=DOMAIN)
+        await self._access.remove_domain(request, self._caller)
+
+    async def disable_domains(self, namespace_id: str) -> None:
+        request = namespaces_pb2.SetDomainPublicAuthRequest(
+            **self._path(namespace_id), enabled=False
+        )
+        await self._access.set_domain_public_auth(request, self._caller)
+
+
+async def developer(feed: FeedScenario, name_id: str) -> Developer:
+    source = Source(feed.source.database)
+    await source.prepare(name_id)
+    return Developer(feed, source)
+
+
+def start(change: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Starts a change. Its request may time out, because the test holds the data plane."""
+
+    async def run() -> None:
+        try:
+            await change
+        except ServiceError as error:
+            if error.code != "CONTROL_PLANE_UNAVAILABLE":
+                raise
+
+    return asyncio.create_task(run())
+
+
+async def flood(developer: Developer, names: list[str]) -> list[asyncio.Task[None]]:
+    """Changes all namespaces, and waits until the data plane holds back the first message."""
+    feed = developer.feed
+    feed.plane.go_on.clear()
+    feed.plane.received.clear()
+    changes = [start(developer.set_limits(name)) for name in names]
+    await wait_for(lambda: feed.plane.received and feed.feeder.waiting == len(names))
+    return changes
+
+
+@pytest.fixture(autouse=True)
+def small_messages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message then has one namespace of `BULK` bytes."""
+    if request.node.get_closest_marker("timing") is None:
+        monkeypatch.setattr("pyservice.control.batching.BYTES_AT_ONCE", BULK)
+
+
+@each_database
+async def test_groups_take_turns(feed: FeedScenario) -> None:
+    large, small = await developer(feed, "large"), await developer(feed, "small")
+    names, [other] = await large.namespaces(feeder._SENDERS + 12), await small.namespaces(1)
+    changes = await flood(large, names)
+    changes.append(start(small.set_limits(other)))
+    await wait_for(lambda: feed.feeder.waiting == len(names) + 1)
+    feed.plane.go_on.set()
+    await asyncio.gather(*changes)
+    await feed.wait_until_idle()
+    # The first message was on its way, and the data plane takes some more while the other namespace
+    # is composed.
+    assert feed.plane.received.index(other) < len(names) // 2
+
+
+async def test_lane_serves_groups_in_turns() -> None:
+    async def compose(requests: Any) -> list[None]:
+        return [None for _ in requests]
+
+    lane = FeedLane(compose, senders=1, is_for_revocations=False)
+    for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
+        lane.put(name, name[0])
+    assert lane.discard("a2", "a")
+    assert lane.discard("c1", "c")
+    assert not lane.discard("c1", "c")
+    lane.put("d1", "d")
+    order = [await lane.get() for _ in range(3)]
+    lane.put("b3", "b")
+    order += [await lane.get() for _ in range(4)]
+    assert order == ["a1", "b1", "d1", "a3", "b2", "a4", "b3"]
+    waiting = asyncio.create_task(lane.get())
+    await asyncio.sleep(0)
+    lane.put("e1", "e")
+    assert await waiting == "e1"
+
+
+@pytest.mark.parametrize("kind", ["token", "domain", "domain access"])
+async def test_revocation_does_not_wait_for_configurations(feed: FeedScenario, kind: str) -> None:
+    large, small = await developer(feed, "large"), await developer(feed, "small")
+    names, [other] = await large.namespaces(12), await small.namespaces(1)
+    await small.add_domain(other)
+    token_id = await small.new_token(other)
+    changes = await flood(large, names)
+    if kind == "token":
+        changes.append(start(small.revoke(other, token_id)))
+    elif kind == "domain":
+        changes.append(start(small.remove_domain(other)))
+    else:
+        changes.append(start(small.disable_domains(other)))
+    await wait_for(lambda: other in feed.plane.received)
+    assert feed.plane.received[1:] == [other]
+    feed.plane.go_on.set()
+    await asyncio.gather(*changes)
+    await feed.wait_until_idle()
+    configuration = feed.configuration(other)
+    assert (token_id in configuration.revoked_token_ids) == (kind == "token")
+    assert (DOMAIN in configuration.access.domains) == (kind != "domain")
+    assert configuration.access.enable_domain_public_auth == (kind != "domain access")
+
+
+async def test_revocation_moves_a_waiting_namespace(feed: FeedScenario) -> None:
+    large = await developer(feed, "large")
+    names = await large.namespaces(feeder._SENDERS + 12)
+    token_id = await large.new_token(names[-1])
+    changes = await flood(large, names)
+    # No sender has taken the last namespace.
+    changes.append(start(large.revoke(names[-1], token_id)))
+    await wait_for(lambda: names[-1] in feed.plane.received)
+    assert feed.plane.received[1:] == [names[-1]]
+    # A later change is sent after the revocation.
+    await large.source.touch(names[-1], 99)
+    feed.feeder.enqueue(names[-1], large.source.group_id)
+    feed.plane.go_on.set()
+    await asyncio.gather(*changes)
+    await feed.wait_until_equal(names[-1])
+    await feed.wait_until_idle()
+    configuration = feed.configuration(names[-1])
+    assert token_id in configuration.revoked_token_ids
+    assert configuration.matchmaker.lobby_count_max == 99
+
+
+async def test_revocation_follows_a_configuration_on_its_way(feed: FeedScenario) -> None:
+    large = await developer(feed, "large")
+    [name] = await large.namespaces(1)
+    token_id = await large.new_token(name)
+    changes = await flood(large, [name])
+    changes.append(start(large.revoke(name, token_id)))
+    await wait_for(lambda: feed.feeder._pending[name].revocation_number)
+    assert feed.plane.received == [name]
+    feed.plane.go_on.set()
+    await asyncio.gather(*changes)
+    await feed.wait_until_idle()
+    assert token_id in feed.configuration(name).revoked_token_ids
+
+
+@pytest.mark.timing
+async def test_revocation_is_confirmed_within_a_second_of_a_flood(feed: FeedScenario) -> None:
+    large, small = await developer(feed, "large"), await developer(feed, "small")
+    names, [other] = await large.namespaces(200), await small.namespaces(1)
+    token_ids = [await small.new_token(other) for _ in range(5)]
+    config = versions_pb2.CloudConfig()
+    # 32 modes with 64 variables of 300 bytes are 600 KiB.
+    for mode in range(32):
+        env = config.matchmaker.game_modes.entries[f"mode-{mode}"].docker.env.entries
+        for number in range(64):
+            env[f"VARIABLE_{number}"] = "v" * 280
+    version_id = await large.source.add_version(config)
+    for name in names:
+        await large.source.set_version(name, version_id)
+        feed.feeder.enqueue(name, large.source.group_id)
+    durations_s = []
+    for token_id in token_ids:
+        began_s = perf_counter()
+        await small.revoke(other, token_id)
+        durations_s.append(perf_counter() - began_s)
+        assert token_id in feed.configuration(other).revoked_token_ids
+    assert feed.feeder.waiting > len(names) // 2
+    assert feed.feeder.refused_reasons() == {}
+    assert max(durations_s) < 1.0, durations_s
