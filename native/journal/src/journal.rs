@@ -1,6 +1,7 @@
 //! Journal handle: submission of events, the durable position, statistics and shutdown.
 
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -107,11 +108,16 @@ impl Journal {
     }
 
     pub(crate) fn start_threads(&self) -> Result<(), OpenError> {
-        let spawn = |name: &str, body: fn(&JournalCore)| {
+        let spawn = |name: &'static str, body: fn(&JournalCore)| {
             let core = Arc::clone(&self.core);
             std::thread::Builder::new()
                 .name(name.to_owned())
-                .spawn(move || body(&core))
+                .spawn(move || {
+                    // Without this thread, submitted events would never become durable, and their callers would wait forever.
+                    if catch_unwind(AssertUnwindSafe(|| body(&core))).is_err() {
+                        (core.options.on_fatal)(&format!("the thread {name} panicked"));
+                    }
+                })
                 .map_err(|error| OpenError::io("start a thread for", &self.core.folder.path, error))
         };
         let mut threads = lock(&self.threads);

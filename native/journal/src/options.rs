@@ -21,7 +21,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Number and name of every event kind of this build. Each segment and image contains this table.
     pub kinds: &'static [(u8, &'static str)],
-    /// Function that ends the process after a failed write or sync. The events of that batch are never published.
+    /// Function that ends the process after a failed write or sync, or a panic in a thread of the journal. The events of
+    /// that batch are never published.
     pub on_fatal: fn(&str) -> !,
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use hosting_journal::{
     Access, Entry, FileHandle, Files, Journal, OpenError, Options, RealFiles, end_with_parent, open,
@@ -131,6 +132,8 @@ struct GatedFiles {
 struct SyncGate {
     state: Mutex<(bool, u64)>,
     changed: Condvar,
+    /// Name of the thread of which each write panics.
+    panicking_thread: Option<&'static str>,
 }
 
 impl SyncGate {
@@ -193,6 +196,8 @@ impl FileHandle for GatedFile {
         self.file.read_at(buffer, offset)
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let thread = std::thread::current();
+        assert!(thread.name().is_none() || thread.name() != self.gate.panicking_thread, "a defect");
         self.file.write_at(bytes, offset)
     }
     fn sync_data(&self) -> io::Result<()> {
@@ -231,6 +236,33 @@ fn submissions_during_a_stalled_sync_share_the_next_sync() {
     assert_eq!(gate.syncs(), before + 2, "one for the first, one for the fifty that waited");
     assert_eq!(journal.stats().batches, 3);
     journal.close();
+}
+
+static FATAL: (Mutex<Vec<String>>, Condvar) = (Mutex::new(Vec::new()), Condvar::new());
+
+fn record_fatal(reason: &str) -> ! {
+    FATAL.0.lock().unwrap().push(reason.to_owned());
+    FATAL.1.notify_all();
+    // The real function ends the process. This one ends the thread, without a second message.
+    std::panic::resume_unwind(Box::new(()))
+}
+
+#[test]
+fn panic_in_a_journal_thread_is_fatal() {
+    for thread in ["journal-writer", "journal-segments"] {
+        let folder = tempfile::tempdir().unwrap();
+        let gate = Arc::new(SyncGate { panicking_thread: Some(thread), ..SyncGate::default() });
+        let options = Options { on_fatal: record_fatal, ..options(folder.path()) };
+        let (journal, _) = open(options, Arc::new(GatedFiles { gate }), &mut Memory::default()).unwrap();
+        submit(&journal, 100);
+        let reasons = FATAL.0.lock().unwrap();
+        let is_missing = |reasons: &mut Vec<String>| reasons.is_empty();
+        let (mut reasons, wait) = FATAL.1.wait_timeout_while(reasons, Duration::from_secs(30), is_missing).unwrap();
+        assert!(!wait.timed_out(), "{thread} ended without a word");
+        assert!(reasons.pop().unwrap().contains(thread));
+        drop(reasons);
+        drop(journal);
+    }
 }
 
 const ROLE: &str = "HOSTING_JOURNAL_TEST_ROLE";
