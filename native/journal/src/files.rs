@@ -30,7 +30,15 @@ pub trait Files: Send + Sync + 'static {
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
     /// Takes an exclusive lock until the value is dropped. Fails with `WouldBlock` if the lock is taken.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
+    /// Reads bytes of a file from its device instead of the page cache.
+    ///
+    /// `offset` and `length` are multiples of [`DEVICE_READ_ALIGNMENT`]. Returns `None` if the file system does not promise
+    /// such reads.
+    fn read_device(&self, path: &Path, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>>;
 }
+
+/// Alignment of offset, length and memory that every device accepts for reads without the page cache.
+pub const DEVICE_READ_ALIGNMENT: u64 = 4096;
 
 pub trait FileHandle: Send + Sync {
     fn length(&self) -> io::Result<u64>;
@@ -155,6 +163,39 @@ impl Files for RealFiles {
         retry(|| unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } as isize)?;
         Ok(Box::new(fd))
     }
+
+    fn read_device(&self, path: &Path, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
+        let fd = match open_fd(path, libc::O_RDONLY | libc::O_DIRECT) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+            result => result?,
+        };
+        if !has_direct_reads(&fd) {
+            return Ok(None);
+        }
+        let alignment = DEVICE_READ_ALIGNMENT as usize;
+        let mut bytes = vec![0; length + alignment];
+        let start = bytes.as_ptr().addr().next_multiple_of(alignment) - bytes.as_ptr().addr();
+        read_exact_at(&RealFile(fd), &mut bytes[start..start + length], offset)?;
+        bytes.truncate(start + length);
+        bytes.drain(..start);
+        Ok(Some(bytes))
+    }
+}
+
+/// Reports whether the kernel promises that direct reads of a file bypass the page cache.
+///
+/// Some file systems accept `O_DIRECT` and then read from the page cache. Linux has this question since version 6.1.
+fn has_direct_reads(fd: &OwnedFd) -> bool {
+    // SAFETY: an all-zero value is valid, and the call fills it or fails.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is an empty C string, and `stat` outlives the call.
+    let result =
+        unsafe { libc::statx(fd.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &mut stat) };
+    let is_accepted = |alignment: u32| alignment != 0 && DEVICE_READ_ALIGNMENT.is_multiple_of(alignment.into());
+    result == 0
+        && stat.stx_mask & libc::STATX_DIOALIGN != 0
+        && is_accepted(stat.stx_dio_mem_align)
+        && is_accepted(stat.stx_dio_offset_align)
 }
 
 impl FileHandle for RealFile {
@@ -190,6 +231,25 @@ impl FileHandle for RealFile {
         match result {
             Err(error) if is_no_space(&error) => Err(error),
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_has_the_synced_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let file = RealFiles.open(&path, Access::Create).unwrap();
+        let bytes: Vec<u8> = (0..16_384_u32).map(|number| (number % 251) as u8).collect();
+        write_all_at(file.as_ref(), &bytes, 0).unwrap();
+        file.sync_data().unwrap();
+        // `None` is the answer of a file system or a kernel without this promise.
+        if let Some(read) = RealFiles.read_device(&path, 4_096, 8_192).unwrap() {
+            assert_eq!(read, bytes[4_096..12_288]);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::batch_queue::BatchQueue;
 use crate::batch_writer::{Counters, WriterState};
 use crate::error::OpenError;
 use crate::eventfd::EventFd;
-use crate::files::{Access, Files, read_exact_at, write_all_at};
+use crate::files::{Access, DEVICE_READ_ALIGNMENT, Files, read_exact_at, write_all_at};
 use crate::folder::{Folder, Listing};
 use crate::journal::{Journal, JournalCore, Shared, lock};
 use crate::options::{Options, RecoverableState};
@@ -139,16 +139,29 @@ fn read_log(
 
 /// Makes the recovered file names and the last batch durable.
 ///
-/// Writes the last batch again, because an earlier failed sync may have marked unwritten pages as clean.
+/// An earlier failed sync may have marked unwritten pages of the last batch as clean, so a sync alone proves nothing. If the
+/// device has other bytes than the page cache, the batch was never acknowledged, and it is written again. An acknowledged
+/// batch is not written again, because a power failure could damage it.
 fn settle(folder: &Folder, last_batch: Option<LastBatch>) -> Result<(), OpenError> {
     folder.sync()?;
     let Some(LastBatch { segment, start, end }) = last_batch else { return Ok(()) };
     let path = folder.segment(segment);
     let file = folder.open(&path, Access::Write)?;
-    let mut bytes = vec![0; (end - start) as usize];
-    read_exact_at(file.as_ref(), &mut bytes, start).map_err(|error| OpenError::io_at("read", &path, start, error))?;
-    write_all_at(file.as_ref(), &bytes, start).map_err(|error| OpenError::io_at("write", &path, start, error))?;
-    file.sync_data().map_err(|error| OpenError::io("sync", &path, error))
+    let sync = || file.sync_data().map_err(|error| OpenError::io("sync", &path, error));
+    sync()?;
+    // Batches of segment format 1 begin on multiples of 512 bytes.
+    let first = start / DEVICE_READ_ALIGNMENT * DEVICE_READ_ALIGNMENT;
+    let length = (end - first).next_multiple_of(DEVICE_READ_ALIGNMENT) as usize;
+    let read_error = |error| OpenError::io_at("read", &path, first, error);
+    let mut cached = vec![0; length];
+    read_exact_at(file.as_ref(), &mut cached, first).map_err(read_error)?;
+    let on_device = folder.files.read_device(&path, first, length).map_err(read_error)?;
+    if on_device.is_some_and(|on_device| on_device == cached) {
+        return Ok(());
+    }
+    let batch = &cached[(start - first) as usize..(end - first) as usize];
+    write_all_at(file.as_ref(), batch, start).map_err(|error| OpenError::io_at("write", &path, start, error))?;
+    sync()
 }
 
 impl JournalCore {

@@ -1,4 +1,4 @@
-//! In-memory disk for tests. Simulates lost and torn writes, failed syncs and calls, and a full disk.
+//! In-memory disk for tests. Simulates lost and torn writes, torn blocks, failed syncs and calls, and a full disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -42,6 +42,7 @@ struct Inner {
     block: usize,
     capacity: Option<usize>,
     is_short_writing: bool,
+    has_torn_blocks: bool,
     log: Vec<&'static str>,
 }
 
@@ -112,10 +113,24 @@ impl Inner {
         content.durable_bytes[start..end].copy_from_slice(&content.cache[start..end]);
     }
 
+    /// Replaces a durable block by random bytes.
+    fn tear(&mut self, content: usize, block: usize) {
+        self.persist(content, block);
+        let noise = self.next().to_le_bytes();
+        let size = self.block;
+        let durable_bytes = &mut self.contents[content].durable_bytes;
+        let end = durable_bytes.len().min((block + 1) * size);
+        for (index, byte) in durable_bytes[block * size..end].iter_mut().enumerate() {
+            *byte ^= noise[index % noise.len()] ^ index as u8;
+        }
+    }
+
     fn persist_some(&mut self, content: usize) {
         let loss_mode = self.next() % 4;
         for block in self.contents[content].dirty.clone() {
-            if loss_mode == 1 || (loss_mode > 1 && self.random_bool()) {
+            if loss_mode > 1 && self.has_torn_blocks && self.next().is_multiple_of(3) {
+                self.tear(content, block);
+            } else if loss_mode == 1 || (loss_mode > 1 && self.random_bool()) {
                 self.persist(content, block);
                 self.contents[content].dirty.remove(&block);
             }
@@ -158,6 +173,13 @@ impl Disk {
     pub fn new(seed: u64) -> Self {
         let block = if seed.is_multiple_of(2) { 512 } else { 4096 };
         Self(Arc::new(Mutex::new(Inner { random: seed, block, ..Inner::default() })))
+    }
+
+    /// Returns a disk on which a block becomes garbage if power goes before its sync. Its file system reads from the device.
+    pub fn with_torn_blocks(seed: u64) -> Self {
+        let disk = Self::new(seed);
+        disk.inner().has_torn_blocks = true;
+        disk
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

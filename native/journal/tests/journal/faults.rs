@@ -174,6 +174,17 @@ fn fault_at_any_call_of_recovery_loses_no_event() {
     }
 }
 
+#[test]
+fn start_never_rewrites_an_acknowledged_batch() {
+    let mut world = World::new(Disk::with_torn_blocks(1));
+    world.open().unwrap();
+    world.write(1, 100);
+    world.drop_journal();
+    let writes = world.disk.call_counts()["write"];
+    world.open().unwrap();
+    assert_eq!(world.disk.call_counts()["write"], writes + 1, "the first batch of the run");
+}
+
 fn compaction_fails(call: u64, fault: Fault) -> bool {
     let mut world = World::new(Disk::new(call));
     world.open().unwrap();

@@ -186,6 +186,9 @@ impl Files for GatedFiles {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         RealFiles.lock(path)
     }
+    fn read_device(&self, path: &Path, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
+        RealFiles.read_device(path, offset, length)
+    }
 }
 
 impl FileHandle for GatedFile {

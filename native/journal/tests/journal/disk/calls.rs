@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::MutexGuard;
 
-use hosting_journal::{Access, Entry, FileHandle, Files};
+use hosting_journal::{Access, DEVICE_READ_ALIGNMENT, Entry, FileHandle, Files};
 
 use super::{Content, Disk, Fault, Inner, NameChange};
 
@@ -103,6 +103,22 @@ impl Files for Disk {
             None => Ok(Box::new(())),
             Some(fault) => Err(failed(fault)),
         }
+    }
+
+    fn read_device(&self, path: &Path, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
+        assert_eq!((offset % DEVICE_READ_ALIGNMENT, length as u64 % DEVICE_READ_ALIGNMENT), (0, 0));
+        let mut inner = self.inner();
+        if let Some(fault) = inner.enter("read_device")? {
+            return Err(failed(fault));
+        }
+        if !inner.has_torn_blocks {
+            return Ok(None);
+        }
+        let Some(&content) = inner.names.get(path) else { return Err(error(libc::ENOENT)) };
+        let content = &inner.contents[content];
+        assert!(content.dirty.is_empty(), "the file was synced before");
+        let offset = offset as usize;
+        Ok(Some(content.durable_bytes[offset..offset + length].to_vec()))
     }
 }
 
