@@ -173,6 +173,11 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         event.len()
     );
     println!("batches            {} ({:.1} events each)", stats.batches, stats.events as f64 / stats.batches as f64);
+    println!(
+        "bytes per event    {:.0}, {:.0} per batch",
+        stats.bytes as f64 / stats.events as f64,
+        stats.bytes as f64 / stats.batches as f64
+    );
     println!("syncs per event    {:.4}", stats.syncs as f64 / stats.events as f64);
     println!("write and sync     median at most {} us", median_bound_ns(&stats) / 1_000);
     println!("waits for credit   {refused}");

@@ -1,21 +1,17 @@
-//! Format of one batch: a header with checksums, the payload, and zeros up to the next sector.
-//! Batches begin on sector boundaries, so that a write never changes a sector with acknowledged bytes.
+//! Format of one batch: a header with checksums, the payload, and zeros up to the segment's alignment.
+//! Batches begin on multiples of the alignment, so that no write changes a page or block with acknowledged bytes.
 
 use crate::Lsn;
 use crate::service_clock::ClockRecord;
 
-pub(crate) const SECTOR: u64 = 512;
-/// Bytes of a batch header. A header lies within one sector, so that no crash splits it.
+/// Bytes of a batch header. A header lies within one disk sector, so that no crash splits it.
 pub(crate) const HEADER: usize = 128;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HJB1");
 
-pub(crate) const fn round_up_to_sector(bytes: u64) -> u64 {
-    bytes.div_ceil(SECTOR) * SECTOR
-}
-
-pub(crate) const fn framed_bytes(length: u64) -> u64 {
-    round_up_to_sector(HEADER as u64 + length)
+/// Returns the bytes of a batch in a segment: header, payload and padding.
+pub(crate) const fn framed_bytes(length: u64, alignment: u64) -> u64 {
+    (HEADER as u64 + length).div_ceil(alignment) * alignment
 }
 
 /// Identity of a segment file. Batches with another identity are left from an earlier use of the file.
@@ -38,7 +34,7 @@ pub(crate) struct BatchHeader {
     pub clock: ClockRecord,
 }
 
-pub(crate) fn seal(buffer: &mut Vec<u8>, identity: &SegmentIdentity, header: &BatchHeader) {
+pub(crate) fn seal(buffer: &mut Vec<u8>, identity: &SegmentIdentity, alignment: u64, header: &BatchHeader) {
     let payload_crc = crc32fast::hash(&buffer[HEADER..]);
     let mut bytes = [0_u8; HEADER];
     let mut fields = FieldWriter { bytes: &mut bytes, at: 0 };
@@ -58,7 +54,7 @@ pub(crate) fn seal(buffer: &mut Vec<u8>, identity: &SegmentIdentity, header: &Ba
     let crc = crc32fast::hash(&bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     buffer[..HEADER].copy_from_slice(&bytes);
-    buffer.resize(round_up_to_sector(buffer.len() as u64) as usize, 0);
+    buffer.resize(framed_bytes(u64::from(header.length), alignment) as usize, 0);
 }
 
 /// Reads a batch header and the checksum of its payload. Returns `None` unless the header is valid for `identity`.
@@ -89,7 +85,7 @@ pub(crate) fn read_header(bytes: &[u8], identity: &SegmentIdentity) -> Option<(B
     Some((header, payload_crc))
 }
 
-/// Reports whether a sector begins like a batch of this segment, valid or damaged.
+/// Reports whether a block begins like a batch of this segment, valid or damaged.
 pub(crate) fn begins_like_batch(bytes: &[u8], identity: &SegmentIdentity) -> bool {
     bytes.len() >= 16 && bytes[..4] == MAGIC.to_le_bytes() && bytes[8..16] == identity.salt.to_le_bytes()
 }
@@ -158,6 +154,8 @@ mod tests {
 
     const IDENTITY: SegmentIdentity = SegmentIdentity { shard: 1, segment: 7, salt: 0x1234_5678_9ABC_DEF0 };
 
+    const ALIGNMENT: u64 = 4096;
+
     fn sealed(payload: &[u8]) -> (BatchHeader, Vec<u8>) {
         let header = BatchHeader {
             epoch: 3,
@@ -169,16 +167,16 @@ mod tests {
         };
         let mut buffer = vec![0; HEADER];
         buffer.extend_from_slice(payload);
-        seal(&mut buffer, &IDENTITY, &header);
+        seal(&mut buffer, &IDENTITY, ALIGNMENT, &header);
         (header, buffer)
     }
 
     proptest! {
         #[test]
-        fn sealed_batch_round_trips(payload in prop::collection::vec(any::<u8>(), 0..2_000)) {
+        fn sealed_batch_round_trips(payload in prop::collection::vec(any::<u8>(), 0..9_000)) {
             let (header, buffer) = sealed(&payload);
-            prop_assert_eq!(buffer.len() as u64, framed_bytes(payload.len() as u64));
-            prop_assert_eq!(buffer.len() as u64 % SECTOR, 0);
+            prop_assert_eq!(buffer.len() as u64, framed_bytes(payload.len() as u64, ALIGNMENT));
+            prop_assert_eq!(buffer.len() as u64 % ALIGNMENT, 0);
             let (read, payload_crc) = read_header(&buffer, &IDENTITY).expect("a whole header");
             prop_assert_eq!(read, header);
             prop_assert_eq!(crc32fast::hash(&payload), payload_crc);

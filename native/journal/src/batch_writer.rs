@@ -66,7 +66,7 @@ impl JournalCore {
             length: (batch.bytes.len() - HEADER) as u32,
             clock: self.clock.record(),
         };
-        batch_format::seal(&mut batch.bytes, &segment.identity, &header);
+        batch_format::seal(&mut batch.bytes, &segment.identity, segment.alignment, &header);
         let written = write_all_at(segment.file.as_ref(), &batch.bytes, offset).map_err(|error| ("write", error));
         let synced = written.and_then(|()| segment.file.sync_data().map_err(|error| ("sync", error)));
         if let Err((operation, source)) = synced {

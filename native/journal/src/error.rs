@@ -25,7 +25,7 @@ pub enum OpenError {
         path: PathBuf,
         reason: String,
     },
-    /// A file has a format version that this build cannot read.
+    /// A file has a format version that this build cannot read. `known` is the newest version that it reads.
     Version {
         path: PathBuf,
         found: u32,
@@ -120,7 +120,7 @@ impl fmt::Display for OpenError {
             Self::Options { reason } => write!(f, "journal options: {reason}"),
             Self::BootId { path, reason } => write!(f, "boot id {}: {reason}", path.display()),
             Self::Version { path, found, known } => {
-                write!(f, "{} has format version {found}, this build reads {known}", path.display())
+                write!(f, "{} has format version {found}, this build reads up to {known}", path.display())
             }
             Self::Shard { path, found, expected } => {
                 write!(f, "{} belongs to shard {found}, not to {expected}", path.display())

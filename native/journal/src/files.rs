@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub trait Files: Send + Sync + 'static {
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
     /// Takes an exclusive lock until the value is dropped. Fails with `WouldBlock` if the lock is taken.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
+    /// Returns the physical block size of the folder's device, or `None` if it is unknown.
+    fn physical_block(&self, folder: &Path) -> Option<u64>;
     /// Reads bytes of a file from its device instead of the page cache.
     ///
     /// `offset` and `length` are multiples of [`DEVICE_READ_ALIGNMENT`]. Returns `None` if the file system does not promise
@@ -164,6 +167,12 @@ impl Files for RealFiles {
         Ok(Box::new(fd))
     }
 
+    fn physical_block(&self, folder: &Path) -> Option<u64> {
+        let device = std::fs::metadata(folder).ok()?.dev();
+        let name = format!("{}:{}", libc::major(device), libc::minor(device));
+        read_physical_block(&Path::new("/sys/dev/block").join(name))
+    }
+
     fn read_device(&self, path: &Path, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
         let fd = match open_fd(path, libc::O_RDONLY | libc::O_DIRECT) {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
@@ -180,6 +189,14 @@ impl Files for RealFiles {
         bytes.drain(..start);
         Ok(Some(bytes))
     }
+}
+
+/// Reads the physical block size from the folder of a device or partition in sysfs.
+fn read_physical_block(device: &Path) -> Option<u64> {
+    // The folder of a partition has no queue. The folder above it belongs to the whole device.
+    let queue = ["queue", "../queue"].map(|queue| device.join(queue).join("physical_block_size"));
+    let text = queue.iter().find_map(|path| std::fs::read_to_string(path).ok())?;
+    text.trim().parse().ok()
 }
 
 /// Reports whether the kernel promises that direct reads of a file bypass the page cache.
@@ -238,6 +255,21 @@ impl FileHandle for RealFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn partition_uses_the_physical_block_of_its_device() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let disk = sysfs.path().join("devices/disk");
+        std::fs::create_dir_all(disk.join("queue")).unwrap();
+        std::fs::create_dir(disk.join("partition")).unwrap();
+        std::fs::write(disk.join("queue/physical_block_size"), "16384\n").unwrap();
+        for (name, target) in [("8:0", "devices/disk"), ("8:1", "devices/disk/partition")] {
+            let link = sysfs.path().join(name);
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert_eq!(read_physical_block(&link), Some(16_384), "{name}");
+        }
+        assert_eq!(read_physical_block(&sysfs.path().join("0:42")), None);
+    }
 
     #[test]
     fn device_has_the_synced_bytes() {

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::Lsn;
 use crate::batch_format::{FieldReader, FieldWriter, read_clock_record, write_clock};
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, read_exact_at, write_all_at};
@@ -10,9 +11,9 @@ use crate::folder::Folder;
 use crate::options::{Options, RecoverableState};
 use crate::segment_format::{self, HEADER_SPACE};
 use crate::service_clock::ClockRecord;
-use crate::{FORMAT_VERSION, Lsn};
 
 const MAGIC: &[u8; 8] = b"HJIMAGE1";
+const VERSION: u32 = 1;
 const END_MAGIC: &[u8; 8] = b"HJIMGEND";
 const FIXED: usize = 128;
 const TRAILER: usize = 20;
@@ -33,7 +34,7 @@ fn encode_header(options: &Options, position: &ImagePosition) -> Vec<u8> {
     let end = buffer.len() - 4;
     let mut fields = FieldWriter { bytes: &mut buffer, at: 0 };
     fields.put(MAGIC);
-    fields.put(&FORMAT_VERSION.to_le_bytes());
+    fields.put(&VERSION.to_le_bytes());
     fields.put(&options.shard.to_le_bytes());
     fields.put(&[0; 2]);
     fields.put(&position.lsn.to_le_bytes());
@@ -56,8 +57,8 @@ fn decode_header(path: &Path, buffer: &[u8], options: &Options) -> Result<ImageP
         return Err(damaged("not an image"));
     }
     let version = fields.u32();
-    if version != FORMAT_VERSION {
-        return Err(OpenError::Version { path: path.to_owned(), found: version, known: FORMAT_VERSION });
+    if version != VERSION {
+        return Err(OpenError::Version { path: path.to_owned(), found: version, known: VERSION });
     }
     if crc32fast::hash(content).to_le_bytes() != crc {
         return Err(damaged("the checksum of its header is wrong"));

@@ -22,6 +22,8 @@ const HEARTBEAT_MS: u64 = 1_000;
 
 pub(crate) struct JournalCore {
     pub options: Options,
+    /// Alignment of batches in new segments.
+    pub alignment: u64,
     pub folder: Folder,
     pub time_and_random: Arc<dyn TimeAndRandom>,
     pub clock: Arc<ServiceClock>,
@@ -127,7 +129,7 @@ impl Journal {
     }
 
     pub fn credit(&self) -> Credit {
-        let largest = crate::segment_format::payload_capacity(self.core.options.segment_bytes);
+        let largest = crate::segment_format::payload_capacity(self.core.options.segment_bytes, self.core.alignment);
         Credit { total: self.core.credit_total.load(Ordering::Acquire), reserve: largest, largest }
     }
 

@@ -41,6 +41,3 @@ pub use time_and_random::{RealTimeAndRandom, TimeAndRandom};
 
 /// Number of an event, counted from 1; 0 means none.
 pub type Lsn = u64;
-
-/// Format version of segments, batches and images.
-pub const FORMAT_VERSION: u32 = 1;

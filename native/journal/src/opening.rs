@@ -13,7 +13,8 @@ use crate::folder::{Folder, Listing};
 use crate::journal::{Journal, JournalCore, Shared, lock};
 use crate::options::{Options, RecoverableState};
 use crate::recovery::{self, LastBatch, LogCursor, LogTail, Replay};
-use crate::segment_pool::SegmentPool;
+use crate::segment_format;
+use crate::segment_pool::{NewSegments, SegmentPool};
 use crate::service_clock::{ServiceClock, read_boot_id};
 use crate::time_and_random::{RealTimeAndRandom, TimeAndRandom};
 
@@ -24,8 +25,8 @@ pub struct RecoverySummary {
     pub image_lsn: Lsn,
     pub batches: u64,
     pub events: u64,
-    /// Length of the last batch if a crash cut it short, else 0. One sector if its header is damaged. Its events were
-    /// never acknowledged.
+    /// Length of the last batch if a crash cut it short, else 0. The segment's alignment if its header is damaged. Its events
+    /// were never acknowledged.
     pub torn_bytes: u64,
     pub epoch: u64,
     pub service_ms: u64,
@@ -63,8 +64,10 @@ pub fn open_stepped(
     let listing = folder.list()?;
     let log = read_log(&folder, &options, &listing, state)?;
     settle(&folder, log.last_batch)?;
-    let mut queue = BatchQueue::new(options.segment_bytes);
-    let (pool, left_tail) = SegmentPool::restore(&folder, &options, &listing, log.first_segment, log.tail, &mut queue)?;
+    let alignment = segment_format::batch_alignment(folder.files.physical_block(&folder.path));
+    let mut queue = BatchQueue::new(options.segment_bytes, alignment);
+    let new_segments = NewSegments { options: &options, alignment };
+    let pool = SegmentPool::restore(&folder, &new_segments, &listing, log.first_segment, log.tail, &mut queue)?;
     let clock = ServiceClock::resume(Arc::clone(&time_and_random), boot_id, log.cursor.clock.as_ref());
     let core = JournalCore {
         epoch: log.cursor.epoch + 1,
@@ -80,11 +83,12 @@ pub fn open_stepped(
         durable_signal: EventFd::new().map_err(|error| OpenError::io("make an eventfd for", &folder.path, error))?,
         clock: Arc::new(clock),
         options,
+        alignment,
         folder,
         time_and_random,
         folder_lock: Mutex::new(Some(folder_lock)),
     };
-    core.begin_run(left_tail)?;
+    core.begin_run()?;
     let recovered = log.recovered(&core);
     Ok((Journal::new(core), recovered))
 }
@@ -168,9 +172,9 @@ impl JournalCore {
     /// Writes the first batch of the new epoch, and prepares segments until more than [`crate::Credit::reserve`] can be
     /// submitted.
     ///
-    /// This batch makes the epoch and the end of the recovered log durable. All later batches go into segments after
-    /// `left_tail`.
-    fn begin_run(&self, left_tail: Option<u64>) -> Result<(), OpenError> {
+    /// This batch makes the epoch and the end of the recovered log durable. In a new segment, its number proves that the
+    /// segment before is complete.
+    fn begin_run(&self) -> Result<(), OpenError> {
         if !lock(&self.shared).queue.has_segment() {
             self.prepare_or_stall()?;
         }
@@ -180,9 +184,6 @@ impl JournalCore {
             self.prepare_or_stall()?;
         }
         self.commit().map_err(|failure| failure.into_open_error())?;
-        if let Some(number) = left_tail {
-            lock(&self.shared).queue.leave_segment(number);
-        }
         let has_credit = || {
             let credit = lock(&self.shared).queue.credit();
             credit.total > credit.reserve

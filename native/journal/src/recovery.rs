@@ -2,12 +2,12 @@
 //! Accepts a torn last batch and rejects all other damage. Changes no file.
 
 use crate::Lsn;
-use crate::batch_format::{BatchHeader, SECTOR};
+use crate::batch_format::BatchHeader;
 use crate::error::OpenError;
 use crate::folder::{Folder, Listing};
 use crate::image::{Image, ImagePosition};
 use crate::options::{Options, RecoverableState};
-use crate::segment_format::{HEADER_SPACE, has_all_kinds};
+use crate::segment_format::HEADER_SPACE;
 use crate::segment_reader::{SegmentEntry, SegmentReader};
 use crate::service_clock::ClockRecord;
 
@@ -238,7 +238,7 @@ impl<'a> Replay<'a> {
         last: u64,
     ) -> Result<(), OpenError> {
         let refuse = |next_segment, next_offset| Err(OpenError::Damaged { segment, offset, next_segment, next_offset });
-        if let Some(next_offset) = reader.find_header(offset + SECTOR)? {
+        if let Some(next_offset) = reader.find_header(offset + reader.header.alignment)? {
             return refuse(segment, next_offset);
         }
         for number in segment + 1..=last {
@@ -249,13 +249,6 @@ impl<'a> Replay<'a> {
         }
         Ok(())
     }
-}
-
-/// Reports whether a segment's header names every event kind of this build, and whether its length is the configured
-/// length.
-pub(crate) fn is_reusable(folder: &Folder, options: &Options, number: u64) -> Result<(bool, bool), OpenError> {
-    let reader = SegmentReader::open(folder, options, number)?;
-    Ok((has_all_kinds(&reader.header.kinds, options.kinds), reader.header.bytes == options.segment_bytes))
 }
 
 pub(crate) fn check_end(folder: &Folder, listing: &Listing, last: Lsn) -> Result<(), OpenError> {

@@ -1,8 +1,8 @@
 //! Format of segment headers, and of the event kind table that segments and images share.
+//! Format 2 adds the alignment of batches. This build reads formats 1 and 2, and writes format 2.
 
 use std::path::Path;
 
-use crate::FORMAT_VERSION;
 use crate::batch_format::{FieldReader, FieldWriter, SegmentIdentity};
 use crate::error::OpenError;
 use crate::files::FileHandle;
@@ -11,12 +11,21 @@ use crate::options::Options;
 /// Bytes reserved for the header of a segment or image.
 pub(crate) const HEADER_SPACE: u64 = 16 * 1024;
 
+/// Smallest alignment of new segments: one page of the page cache, which the kernel writes as a whole.
+const ALIGNMENT_MIN: u64 = 4096;
+/// Largest alignment. The first batch begins after the header, so its offset is a multiple of each alignment.
+const ALIGNMENT_MAX: u64 = HEADER_SPACE;
+/// Alignment of format 1, which the header does not name.
+const ALIGNMENT_OF_FORMAT_1: u64 = 512;
+
 const MAGIC: &[u8; 8] = b"HJSEGMNT";
+const VERSION: u32 = 2;
 const FIXED: usize = 64;
 
 pub(crate) struct Segment {
     pub identity: SegmentIdentity,
     pub bytes: u64,
+    pub alignment: u64,
     pub file: Box<dyn FileHandle>,
 }
 
@@ -24,11 +33,21 @@ pub(crate) struct Segment {
 pub(crate) struct SegmentHeader {
     pub identity: SegmentIdentity,
     pub bytes: u64,
+    /// Batches begin on multiples of this number of bytes.
+    pub alignment: u64,
     pub kinds: Vec<(u8, String)>,
 }
 
-pub(crate) const fn payload_capacity(segment_bytes: u64) -> u64 {
-    segment_bytes - HEADER_SPACE - crate::batch_format::HEADER as u64
+/// Returns the alignment of batches in new segments: the physical block of the device, from 4 KiB to 16 KiB.
+///
+/// The kernel writes pages, and a device writes its blocks. A power failure can damage a block that is being written. So no
+/// two batches share a page or a block.
+pub(crate) fn batch_alignment(physical_block: Option<u64>) -> u64 {
+    physical_block.unwrap_or(ALIGNMENT_MIN).clamp(ALIGNMENT_MIN, ALIGNMENT_MAX).next_power_of_two()
+}
+
+pub(crate) const fn payload_capacity(segment_bytes: u64, alignment: u64) -> u64 {
+    (segment_bytes - HEADER_SPACE) / alignment * alignment - crate::batch_format::HEADER as u64
 }
 
 pub(crate) fn kinds_fit(kinds: &[(u8, &str)]) -> bool {
@@ -73,14 +92,20 @@ pub(crate) fn check_kind_names(path: &Path, table: &[(u8, String)], options: &Op
     Ok(())
 }
 
-pub(crate) fn encode_header(identity: &SegmentIdentity, epoch: u64, bytes: u64, kinds: &[(u8, &str)]) -> Vec<u8> {
+pub(crate) fn encode_header(
+    identity: &SegmentIdentity,
+    epoch: u64,
+    bytes: u64,
+    alignment: u64,
+    kinds: &[(u8, &str)],
+) -> Vec<u8> {
     let mut buffer = vec![0; HEADER_SPACE as usize];
     let end = buffer.len() - 4;
     let mut fields = FieldWriter { bytes: &mut buffer, at: 0 };
     fields.put(MAGIC);
-    fields.put(&FORMAT_VERSION.to_le_bytes());
+    fields.put(&VERSION.to_le_bytes());
     fields.put(&identity.shard.to_le_bytes());
-    fields.put(&[0; 2]);
+    fields.put(&(alignment as u16).to_le_bytes());
     fields.put(&identity.segment.to_le_bytes());
     fields.put(&identity.salt.to_le_bytes());
     fields.put(&epoch.to_le_bytes());
@@ -106,14 +131,15 @@ pub(crate) fn decode_header(
         return Err(damaged("not a segment".to_owned()));
     }
     let version = fields.u32();
-    if version != FORMAT_VERSION {
-        return Err(OpenError::Version { path: path.to_owned(), found: version, known: FORMAT_VERSION });
+    if !(1..=VERSION).contains(&version) {
+        return Err(OpenError::Version { path: path.to_owned(), found: version, known: VERSION });
     }
     if crc32fast::hash(content).to_le_bytes() != crc {
         return Err(damaged("its checksum is wrong".to_owned()));
     }
     let shard = fields.u16();
-    fields.take(2);
+    let written_alignment = u64::from(fields.u16());
+    let alignment = if version == 1 { ALIGNMENT_OF_FORMAT_1 } else { written_alignment };
     if shard != options.shard {
         return Err(OpenError::Shard { path: path.to_owned(), found: shard, expected: options.shard });
     }
@@ -123,11 +149,36 @@ pub(crate) fn decode_header(
     if identity.segment != number {
         return Err(damaged(format!("it is segment {}", identity.segment)));
     }
+    if !alignment.is_power_of_two() || !(ALIGNMENT_OF_FORMAT_1..=ALIGNMENT_MAX).contains(&alignment) {
+        return Err(damaged(format!("its batches are aligned to {alignment} bytes")));
+    }
     if bytes != length {
         return Err(damaged(format!("the file has {length} bytes, should have {bytes}")));
     }
     let kinds = read_kinds(&mut FieldReader { bytes: &content[FIXED..] })
         .ok_or_else(|| damaged("its table of event kinds is cut short".to_owned()))?;
     check_kind_names(path, &kinds, options)?;
-    Ok(SegmentHeader { identity, bytes, kinds })
+    Ok(SegmentHeader { identity, bytes, alignment, kinds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alignment_is_the_bounded_physical_block() {
+        for (physical_block, alignment) in [
+            (None, 4_096),
+            (Some(0), 4_096),
+            (Some(512), 4_096),
+            (Some(4_096), 4_096),
+            (Some(6_144), 8_192),
+            (Some(8_192), 8_192),
+            (Some(16_384), 16_384),
+            (Some(1 << 21), 16_384),
+            (Some(u64::MAX), 16_384),
+        ] {
+            assert_eq!(batch_alignment(physical_block), alignment, "{physical_block:?}");
+        }
+    }
 }

@@ -13,8 +13,9 @@ use crate::folder::{Folder, Listing};
 use crate::image;
 use crate::journal::{JournalCore, lock};
 use crate::options::Options;
-use crate::recovery::{LogTail, is_reusable};
-use crate::segment_format::{self, Segment};
+use crate::recovery::LogTail;
+use crate::segment_format::{self, HEADER_SPACE, Segment};
+use crate::segment_reader::SegmentReader;
 use crate::stats::LastCompaction;
 
 /// Prepared segments beside the current segment: one for events that free slots and one for other events.
@@ -33,37 +34,61 @@ pub(crate) struct SegmentPool {
     next: u64,
 }
 
+/// Properties of the segments that this run prepares.
+pub(crate) struct NewSegments<'a> {
+    pub options: &'a Options,
+    pub alignment: u64,
+}
+
+impl NewSegments<'_> {
+    /// Opens a segment if this build can add batches to it: its header has every event kind, and its alignment is that of
+    /// new segments.
+    fn open_compatible(&self, folder: &Folder, number: u64) -> Result<Option<Segment>, OpenError> {
+        let SegmentReader { header, path, .. } = SegmentReader::open(folder, self.options, number)?;
+        if header.alignment != self.alignment || !segment_format::has_all_kinds(&header.kinds, self.options.kinds) {
+            return Ok(None);
+        }
+        let file = folder.open(&path, Access::Write)?;
+        Ok(Some(Segment { identity: header.identity, bytes: header.bytes, alignment: header.alignment, file }))
+    }
+}
+
 impl SegmentPool {
     /// Sorts the files of a folder after recovery into current, ready and free segments.
     ///
-    /// The second returned value is the number of the current segment if its header lacks an event kind of this build.
-    /// Only the first batch, which has no events, may go into that segment.
+    /// The log continues in a new segment if this build cannot add batches to the last one.
     pub fn restore(
         folder: &Folder,
-        options: &Options,
+        new_segments: &NewSegments<'_>,
         listing: &Listing,
         first: u64,
         tail: Option<LogTail>,
         queue: &mut BatchQueue,
-    ) -> Result<(Self, Option<u64>), OpenError> {
-        let active = tail.map_or(0, |tail| tail.segment);
-        let mut pool = Self { active, closed: (first..active).collect(), free: Vec::new(), next: first };
+    ) -> Result<Self, OpenError> {
+        let options = new_segments.options;
+        // A segment without a whole batch counts as prepared, even if it begins with a torn batch. That batch may not be on the
+        // device, so a log that continues after such a segment could seem to end before it.
+        let last_used = tail.map_or(0, |tail| if tail.offset > HEADER_SPACE { tail.segment } else { tail.segment - 1 });
+        let active = if last_used < first { 0 } else { last_used };
+        let mut pool =
+            Self { active, closed: (first..active).collect(), free: Vec::new(), next: first.max(active + 1) };
         pool.collect_free(folder, options, listing, first)?;
-        let Some(tail) = tail else { return Ok((pool, None)) };
-        let mut last = listing.segments.last_key_value().map_or(active, |(&number, _)| number);
-        // Frees the segments from the last one on, each durably, so that a crash leaves no gap in the numbers.
-        while last > active && is_reusable(folder, options, last)? != (true, true) {
-            pool.free_segment(folder, options, last, listing.segments[&last])?;
+        if let Some(tail) = tail.filter(|tail| tail.segment == active)
+            && let Some(segment) = new_segments.open_compatible(folder, active)?
+        {
+            queue.fill_from(Arc::new(segment), tail.offset);
+        }
+        while listing.segments.get(&pool.next) == Some(&options.segment_bytes) {
+            let Some(segment) = new_segments.open_compatible(folder, pool.next)? else { break };
+            queue.add_ready(Arc::new(segment));
+            pool.next += 1;
+        }
+        // Frees the other segments from the last one on, each durably, so that a crash leaves no gap in the numbers.
+        for (&number, &length) in listing.segments.range(pool.next..).rev() {
+            pool.free_segment(folder, options, number, length)?;
             folder.sync()?;
-            last -= 1;
         }
-        queue.fill_from(Arc::new(open_segment(folder, options, active)?), tail.offset);
-        let is_named = is_reusable(folder, options, active)?.0;
-        for number in active + 1..=last {
-            queue.add_ready(Arc::new(open_segment(folder, options, number)?));
-        }
-        pool.next = last + 1;
-        Ok((pool, (!is_named).then_some(active)))
+        Ok(pool)
     }
 
     fn collect_free(
@@ -115,12 +140,6 @@ impl SegmentPool {
     pub fn is_compaction_due(&self) -> bool {
         self.closed.len() >= CLOSED_SEGMENTS_UNTIL_COMPACTION
     }
-}
-
-fn open_segment(folder: &Folder, options: &Options, number: u64) -> Result<Segment, OpenError> {
-    let reader = crate::segment_reader::SegmentReader::open(folder, options, number)?;
-    let file = folder.open(&reader.path, Access::Write)?;
-    Ok(Segment { identity: reader.header.identity, bytes: reader.header.bytes, file })
 }
 
 impl JournalCore {
@@ -184,10 +203,11 @@ impl JournalCore {
         if is_new {
             self.write_zeros(path, file.as_ref())?;
         }
-        let header = segment_format::encode_header(&identity, self.epoch, options.segment_bytes, options.kinds);
+        let (bytes, alignment) = (options.segment_bytes, self.alignment);
+        let header = segment_format::encode_header(&identity, self.epoch, bytes, alignment, options.kinds);
         write_all_at(file.as_ref(), &header, 0).map_err(|error| OpenError::io_at("write", path, 0, error))?;
         file.sync_data().map_err(|error| OpenError::io("sync", path, error))?;
-        Ok(Segment { identity, bytes: options.segment_bytes, file })
+        Ok(Segment { identity, bytes, alignment, file })
     }
 
     /// Fills a new file with zeros, so that a commit changes neither its length nor its extents.

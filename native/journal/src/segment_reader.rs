@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::batch_format::{self, BatchHeader, HEADER, SECTOR, framed_bytes};
+use crate::batch_format::{self, BatchHeader, HEADER, framed_bytes};
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, read_exact_at};
 use crate::folder::Folder;
@@ -55,8 +55,13 @@ impl SegmentReader {
         Ok((offset - self.buffer_offset) as usize)
     }
 
+    /// Returns the bytes of a batch with a payload of this length.
+    fn framed_bytes(&self, length: usize) -> u64 {
+        framed_bytes(length as u64, self.header.alignment)
+    }
+
     pub fn next(&mut self) -> Result<SegmentEntry<'_>, OpenError> {
-        if self.offset + SECTOR > self.header.bytes {
+        if self.offset + self.header.alignment > self.header.bytes {
             return Ok(SegmentEntry::NoBatch);
         }
         let at = self.fill(self.offset, HEADER)?;
@@ -66,42 +71,45 @@ impl SegmentReader {
             return Ok(SegmentEntry::NoBatch);
         };
         let length = header.length as usize;
-        if self.offset + framed_bytes(length as u64) > self.header.bytes {
+        let end = self.offset + self.framed_bytes(length);
+        if end > self.header.bytes {
             return Ok(SegmentEntry::TornBatch(header));
         }
         let at = self.fill(self.offset, HEADER + length)? + HEADER;
         if crc32fast::hash(&self.buffer[at..at + length]) != payload_crc {
             return Ok(SegmentEntry::TornBatch(header));
         }
-        self.offset += framed_bytes(length as u64);
+        self.offset = end;
         Ok(SegmentEntry::Batch(header, &self.buffer[at..at + length]))
     }
 
     /// Returns the offset of the first valid batch header at or after `offset`.
     pub fn find_header(&mut self, mut offset: u64) -> Result<Option<u64>, OpenError> {
-        while offset + SECTOR <= self.header.bytes {
-            let at = self.fill(offset, SECTOR as usize)?;
-            for sector in self.buffer[at..].chunks_exact(SECTOR as usize) {
-                if batch_format::read_header(sector, &self.header.identity).is_some() {
+        let alignment = self.header.alignment;
+        while offset + alignment <= self.header.bytes {
+            let at = self.fill(offset, alignment as usize)?;
+            for block in self.buffer[at..].chunks_exact(alignment as usize) {
+                if batch_format::read_header(block, &self.header.identity).is_some() {
                     return Ok(Some(offset));
                 }
-                offset += SECTOR;
+                offset += alignment;
             }
         }
         Ok(None)
     }
 
     /// Returns the length of the damaged batch at the current offset, or 0 if there is none. If only the start of the
-    /// header is readable, returns the length of one sector.
+    /// header is readable, returns the alignment.
     pub fn torn_bytes(&mut self) -> Result<u64, OpenError> {
-        if self.offset + SECTOR > self.header.bytes {
+        let alignment = self.header.alignment;
+        if self.offset + alignment > self.header.bytes {
             return Ok(0);
         }
-        let at = self.fill(self.offset, SECTOR as usize)?;
-        let sector = &self.buffer[at..at + SECTOR as usize];
-        Ok(match batch_format::read_header(sector, &self.header.identity) {
-            Some((header, _)) => framed_bytes(u64::from(header.length)).min(self.header.bytes - self.offset),
-            None if batch_format::begins_like_batch(sector, &self.header.identity) => SECTOR,
+        let at = self.fill(self.offset, HEADER)?;
+        let start = &self.buffer[at..at + HEADER];
+        Ok(match batch_format::read_header(start, &self.header.identity) {
+            Some((header, _)) => self.framed_bytes(header.length as usize).min(self.header.bytes - self.offset),
+            None if batch_format::begins_like_batch(start, &self.header.identity) => alignment,
             None => 0,
         })
     }

@@ -175,7 +175,7 @@ fn image_without_its_next_segment_is_refused() {
 fn compaction_refuses_a_damaged_closed_segment() {
     let world = with_closed(2);
     let path = world.path("seg-000000000001.log");
-    for offset in [16_384 + 512 + 3 * 50_688 + 200, 16_384 + 512 + 200] {
+    for offset in [16_384 + 4_096 + 3 * 53_248 + 200, 16_384 + 4_096 + 200] {
         world.disk.damage(&path, offset, 1);
         let error = world.compact().unwrap_err();
         assert!(matches!(error, OpenError::Gap { segment: 1, .. }), "{error}");

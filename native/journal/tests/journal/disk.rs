@@ -171,7 +171,7 @@ impl Inner {
 
 impl Disk {
     pub fn new(seed: u64) -> Self {
-        let block = if seed.is_multiple_of(2) { 512 } else { 4096 };
+        let block = [512, 4096, 512, 16_384][seed as usize % 4];
         Self(Arc::new(Mutex::new(Inner { random: seed, block, ..Inner::default() })))
     }
 

@@ -7,7 +7,7 @@ use crate::disk::{Disk, Fault};
 use crate::world::World;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
+pub enum After {
     Kill,
     PowerLoss,
 }
@@ -64,7 +64,7 @@ fn check_and_continue(world: &mut World, kind: After, context: &str) {
     world.drop_journal();
 }
 
-fn at_every_call(
+pub fn at_every_call(
     base: &World,
     fault: Fault,
     kind: After,
@@ -146,7 +146,7 @@ fn crash_during_batch(seed: u64, before: usize) -> World {
     world
 }
 
-fn open_and_go_on(world: &mut World) -> Result<(), OpenError> {
+pub fn open_and_go_on(world: &mut World) -> Result<(), OpenError> {
     world.open()?;
     short_run(world)
 }
@@ -183,6 +183,36 @@ fn start_never_rewrites_an_acknowledged_batch() {
     let writes = world.disk.call_counts()["write"];
     world.open().unwrap();
     assert_eq!(world.disk.call_counts()["write"], writes + 1, "the first batch of the run");
+}
+
+fn write_small_batches(world: &mut World) -> Result<(), OpenError> {
+    world.open()?;
+    for length in [40, 300, 40, 5_000, 40, 17_000, 40, 40] {
+        world.submit(length);
+        world.commit();
+    }
+    world.drop_journal();
+    Ok(())
+}
+
+fn write_small_batches_twice(world: &mut World) -> Result<(), OpenError> {
+    write_small_batches(world)?;
+    write_small_batches(world)
+}
+
+#[test]
+fn torn_block_loses_no_acknowledged_batch() {
+    for seed in 0..8 {
+        let mut base = World::new(Disk::with_torn_blocks(seed));
+        write_small_batches(&mut base).unwrap();
+        for (fault, kind) in [
+            (Fault::Crash, After::PowerLoss),
+            (Fault::Error(libc::EIO), After::PowerLoss),
+            (Fault::Error(libc::EIO), After::Kill),
+        ] {
+            at_every_call(&base, fault, kind, seed * 1_000, write_small_batches_twice);
+        }
+    }
 }
 
 fn compaction_fails(call: u64, fault: Fault) -> bool {

@@ -7,6 +7,7 @@ mod compaction;
 mod credit;
 mod disk;
 mod faults;
+mod format_1;
 mod properties;
 mod real;
 mod refusals;

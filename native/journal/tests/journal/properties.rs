@@ -76,8 +76,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn acknowledged_events_are_never_lost(seed in any::<u64>(), steps in prop::collection::vec(step(), 1..120)) {
-        let mut world = World::new(Disk::new(seed));
+    fn acknowledged_events_are_never_lost(
+        seed in any::<u64>(),
+        has_torn_blocks in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut world = World::new(if has_torn_blocks { Disk::with_torn_blocks(seed) } else { Disk::new(seed) });
         world.open().unwrap();
         for (index, step) in steps.iter().enumerate() {
             let survived = world.run_until_crash(|world| take(world, step));

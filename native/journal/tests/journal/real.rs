@@ -186,6 +186,9 @@ impl Files for GatedFiles {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         RealFiles.lock(path)
     }
+    fn physical_block(&self, folder: &Path) -> Option<u64> {
+        RealFiles.physical_block(folder)
+    }
     fn read_device(&self, path: &Path, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
         RealFiles.read_device(path, offset, length)
     }

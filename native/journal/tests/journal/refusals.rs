@@ -6,9 +6,18 @@ use crate::disk::{Disk, Fault};
 use crate::world::{KINDS, Memory, SEGMENT, World};
 
 const FIRST: usize = 16_384;
-const BATCH: usize = 40_448;
+const BLOCK: usize = 4_096;
+const BATCH: usize = 10 * BLOCK;
+const EMPTY_BATCH: usize = BLOCK;
+
+/// Returns the offset of batch `n` in the first segment, which begins with the empty batch of the run.
 const fn batch(n: usize) -> usize {
-    FIRST + 512 + n * BATCH
+    FIRST + EMPTY_BATCH + n * BATCH
+}
+
+/// Returns the offset of batch `n` in a later segment.
+const fn later_batch(n: usize) -> usize {
+    FIRST + n * BATCH
 }
 
 fn world_with_nine_events() -> World {
@@ -35,10 +44,10 @@ fn refusal(world: &mut World) -> OpenError {
 fn damage_before_a_valid_batch_is_refused_with_its_offset() {
     for place in [0, 60, 128, 20_000] {
         let mut world = world_with_nine_events();
-        world.disk.damage(&second(&world), batch(1) - 512 + place, 1);
+        world.disk.damage(&second(&world), later_batch(1) + place, 1);
         let error = refusal(&mut world);
         let OpenError::Damaged { segment, offset, next_segment, next_offset } = error else { panic!("{error}") };
-        let at = (batch(1) - 512) as u64;
+        let at = later_batch(1) as u64;
         assert_eq!((segment, offset, next_segment, next_offset), (2, at, 2, at + BATCH as u64));
     }
 }
@@ -46,10 +55,10 @@ fn damage_before_a_valid_batch_is_refused_with_its_offset() {
 #[test]
 fn damaged_segment_end_is_refused_if_a_segment_follows() {
     let mut world = world_with_nine_events();
-    world.disk.damage(&first(&world), batch(5) + 9_000, 1);
+    world.disk.damage(&first(&world), batch(4) + 9_000, 1);
     let error = refusal(&mut world);
     let OpenError::Gap { segment, offset, expected, found, .. } = error else { panic!("{error}") };
-    assert_eq!((segment, offset, expected, found), (1, batch(5) as u64, 6, 7));
+    assert_eq!((segment, offset, expected, found), (1, batch(4) as u64, 5, 6));
 }
 
 #[test]
@@ -58,22 +67,22 @@ fn damaged_segment_start_is_refused_if_a_batch_follows() {
     world.disk.damage(&second(&world), FIRST, 1);
     let error = refusal(&mut world);
     let OpenError::Damaged { segment, offset, next_segment, next_offset } = error else { panic!("{error}") };
-    assert_eq!((segment, offset), (1, batch(6) as u64), "the log cannot be read on from there");
+    assert_eq!((segment, offset), (1, batch(5) as u64), "the log cannot be read on from there");
     assert_eq!((next_segment, next_offset), (2, (FIRST + BATCH) as u64));
 }
 
 #[test]
 fn damaged_last_batch_is_cut_for_good() {
     let mut world = world_with_nine_events();
-    let at = batch(2) - 512;
+    let at = later_batch(3);
     let bytes = world.disk.read(&second(&world));
     world.disk.damage(&second(&world), at + 9_000, 1);
     let recovered = world.try_open(&mut Memory::default()).unwrap();
     assert_eq!((recovered.last_lsn, recovered.torn_bytes), (8, BATCH as u64));
     world.drop_journal();
-    // The cut destroyed the first sector, so that the batch stays invalid even with all its other sectors.
+    // The cut destroyed the first block, so that the batch stays invalid even with all its other blocks.
     let mut revived = world.disk.read(&second(&world));
-    revived[at + 512..at + BATCH].copy_from_slice(&bytes[at + 512..at + BATCH]);
+    revived[at + BLOCK..at + BATCH].copy_from_slice(&bytes[at + BLOCK..at + BATCH]);
     world.disk.put(&second(&world), &revived);
     assert_eq!(world.try_open(&mut Memory::default()).unwrap().last_lsn, 8);
 }
@@ -116,7 +125,7 @@ fn another_format_version_is_refused_by_number() {
     let mut world = world_with_nine_events();
     world.disk.damage(&first(&world), 8, 1);
     let error = refusal(&mut world);
-    assert!(matches!(error, OpenError::Version { known: hosting_journal::FORMAT_VERSION, .. }), "{error}");
+    assert!(matches!(error, OpenError::Version { known: 2, .. }), "{error}");
 }
 
 #[test]
@@ -140,7 +149,10 @@ fn unknown_event_kind_is_refused_by_its_recorded_name() {
     let error = refusal(&mut world);
     let message = error.to_string();
     let OpenError::UnknownKind { kind, name, segment, offset } = error else { panic!("{message}") };
-    assert_eq!((kind, name.as_deref(), segment, offset), (9, Some("FromTheFuture"), 1, FIRST as u64 + 1_024));
+    assert_eq!(
+        (kind, name.as_deref(), segment, offset),
+        (9, Some("FromTheFuture"), 1, (FIRST + EMPTY_BATCH + BLOCK) as u64)
+    );
     assert!(message.contains("FromTheFuture"), "{message}");
 }
 
@@ -197,7 +209,7 @@ fn leftover_batch_of_another_salt_is_ignored() {
     other.submit(40_000);
     other.commit();
     other.drop_journal();
-    let at = batch(3) - 512;
+    let at = later_batch(4);
     let mut bytes = world.disk.read(&second(&world));
     bytes[at..at + BATCH].copy_from_slice(&other.disk.read(&second(&other))[at..at + BATCH]);
     world.disk.put(&second(&world), &bytes);
@@ -228,6 +240,31 @@ fn torn_batch_at_a_segment_switch_is_cut() {
         world.drop_journal();
         world.disk.lose_power();
         assert_eq!(world.open().unwrap().last_lsn, 8);
+    }
+}
+
+#[test]
+fn torn_first_batch_does_not_block_new_event_kinds() {
+    for seed in 0..20 {
+        let mut world = World::new(Disk::new(seed));
+        world.open().unwrap();
+        world.write(4, 45_000);
+        world.disk.plan(1, Fault::Crash);
+        assert!(world.submit(70_000));
+        let survived = world.run_until_crash(|world| {
+            world.commit();
+            Ok(())
+        });
+        assert!(!survived.unwrap());
+        world.drop_journal();
+        world.disk.kill();
+        world.options.kinds = &[(1, "Small"), (2, "Large"), (3, "Newer")];
+        // Pages of the torn batch are in the page cache only.
+        world.open().unwrap();
+        world.write(1, 100);
+        world.drop_journal();
+        world.disk.lose_power();
+        world.open().unwrap();
     }
 }
 

@@ -105,6 +105,10 @@ impl Files for Disk {
         }
     }
 
+    fn physical_block(&self, _folder: &Path) -> Option<u64> {
+        Some(self.inner().block as u64)
+    }
+
     fn read_device(&self, path: &Path, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
         assert_eq!((offset % DEVICE_READ_ALIGNMENT, length as u64 % DEVICE_READ_ALIGNMENT), (0, 0));
         let mut inner = self.inner();
