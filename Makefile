@@ -54,8 +54,8 @@ wheel: build ## One wheel for Python 3.11 and newer, with both programs in it, i
 	@rm -rf build/wheel
 	@scripts/step "wheel" build/wheel.log $(BIN)/maturin build --release --out build/wheel
 
-run: build ## Start the service with the arena in it, and say where to play (Ctrl-C ends all of it)
-	@exec $(BIN)/python -m examples.run
+run: build ## Start the service with the arena in it, and say where to play (flags: make run ARGS=--help)
+	@exec $(BIN)/python -m examples.run $(ARGS)
 
 test: build $(FAST_TEST_PROGRAMS) $(S3_SERVER) ## The fast tests: run them before a commit
 	cargo test --workspace --exclude hosting-bindings --quiet

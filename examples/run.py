@@ -35,6 +35,9 @@ START_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.02
 RESTART_PAUSE_S = 0.2
 RESTART_PAUSE_MAX_S = 5.0
+FAILED_STARTS_S = 5.0
+"""A service that was never ready is not restarted after this time. An earlier run may need it to
+end."""
 STOP_TIMEOUT_S = 45.0
 """Game servers have 30 s to exit."""
 _PR_SET_PDEATHSIG = 1
@@ -82,7 +85,11 @@ def end_with_parent() -> None:
 
 
 class Child:
-    """A child process that is restarted with growing pauses until `stop()`."""
+    """A child process that is restarted with growing pauses until `stop()`.
+
+    A process that was never ready is restarted for `FAILED_STARTS_S`, because a restart would fail
+    in the same way.
+    """
 
     def __init__(
         self,
@@ -105,6 +112,8 @@ class Child:
     async def _keep(self) -> None:
         pause_s = RESTART_PAUSE_S
         loop = asyncio.get_running_loop()
+        first_began = loop.time()
+        was_ready = False
         while not self._stopping.is_set():
             began = loop.time()
             try:
@@ -117,7 +126,10 @@ class Child:
                 noting = asyncio.create_task(self._note_ready())
                 code = await process.wait()
                 noting.cancel()
+                was_ready = was_ready or self.started.is_set()
                 self.started.clear()
+                if not was_ready and loop.time() - first_began >= FAILED_STARTS_S:
+                    return
                 if not self._stopping.is_set():
                     print(f"{self.name} exited ({code}); restarting it", flush=True)
             pause_s = (
@@ -127,6 +139,15 @@ class Child:
             )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
+
+    async def wait_started(self) -> None:
+        """Waits until the process works. Raises StartFailed if it is not restarted again."""
+        assert self._task is not None
+        started = asyncio.create_task(self.started.wait())
+        await asyncio.wait((started, self._task), return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if not self.started.is_set():
+            raise StartFailed(f"the {self.name} cannot start: see the lines above")
 
     async def _note_ready(self) -> None:
         while not self._ready():  # noqa: ASYNC110 — a file change raises no event
@@ -303,7 +324,7 @@ async def play(stage: Stage) -> None:
     speaking: asyncio.Task[None] | None = None
     try:
         children[0].run()
-        await wait_or_stop(stop, children[0].started.wait())
+        await wait_or_stop(stop, children[0].wait_started())
         await wait_or_stop(stop, prepare(stage))
         service_token = stage.secret("environment").read_text().strip()
         by_hand = ByHand(lambda: stage.api_url, service_token, PATH, HAND_MODE)
@@ -318,12 +339,21 @@ async def play(stage: Stage) -> None:
         await stop.wait()
     except Stopped:
         pass
+    except StartFailed as failed:
+        raise SystemExit(
+            f"{failed}. Another address and data directory: "
+            "make run ARGS='--http 127.0.0.1:9080 --data-dir other'. All flags: make run ARGS=--help"
+        ) from None
     finally:
         if speaking is not None:
             speaking.cancel()
         for child in reversed(children):
             await child.stop()
         print("ended", flush=True)
+
+
+class StartFailed(Exception):
+    """The service failed at each start."""
 
 
 class Stopped(Exception):
@@ -347,13 +377,17 @@ async def wait_or_stop(stop: asyncio.Event, what: Any) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The service with the arena in it, until Ctrl-C.")
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--http", default="127.0.0.1:8080")
-    parser.add_argument("--grpc", default="127.0.0.1:8081")
-    parser.add_argument("--cdn", default="127.0.0.1:8092")
-    parser.add_argument("--metrics", default="127.0.0.1:8090")
-    parser.add_argument("--bots", type=int, default=4)
+    parser = argparse.ArgumentParser(
+        prog="make run",
+        description="The service with the arena in it, until Ctrl-C.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="data directory")
+    parser.add_argument("--http", default="127.0.0.1:8080", help="address of the HTTP API")
+    parser.add_argument("--grpc", default="127.0.0.1:8081", help="address of the gRPC API")
+    parser.add_argument("--cdn", default="127.0.0.1:8092", help="address of the page of the arena")
+    parser.add_argument("--metrics", default="127.0.0.1:8090", help="address of the metrics")
+    parser.add_argument("--bots", type=int, default=4, help="number of bots")
     arguments = parser.parse_args()
     if (arguments.data_dir / "feed.json").exists():
         raise SystemExit(

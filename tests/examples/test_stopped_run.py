@@ -1,4 +1,4 @@
-"""The end of `make run` while a player is connected, by Ctrl-C or by SIGKILL of all its processes.
+"""The end of `make run`: by Ctrl-C, by SIGKILL of all its processes, and because it cannot start.
 
 After SIGKILL the lobbies and edge-guard keep running. The next run ends them.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,28 @@ def test_ctrl_c_during_start_ends_started_processes(start_run: StartRun) -> None
     assert printed.endswith("ended\n")
     assert "restarting it" not in printed
     assert not list(pids_of(run.data_dir))
+
+
+def failed_start(run: Run) -> str:
+    """Waits until the run gives up, and returns its output."""
+    assert run.process.wait(timeout=PATIENCE_S) == 1, run.output()
+    assert OPEN not in run.output()
+    assert "make run ARGS=" in run.output().splitlines()[-1]
+    return run.output()
+
+
+def test_taken_port_ends_the_run_with_its_cause(start_run: StartRun) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = "127.0.0.1:{1}".format(*other.getsockname())
+        printed = failed_start(start_run(http=taken))
+    assert f"cannot listen on {taken}" in printed
+
+
+def test_locked_data_directory_ends_the_run_with_its_cause(start_run: StartRun) -> None:
+    first = start_run()
+    first.wait_for(OPEN)
+    printed = failed_start(start_run())
+    assert str((first.data_dir / LOCKS[0]).read_text().split()[0]) in printed
+    assert lobby_of(first), "the first run goes on"

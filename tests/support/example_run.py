@@ -77,10 +77,13 @@ StartRun = Callable[..., Run]
 def start_run(tmp_path: Path) -> Iterator[StartRun]:
     runs: list[Run] = []
 
-    def start(*, bots: int = 0, name: str = "data", address: str = "127.0.0.1:0") -> Run:
+    def start(
+        *, bots: int = 0, name: str = "data", address: str = "127.0.0.1:0", **listeners: str
+    ) -> Run:
         data_dir = tmp_path / name
         printed = tmp_path / f"printed-{len(runs)}"
-        ports = [f"--{listener}={address}" for listener in ("http", "grpc", "cdn", "metrics")]
+        addresses = dict.fromkeys(("http", "grpc", "cdn", "metrics"), address) | listeners
+        ports = [f"--{listener}={where}" for listener, where in addresses.items()]
         with printed.open("w") as output:
             process = subprocess.Popen(
                 [
