@@ -29,7 +29,9 @@ MODE = "arena"
 HAND_MODE = "by-hand"
 PORT_NAME = "game"
 MAX_PLAYERS = 32
-TIER = "basic-1d8"
+TIER = "basic-1d16"
+BOTS_ALONE_S = 30
+"""Time after the last person that bots keep a lobby."""
 PATH = f"/cloud/games/{GAME}/namespaces/{NAMESPACE}"
 START_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.02
@@ -51,6 +53,7 @@ class Stage:
     cdn: str
     metrics: str
     bots: int
+    bots_stay: bool
     addresses: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -253,6 +256,7 @@ def configuration(build_id: str, site_id: str) -> dict[str, Any]:
 
 
 async def start_bots(stage: Stage) -> asyncio.subprocess.Process:
+    with_people = () if stage.bots_stay else ("--with-people", str(BOTS_ALONE_S))
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "examples.arena.bots", "--api", stage.api_url, "--mode", MODE),
         *(
@@ -262,6 +266,7 @@ async def start_bots(stage: Stage) -> asyncio.subprocess.Process:
             str(stage.bots),
             "--seconds",
             "0",
+            *with_people,
         ),
         stdout=asyncio.subprocess.DEVNULL,
         preexec_fn=end_with_parent,
@@ -277,8 +282,10 @@ The arena is open. Play it in a browser:
 
   {stage.page_url}#api={stage.api_url}&token={token}&mode={MODE}
 
-The first player starts the game server. You can also play by hand, with a lobby that has no server. These commands
-reserve a slot, confirm it as a game server does, and give it back.
+The first player starts the game server.{bots_sentence(stage)}
+
+You can also play by hand, with a lobby that has no server. These commands reserve a slot, confirm it as a game server
+does, and give it back.
 
   {find}
   {connected}
@@ -290,6 +297,16 @@ API {stage.api_url}   gRPC {stage.addresses["grpc"]}   metrics http://{stage.add
 sites http://{stage.addresses["cdn"]}   data {stage.data_dir}
 Ctrl-C ends all of it.
 """
+
+
+def bots_sentence(stage: Stage) -> str:
+    if not stage.bots:
+        return ""
+    bots = "1 bot plays" if stage.bots == 1 else f"{stage.bots} bots play"
+    until = (
+        "until Ctrl-C" if stage.bots_stay else f"until {BOTS_ALONE_S} s after the last person left"
+    )
+    return f" {bots} with you, {until}."
 
 
 def curl_lines(stage: Stage) -> tuple[str, str, str]:
@@ -388,6 +405,9 @@ def main() -> None:
     parser.add_argument("--cdn", default="127.0.0.1:8092", help="address of the page of the arena")
     parser.add_argument("--metrics", default="127.0.0.1:8090", help="address of the metrics")
     parser.add_argument("--bots", type=int, default=4, help="number of bots")
+    parser.add_argument(
+        "--bots-stay", action="store_true", help="let the bots play without people, until Ctrl-C"
+    )
     arguments = parser.parse_args()
     if (arguments.data_dir / "feed.json").exists():
         raise SystemExit(

@@ -1,4 +1,7 @@
-"""Bots for the arena. Exits with status 1 if a bot did not join or received too few snapshots."""
+"""Bots for the arena, for a time, until stopped, or while people play.
+
+After `--seconds`, the exit status is 1 if a bot did not join or received too few snapshots.
+"""
 
 import argparse
 import asyncio
@@ -28,6 +31,9 @@ WELCOME_TIMEOUT_S = 15.0
 SNAPSHOT_BYTES_MAX = 1 << 20
 DECIDE_EVERY_TICKS = 3
 COME_BACK_AFTER_S = 2.0
+PEOPLE_CHECK_S = 1.0
+# The game server releases the slot of a closed socket at once. Until then it counts as a person.
+RELEASE_S = 5.0
 # Smallest fraction of TICK_HZ snapshots a second that is no problem.
 SNAPSHOTS_PART_MIN = 0.75
 _COLUMNS = ("bot", "name", "joined", "played", "snap/s", "score", "problem")
@@ -117,6 +123,7 @@ class Bot:
         self._seconds = seconds
         self._mind = Mind(seed * 1000 + number)
         self._find_key = str(uuid.uuid4())
+        self.is_playing = False
 
     async def play(self, stop: asyncio.Event) -> Report:
         """Plays one game, for `seconds` after the join, or until `stop` is set or the socket closes."""
@@ -155,10 +162,11 @@ class Bot:
         except (ServiceAway, ServiceRefused, WebSocketException, OSError) as error:
             report.error = f"{type(error).__name__}: {error}"
             is_place_gone = isinstance(error, ServiceRefused)
-        # find with the same key returns the same slot. With a new key, each attempt to reach an
-        # unreachable server would reserve another slot.
-        if report.joined or is_place_gone:
-            self._find_key = str(uuid.uuid4())
+        finally:
+            # find with the same key returns the same slot. With a new key, each attempt to reach an
+            # unreachable server would reserve another slot.
+            if report.joined or is_place_gone:
+                self._find_key = str(uuid.uuid4())
 
     async def _enter(self, connection: ClientConnection) -> None:
         async with asyncio.timeout(WELCOME_TIMEOUT_S):
@@ -170,6 +178,7 @@ class Bot:
 
     async def _follow(self, connection: ClientConnection) -> None:
         started_s = time.monotonic()
+        self.is_playing = True
         try:
             async with asyncio.timeout(self._seconds) as playing:
                 await self._steer_forever(connection)
@@ -177,6 +186,7 @@ class Bot:
             if not playing.expired():
                 raise
         finally:
+            self.is_playing = False
             self.report.played_s = time.monotonic() - started_s
             await connection.close()
 
@@ -255,17 +265,59 @@ async def run_bots(
         hosting.close()
 
 
-async def _play_for_ever(
-    hosting: HostingClient, mode: str, number: int, seed: int, stop: asyncio.Event
-) -> None:
-    bot = Bot(number, hosting, mode, seed)
+async def _play_until(bot: Bot, stop: asyncio.Event) -> None:
     while not stop.is_set():
         report = await bot.play(stop)
         if report.error and not stop.is_set():
-            print(f"bot {number}: {report.error}; reconnecting", file=sys.stderr, flush=True)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(COME_BACK_AFTER_S):
-                    await stop.wait()
+            print(f"bot {report.bot}: {report.error}; reconnecting", file=sys.stderr, flush=True)
+            await _wait(stop, COME_BACK_AFTER_S)
+
+
+async def _wait(stop: asyncio.Event, at_most_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await stop.wait()
+
+
+class Companions:
+    """Bots that join after a person, and leave `alone_s` after the last person.
+
+    A lobby with bots never becomes idle, so that the service would never stop its game server.
+    """
+
+    def __init__(self, hosting: HostingClient, mode: str, bots: list[Bot], alone_s: float) -> None:
+        self._hosting = hosting
+        self._mode = mode
+        self._bots = bots
+        self._alone_s = alone_s
+
+    async def play(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            if await self._people() > 0:
+                await self._play_together(stop)
+                await _wait(stop, RELEASE_S)
+            else:
+                await _wait(stop, PEOPLE_CHECK_S)
+
+    async def _play_together(self, stop: asyncio.Event) -> None:
+        leave = asyncio.Event()
+        games = [asyncio.create_task(_play_until(bot, leave)) for bot in self._bots]
+        last_seen_s = time.monotonic()
+        while not stop.is_set() and time.monotonic() - last_seen_s < self._alone_s:
+            await _wait(stop, min(PEOPLE_CHECK_S, self._alone_s))
+            if await self._people() > 0:
+                last_seen_s = time.monotonic()
+        leave.set()
+        await asyncio.gather(*games)
+
+    async def _people(self) -> int:
+        """Returns the number of connected players that are no bots, or 0 if it is unknown."""
+        try:
+            statistics = await self._hosting.call("GET", "/matchmaker/players/statistics", b"")
+        except (ServiceAway, ServiceRefused):
+            return 0
+        mode = statistics["game_modes"].get(self._mode, {})
+        return int(mode.get("player_count", 0)) - sum(bot.is_playing for bot in self._bots)
 
 
 async def _main(arguments: argparse.Namespace) -> int:
@@ -277,12 +329,15 @@ async def _main(arguments: argparse.Namespace) -> int:
     if arguments.seconds == 0:
         hosting = HostingClient(arguments.api, token)
         try:
-            await asyncio.gather(
-                *(
-                    _play_for_ever(hosting, arguments.mode, number, arguments.seed, stop)
-                    for number in range(1, arguments.count + 1)
-                )
-            )
+            bots = [
+                Bot(number, hosting, arguments.mode, arguments.seed)
+                for number in range(1, arguments.count + 1)
+            ]
+            if arguments.with_people is None:
+                await asyncio.gather(*(_play_until(bot, stop) for bot in bots))
+            else:
+                companions = Companions(hosting, arguments.mode, bots, arguments.with_people)
+                await companions.play(stop)
         finally:
             hosting.close()
         return 0
@@ -328,9 +383,18 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=30, help="of each bot after its join; 0: until stopped"
     )
+    parser.add_argument(
+        "--with-people",
+        type=float,
+        metavar="SECONDS",
+        help="join after a person, and leave this time after the last person; needs --seconds 0",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of what the bots decide")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.with_people is not None and arguments.seconds != 0:
+        parser.error("--with-people needs --seconds 0")
+    return arguments
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -119,6 +119,42 @@ def test_closed_socket_frees_its_slot_for_find(start_run: StartRun) -> None:
     assert find(run, **alone)[0] == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 
 
+def test_bots_join_after_a_person_and_leave_after_the_last(start_run: StartRun) -> None:
+    run = start_run()
+    run.wait_for("Ctrl-C ends all of it")
+    bots = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "examples.arena.bots", "--api", run.api_url),
+            *("--token-file", str(run.data_dir / "public.token"), "--count", "2"),
+            *("--seconds", "0", "--with-people", "1"),
+        ],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        for _ in range(2):
+            _, placement = find(run)
+            # The player reads nothing, so the end of its socket is not confirmed.
+            with websocket(address_of(placement), close_timeout=0):
+                wait_until(lambda: connected(run) == 3, "bots do not join")
+            wait_until(lambda: connected(run) == 0, "bots do not leave")
+    finally:
+        bots.terminate()
+        _, complaints = bots.communicate(timeout=PATIENCE_S)
+    assert (bots.returncode, complaints) == (0, "")
+
+
+def connected(run: Run) -> float:
+    return metric(run, "hosting_slots", 'state="connected"')
+
+
+def test_run_announces_its_bots(start_run: StartRun) -> None:
+    run = start_run(bots=3)
+    run.wait_for("3 bots play with you")
+    run.wait_for("Ctrl-C ends all of it")
+
+
 @needs_curl
 def test_printed_curl_commands_work(start_run: StartRun) -> None:
     run = start_run()

@@ -88,7 +88,7 @@ def start_run(tmp_path: Path) -> Iterator[StartRun]:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "examples.run"),
-                    *(f"--data-dir={data_dir}", f"--bots={bots}", *ports),
+                    *(f"--data-dir={data_dir}", f"--bots={bots}", "--bots-stay", *ports),
                 ],
                 cwd=ROOT,
                 stdout=output,
