@@ -211,6 +211,8 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
         *("--data-dir", str(stage.data_dir), "--ready-file", str(stage.ready)),
         *("--http", http, "--grpc", grpc, "--cdn", cdn, "--metrics", metrics),
         *("--set", "runtime.end_with_service=true"),
+        # `auto` writes JSON if the output is redirected.
+        *("--set", "log_format=console"),
         # The arena runs with this Python installation, so game servers must be able to read it.
         *("--set", f"runtime.shared_paths={sys.base_prefix}"),
         preexec_fn=end_with_parent,
@@ -317,13 +319,21 @@ def curl_lines(stage: Stage) -> tuple[str, str, str]:
 
     token = 'python3 -c \'import json, sys; print(json.load(sys.stdin)["player"]["token"])\''
     matchmaker = f"{stage.api_url}/matchmaker"
-    find = (
-        f"PLAYER=$(curl -s {authorized('public')} {json_type} {matchmaker}/lobbies/find "
-        f"-d '{json.dumps({'game_modes': [HAND_MODE]})}' | {token})"
+
+    def step(name: str, path: str, body: str, then: str) -> str:
+        call = (
+            f"curl -s --fail-with-body {authorized(name)} {json_type} {matchmaker}/{path} -d {body}"
+        )
+        return f'ANSWER=$({call}) && {then} || echo "$ANSWER"'
+
+    find = f"'{json.dumps({'game_modes': [HAND_MODE]})}'"
+    player = '"{\\"player_token\\": \\"$PLAYER\\"}"'
+    reserved = f'PLAYER=$(echo "$ANSWER" | {token}) && echo "A slot is reserved for $PLAYER."'
+    return (
+        step("public", "lobbies/find", find, reserved),
+        step("lobby", "players/connected", player, 'echo "The player is connected."'),
+        step("lobby", "players/disconnected", player, 'echo "The slot is free again."'),
     )
-    as_lobby = f"curl -s {authorized('lobby')} {json_type} {matchmaker}/players"
-    body = '-d "{\\"player_token\\": \\"$PLAYER\\"}"'
-    return find, f"{as_lobby}/connected {body}", f"{as_lobby}/disconnected {body}"
 
 
 async def play(stage: Stage) -> None:

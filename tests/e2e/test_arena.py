@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -161,14 +162,15 @@ def test_printed_curl_commands_work(start_run: StartRun) -> None:
     run.wait_for("Ctrl-C ends all of it")
     lines = run.curl_lines
     assert len(lines) == 3
-    script = "\n".join(["set -e", *lines, 'printf "\\n%s" "$PLAYER"'])
+    script = "\n".join(["set -e", *lines, lines[1]])
     result = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert result.returncode == 0, result.stderr
-    confirmed_and_freed, token = result.stdout.rsplit("\n", 1)
-    assert confirmed_and_freed.replace("\n", "") == "{}{}"
-    assert token.startswith("player_")
+    reserved, confirmed, freed, refused = result.stdout.splitlines()
+    assert re.fullmatch(r"A slot is reserved for player_\S+\.", reserved)
+    assert (confirmed, freed) == ("The player is connected.", "The slot is free again.")
+    assert json.loads(refused)["code"] == "PLAYER_TOKEN_CONSUMED", "a failure shows its answer"
     assert metric(run, "hosting_player_tokens_total", 'outcome="disconnected"') == 1
 
 

@@ -51,7 +51,7 @@ class Run:
 
     @property
     def curl_lines(self) -> list[str]:
-        return re.findall(r"^  ((?:PLAYER=\$\()?curl .+)$", self.output(), re.MULTILINE)
+        return re.findall(r"^  (ANSWER=\$\(curl .+)$", self.output(), re.MULTILINE)
 
     def service_pid(self) -> int:
         """Returns the PID from the lock of the data directory."""
