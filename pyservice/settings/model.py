@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pyservice.settings.sections import (
     BASIC_TIERS,
     CaptchaSettings,
+    DatabaseUrl,
     Domains,
     EdgeSettings,
     Endpoint,
@@ -88,7 +89,7 @@ class Settings(BaseSettings):
     captcha: CaptchaSettings = CaptchaSettings()
     verification_allowed_networks: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
     """Networks that verification may call besides public addresses."""
-    database_url: SecretStr | None = None
+    database_url: DatabaseUrl | None = None
     """PostgreSQL URL. None: a SQLite file."""
     migrate_at_start: bool = True
     """False: the start fails on a database of an older version and prints the migration command."""

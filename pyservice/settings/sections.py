@@ -120,6 +120,14 @@ def _endpoint(value: object) -> object:
     return text
 
 
+def _database_url(value: object) -> object:
+    url = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    # Libraries disagree about the host if the part before it has an @.
+    if url.partition("://")[2].partition("/")[0].count("@") > 1:
+        raise ValueError("has an @ in the user name or password: write %40")
+    return value
+
+
 Ports = Annotated[PortRange, PlainValidator(_port_range)]
 Listen = Annotated[ListenAddress, BeforeValidator(_listen_address)]
 EdgeListen = Annotated[ListenAddress | InheritedSocket, PlainValidator(_edge_listen)]
@@ -127,6 +135,7 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 Network = Annotated[IpNetwork, PlainValidator(_network)]
 Origin = Annotated[str, BeforeValidator(_origin)]
 Endpoint = Annotated[str, BeforeValidator(_endpoint)]
+DatabaseUrl = Annotated[SecretStr, BeforeValidator(_database_url)]
 BuildKind = Literal["archive", "docker_image", "oci_bundle"]
 
 

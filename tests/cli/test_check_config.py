@@ -58,6 +58,10 @@ def test_every_settings_problem_is_printed(tmp_path: Path) -> None:
         (("--set", "nonsense"), "must be NAME=VALUE"),
         (("--cdn", "127.0.0.1:8080"), "cdn: 127.0.0.1:8080 is also the address of http"),
         (("--cdn", "nowhere"), "cdn: must be host:port"),
+        (
+            ("--set", "database_url=postgresql://me:se@cret@db.example/games"),
+            "database_url: has an @ in the user name or password: write %40 (flag)",
+        ),
     ],
 )
 def test_wrong_flag_is_reported(words: tuple[str, ...], message: str) -> None:
@@ -92,3 +96,14 @@ def test_unusable_feed_is_reported(tmp_path: Path) -> None:
     (tmp_path / "feed.json").write_text('{"namespaces": ' + "[" * 200_000)
     [problem] = _problems("--feed", str(tmp_path / "feed.json"))
     assert "nested too deeply" in problem
+
+
+def test_secrets_of_the_database_url_are_not_printed() -> None:
+    [problem] = _problems("--set", "database_url=postgresql://me:se@cret@db.example/games")
+    assert not any(word in problem for word in ("me:", "se@", "cret"))
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:se%40cret@db.example/games", "postgresql:///a@b"])
+def test_escaped_database_url_is_ok(url: str) -> None:
+    result = CliRunner().invoke(app, ["check-config", "--set", f"database_url={url}"])
+    assert (result.exit_code, result.stdout) == (0, "ok\n"), result.output
