@@ -76,7 +76,11 @@ def run_control(launch: Launch) -> int:
 
     def make(settings: Settings) -> ControlPlane:
         parent = launch.parent
-        return ControlPlane(settings, is_orphan=lambda: parent is not None and not parent.is_alive)
+        return ControlPlane(
+            settings,
+            is_supervised=parent is not None,
+            is_orphan=lambda: parent is not None and not parent.is_alive,
+        )
 
     return run_plane(make, launch, data_dir / "control", FAILURES, outlived_dir=data_dir)
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
 from pyservice.app.game_runtime import GameRuntime
 from pyservice.app.objects_and_cdn import ObjectsAndCdn
-from pyservice.app.plane_process import BackgroundTaskDied, BackgroundTasks
+from pyservice.app.plane_process import BackgroundTaskDied, BackgroundTasks, reread_settings
 from pyservice.app.public_servers import bound_address, listen
 from pyservice.app.ray_export import CDN_SERVICE, CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.control import metrics
@@ -57,7 +57,7 @@ from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.pb.hosting.v1 import platform_pb2 as pb
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
-from pyservice.settings import Settings, SettingsError, Tier
+from pyservice.settings import Settings, Tier
 from pyservice.settings.sections import CaptchaSettings
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
@@ -79,13 +79,18 @@ _log = get_logger("service")
 
 class ControlPlane:
     def __init__(
-        self, settings: Settings, *, is_orphan: Callable[[], bool] = lambda: False
+        self,
+        settings: Settings,
+        *,
+        is_supervised: bool = False,
+        is_orphan: Callable[[], bool] = lambda: False,
     ) -> None:
         """Binds the CDN listener. The caller has created and locked `settings.data_dir`.
 
         `is_orphan` returns whether the supervisor of this process was killed.
         """
         self._settings = settings
+        self._is_supervised = is_supervised
         self._is_orphan = is_orphan
         self._tiers = settings.tiers
         self._folder = settings.data_dir / "control"
@@ -337,11 +342,9 @@ class ControlPlane:
         if not self._is_wired:
             self._reload_due = reread
             return
-        try:
-            settings = reread()
-        except SettingsError as error:
-            for problem in error.problems:
-                _log.error("settings not reloaded", problem=str(problem))
+        # Beside a supervisor, the data plane names the changes.
+        settings = reread_settings(reread, self._settings, names_unapplied=not self._is_supervised)
+        if settings is None:
             return
         self._limits.change(*_rates(settings))
         self._tiers = settings.tiers

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pyservice.app.cloud_token_check import CloudTokenCheck
 from pyservice.app.edge_guard_probe import EdgeGuardMetrics
-from pyservice.app.plane_process import BackgroundTasks
+from pyservice.app.plane_process import BackgroundTasks, reread_settings
 from pyservice.app.public_servers import (
     ProbeServer,
     PublicServers,
@@ -63,7 +63,7 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import Handler, InternalClient, InternalServer, Unreachable
-from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError, Tier
+from pyservice.settings import ListenAddress, RateLimit, Settings, Tier
 from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
@@ -326,11 +326,8 @@ class DataPlane:
 
         Also loads the feed file (`--feed`) again.
         """
-        try:
-            settings = reread()
-        except SettingsError as error:
-            for problem in error.problems:
-                _log.error("settings not reloaded", problem=str(problem))
+        settings = reread_settings(reread, self._settings, names_unapplied=True)
+        if settings is None:
             return
         self._limits.change(*_rates(settings))
         self._tiers = settings.tiers

@@ -22,7 +22,8 @@ from pyservice.process.directory_lock import (
 )
 from pyservice.process.ready_report import remove_ready_file, report_ready
 from pyservice.process.stop_signals import StopSignals, wait_for_exit
-from pyservice.settings import Settings
+from pyservice.settings import Settings, SettingsError
+from pyservice.settings.reload import unapplied_changes
 
 _CANCEL_S: Final = 0.5
 _LATE_MS: Final = 5_000
@@ -107,6 +108,26 @@ def _exit_if_running(running: Sequence[str], status: int) -> None:
         message = f"pyservice: ended at once: {', '.join(running)} did not end"
         print(message, file=sys.stderr, flush=True)
         os._exit(status)
+
+
+def reread_settings(
+    reread: Callable[[], Settings], started: Settings, *, names_unapplied: bool
+) -> Settings | None:
+    """Reads the settings again after SIGHUP. Logs problems and returns None if there are any.
+
+    With `names_unapplied`, also logs the changes since `started` that need a restart. One of the two
+    planes does so.
+    """
+    try:
+        settings = reread()
+    except SettingsError as error:
+        for problem in error.problems:
+            _log.error("settings not reloaded", problem=str(problem))
+        return None
+    names = unapplied_changes(started, settings) if names_unapplied else []
+    if names:
+        _log.warning("changed settings need a restart", names=names)
+    return settings
 
 
 def longest_end_ms(settings: Settings) -> int:

@@ -289,6 +289,7 @@ def test_sighup_reads_rate_limits_again(make_service: MakeService) -> None:
     assert service.process is not None
     service.process.send_signal(signal.SIGHUP)
     until(lambda: statuses() == [200] * 3)
+    assert not service.events("changed settings need a restart")
     config.write_text("nonsense = 1\n")
     service.process.send_signal(signal.SIGHUP)
     until(lambda: "settings not reloaded" in service.log())

@@ -249,6 +249,24 @@ def test_sighup_reaches_both_planes(shared_service: SupervisedService) -> None:
     shared_service.wait_ready()
 
 
+def test_sighup_names_settings_that_need_a_restart(make_supervised: MakeSupervised) -> None:
+    supervised = make_supervised()
+    config = supervised.folder / "service.toml"
+    config.write_text("find_wait_ms = 1000\n[rate_limits.client]\nburst = 7\n")
+    supervised.start("--config", str(config))
+    secret = "postgresql://me:password@db.example/games"
+    config.write_text(
+        f'find_wait_ms = 2000\ndatabase_url = "{secret}"\n'
+        "[rate_limits.client]\nburst = 8\n[http_limits]\nbacklog = 7\n[edge.limits]\nconnections = 99\n"
+    )
+    supervised.signal(signal.SIGHUP)
+    until(lambda: len(supervised.events("reloaded")) == 2)
+    [event] = supervised.events("changed settings need a restart")
+    assert event["level"] == "warning"
+    assert event["names"] == ["database_url", "find_wait_ms", "http_limits.backlog"]
+    assert secret not in supervised.log()
+
+
 def test_players_are_served_without_a_control_plane(supervised: SupervisedService) -> None:
     public = supervised.public_token()
     supervised.attach("party")

@@ -1,0 +1,30 @@
+"""Difference between the settings of a running process and settings that SIGHUP has read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pydantic import BaseModel
+
+from pyservice.settings.model import Settings
+
+_APPLIED: Final = frozenset({"rate_limits", "tiers", "edge.certificates", "edge.limits"})
+"""Settings and sections that the planes and edge-guard apply without a restart."""
+
+
+def unapplied_changes(started: Settings, current: Settings) -> list[str]:
+    """Returns the names of settings that differ and need a restart, such as `http_limits.backlog`."""
+    return sorted(_changes(started, current, ""))
+
+
+def _changes(before: BaseModel, after: BaseModel, prefix: str) -> Iterator[str]:
+    for field in type(before).model_fields:
+        name = f"{prefix}{field}"
+        old, new = getattr(before, field), getattr(after, field)
+        if old == new or name in _APPLIED:
+            continue
+        if isinstance(old, BaseModel) and isinstance(new, BaseModel):
+            yield from _changes(old, new, f"{name}.")
+        else:
+            yield name
