@@ -122,7 +122,10 @@ class ControlPlane:
             except ServiceError as error:
                 if not is_logged:
                     _log.error(
-                        "database unavailable; retrying", error=str(error), retry_ms=_RETRY_MS
+                        "database unavailable; retrying",
+                        database=self._database.location,
+                        error=str(error),
+                        retry_ms=_RETRY_MS,
                     )
                 is_logged = True
                 await signals.wait_stop(_RETRY_MS)

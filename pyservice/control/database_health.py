@@ -86,8 +86,8 @@ class DatabaseHealthCheck:
             case ServiceError(code="OVERLOADED"):
                 return ""
             case ServiceError(code="STORAGE_FULL"):
-                return "its disk is full: it accepts reads but no changes"
-        return otherwise
+                otherwise = "has a full disk: it accepts reads but no changes"
+        return f"{self._database.location} {otherwise}"
 
     async def _read(self) -> None:
         async with self._database.read() as tx:

@@ -104,6 +104,8 @@ class Database(Protocol):
     """
 
     name: str
+    location: str
+    """Where the database is: `records.db`, or `host:port/name`. Never a user or password."""
 
     @property
     def finished_reads(self) -> int:

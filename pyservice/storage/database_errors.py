@@ -36,7 +36,13 @@ class DatabaseUnusable(Exception):
     """The database cannot be used in its current state. The message has the remedy."""
 
 
-class _DatabaseErrorTranslation:
+class DatabaseErrorTranslation:
+    """Context manager that raises errors of database drivers as Conflict or ServiceError."""
+
+    def __init__(self, location: str = "") -> None:
+        """`location` names the database in the log."""
+        self._log_fields = {"database": location} if location else {}
+
     def __enter__(self) -> None:
         return None
 
@@ -57,7 +63,9 @@ class _DatabaseErrorTranslation:
                 "records.db is not a database: replace it with a backup"
             ) from error
         if _sqlite_code(error) == sqlite3.SQLITE_FULL or state == _FULL:
-            _log.error("database full", error=str(getattr(error, "orig", error)))
+            _log.error(
+                "database full", error=str(getattr(error, "orig", error)), **self._log_fields
+            )
             raise ServiceError("STORAGE_FULL") from error
         if _is_ours(error):
             return
@@ -67,11 +75,12 @@ class _DatabaseErrorTranslation:
             _log.error(
                 "database unavailable",
                 error=f"{type(error).__name__}: {error}".split("\n")[0],
+                **self._log_fields,
             )
             raise database_unavailable() from error
 
 
-translate_database_errors: Final = _DatabaseErrorTranslation()
+translate_database_errors: Final = DatabaseErrorTranslation()
 
 
 def database_unavailable() -> ServiceError:

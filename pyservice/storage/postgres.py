@@ -29,6 +29,7 @@ from pyservice.storage.compiled_statements import (
 )
 from pyservice.storage.database import CommitCallbacks, Record, Result, Transaction, Values
 from pyservice.storage.database_errors import (
+    DatabaseErrorTranslation,
     DatabaseUnusable,
     sqlstate,
     translate_database_errors,
@@ -72,6 +73,7 @@ def postgres_statements() -> StatementCache:
 ANSWER_TIMEOUT_S: Final = 10.0
 _CONNECTIONS_MAX: Final = 16
 _PREPARED_STATEMENTS_MAX: Final = 400
+_DEFAULT_PORT: Final = 5432
 _ROLL_BACK_S: Final = 2.0
 _CLOSE_S: Final = 2.0
 _SETTINGS: Final = {
@@ -113,8 +115,23 @@ def _address(url: str) -> str:
     return f"postgresql://{url.partition('://')[2]}"
 
 
+def server_location(url: str) -> str:
+    """Returns `host:port/name` of a database URL, without user and password."""
+    parsed = make_url(url)
+
+    def query(name: str) -> str:
+        value = parsed.query.get(name, "")
+        return value if isinstance(value, str) else ",".join(value)
+
+    host = parsed.host or query("host") or "localhost"
+    port = parsed.port or query("port") or _DEFAULT_PORT
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{port}/{parsed.database or query('dbname')}"
+
+
 class PostgresConnections:
     def __init__(self, url: str) -> None:
+        self._translate_errors = DatabaseErrorTranslation(server_location(url))
         self._pool = asyncpg.create_pool(
             _address(url),
             min_size=0,
@@ -138,7 +155,7 @@ class PostgresConnections:
         is_full = self.in_use >= _CONNECTIONS_MAX
         self.in_use += 1
         try:
-            with translate_database_errors:
+            with self._translate_errors:
                 return await self._acquire(begin)
         except BaseException as error:
             self.in_use -= 1
@@ -273,6 +290,7 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self.location = server_location(url)
         self._connections = PostgresConnections(url)
         self._statements = postgres_statements()
 
@@ -322,10 +340,11 @@ class PostgresDatabase:
             poolclass=NullPool,
             hide_parameters=True,
         )
-        with translate_database_errors, report_unusable_server(self._url):
+        translate_errors = DatabaseErrorTranslation(self.location)
+        with translate_errors, report_unusable_server(self._url):
             connection = await engine.connect()
         try:
-            with translate_database_errors, report_unusable_server(self._url):
+            with translate_errors, report_unusable_server(self._url):
                 result = await connection.run_sync(work)
                 await await_despite_cancel(connection.commit())
                 return result

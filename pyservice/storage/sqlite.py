@@ -354,6 +354,7 @@ class SqliteDatabase:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.location = path.name
         self._connections = SqliteConnections(path)
         self._statements = sqlite_statements()
         self._one_writer = asyncio.Lock()

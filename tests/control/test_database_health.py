@@ -105,7 +105,8 @@ async def test_stopped_server_is_reported_until_it_is_back(
     watch = DatabaseHealthCheck(on_server)
     assert await is_well(watch)
     await asyncio.to_thread(server.stop)
-    assert await check(watch) == "does not answer: see the log"
+    problem = f"{on_server.location} does not answer: see the log"
+    assert await check(watch) == problem
     await asyncio.to_thread(server.start)
     await wait_until_healthy(watch)
     assert watch.job.unexpected_errors == 0
@@ -116,7 +117,7 @@ async def test_locked_database_takes_no_changes(local: Database, tmp_path: Path)
     path = tmp_path / "records.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert await check(watch) == "accepts reads but no changes: see the log"
+        assert await check(watch) == "records.db accepts reads but no changes: see the log"
         other.rollback()
     assert await is_well(watch)
 
@@ -163,7 +164,8 @@ async def test_hung_database_is_reported_with_all_connections_in_use(
     try:
         assert await is_well(watch)
         with hung(server):
-            assert await check(watch) == "does not answer: see the log"
+            problem = f"{on_server.location} does not answer: see the log"
+            assert await check(watch) == problem
         await wait_until_healthy(watch)
     finally:
         is_over.set()
@@ -237,7 +239,7 @@ async def test_removed_file_is_reported_until_it_is_back(faulty_service: KilledS
     aside.mkdir()
     for name in names:
         (folder / name).rename(aside / name)
-    await page_has(faulty_service, "does not answer: see the log; players are served")
+    await page_has(faulty_service, "records.db does not answer: see the log; players are served")
     for name in names:
         (aside / name).rename(folder / name)
     await page_has(faulty_service, "ok")
@@ -248,9 +250,9 @@ async def test_failing_disk_is_reported_until_it_works(faulty_service: KilledSer
     await asyncio.to_thread(faulty_service.start)
     await page_has(faulty_service, "ok")
     for error, problem in (
-        (errno.EIO, "accepts reads but no changes: see the log"),
-        (errno.EROFS, "accepts reads but no changes: see the log"),
-        (errno.ENOSPC, "its disk is full: it accepts reads but no changes"),
+        (errno.EIO, "records.db accepts reads but no changes: see the log"),
+        (errno.EROFS, "records.db accepts reads but no changes: see the log"),
+        (errno.ENOSPC, "records.db has a full disk: it accepts reads but no changes"),
     ):
         rule = faulty_service.shim.fail("pwrite", LOG, error=error)
         await page_has(faulty_service, f"{problem}; players are served")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +23,9 @@ from pyservice.storage.database import (
     open_database,
 )
 from pyservice.storage.migrations import migrate
+from pyservice.storage.postgres import server_location
 from pyservice.storage.tables import metadata
+from tests.support.captured_logs import logged
 from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
@@ -116,6 +119,31 @@ async def test_url_may_have_an_sslmode(databases: Databases, tmp_path: Path, mod
         await count_up(tx)
     async with database.read() as tx:
         assert await both(tx) == (1, 0)
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("postgresql://me:secret@db.example:5433/games", "db.example:5433/games"),
+        ("postgresql://me:secr%40et@db.example/games?sslmode=require", "db.example:5432/games"),
+        ("postgresql://[::1]:5433/games", "[::1]:5433/games"),
+        ("postgresql://me:secret@/games?host=/run/postgresql", "/run/postgresql:5432/games"),
+        ("postgresql:///games", "localhost:5432/games"),
+    ],
+)
+def test_location_has_no_secrets(url: str, location: str) -> None:
+    assert server_location(url) == location
+
+
+async def test_away_server_is_named_in_the_log(tmp_path: Path) -> None:
+    database = open_database("postgresql://me:secret@127.0.0.1:1/games", tmp_path)
+    with logged() as log, pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
+        async with database.read():
+            pass
+    [event] = map(json.loads, log.getvalue().splitlines())
+    assert (event["event"], event["database"]) == ("database unavailable", "127.0.0.1:1/games")
+    assert "secret" not in log.getvalue()
     await database.close()
 
 
