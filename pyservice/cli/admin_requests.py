@@ -20,8 +20,11 @@ from pyservice.control.timestamps import rfc3339
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
-from pyservice.process.directory_lock import lock_holder_pid
+from pyservice.process.directory_lock import LOCK_FILE, lock_holder_pid
 from pyservice.rpc import InternalClient, Unreachable
+
+_OF_A_SERVICE: Final = frozenset({"keys.json", "control", LOCK_FILE, SERVE_LOCK})
+"""Names of which each data directory has one."""
 
 
 class RequestFailed(Exception):
@@ -39,7 +42,7 @@ def send_request(socket_path: Path, data_dir: Path, method: str, request: Messag
     except ServiceError as error:
         raise RequestFailed(str(error), error.code) from None
     except Unreachable as error:
-        raise RequestFailed(f"is a service running with --data-dir {data_dir}? {error}") from None
+        raise RequestFailed(_unreachable(data_dir, str(error))) from None
     except OSError as error:
         raise RequestFailed(str(error)) from None
 
@@ -49,9 +52,28 @@ async def _send(socket_path: Path, method: str, request: Message) -> Any:
         return await client.call(method, request)
 
 
+def _unreachable(data_dir: Path, error: str) -> str:
+    """Returns why no service answers: a wrong folder, a stopped service, or another error."""
+    try:
+        names = os.listdir(data_dir)
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    except OSError as problem:
+        return f"{data_dir} cannot be read: {problem.strerror}"
+    if _OF_A_SERVICE.isdisjoint(names):
+        return f"{data_dir} is no data directory of a service: give the --data-dir of `pyservice serve`"
+    if has_control_plane(data_dir) or _is_running(lock_holder_pid(data_dir)):
+        return f"the service of {data_dir} does not answer: {error}"
+    return f"the service of {data_dir} is stopped: start it first"
+
+
 def has_control_plane(data_dir: Path) -> bool:
     holders = (lock_holder_pid(data_dir / "control"), lock_holder_pid(data_dir, SERVE_LOCK))
-    return any(pid is not None and _is_alive(pid) for pid in holders)
+    return any(map(_is_running, holders))
+
+
+def _is_running(pid: int | None) -> bool:
+    return pid is not None and _is_alive(pid)
 
 
 def _is_alive(pid: int) -> bool:

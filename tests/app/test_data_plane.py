@@ -199,12 +199,19 @@ def test_token_for_an_unknown_namespace_is_rejected(shared_service: Service) -> 
         assert result.stdout == ""
 
 
-def test_token_create_without_a_service_reports_it(make_service: MakeService) -> None:
-    result = make_service().command(
-        *("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
-    )
-    assert result.returncode == 1
-    assert "is a service running" in result.stderr
+def test_token_create_tells_a_stopped_service_from_a_wrong_folder(
+    make_service: MakeService,
+) -> None:
+    service = make_service()
+    words = ("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
+    wrong = service.command(*words)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert f"{service.data_dir} is no data directory of a service" in wrong.stderr
+    service.start()
+    assert service.stop() == 0
+    stopped = service.command(*words)
+    assert (stopped.returncode, stopped.stdout) == (1, "")
+    assert f"the service of {service.data_dir} is stopped" in stopped.stderr
 
 
 @pytest.mark.fast
@@ -289,7 +296,7 @@ def test_sighup_reads_rate_limits_again(make_service: MakeService) -> None:
     assert service.process is not None
     service.process.send_signal(signal.SIGHUP)
     until(lambda: statuses() == [200] * 3)
-    assert not service.events("changed settings need a restart")
+    assert "changed settings need a restart" not in service.log()
     config.write_text("nonsense = 1\n")
     service.process.send_signal(signal.SIGHUP)
     until(lambda: "settings not reloaded" in service.log())

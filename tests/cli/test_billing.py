@@ -32,4 +32,4 @@ def test_valid_time_is_sent_to_the_service(
 ) -> None:
     time = "2030-01-31T12:00:00Z"
     assert admin_requests.record_billing(tmp_path, "nobody", "payment-failed", time, False) == 1
-    assert "is a service running" in capsys.readouterr().err
+    assert "is no data directory" in capsys.readouterr().err

@@ -112,4 +112,4 @@ def test_unusable_database_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 def test_command_without_a_service_reports_a_remedy(words: tuple[str, ...], tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*words, "--data-dir", str(tmp_path)])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert f"is a service running with --data-dir {tmp_path}?" in result.stderr
+    assert f"{tmp_path} is no data directory of a service" in result.stderr
