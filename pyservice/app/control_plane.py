@@ -134,7 +134,7 @@ class ControlPlane:
                 self._is_wired = True
                 if self._reload_due is not None:
                     self.reload(self._reload_due)
-                if self._settings.public_url is None and self._settings.http.port == 0:
+                if self._settings.public_base is None and self._settings.http.port == 0:
                     await signals.unless_stopped(self._data_plane.find_http_address())
                 return True
         await self._database.close()
@@ -150,7 +150,7 @@ class ControlPlane:
         links = _links(settings, cdn_url, self._files.picture)
 
         def set_public_url(address: str) -> None:
-            if settings.public_url is None:
+            if settings.public_base is None:
                 links.public_url = f"http://{reachable_address(address)}"
 
         data_plane = self._data_plane = DataPlaneClient(self._client, set_public_url)
@@ -396,12 +396,12 @@ def _rates(settings: Settings) -> tuple[Rate, Rate, Rate]:
 
 
 def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> PublicUrls:
-    public_url = settings.public_url or f"http://{reachable_address(str(settings.http))}"
+    public_url = settings.public_base or f"http://{reachable_address(str(settings.http))}"
     hub_url = settings.hub_url
     return PublicUrls(
         cdn_url=cdn_url,
         cdn_domain=settings.domains.cdn,
-        public_url=public_url.rstrip("/"),
+        public_url=public_url,
         given_hub_url=hub_url.rstrip("/") if hub_url else None,
         picture=picture,
     )

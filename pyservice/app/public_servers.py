@@ -73,7 +73,7 @@ class PublicServers:
             documents=[
                 StaticDocument(
                     b"/openapi.json",
-                    openapi.document(METHODS.values(), public_url=settings.public_url or "/"),
+                    openapi.document(METHODS.values(), public_url=settings.public_base or "/"),
                 )
             ],
         )

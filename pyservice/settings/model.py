@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     migrate_at_start: bool = True
     """False: the start fails on a database of an older version and prints the migration command."""
     public_url: Endpoint | None = None
-    """Base of API addresses in responses. None: the HTTP listener."""
+    """Base of API addresses in responses. None: `domains.main`, else the HTTP listener."""
     cdn_url: Endpoint | None = None
     """Base of site and file addresses in local mode. None: the CDN listener."""
     hub_url: Endpoint | None = None
@@ -122,6 +122,16 @@ class Settings(BaseSettings):
     @property
     def admin_socket(self) -> Path:
         return self.data_dir / "admin.sock"
+
+    @property
+    def public_base(self) -> str | None:
+        """Base of API addresses in responses: the public URL, else the domain of the API.
+
+        None: the HTTP listener.
+        """
+        if self.public_url is not None:
+            return self.public_url.rstrip("/")
+        return f"https://{self.domains.main}" if self.domains.main is not None else None
 
     @property
     def edge_http_socket(self) -> Path:

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support import container_images, game_programs
@@ -104,6 +105,18 @@ async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
                     return answer.body if answer.code == "OK" else None
 
                 assert await eventually(is_back) == response
+
+
+async def test_links_use_the_public_domain(tmp_path: Path) -> None:
+    service = FullService(tmp_path / "s", domains={"main": "api.example.com"})
+    with running(service) as full_service:
+        async with full_service.open_client("http") as client:
+            response = await Developer(full_service, client).good(
+                "get_group", group_id=full_service.group_id
+            )
+        document = httpx.get(f"http://{full_service.ready['http']}/openapi.json").json()
+    assert response["group"]["external"]["profile"].startswith("https://api.example.com/")
+    assert document["servers"] == [{"url": "https://api.example.com"}]
 
 
 async def test_links_are_right_before_the_first_feed(
