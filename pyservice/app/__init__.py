@@ -29,6 +29,8 @@ class Launch:
     reread: Callable[[], Settings]
     ready_file: Path | None = None
     parent: SupervisorLink | None = None
+    warning: str | None = None
+    """A problem of the configuration that does not prevent the start. It is logged once."""
 
 
 def run_all(launch: Launch, flags: Sequence[str]) -> int:

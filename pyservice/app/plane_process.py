@@ -70,6 +70,8 @@ def run_plane(
     """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
+    if launch.warning is not None:
+        _log.warning("other users can read secrets", problem=launch.warning)
     raise_descriptor_limit()
     expected: tuple[type[Exception], ...] = (DirectoryUnusable, OSError, *failures)
     try:

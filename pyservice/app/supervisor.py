@@ -75,6 +75,8 @@ class _Supervisor:
         settings = self._launch.settings
         configure_logging(level=settings.log_level, format=settings.log_format)
         self._log = get_logger("serve")
+        if self._launch.warning is not None:
+            self._log.warning("other users can read secrets", problem=self._launch.warning)
         from pyservice.app.edge_guard import EdgeGuard
 
         self._edge_guard = EdgeGuard(settings, self._launch.reread)

@@ -28,6 +28,7 @@ from pyservice.cli.options import (
 )
 from pyservice.process.ready_report import SupervisorLink
 from pyservice.settings import Settings, load
+from pyservice.settings.file_permissions import readable_secrets
 
 app = typer.Typer(
     name="pyservice",
@@ -101,7 +102,8 @@ def serve(
     def reread() -> Settings:
         return load(flags, config)
 
-    launch = Launch(load_or_exit(flags, config), reread, ready_file, child_of)
+    warning = readable_secrets(config) if child_of is None else None
+    launch = Launch(load_or_exit(flags, config), reread, ready_file, child_of, warning)
     if role is Role.DATA:
         sys.exit(run_data(launch))
     if role is Role.CONTROL:
@@ -133,12 +135,18 @@ def check_config(
     feed: Feed = None,
     settings: Set = None,
 ) -> None:
-    """Print every problem of settings and feed file (--feed). Exit with 1 if there is one."""
+    """Print every problem of settings and feed file (--feed). Exit with 1 if there is one.
+
+    Also warn of a settings file with secrets that other users can read.
+    """
     from pyservice.cli.offline_commands import configuration_problems_of
 
     problems = configuration_problems_of(
         flags_of(data_dir, http, grpc, cdn, metrics, feed, settings), config
     )
+    warning = readable_secrets(config)
+    if warning is not None:
+        print(f"pyservice: warning: {warning}", file=sys.stderr)
     if problems:
         fail(problems)
     print("ok")

@@ -249,6 +249,21 @@ def test_sighup_reaches_both_planes(shared_service: SupervisedService) -> None:
     shared_service.wait_ready()
 
 
+def test_start_warns_of_secrets_in_a_readable_file(make_supervised: MakeSupervised) -> None:
+    supervised = make_supervised()
+    config = supervised.folder / "service.toml"
+    config.write_text(
+        '[s3]\nbucket = "games"\naccess_key_id = "id"\nsecret_access_key = "unguessable"\n'
+        'endpoint = "http://127.0.0.1:1"\n'
+    )
+    config.chmod(0o644)
+    supervised.start("--config", str(config))
+    [event] = supervised.events("other users can read secrets")
+    assert (event["level"], event["logger"]) == ("warning", "serve")
+    assert "chmod 600" in event["problem"]
+    assert "unguessable" not in supervised.log()
+
+
 def test_sighup_names_settings_that_need_a_restart(make_supervised: MakeSupervised) -> None:
     supervised = make_supervised()
     config = supervised.folder / "service.toml"

@@ -107,3 +107,37 @@ def test_secrets_of_the_database_url_are_not_printed() -> None:
 def test_escaped_database_url_is_ok(url: str) -> None:
     result = CliRunner().invoke(app, ["check-config", "--set", f"database_url={url}"])
     assert (result.exit_code, result.stdout) == (0, "ok\n"), result.output
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('database_url = "postgresql://me:word@db.example/games"', "database_url"),
+        ('database_url = "postgresql://db.example/games?password=word"', "database_url"),
+        (
+            '[s3]\nbucket = "games"\naccess_key_id = "id"\nsecret_access_key = "word"',
+            "s3.secret_access_key",
+        ),
+        ('database_url = "postgresql://me@db.example/games"', None),
+    ],
+)
+def test_readable_file_with_secrets_gets_a_warning(
+    text: str, names: str | None, mode: int, tmp_path: Path
+) -> None:
+    config = tmp_path / "service.toml"
+    config.write_text(text)
+    config.chmod(mode)
+    result = CliRunner().invoke(app, ["check-config", "--config", str(config)])
+    assert (result.exit_code, result.stdout) == (0, "ok\n"), result.output
+    assert (
+        result.stderr
+        == CliRunner().invoke(app, ["check-config"], env={"PYSERVICE_CONFIG": str(config)}).stderr
+    )
+    if names is None or mode == 0o600:
+        assert result.stderr == ""
+    else:
+        [line] = result.stderr.splitlines()
+        assert line.startswith("pyservice: warning: ")
+        assert f"({names})" in line
+        assert "word" not in line
