@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ def run_all(launch: Launch, flags: Sequence[str]) -> int:
     """Starts the data plane and the control plane, and supervises them until a stop signal.
 
     `flags` are the command-line flags of `pyservice serve`, which both processes receive. Returns
-    the exit status. Prints a failed start to standard error.
+    the exit status. Logs a failed start.
     """
     from pyservice.app.supervisor import run
 
@@ -93,7 +92,7 @@ def run_locked(
     """Takes the `locks`, which are pairs of folder and file name, and runs `live` while it holds
     them.
 
-    If `live` or a lock fails with an expected error, prints the error and returns 1.
+    If `live` or a lock fails with an expected error, logs the error and returns 1.
     """
     try:
         make_folder(launch.settings.data_dir)
@@ -104,5 +103,10 @@ def run_locked(
                 remove_ready_file(launch.ready_file)
             return asyncio.run(live())
     except (DirectoryUnusable, OSError) as error:
-        print(f"pyservice: {error}", file=sys.stderr)
+        # Loaded here, because `live` loads it while the planes start.
+        from pyservice.observability.logging import configure_logging, get_logger
+
+        settings = launch.settings
+        configure_logging(level=settings.log_level, format=settings.log_format)
+        get_logger("serve").error("fatal error", error=str(error))
         return 1

@@ -66,7 +66,7 @@ from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, BackgroundTaskDied)
-"""Printed without a traceback."""
+"""Logged without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500

@@ -68,7 +68,7 @@ from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
-"""Printed without a traceback."""
+"""Logged without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 1_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -13,7 +12,7 @@ import uvloop
 
 from pyservice.app import Launch
 from pyservice.observability.health import raise_descriptor_limit
-from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.observability.logging import configure_logging, get_logger, log_uncaught_errors
 from pyservice.process.directory_lock import (
     DirectoryLock,
     DirectoryUnusable,
@@ -65,11 +64,12 @@ def run_plane(
     """Creates a plane with `make` and runs it until a stop signal or an error. Returns the exit
     status.
 
-    Prints OSError, DirectoryUnusable and the errors in `failures` to standard error. If the
+    Logs OSError, DirectoryUnusable and the errors in `failures` without a traceback. If the
     supervisor dies, this plane stops after the process that has locked `outlived_dir` has exited.
     """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
+    log_uncaught_errors()
     if launch.warning is not None:
         _log.warning("other users can read secrets", problem=launch.warning)
     raise_descriptor_limit()
@@ -97,7 +97,7 @@ def run_plane(
 
 
 def _report_error(error: Exception) -> int:
-    print(f"pyservice: {error}", file=sys.stderr)
+    _log.error("fatal error", error=str(error))
     return 1
 
 
@@ -107,8 +107,7 @@ async def _cancel_rest() -> list[str]:
 
 def _exit_if_running(running: Sequence[str], status: int) -> None:
     if running:
-        message = f"pyservice: ended at once: {', '.join(running)} did not end"
-        print(message, file=sys.stderr, flush=True)
+        _log.error("exit without waiting for tasks", tasks=list(running))
         os._exit(status)
 
 

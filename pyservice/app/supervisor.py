@@ -70,10 +70,15 @@ class _Supervisor:
             child.start()
         # This slow import comes after the start of the children, which load their modules at the
         # same time.
-        from pyservice.observability.logging import configure_logging, get_logger
+        from pyservice.observability.logging import (
+            configure_logging,
+            get_logger,
+            log_uncaught_errors,
+        )
 
         settings = self._launch.settings
         configure_logging(level=settings.log_level, format=settings.log_format)
+        log_uncaught_errors()
         self._log = get_logger("serve")
         if self._launch.warning is not None:
             self._log.warning("other users can read secrets", problem=self._launch.warning)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
@@ -93,7 +93,8 @@ class StopSignals:
         forced_wait.cancel()
         await asyncio.wait({task}, timeout=_FORCED_STOP_TIMEOUT_MS / 1000)
         if not task.done():
-            print("pyservice: ended at once: the disk does not answer", file=sys.stderr, flush=True)
+            # Sends the line to the handler of the service. This package is below the logging module.
+            logging.getLogger("service").error("exit without waiting: the disk does not answer")
             os._exit(1)
         return await task
 

@@ -78,7 +78,7 @@ async def test_failed_control_plane_task_restarts_only_the_control_plane(
                 assert time.monotonic() < end, full_service.log()
         log = full_service.log()
         assert "background task died" in log
-        assert "pyservice: feeder died: see the log" in log
+        assert '"error": "feeder died: see the log", "event": "fatal error"' in log
         assert '"role": "control", "status": 1' in log
         assert full_service.stop() == 0
 
@@ -232,6 +232,6 @@ async def test_service_stops_despite_a_task_that_does_not_end(
         log = full_service.log()
         assert re.search(r"does not end.*feeder|feeder.*does not end", log), log
         # The plane closes its resources first.
-        assert log.index('"event": "stopped"') < log.index("ended at once: feeder")
+        assert log.index('"event": "stopped"') < log.index('"tasks": ["feeder"]')
     finally:
         full_service.close()

@@ -7,6 +7,7 @@ Waiting is only useful if the server is down.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -43,7 +44,9 @@ def full_service(databases: Databases, tmp_path: Path) -> Iterator[FullService]:
 
 
 def sentences(full_service: FullService) -> set[str]:
-    return {line for line in full_service.log().splitlines() if line.startswith("pyservice: ")}
+    lines = (full_service.folder / "log").read_text().splitlines()
+    events = map(json.loads, lines)
+    return {event["error"] for event in events if event["event"] == "fatal error"}
 
 
 async def test_start_without_the_database_prints_how_to_create_it(
@@ -54,7 +57,7 @@ async def test_start_without_the_database_prints_how_to_create_it(
     assert full_service.database_url is not None
     name = name_of(full_service.database_url)
     assert sentences(full_service) == {
-        f'pyservice: the PostgreSQL server says: database "{name}" does not exist: create it (createdb {name}), '
+        f'the PostgreSQL server says: database "{name}" does not exist: create it (createdb {name}), '
         "or correct database_url"
     }
     result = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=full_service.database_url)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,3 +99,37 @@ def test_fingerprint_distinguishes_tokens_and_kinds() -> None:
 )
 def test_names_similar_to_tokens_are_unchanged(text: str) -> None:
     assert scrub(text) == text
+
+
+UNCAUGHT = """
+import sys, threading, warnings
+from pyservice.observability.logging import configure_logging, log_uncaught_errors
+
+class Unraisable:
+    def __del__(self):
+        raise ValueError("in a finalizer")
+
+def fail():
+    raise ValueError("in a thread")
+
+configure_logging(format="json")
+log_uncaught_errors()
+warnings.warn("old name", UserWarning)
+Unraisable()
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+raise ValueError("in the main thread")
+"""
+
+
+def test_uncaught_errors_and_warnings_are_json() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", UNCAUGHT], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    warning, *errors = map(json.loads, result.stderr.splitlines())
+    assert "UserWarning: old name" in warning["event"]
+    assert [error["event"] for error in errors] == ["uncaught exception"] * 3
+    places = ("in a finalizer", "in a thread", "in the main thread")
+    assert all(place in error["exception"] for place, error in zip(places, errors, strict=True))
