@@ -199,7 +199,7 @@ def test_token_for_an_unknown_namespace_is_rejected(shared_service: Service) -> 
         assert result.stdout == ""
 
 
-def test_token_create_tells_a_stopped_service_from_a_wrong_folder(
+def test_token_create_distinguishes_a_stopped_service_from_a_wrong_folder(
     make_service: MakeService,
 ) -> None:
     service = make_service()
