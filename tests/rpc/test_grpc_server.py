@@ -17,6 +17,8 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate
+from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_connections import service as service
 from tests.support.sample_service import (
     CONNECTED,
     LOBBY_ID,
@@ -31,16 +33,6 @@ pytestmark = pytest.mark.anyio
 
 AUTHORIZED = (("authorization", "Bearer pub_good"),)
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
-@pytest.fixture
-def service() -> SmallService:
-    return SmallService()
 
 
 @pytest.fixture

@@ -216,6 +216,17 @@ fn leftover_batch_of_another_salt_is_ignored() {
     assert_eq!(world.open().unwrap().last_lsn, 9);
 }
 
+/// Commits until the planned crash, and ends the process. The page cache keeps the written bytes.
+fn crash_in_commit(world: &mut World) {
+    let survived = world.run_until_crash(|world| {
+        world.commit();
+        Ok(())
+    });
+    assert!(!survived.unwrap());
+    world.drop_journal();
+    world.disk.kill();
+}
+
 #[test]
 fn torn_batch_at_a_segment_switch_is_cut() {
     for call in 1..=2 {
@@ -224,13 +235,7 @@ fn torn_batch_at_a_segment_switch_is_cut() {
         world.write(5, 40_000);
         world.disk.plan(call, Fault::Crash);
         assert!(world.submit(60_000));
-        let survived = world.run_until_crash(|world| {
-            world.commit();
-            Ok(())
-        });
-        assert!(!survived.unwrap());
-        world.drop_journal();
-        world.disk.kill();
+        crash_in_commit(&mut world);
         // Only the header of the second segment's first batch reached the disk.
         let mut bytes = world.disk.read(&second(&world));
         bytes[FIRST + 512..FIRST + 4_096].fill(0xAB);
@@ -251,13 +256,7 @@ fn torn_first_batch_does_not_block_new_event_kinds() {
         world.write(4, 45_000);
         world.disk.plan(1, Fault::Crash);
         assert!(world.submit(70_000));
-        let survived = world.run_until_crash(|world| {
-            world.commit();
-            Ok(())
-        });
-        assert!(!survived.unwrap());
-        world.drop_journal();
-        world.disk.kill();
+        crash_in_commit(&mut world);
         world.options.kinds = &[(1, "Small"), (2, "Large"), (3, "Newer")];
         // Pages of the torn batch are in the page cache only.
         world.open().unwrap();
