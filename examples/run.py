@@ -306,7 +306,9 @@ def bots_sentence(stage: Stage) -> str:
         return ""
     bots = "1 bot plays" if stage.bots == 1 else f"{stage.bots} bots play"
     until = (
-        "until Ctrl-C" if stage.bots_stay else f"until {BOTS_ALONE_S} s after the last person left"
+        "until Ctrl-C"
+        if stage.bots_stay
+        else f"until {BOTS_ALONE_S} s after the last person leaves"
     )
     return f" {bots} with you, {until}."
 
