@@ -58,11 +58,11 @@ run: build ## Start the service with the arena in it, and say where to play (fla
 	@exec $(BIN)/python -m examples.run $(ARGS)
 
 test: build $(FAST_TEST_PROGRAMS) $(S3_SERVER) ## The fast tests: run them before a commit
-	cargo test --workspace --exclude hosting-bindings --quiet
+	PROPTEST_CASES=100 cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof" --tier fast -n 3 --dist worksteal
 
 test-full: wheel $(TEST_PROGRAMS) $(S3_SERVER) ## Every test: what CI runs
-	cargo test --workspace --exclude hosting-bindings --quiet
+	PROPTEST_CASES=1000 cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof and not timing" -n 3 --dist worksteal
 	$(BIN)/pytest -m "timing and not proof" -n 0
 

@@ -73,7 +73,7 @@ fn take(world: &mut World, step: &Step) -> Result<(), OpenError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn acknowledged_events_are_never_lost(
