@@ -287,7 +287,7 @@ fn takeover_of_more_sessions_than_free_descriptors_succeeds() {
     let sessions: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
     crate::limits::limit_descriptors(guard.child.id(), Some(guard.descriptors() as u64 + 30));
     let mut older = replace(&mut guard);
-    assert_eq!(guard.figure("datagram_sessions"), 300);
+    guard.wait_for_figure("datagram_sessions", |sessions| sessions == 300);
     let after: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
     assert_eq!(sessions, after, "a new UDP session was created");
     older.assert_ends();
