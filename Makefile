@@ -62,7 +62,7 @@ test: build $(FAST_TEST_PROGRAMS) $(S3_SERVER) ## The fast tests: run them befor
 	$(BIN)/pytest -m "not proof" --tier fast -n 3 --dist worksteal
 
 test-full: wheel $(TEST_PROGRAMS) $(S3_SERVER) ## Every test: what CI runs
-	PROPTEST_CASES=1000 cargo test --workspace --exclude hosting-bindings --quiet
+	PROPTEST_CASES=1000 cargo test --workspace --exclude hosting-bindings --quiet -- --include-ignored
 	$(BIN)/pytest -m "not proof and not timing" -n 3 --dist worksteal
 	$(BIN)/pytest -m "timing and not proof" -n 0
 

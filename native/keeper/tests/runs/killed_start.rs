@@ -191,6 +191,7 @@ fn try_every_step(mode: Mode) {
 }
 
 #[test]
+#[ignore = "slow: make test-full runs it"]
 fn folder_is_one_run_after_a_kill_at_any_step_of_the_start() {
     // A namespace starts like `processes`, so root tests only one of them.
     let modes = available_modes()
