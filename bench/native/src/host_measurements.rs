@@ -1,4 +1,4 @@
-//! Host values: CPU time, memory, file system and sync time.
+//! CPU time, memory, file system and sync time.
 
 use std::ffi::CString;
 use std::fs::File;

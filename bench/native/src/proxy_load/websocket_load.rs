@@ -1,4 +1,4 @@
-//! WebSocket messages in an open loop, which the server sends back. Latency begins at the planned time of a message.
+//! WebSocket messages in an open loop, which the server sends back.
 //!
 //! `talk --address HOST:PORT --connections N --rate PER_S --seconds S`
 

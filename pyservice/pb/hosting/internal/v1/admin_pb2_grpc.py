@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class AdminStub:
-    """Administration of a data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
         """Constructor.
@@ -48,8 +47,7 @@ class AdminStub:
 
 
 class AdminServicer:
-    """Administration of a data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def CreateToken(self, request, context):
         """Creates a token of a namespace. The token is valid when the response arrives. Errors: NAMESPACE_NOT_FOUND.
@@ -87,8 +85,7 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """Administration of a data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     @staticmethod
     def CreateToken(request,

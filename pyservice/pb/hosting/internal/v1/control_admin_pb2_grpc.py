@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class ControlAdminStub:
-    """Administration of a control plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
         """Constructor.
@@ -103,8 +102,7 @@ class ControlAdminStub:
 
 
 class ControlAdminServicer:
-    """Administration of a control plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def CreateIdentity(self, request, context):
         """Creates an identity: a person or machine that can be a member of groups. Errors: VALIDATION_FAILED.
@@ -114,8 +112,7 @@ class ControlAdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListIdentities(self, request, context):
-        """Lists all identities.
-        """
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -135,8 +132,7 @@ class ControlAdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """Lists all groups.
-        """
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -280,8 +276,7 @@ def add_ControlAdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ControlAdmin:
-    """Administration of a control plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     @staticmethod
     def CreateIdentity(request,

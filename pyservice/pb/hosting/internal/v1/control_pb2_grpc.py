@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class ControlStub:
-    """From the data plane to the control plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
         """Constructor.
@@ -53,8 +52,7 @@ class ControlStub:
 
 
 class ControlServicer:
-    """From the data plane to the control plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def NextChanges(self, request, context):
         """Returns the topics that changed after a number, so that long polls can be answered. Waits for a change. For another
@@ -105,8 +103,7 @@ def add_ControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Control:
-    """From the data plane to the control plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     @staticmethod
     def NextChanges(request,

@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class FactsStub:
-    """From the control plane to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
         """Constructor.
@@ -53,8 +52,7 @@ class FactsStub:
 
 
 class FactsServicer:
-    """From the control plane to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def Read(self, request, context):
         """Returns the facts after the acknowledged ones, in order. For exactly-once processing, the reader stores stream and
@@ -105,8 +103,7 @@ def add_FactsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Facts:
-    """From the control plane to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     @staticmethod
     def Read(request,

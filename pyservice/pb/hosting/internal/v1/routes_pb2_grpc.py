@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class RoutesStub:
-    """Requests of edge-guard to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
         """Constructor.
@@ -43,8 +42,7 @@ class RoutesStub:
 
 
 class RoutesServicer:
-    """Requests of edge-guard to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def Follow(self, request, context):
         """Returns the routes to serve, and takes the outcomes of earlier ones. A long poll: it returns at once if there is
@@ -71,8 +69,7 @@ def add_RoutesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Routes:
-    """Requests of edge-guard to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     @staticmethod
     def Follow(request,

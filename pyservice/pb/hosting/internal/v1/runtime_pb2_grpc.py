@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class RuntimeStub:
-    """From the control plane to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
         """Constructor.
@@ -68,8 +67,7 @@ class RuntimeStub:
 
 
 class RuntimeServicer:
-    """From the control plane to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def Wanted(self, request, context):
         """Returns the lobbies that should run. A long poll: the first response is complete, and so is each one after the data
@@ -158,8 +156,7 @@ def add_RuntimeServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Runtime:
-    """From the control plane to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     @staticmethod
     def Wanted(request,

@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class SigningStub:
-    """From the control plane to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
         """Constructor.
@@ -43,8 +42,7 @@ class SigningStub:
 
 
 class SigningServicer:
-    """From the control plane to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     def SignToken(self, request, context):
         """Returns the signed token for an id. The same request returns the same token. Errors: NAMESPACE_NOT_FOUND.
@@ -70,8 +68,7 @@ def add_SigningServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Signing:
-    """From the control plane to the data plane.
-    """
+    """Missing associated documentation comment in .proto file."""
 
     @staticmethod
     def SignToken(request,
