@@ -80,6 +80,7 @@ async def test_password_is_checked_once_and_cached(
     assert checked == [b"right"]
 
 
+@pytest.mark.full
 async def test_password_guessing_does_not_delay_others(
     listener: Listener, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.blob_stores import put_whole
 from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 READ_S = 0.2
 LOOK_BYTES = 32 << 10
@@ -94,6 +94,7 @@ async def test_client_that_reads_nothing_is_disconnected(listener: Listener) -> 
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.fast
 async def test_shutdown_lets_a_slow_reader_finish(listener: Listener) -> None:
     async with slow_line(listener, "GET /arena/prod/whole.bin HTTP/1.1") as line:
         async with asyncio.timeout(PATIENCE_S):

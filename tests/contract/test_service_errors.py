@@ -89,6 +89,7 @@ def checker(restartable: RestartableGame) -> ResponseChecker:
     return ResponseChecker(restartable.served_game.document)
 
 
+@pytest.mark.full
 def test_control_plane_outage_affects_only_its_operations(
     restartable: RestartableGame, checker: ResponseChecker
 ) -> None:
