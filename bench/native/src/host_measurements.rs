@@ -1,4 +1,4 @@
-//! CPU time, memory, file system and sync time.
+//! Host values: CPU time, memory, file system and sync time.
 
 use std::ffi::CString;
 use std::fs::File;

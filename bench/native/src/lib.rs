@@ -1,6 +1,9 @@
-//! Measurements of engine, journal, servers and edge-guard. Each process prints one JSON object.
+//! Measurements of engine, journal, servers and edge-guard. One process measures one thing and prints one JSON object.
 //!
-//! `bench/run.py` repeats the runs, compares them with baselines and checks the limits.
+//! `bench/run.py` repeats the runs, compares them with baselines and checks the limits. [`engine_fixture`] is the
+//! engine state of the measurements [`cycles`], [`find_cost`], [`memory_growth`] and [`port_lease_cost`].
+//! [`transitions`] and [`recovery`] add a journal, [`server_load`] and [`proxy_load`] are network load. The baselines are
+//! [`naive_engine`] and [`raw_log`].
 
 #![allow(missing_docs)] // internal crate of the measuring programs
 

@@ -1,4 +1,4 @@
-//! Seeded random numbers: each run measures the same sequence.
+//! Seeded random numbers, so that each run measures the same sequence.
 
 pub struct SeededRandom(u64);
 

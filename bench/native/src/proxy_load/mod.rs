@@ -1,4 +1,4 @@
-//! Load for a proxy from one thread, the server behind it, and a minimal forwarder.
+//! Load for a proxy from one thread, the server behind the proxy, and a minimal forwarder. Every byte is checked.
 
 mod datagram_batch;
 mod echo_server;

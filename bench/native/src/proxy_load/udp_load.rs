@@ -1,4 +1,5 @@
-//! UDP load in an open loop: datagrams of 128 bytes over many sessions, which the server sends back.
+//! UDP load in an open loop: datagrams of 128 bytes over many sessions, which the server sends back. Each received
+//! datagram is compared byte by byte.
 //!
 //! `datagrams --address HOST:PORT --sessions N --rate PER_S --seconds S --tick-us N`
 

@@ -1,4 +1,4 @@
-//! WebSocket messages in an open loop, which the server sends back.
+//! WebSocket messages in an open loop, which the server sends back. Latency begins at the planned time of a message.
 //!
 //! `talk --address HOST:PORT --connections N --rate PER_S --seconds S`
 

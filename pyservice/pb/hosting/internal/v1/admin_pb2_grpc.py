@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class AdminStub:
-    """Missing associated documentation comment in .proto file."""
+    """Administration of a data plane.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -47,7 +48,8 @@ class AdminStub:
 
 
 class AdminServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Administration of a data plane.
+    """
 
     def CreateToken(self, request, context):
         """Creates a token of a namespace. The token is valid when the response arrives. Errors: NAMESPACE_NOT_FOUND.
@@ -85,7 +87,8 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """Missing associated documentation comment in .proto file."""
+    """Administration of a data plane.
+    """
 
     @staticmethod
     def CreateToken(request,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ControlAdminStub:
-    """Missing associated documentation comment in .proto file."""
+    """Administration of a control plane.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -102,7 +103,8 @@ class ControlAdminStub:
 
 
 class ControlAdminServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Administration of a control plane.
+    """
 
     def CreateIdentity(self, request, context):
         """Creates an identity: a person or machine that can be a member of groups. Errors: VALIDATION_FAILED.
@@ -112,7 +114,8 @@ class ControlAdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListIdentities(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists all identities.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -132,7 +135,8 @@ class ControlAdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists all groups.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -276,7 +280,8 @@ def add_ControlAdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ControlAdmin:
-    """Missing associated documentation comment in .proto file."""
+    """Administration of a control plane.
+    """
 
     @staticmethod
     def CreateIdentity(request,

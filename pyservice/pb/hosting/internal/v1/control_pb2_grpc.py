@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ControlStub:
-    """Missing associated documentation comment in .proto file."""
+    """From the data plane to the control plane.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -52,7 +53,8 @@ class ControlStub:
 
 
 class ControlServicer:
-    """Missing associated documentation comment in .proto file."""
+    """From the data plane to the control plane.
+    """
 
     def NextChanges(self, request, context):
         """Returns the topics that changed after a number, so that long polls can be answered. Waits for a change. For another
@@ -103,7 +105,8 @@ def add_ControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Control:
-    """Missing associated documentation comment in .proto file."""
+    """From the data plane to the control plane.
+    """
 
     @staticmethod
     def NextChanges(request,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class FactsStub:
-    """Missing associated documentation comment in .proto file."""
+    """From the control plane to the data plane.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -52,7 +53,8 @@ class FactsStub:
 
 
 class FactsServicer:
-    """Missing associated documentation comment in .proto file."""
+    """From the control plane to the data plane.
+    """
 
     def Read(self, request, context):
         """Returns the facts after the acknowledged ones, in order. For exactly-once processing, the reader stores stream and
@@ -103,7 +105,8 @@ def add_FactsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Facts:
-    """Missing associated documentation comment in .proto file."""
+    """From the control plane to the data plane.
+    """
 
     @staticmethod
     def Read(request,

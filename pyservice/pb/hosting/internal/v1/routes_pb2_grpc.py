@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class RoutesStub:
-    """Missing associated documentation comment in .proto file."""
+    """Requests of edge-guard to the data plane.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,7 +43,8 @@ class RoutesStub:
 
 
 class RoutesServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Requests of edge-guard to the data plane.
+    """
 
     def Follow(self, request, context):
         """Returns the routes to serve, and takes the outcomes of earlier ones. A long poll: it returns at once if there is
@@ -69,7 +71,8 @@ def add_RoutesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Routes:
-    """Missing associated documentation comment in .proto file."""
+    """Requests of edge-guard to the data plane.
+    """
 
     @staticmethod
     def Follow(request,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class RuntimeStub:
-    """Missing associated documentation comment in .proto file."""
+    """From the control plane to the data plane.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -67,7 +68,8 @@ class RuntimeStub:
 
 
 class RuntimeServicer:
-    """Missing associated documentation comment in .proto file."""
+    """From the control plane to the data plane.
+    """
 
     def Wanted(self, request, context):
         """Returns the lobbies that should run. A long poll: the first response is complete, and so is each one after the data
@@ -156,7 +158,8 @@ def add_RuntimeServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Runtime:
-    """Missing associated documentation comment in .proto file."""
+    """From the control plane to the data plane.
+    """
 
     @staticmethod
     def Wanted(request,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class SigningStub:
-    """Missing associated documentation comment in .proto file."""
+    """From the control plane to the data plane.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,7 +43,8 @@ class SigningStub:
 
 
 class SigningServicer:
-    """Missing associated documentation comment in .proto file."""
+    """From the control plane to the data plane.
+    """
 
     def SignToken(self, request, context):
         """Returns the signed token for an id. The same request returns the same token. Errors: NAMESPACE_NOT_FOUND.
@@ -68,7 +70,8 @@ def add_SigningServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Signing:
-    """Missing associated documentation comment in .proto file."""
+    """From the control plane to the data plane.
+    """
 
     @staticmethod
     def SignToken(request,
