@@ -236,6 +236,9 @@ impl Engine {
     }
 
     /// Encodes an event and applies it as recovery would.
+    ///
+    /// Panics if the event cannot be applied. The shard then ends the process before it submits the bytes, because no
+    /// later start could replay such a journal.
     fn emit(&mut self, cx: &mut Context<'_>, event: &Event<'_>) {
         let before = cx.events.bytes.len();
         event.encode(&mut cx.events.bytes);
@@ -244,7 +247,7 @@ impl Engine {
         cx.credit.total = cx.credit.total.saturating_sub(written);
         cx.credit.largest = cx.credit.largest.saturating_sub(written);
         let applied = self.apply_event(self.last_lsn + 1, event);
-        debug_assert_eq!(applied, Ok::<(), ApplyError>(()), "a live event fits the state: {event:?}");
+        assert_eq!(applied, Ok::<(), ApplyError>(()), "a live event fits the state: {event:?}");
         self.last_lsn += 1;
     }
 
@@ -286,5 +289,15 @@ mod tests {
     fn engine_is_send() {
         fn is_send<T: Send>() {}
         is_send::<Engine>();
+    }
+
+    #[test]
+    #[should_panic(expected = "a live event fits the state")]
+    fn event_that_cannot_be_applied_panics_in_every_build() {
+        let keys = KeyRing::new(vec![(1, [7; 32])], 1).expect("one key");
+        let mut engine = Engine::new(EngineConfig::new(1, keys));
+        let mut events = crate::command::EventBuffer::default();
+        let mut cx = Context { now: 1, credit: crate::command::Credit::UNLIMITED, events: &mut events };
+        engine.emit(&mut cx, &Event::LobbyReady { lobby: 0, at: 1 });
     }
 }

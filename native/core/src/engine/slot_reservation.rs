@@ -17,7 +17,8 @@ use crate::token::PlayerToken;
 const MAX_PARTY_SIZE: u32 = 64;
 
 enum RejoinOutcome {
-    /// The slot use has ended or its player is connected: continue as a join without a rejoin token.
+    /// Continue as a join without a rejoin token. The slot use has ended, its player is connected, or the slot has no
+    /// further use number.
     No,
     /// The slot use is reserved or kept: reserve its slot again.
     Slot(u16),
@@ -299,6 +300,7 @@ impl Engine {
         let is_due = self.time.now() >= slot.time;
         match slot.use_status(token.generation) {
             SlotUseStatus::NeverIssued => RejoinOutcome::Invalid,
+            SlotUseStatus::Live(_) if slot.generation == u32::MAX => RejoinOutcome::No,
             SlotUseStatus::Live(SlotState::Reserved | SlotState::Kept) if !is_due => RejoinOutcome::Slot(slot.number),
             SlotUseStatus::Live(_) | SlotUseStatus::Ended(_) | SlotUseStatus::Forgotten => RejoinOutcome::No,
         }
@@ -426,5 +428,69 @@ impl Engine {
             .collect();
         self.slot_uses = uses;
         tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Attach, Credit, EventBuffer};
+    use crate::engine::EngineConfig;
+    use crate::token::KeyRing;
+
+    const NAMESPACE: Id = Id([2; 16]);
+
+    #[test]
+    fn rejoin_with_the_last_use_of_a_slot_reserves_another_slot() {
+        let mut engine = Engine::new(EngineConfig::new(1, KeyRing::new(vec![(1, [7; 32])], 1).expect("one key")));
+        let mut events = EventBuffer::default();
+        let cx = &mut Context { now: 1, credit: Credit::UNLIMITED, events: &mut events };
+        let lobby = Id([0, 1, 3, 3, 3, 3, 0x43, 3, 0x83, 3, 3, 3, 3, 3, 3, 3]);
+        let attach = Attach {
+            id: lobby,
+            namespace: NAMESPACE,
+            version: Id([4; 16]),
+            mode: "duel",
+            region: "local",
+            tags: &[],
+            max_players: 2,
+            max_players_direct: 2,
+            max_players_party: 2,
+            player_token_ttl_ms: 1_000,
+            heartbeat_timeout_ms: 0,
+            heartbeat_grace_ms: 1_000,
+            is_join_enabled: true,
+            ports: &[],
+            create_ts_ms: 1,
+            lobby_count_max: 1,
+            idempotency: None,
+        };
+        engine.attach(cx, &attach).result.expect("the first lobby");
+        engine.ready(cx, lobby).result.expect("a starting lobby");
+        let mut join = |rejoin_token: Option<&str>, set_last_use: bool| {
+            let join = Join {
+                namespace: NAMESPACE,
+                lobby,
+                party_size: 1,
+                rejoin_token,
+                source: 0,
+                source_limit: 1,
+                idempotency: None,
+                channels: &[],
+            };
+            let Ok(Admission::Reserved(reservation)) = engine.join(cx, &join).result else { panic!("no free slot") };
+            if set_last_use {
+                let number = engine.lobbies.number_of(&engine.seed, lobby).expect("live");
+                let at = engine.lobbies.live(number).and_then(|lobby| lobby.slots.locate(0)).expect("used");
+                engine.slots.get_mut(at).generation = u32::MAX;
+                let last_use = SlotUse { lobby: number, slot: 0, generation: u32::MAX };
+                return engine.token(last_use, 1).expect("a known key");
+            }
+            reservation.tokens[0].clone()
+        };
+        let last_token = join(None, true);
+        let token = join(Some(&last_token), false);
+        let token = engine.keys().verify_player(&token).expect("signed by this engine");
+        assert_eq!((token.slot, token.generation), (1, 1));
     }
 }
