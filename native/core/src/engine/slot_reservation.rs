@@ -467,30 +467,26 @@ mod tests {
         };
         engine.attach(cx, &attach).result.expect("the first lobby");
         engine.ready(cx, lobby).result.expect("a starting lobby");
-        let mut join = |rejoin_token: Option<&str>, set_last_use: bool| {
-            let join = Join {
-                namespace: NAMESPACE,
-                lobby,
-                party_size: 1,
-                rejoin_token,
-                source: 0,
-                source_limit: 1,
-                idempotency: None,
-                channels: &[],
-            };
-            let Ok(Admission::Reserved(reservation)) = engine.join(cx, &join).result else { panic!("no free slot") };
-            if set_last_use {
-                let number = engine.lobbies.number_of(&engine.seed, lobby).expect("live");
-                let at = engine.lobbies.live(number).and_then(|lobby| lobby.slots.locate(0)).expect("used");
-                engine.slots.get_mut(at).generation = u32::MAX;
-                let last_use = SlotUse { lobby: number, slot: 0, generation: u32::MAX };
-                return engine.token(last_use, 1).expect("a known key");
-            }
-            reservation.tokens[0].clone()
+        let mut join = Join {
+            namespace: NAMESPACE,
+            lobby,
+            party_size: 1,
+            rejoin_token: None,
+            source: 0,
+            source_limit: 1,
+            idempotency: None,
+            channels: &[],
         };
-        let last_token = join(None, true);
-        let token = join(Some(&last_token), false);
-        let token = engine.keys().verify_player(&token).expect("signed by this engine");
+        engine.join(cx, &join).result.expect("two free slots");
+        let number = engine.lobbies.number_of(&engine.seed, lobby).expect("the lobby is live");
+        let at = engine.lobbies.live(number).and_then(|lobby| lobby.slots.locate(0)).expect("slot 0 is used");
+        engine.slots.get_mut(at).generation = u32::MAX;
+        let last_token =
+            engine.token(SlotUse { lobby: number, slot: 0, generation: u32::MAX }, 1).expect("a known key");
+
+        join.rejoin_token = Some(&last_token);
+        let Ok(Admission::Reserved(reservation)) = engine.join(cx, &join).result else { panic!("no free slot") };
+        let token = engine.keys().verify_player(&reservation.tokens[0]).expect("signed by this engine");
         assert_eq!((token.slot, token.generation), (1, 1));
     }
 }
