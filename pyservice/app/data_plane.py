@@ -159,6 +159,7 @@ class DataPlane:
         self._to_providers = OutboundHttpClient(allow_any, label="captcha")
         self._processes = LobbyProcesses(settings, self._engine, self._namespaces)
         self._processes.set_tiers(self._tiers)
+        self._metrics.capacity_refusals = self._processes.lobby_templates.capacity_refusals.by_tier
         self._feed.on_namespace_changed = self._processes.lobby_scaler.namespace_changed
         table = self._operations(regions, topics)
         store = store_over_socket(self._control_client)
@@ -436,9 +437,9 @@ class LobbyProcesses:
         self.runtime.wait_server_served = self.routes.wait_server_served
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
-        self.runtime.set_tiers(
-            {tier.tier_name_id: (tier.millicores, tier.memory) for tier in tiers}
-        )
+        sizes = {tier.tier_name_id: (tier.millicores, tier.memory) for tier in tiers}
+        self.runtime.set_tiers(sizes)
+        self.lobby_templates.capacity_refusals.set_tiers(sizes)
 
     def set_addresses(self, http: str, grpc: str) -> None:
         """Sets the addresses that game servers receive."""

@@ -32,7 +32,14 @@ from pyservice.dataplane.native import (
     Status,
     module,
 )
+from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
 from pyservice.observability.rays import note
+
+_NOT_READY: Final = (
+    "The lobby started, but the server has not called ready in time. Read the lobby's log, and call"
+    " lobbies.ready when the server accepts players."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +293,10 @@ class Engine:
             note("engine", began)
         if placement.hold:
             lobby = placement.lobby or lobby
-            wait_for_hold = await self._waiter.wait_for_hold(placement.hold, deadline)
+            try:
+                wait_for_hold = await self._waiter.wait_for_hold(placement.hold, deadline)
+            except ServiceError as error:
+                raise self._hold_error(error, lobby) from None
             if wait_for_hold.refusal is not None:
                 raise await self._commands.durable_error(wait_for_hold.refusal, deadline, lobby)
             if wait_for_hold.placed is None:
@@ -294,6 +304,14 @@ class Engine:
             placement = wait_for_hold.placed
         await self._waiter.wait_durable(placement.wait, deadline)
         return placement
+
+    def _hold_error(self, error: ServiceError, lobby_id: bytes) -> ServiceError:
+        """Returns the error of a wait for a starting lobby, with the lobby that was not ready."""
+        lobby = self.lobby(lobby_id)
+        if error.code != "DEADLINE_EXCEEDED" or lobby is None or lobby.is_ready:
+            return error
+        metadata = {"lobby_id": format_uuid(lobby_id), "reason": "lobby_not_ready"}
+        return ServiceError(error.code, _NOT_READY, metadata=metadata)
 
     async def connected(
         self, lobby: bytes, player_token: str, idempotency: bytes | None, deadline: float | None

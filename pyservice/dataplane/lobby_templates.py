@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -8,12 +10,16 @@ from pyservice.dataplane.matchmaker_checks import CreateTarget, FindCandidates
 from pyservice.dataplane.native import LobbyTemplate
 from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace
 from pyservice.dataplane.runtime_connection import RuntimeConnection
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
 
 LobbyCreation = LobbyTemplate | int | None
 """Input of find and create: a template, `lobby_count_max` if no lobby can start, or None to forbid
 creation.
 """
 
+_log = get_logger("matchmaker")
+_LOG_INTERVAL_S: Final = 60.0
 _CACHED_MAX: Final = 10_000
 _BY_HOST: Final = frozenset({"http", "https"})
 
@@ -24,6 +30,41 @@ class LobbyOverrides:
     max_players: int | None = None
     publicity: str = "public"
     lobby_config: bytes | None = None
+
+
+_NO_RUNTIME: Final = "No game server can start: the control plane does not run. Try again later."
+_CAPACITY: Final = (
+    "No lobby has enough free slots, and the machine has no capacity for another lobby: tier {tier} needs"
+    " {tier_cpu_millicores} millicores and {tier_memory_mb} MB, and {free_cpu_millicores} millicores and"
+    " {free_memory_mb} MB are free. Try again later, or set a smaller tier."
+)
+
+
+class CapacityRefusals:
+    """Counts the finds and creates that failed for lack of capacity, by tier. Logs one of them for
+    each tier and minute.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._next_log_s: dict[str, float] = {}
+        self.by_tier: Counter[str] = Counter()
+
+    def set_tiers(self, tiers: Iterable[str]) -> None:
+        """Counts each tier from zero, so that a first refusal is visible as an increase."""
+        for tier in tiers:
+            self.by_tier.setdefault(tier, 0)
+
+    def record(self, shortage: Mapping[str, str]) -> None:
+        tier, now_s = shortage["tier"], self._monotonic_s()
+        self.by_tier[tier] += 1
+        if now_s >= self._next_log_s.get(tier, now_s):
+            self._next_log_s[tier] = now_s + _LOG_INTERVAL_S
+            _log.warning("no capacity for another lobby", refusals=self.by_tier[tier], **shortage)
+
+
+def _tier_size(shortage: Mapping[str, str]) -> tuple[int, int]:
+    return int(shortage.get("tier_cpu_millicores", 0)), int(shortage.get("tier_memory_mb", 0))
 
 
 class LobbyTemplates:
@@ -39,7 +80,32 @@ class LobbyTemplates:
         self._availability = availability
         self._has_job_domain = has_job_domain
         self._heartbeat_grace_ms = heartbeat_grace_ms
+        self.capacity_refusals = CapacityRefusals()
         self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, LobbyTemplate]] = {}
+
+    def start_refusal(
+        self, error: ServiceError, modes: Iterable[ResolvedMode], regions: Sequence[str]
+    ) -> ServiceError:
+        """Returns `error` with the reason why no lobby of these modes can start. Counts the refusal
+        if the reason is the capacity.
+        """
+        tiers = [
+            mode.settings_in(region).tier
+            for mode in modes
+            if mode.runtime.image_id is not None
+            for region in regions
+            if mode.allows_region(region)
+        ]
+        if not tiers:
+            return ServiceError(error.code, metadata={"reason": "no_build"})
+        if self._availability is None:
+            return error
+        # Another tier may have room again since the refusal. So the smallest tier is named.
+        metadata = min(map(self._availability.shortage, tiers), key=_tier_size)
+        if metadata["reason"] != "capacity":
+            return ServiceError(error.code, _NO_RUNTIME, metadata=metadata)
+        self.capacity_refusals.record(metadata)
+        return ServiceError(error.code, _CAPACITY.format_map(metadata), metadata=metadata)
 
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
         """Waits until a runtime connects, at most until three seconds after the service start.

@@ -19,7 +19,7 @@ from pyservice.dataplane.matchmaker_checks import (
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.player_addresses import PlayerAddresses, set_port_address
 from pyservice.dataplane.region_catalog import RegionCatalog, RegionDistance
-from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id
+from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace, raw_id
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
@@ -97,6 +97,7 @@ class LobbyResponses:
 
 
 _NO_SOURCE: Final = 0
+_NO_START_CODES: Final = frozenset({"MATCHMAKER_NO_AVAILABLE_LOBBIES", "CAPACITY_EXHAUSTED"})
 
 PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
 
@@ -163,13 +164,15 @@ class Matchmaker:
         except ServiceError as error:
             if error.code != "MATCHMAKER_NO_AVAILABLE_LOBBIES" or self._lobby_templates is None:
                 raise
-            if not await self._lobby_templates.wait_for_runtime(
-                namespace.modes[name] for name in candidates.modes
-            ):
-                raise
+            modes = [namespace.modes[name] for name in candidates.modes]
+            if not await self._lobby_templates.wait_for_runtime(modes):
+                raise self._start_refusal(error, request, modes, candidates.regions) from None
             if self._namespaces.resolved(caller.namespace_id) is not namespace:
                 return await self.find(request, caller)
-            placement = await place_players()
+            try:
+                placement = await place_players()
+            except ServiceError as second:
+                raise self._start_refusal(second, request, modes, candidates.regions) from None
         return await self._respond(pb.FindLobbyResponse(), placement, deadline)
 
     async def create(
@@ -194,19 +197,22 @@ class Matchmaker:
                 return await self.create(request, caller)
         config = request.lobby_config if request.HasField("lobby_config") else None
         overrides = LobbyOverrides(request.tags, criteria.max_players, choice.publicity, config)
-        placement = await self._engine.create(
-            namespace.namespace_id,
-            namespace.version_id,
-            self._lobby_templates.for_create(namespace, choice, overrides)
-            if self._lobby_templates is not None
-            else namespace.lobby_count_max,
-            party_size=criteria.party_size,
-            source=source,
-            source_limit=namespace.source_limit,
-            idempotency=idempotency,
-            deadline=deadline,
-            channels=self._channels(request),
-        )
+        try:
+            placement = await self._engine.create(
+                namespace.namespace_id,
+                namespace.version_id,
+                self._lobby_templates.for_create(namespace, choice, overrides)
+                if self._lobby_templates is not None
+                else namespace.lobby_count_max,
+                party_size=criteria.party_size,
+                source=source,
+                source_limit=namespace.source_limit,
+                idempotency=idempotency,
+                deadline=deadline,
+                channels=self._channels(request),
+            )
+        except ServiceError as error:
+            raise self._start_refusal(error, request, [choice.mode], [choice.region]) from None
         return await self._respond(pb.CreateLobbyResponse(), placement, deadline)
 
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
@@ -289,6 +295,21 @@ class Matchmaker:
         return self._lobby_templates.for_find(
             namespace, candidates, LobbyOverrides(request.tags, max_players)
         )
+
+    def _start_refusal(
+        self,
+        error: ServiceError,
+        request: PlacementRequest,
+        modes: Sequence[ResolvedMode],
+        regions: Sequence[str],
+    ) -> ServiceError:
+        """Returns `error`, with the reason why no new lobby can start if this is the cause."""
+        is_prevented = (
+            isinstance(request, pb.FindLobbyRequest) and request.prevent_auto_create_lobby
+        )
+        if self._lobby_templates is None or is_prevented or error.code not in _NO_START_CODES:
+            return error
+        return self._lobby_templates.start_refusal(error, modes, regions)
 
     def _require_admission(self) -> Admission:
         if self._admission is None:

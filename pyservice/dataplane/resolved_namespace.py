@@ -127,7 +127,7 @@ def _verification_rule(action: pb.Action | pb.CreateAction) -> VerificationRule 
 MAX_PLAYERS: Final = 32
 PLAYER_TOKEN_TTL_MS: Final = 120_000
 MAX_DRAIN_MS: Final = 21_600_000
-TIER: Final = "basic-1d1"
+TIER: Final = "basic-1d8"
 _PROTOCOL: Final = "https"
 _PROXY: Final = "edge-guard"
 _NETWORK_MODE: Final = "bridge"

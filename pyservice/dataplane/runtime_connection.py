@@ -138,6 +138,21 @@ class RuntimeConnection:
         free_cpu, free_memory = self._free()
         return cpu_millicores <= free_cpu and memory_mb <= free_memory
 
+    def shortage(self, tier: str) -> Mapping[str, str]:
+        """Returns why no process of this tier can start, as the metadata of an error."""
+        if not self.is_connected:
+            return {"reason": "no_runtime"}
+        cpu_millicores, memory_mb = self._tiers.get(tier, (0, 0))
+        free_cpu, free_memory = self._free()
+        return {
+            "reason": "capacity",
+            "tier": tier,
+            "tier_cpu_millicores": str(cpu_millicores),
+            "tier_memory_mb": str(memory_mb),
+            "free_cpu_millicores": str(max(0, free_cpu)),
+            "free_memory_mb": str(max(0, free_memory)),
+        }
+
     def _free(self) -> tuple[int, int]:
         self._counted_sequence, _, lobbies, ended_lobbies = self._processes.wanted_since(
             self._counted_sequence

@@ -7,7 +7,7 @@ are scraped. The engine writes its own metrics as text, which this module merges
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -113,6 +113,8 @@ class RequestMetrics:
         self.grpc = TransportMetrics("grpc")
         self.feed = FeedMetrics()
         self.rays = RayMetrics()
+        self.capacity_refusals: Mapping[str, int] = {}
+        """Finds and creates without capacity for a new lobby, by tier."""
         self._registry = CollectorRegistry()
         prefix = "hosting" if inner_plane is None else f"hosting_{inner_plane}"
         self._registry.register(_RayFamilies(self.rays, prefix))
@@ -136,6 +138,14 @@ class _Families(Collector):
         transports = (self._metrics.http, self._metrics.grpc)
         yield from _request_families(transports)
         yield from _feed_families(self._metrics.feed)
+        refusals = CounterMetricFamily(
+            "hosting_capacity_refusals",
+            "Finds and creates without capacity for a new lobby.",
+            labels=("tier",),
+        )
+        for tier, count in self._metrics.capacity_refusals.items():
+            refusals.add_metric((tier,), count)
+        yield refusals
         yield InfoMetricFamily(
             "hosting_build", "Version of the running service.", value=self._build
         )

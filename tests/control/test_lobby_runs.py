@@ -15,7 +15,7 @@ from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.control.lobby_runs import LobbyRuns, TierSize
 from pyservice.dataplane import runtime_connection
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.resolved_namespace import raw_id
+from pyservice.dataplane.resolved_namespace import TIER, raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.run_requests import Resources, RunEnd
@@ -30,7 +30,6 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
-TIER: Final = "basic-1d1"
 ADDRESSES: Final = ("127.0.0.1:1", "127.0.0.1:2")
 SIZES: Final = {TIER: TierSize(Resources(10, 64), 375)}
 

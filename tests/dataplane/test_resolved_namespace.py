@@ -42,7 +42,7 @@ def test_empty_mode_has_documented_defaults() -> None:
         ports={},
         dev_ports={},
         runtime=LobbyRuntime(image_id=None, args=(), env={}, network_mode="bridge"),
-        default_settings=RegionSettings(tier="basic-1d1", idle_min=0, idle_max=0),
+        default_settings=RegionSettings(tier="basic-1d8", idle_min=0, idle_max=0),
         region_settings={},
     )
 
@@ -126,7 +126,7 @@ def test_player_limit_precedence(
 
 # matchmaker level, mode, allowed regions (None: all), settings in eu
 REGION_LEVELS: list[tuple[dict[str, Any], dict[str, Any], set[str] | None, RegionSettings]] = [
-    ({}, {}, None, RegionSettings("basic-1d1", 0, 0)),
+    ({}, {}, None, RegionSettings("basic-1d8", 0, 0)),
     ({"tier": "l"}, {}, None, RegionSettings("l")),
     ({"tier": "l"}, {"tier": "m"}, None, RegionSettings("m")),
     ({"tier": "l"}, {"tier": "m", "regions": {"eu": {"tier": "r"}}}, {"eu"}, RegionSettings("r")),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import AsyncMock
 
 import pytest
+from structlog.testing import capture_logs
 
 from pyservice.app.data_plane import LobbyProcesses
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.native import Lobby
-from pyservice.dataplane.resolved_namespace import raw_id
+from pyservice.dataplane.resolved_namespace import TIER, raw_id
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid, parse_uuid
@@ -33,6 +35,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
+NO_LOBBY = "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 OTHER_VERSION_ID = "0192f000-0000-7000-8000-0000000000e9"
 THIRD_VERSION_ID = "0192f000-0000-7000-8000-0000000000ea"
 ONE_IDLE: dict[str, Any] = {"idle_lobbies": {"min": 1, "max": 1}, "regions": {"north": {}}}
@@ -53,7 +56,7 @@ async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeSce
         assert (spec.build_id, spec.game_mode, spec.region) == (BUILD_ID, "duel", "north")
         assert (list(spec.args), dict(spec.env)) == (["--map", "$(MAP)"], {"MAP": "sea"})
         assert dict(spec.tags) == {"map": "sea"}
-        assert (spec.game_id, spec.tier, spec.network_mode) == (GAME_ID, "basic-1d1", "bridge")
+        assert (spec.game_id, spec.tier, spec.network_mode) == (GAME_ID, TIER, "bridge")
         protocols = {name: port.protocol for name, port in spec.ports.items()}
         assert protocols == {"game": "udp", "web": "https"}
         assert scene.engine.lobby_of_token(spec.lobby_token) == parse_uuid(lobby.lobby_id)
@@ -78,16 +81,19 @@ async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeSce
 
 async def test_no_lobby_without_a_runtime(engine: Engine) -> None:
     scene = RuntimeScene(engine)
-    assert (await expect_error(scene.find())).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
+    error = await expect_error(scene.find())
+    assert (error.code, error.metadata) == (NO_LOBBY, {"reason": "no_runtime"})
+    error = await expect_error(scene.create())
+    assert (error.code, error.metadata) == ("CAPACITY_EXHAUSTED", {"reason": "no_runtime"})
     await scene.desired_lobbies(kinds=())
     assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED", (
         "a runtime without kinds does not count"
     )
     await scene.desired_lobbies()
-    assert (await expect_error(scene.find("attached"))).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    prevented = scene.find(prevent_auto_create_lobby=True)
-    assert (await expect_error(prevented)).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    error = await expect_error(scene.find("attached"))
+    assert (error.code, error.metadata) == (NO_LOBBY, {"reason": "no_build"})
+    error = await expect_error(scene.find(prevent_auto_create_lobby=True))
+    assert (error.code, error.metadata) == (NO_LOBBY, {})
     assert (await scene.desired_lobbies()).lobbies == []
 
 
@@ -319,8 +325,44 @@ async def test_find_that_waited_for_a_runtime_uses_its_version(
     assert placement.lobby.lobby_id == lobby.lobby_id
 
 
-TIER: Final = "basic-1d1"
 MANY: Final = 200
+
+
+async def test_refusal_without_capacity_names_tier_and_free_capacity(engine: Engine) -> None:
+    scene = RuntimeScene(engine)
+    scene.free = (2_000, 1_500)
+    await scene.desired_lobbies()
+    shortage = {
+        "reason": "capacity",
+        "tier": TIER,
+        "tier_cpu_millicores": "1000",
+        "tier_memory_mb": "2048",
+        "free_cpu_millicores": "2000",
+        "free_memory_mb": "1500",
+    }
+    with capture_logs() as events:
+        for code, call in ((NO_LOBBY, scene.find), ("CAPACITY_EXHAUSTED", scene.create)):
+            error = await expect_error(call())
+            assert (error.code, error.metadata) == (code, shortage)
+            assert f"tier {TIER} needs 1000 millicores and 2048 MB" in error.detail
+    assert scene.lobby_templates.capacity_refusals.by_tier == {TIER: 2}
+    [event] = events
+    assert event["event"] == "no capacity for another lobby"
+    assert (event["tier"], event["refusals"]) == (TIER, 1)
+
+
+async def test_timeout_of_a_start_names_the_lobby_that_is_not_ready(engine: Engine) -> None:
+    scene = RuntimeScene(engine)
+    await scene.desired_lobbies()
+    caller = scene.client()
+    deadline = asyncio.get_running_loop().time() + 0.05
+    caller = replace(caller, call=replace(caller.call, deadline=deadline))
+    request = pb.FindLobbyRequest(game_modes=["duel"])
+    error = await expect_error(scene.matchmaker.find(request, caller))
+    [lobby] = (await scene.desired_lobbies()).lobbies
+    assert error.code == "DEADLINE_EXCEEDED"
+    assert error.metadata == {"lobby_id": lobby.lobby_id, "reason": "lobby_not_ready"}
+    assert "the server has not called ready" in error.detail
 
 
 async def test_new_lobbies_reduce_free_capacity(engine: Engine) -> None:
@@ -332,7 +374,7 @@ async def test_new_lobbies_reduce_free_capacity(engine: Engine) -> None:
             await asyncio.sleep(0)
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
         waiting = await expect_error(scene.find(tags={"nobody": "has"}))
-        assert waiting.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+        assert waiting.code == NO_LOBBY
         assert len((await scene.desired_lobbies()).lobbies) == 2
         scene.free = (500, 1_000_000)
         await scene.desired_lobbies()
@@ -371,7 +413,7 @@ async def test_mode_without_image_does_not_wait(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     scene.runtime.expect_runtime()
     finding = await expect_error(scene.find("attached"))
-    assert finding.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    assert finding.code == NO_LOBBY
     assert not scene.runtime.is_known
 
 

@@ -14,6 +14,7 @@ from pyservice.dataplane.lobby_server_operations import LobbyServerContext, Lobb
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.resolved_namespace import TIER
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
@@ -49,7 +50,7 @@ class RuntimeScene(MatchmakerScene):
         super().__init__(engine, versions=[version(**{**MODES, **modes})])
         self.player_addresses = player_addresses or PlayerAddresses(advertised="192.0.2.7")
         self.runtime = RuntimeConnection(
-            engine, self.namespaces, self.player_addresses, {"basic-1d1": (1000, 2048)}
+            engine, self.namespaces, self.player_addresses, {TIER: (1000, 2048)}
         )
         self.namespaces.on_version_replaced = self.runtime.previous_versions.retire
         self.free = (1_000_000, 1_000_000)
