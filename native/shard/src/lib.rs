@@ -9,4 +9,4 @@ mod replayed_engine;
 mod shard;
 
 pub use replayed_engine::{ReplayedEngine, write_compacted_image};
-pub use shard::Shard;
+pub use shard::{EngineGuard, Shard};

@@ -1,11 +1,12 @@
 //! Execution of commands on one engine under a lock. So the journal has their events in the order of execution.
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use hosting_core::{CommandOutcome, Context, Credit, Engine, EventBuffer, Lsn, Ms};
 use hosting_journal::{Journal, OpenError, Options, RealFiles, RealTimeAndRandom, RecoverySummary, TimeAndRandom as _};
-use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::expiry_thread::ExpiryThread;
 use crate::replayed_engine::ReplayedEngine;
@@ -81,9 +82,8 @@ impl Shard {
     ///
     /// The context also has the journal credit.
     pub fn run<R>(&self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {
-        let mut state = self.state.lock();
-        let _guard = AbortOnPanic;
-        let State { engine, buffer } = &mut *state;
+        let mut guard = self.engine();
+        let State { engine, buffer } = &mut *guard.state;
         let credit = match &self.journal {
             Some(journal) => {
                 let credit = journal.credit();
@@ -117,7 +117,29 @@ impl Shard {
     }
 
     /// Locks the engine for methods that create no events.
-    pub fn engine(&self) -> MappedMutexGuard<'_, Engine> {
-        MutexGuard::map(self.state.lock(), |state| &mut state.engine)
+    pub fn engine(&self) -> EngineGuard<'_> {
+        let state = self.state.lock();
+        EngineGuard { _abort: AbortOnPanic, state }
+    }
+}
+
+/// The locked engine.
+pub struct EngineGuard<'a> {
+    // Dropped first, so that a panic ends the process before another thread gets the lock.
+    _abort: AbortOnPanic,
+    state: MutexGuard<'a, State>,
+}
+
+impl Deref for EngineGuard<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.state.engine
+    }
+}
+
+impl DerefMut for EngineGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.state.engine
     }
 }
