@@ -65,6 +65,7 @@ def _compact(words: Sequence[str]) -> int:
     from pyservice.auth import keyring
     from pyservice.dataplane import engine
     from pyservice.dataplane.journal_compaction import NO_SPACE_STATUS
+    from pyservice.durable_files import is_disk_full
 
     defaults = engine.EngineLimits()
     description = "Writes an image of the closed segments of a journal."
@@ -82,7 +83,7 @@ def _compact(words: Sequence[str]) -> int:
         lsn = engine.compact(arguments.data_dir / "journal", ring, limits, arguments.parent_pid)
     except (keyring.KeyringError, engine.OpenFailed, OSError) as error:
         print(f"pyservice compact: {error}", file=sys.stderr)
-        is_no_space = isinstance(error, OSError) and error.errno == NO_SPACE_STATUS
+        is_no_space = isinstance(error, OSError) and is_disk_full(error)
         return NO_SPACE_STATUS if is_no_space else 1
     print(lsn)
     return 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pyservice.dataplane.engine import EngineLimits, OpenFailed
+from pyservice.durable_files import is_disk_full
 from pyservice.observability.logging import get_logger
 
 _CHECK_S: Final = 1.0
@@ -88,7 +89,7 @@ class JournalCompactor:
         try:
             self._engine.image_written()
         except (OpenFailed, OSError) as error:
-            is_no_space = isinstance(error, OSError) and error.errno == errno.ENOSPC
+            is_no_space = isinstance(error, OSError) and is_disk_full(error)
             return CompactionFailure(str(error), is_no_space)
         return None
 
@@ -117,7 +118,7 @@ class JournalCompactor:
                 stderr=subprocess.PIPE,
             )
         except OSError as error:
-            return CompactionFailure(str(error), error.errno == errno.ENOSPC)
+            return CompactionFailure(str(error), is_disk_full(error))
         with child:
             self._child = child
             if self._is_ending:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from pathlib import Path
@@ -62,6 +63,19 @@ async def test_failed_compaction_is_retried(tmp_path: Path) -> None:
     await _until(compactor, "completed_count", 1)
     assert (journal.images, compactor.failed_count) == (1, 1)
     assert journal.failures == [("exit 1", False)]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_full_disk_or_quota_stalls_compaction(number: int) -> None:
+    class FullJournal(Journal):
+        def image_written(self) -> None:
+            self.is_due = False
+            raise OSError(number, "no space")
+
+    journal = FullJournal()
+    compactor = JournalCompactor(journal, _command(""), check_s=0.001)
+    await _until(compactor, "failed_count", 1)
+    assert [is_no_space for _, is_no_space in journal.failures] == [True]
 
 
 async def test_full_disk_is_retried_soon(tmp_path: Path) -> None:

@@ -27,14 +27,13 @@ pub fn key_ring(keys: &[(u16, KeyBytes)], current: u16) -> PyResult<KeyRing> {
     })
 }
 
-/// Converts an error of opening the journal. A full disk becomes an OSError with ENOSPC, other errors become
+/// Converts an error of opening the journal. A full disk or quota becomes an OSError with ENOSPC, other errors become
 /// `OpenFailed`.
 pub fn open_failed(error: &OpenError) -> PyErr {
-    match error {
-        OpenError::Io { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => {
-            PyOSError::new_err((libc::ENOSPC, error.to_string()))
-        }
-        _ => OpenFailed::new_err(error.to_string()),
+    if error.is_no_space() {
+        PyOSError::new_err((libc::ENOSPC, error.to_string()))
+    } else {
+        OpenFailed::new_err(error.to_string())
     }
 }
 
