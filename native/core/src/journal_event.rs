@@ -74,7 +74,7 @@ macro_rules! journal_events {
     };
 }
 
-// Builds before the first release wrote kinds 2, 3, 5 and 10. Never reuse them.
+// Builds before the first release wrote kinds 2, 3, 5 and 10. Never reuse them. Kind 11 is only read: 0.1.0 wrote it.
 journal_events! { 'a
     1 "LobbyMade" LobbyCreated { definition: Box<LobbyDefinition<'a>>, stamp: Option<KeyStamp> }
     4 "LobbyStateSet" LobbyStateSet [LOBBY_STATE_SET_LEN] { lobby: u32, state: &'a [u8] }
@@ -84,7 +84,7 @@ journal_events! { 'a
     }
     8 "PlaceConnected" PlayerConnected [PLAYER_CONNECTED_LEN] { slot_use: SlotUse, at: Ms, stamp: Option<KeyStamp> }
     9 "PlaceEnded" SlotUseEnded [SLOT_USE_ENDED_LEN] { slot_use: SlotUse, end: SlotUseEnd, stamp: Option<KeyStamp> }
-    11 "KeyRemembered" DisconnectKeyStored [DISCONNECT_KEY_STORED_LEN] { slot_use: SlotUse, stamp: Option<KeyStamp> }
+    11 "KeyRemembered" DisconnectKeyStored { slot_use: SlotUse, stamp: Option<KeyStamp> }
     12 "Forgotten" OldRecordsDropped [OLD_RECORDS_DROPPED_LEN] { entries_up_to: Ms, lobbies_up_to: Ms }
     13 "LobbyReadyAt" LobbyReady [LOBBY_READY_LEN] { lobby: u32, at: Ms }
     14 "LobbyClosedAt" LobbyClosed [LOBBY_CLOSED_LEN] { lobby: u32, is_closed: bool, at: Ms }

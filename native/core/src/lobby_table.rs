@@ -184,6 +184,18 @@ impl LobbyTable {
         self.ended.range((after + 1, 0)..).take(ahead + 1).last().map(|(at, _)| *at)
     }
 
+    pub(crate) fn tombstone_count(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// Returns the end time of the last of the `count` oldest tombstones. Stops before the first one that an idempotency
+    /// entry refers to, so that a repeated call still gets its first response.
+    pub(crate) fn unreferenced_tombstones_up_to(&self, count: usize) -> Option<Ms> {
+        let is_unreferenced =
+            |number: u32| matches!(self.get(number), Some(LobbyRecord::Ended(tombstone)) if tombstone.entries == 0);
+        self.ended.iter().take(count).take_while(|(_, number)| is_unreferenced(*number)).last().map(|(at, _)| *at)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, LobbyRecord<'_>)> {
         (0..self.records.len() as u32).filter_map(|number| self.get(number).map(|record| (number, record)))
     }

@@ -10,13 +10,17 @@ use crate::slot::{SlotState, SlotUseEnd};
 use crate::slot_use::SlotUse;
 use crate::timer_wheel::WheelStep;
 
-const MAX_DROPPED_PER_EVENT: usize = 4_096;
+const MAX_DROPPED_PER_EVENT: usize = 1_024;
 
 /// Delay before expired records are dropped, so that one event drops many of them.
 const FORGET_DELAY_MS: Ms = 1_000;
 
-/// Maximum timer steps that one command spends on expiry.
-const MAX_STEPS_PER_COMMAND: u64 = 1_024;
+/// Maximum timer steps that one command spends on expiry. The end of a lobby counts one step for each of its used slots,
+/// too.
+///
+/// After a long outage a million slots may be due. Without the limit the first command would end them all, and hold the
+/// engine for half a second.
+pub(super) const MAX_STEPS_PER_COMMAND: u32 = 1_024;
 
 impl Engine {
     /// Expires due records in a bounded number of steps.
@@ -25,8 +29,7 @@ impl Engine {
     /// that the journal is full.
     pub fn expire_due(&mut self, cx: &mut Context<'_>) -> u32 {
         self.begin_command(cx);
-        let steps = self.config.advance_steps.max(1);
-        let ended = self.expire_steps(cx, steps);
+        let ended = self.expire_steps(cx, MAX_STEPS_PER_COMMAND);
         self.refresh_find_index();
         ended + self.drop_old_records(cx)
     }
@@ -37,28 +40,37 @@ impl Engine {
         times.into_iter().flatten().min()
     }
 
-    /// Expires some due records, but leaves space for `cost` bytes in the journal. Returns true if any record expired
-    /// or the steps ran out.
+    /// Expires some due records, but leaves space for `cost` bytes in the journal. Returns true if any record expired.
+    ///
+    /// Returns false once the command has spent its steps. The rest expires in the following commands and in
+    /// [`Engine::expire_due`].
     pub(super) fn expire_part(&mut self, cx: &mut Context<'_>, cost: u64) -> bool {
-        // The steps are bounded, because a million slots may be due after a long outage.
         let room = credit_of(cx, CreditClass::NewSlot).saturating_sub(cost) / Event::SLOT_USE_ENDED_LEN;
-        self.expire_steps(cx, room.min(MAX_STEPS_PER_COMMAND) as u32) > 0
+        self.expire_steps(cx, u32::try_from(room).unwrap_or(u32::MAX)) > 0
     }
 
-    pub(super) fn expire_steps(&mut self, cx: &mut Context<'_>, steps: u32) -> u32 {
+    fn expire_steps(&mut self, cx: &mut Context<'_>, steps: u32) -> u32 {
         let now = self.time.now();
         let mut ended = 0;
+        let steps = steps.min(self.expiry_steps_left);
         let mut remaining_steps = steps;
         while remaining_steps > 0 {
             match self.lobby_timers.step(&mut self.lobbies, now) {
                 WheelStep::Idle => break,
                 WheelStep::Advanced => {}
-                WheelStep::Due(number) => match self.handle_lobby_deadline(cx, number) {
-                    Some(has_ended) => ended += u32::from(has_ended),
-                    None => break,
-                },
+                WheelStep::Due(number) => {
+                    let slots = self.lobbies.live(number).map_or(0, |lobby| lobby.slots.used);
+                    match self.handle_lobby_deadline(cx, number) {
+                        Some(true) => {
+                            ended += 1;
+                            remaining_steps = remaining_steps.saturating_sub(slots);
+                        }
+                        Some(false) => {}
+                        None => break,
+                    }
+                }
             }
-            remaining_steps -= 1;
+            remaining_steps = remaining_steps.saturating_sub(1);
         }
         while remaining_steps > 0 {
             match self.slot_timers.step(&mut self.slots, now) {
@@ -73,6 +85,7 @@ impl Engine {
             }
             remaining_steps -= 1;
         }
+        self.expiry_steps_left -= steps - remaining_steps;
         if remaining_steps == 0 && steps > 0 { ended.max(1) } else { ended }
     }
 
@@ -128,9 +141,10 @@ impl Engine {
         };
         let entries = self.entries.queued_at(MAX_DROPPED_PER_EVENT);
         let lobbies = self.lobbies.ended_at(self.lobbies_up_to, MAX_DROPPED_PER_EVENT);
+        let expired = oldest_kept(self.config.tombstone_ms, lobbies, self.lobbies_up_to);
         let event = Event::OldRecordsDropped {
             entries_up_to: oldest_kept(self.config.idempotency_ms, entries, self.entries_up_to),
-            lobbies_up_to: oldest_kept(self.config.tombstone_ms, lobbies, self.lobbies_up_to),
+            lobbies_up_to: expired.max(self.surplus_tombstones_up_to().unwrap_or(0)),
         };
         self.emit(cx, &event);
         1
@@ -140,6 +154,16 @@ impl Engine {
         let entry = self.entries.queued_at(0).map(|at| at + self.config.idempotency_ms + FORGET_DELAY_MS);
         let lobby =
             self.lobbies.ended_at(self.lobbies_up_to, 0).map(|at| at + self.config.tombstone_ms + FORGET_DELAY_MS);
-        entry.into_iter().chain(lobby).min()
+        let surplus = self.surplus_tombstones_up_to().map(|_| self.time.now());
+        entry.into_iter().chain(lobby).chain(surplus).min()
+    }
+
+    /// Returns the end time up to which tombstones above the maximum number must be dropped, or None if there is no
+    /// surplus.
+    ///
+    /// The tokens of a dropped lobby stay refused, because the engine no longer knows the lobby.
+    fn surplus_tombstones_up_to(&self) -> Option<Ms> {
+        let surplus = self.lobbies.tombstone_count().saturating_sub(self.config.tombstones_max as usize);
+        self.lobbies.unreferenced_tombstones_up_to(surplus.min(MAX_DROPPED_PER_EVENT))
     }
 }

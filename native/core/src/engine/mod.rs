@@ -62,8 +62,9 @@ pub struct EngineConfig {
     pub tombstone_ms: u64,
     /// Minimum lifetime of an idempotency entry, at least 1.
     pub idempotency_ms: u64,
-    /// Maximum steps of one [`Engine::expire_due`].
-    pub advance_steps: u32,
+    /// Maximum number of tombstones. A tombstone that an idempotency entry refers to stays as long as the entry, and so
+    /// do the tombstones after it.
+    pub tombstones_max: u32,
     /// Range of public ports, for TCP and for UDP.
     pub ports: PortRange,
     /// Quarantine of a port after its lease.
@@ -81,7 +82,7 @@ impl EngineConfig {
             start_limit_ms: 300_000,
             tombstone_ms: 86_400_000,
             idempotency_ms: 600_000,
-            advance_steps: 4_096,
+            tombstones_max: 100_000,
             ports: PortRange { first: 26_000, last: 31_999 },
             port_quarantine_ms: 60_000,
             refused_port_quarantine_ms: 600_000,
@@ -131,6 +132,8 @@ pub struct Engine {
     wall_ms: u64,
     slot_timers: TimerWheel,
     lobby_timers: TimerWheel,
+    /// Expiry steps that the current command may still spend.
+    expiry_steps_left: u32,
     slot_uses: SlotUseEncoder,
 }
 
@@ -183,6 +186,7 @@ impl Engine {
             wall_ms: 0,
             slot_timers: TimerWheel::starting_at(0),
             lobby_timers: TimerWheel::starting_at(0),
+            expiry_steps_left: 0,
             slot_uses: SlotUseEncoder::default(),
             config,
         }
@@ -216,6 +220,7 @@ impl Engine {
     fn begin_command(&mut self, cx: &Context<'_>) -> Ms {
         debug_assert!(self.is_live, "recovered() comes before the first command");
         self.time.observe(cx.now);
+        self.expiry_steps_left = expiry::MAX_STEPS_PER_COMMAND;
         self.time.now()
     }
 

@@ -3,7 +3,7 @@
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
 use crate::command::{CommandOutcome, Connect, Context, Disconnect, Id, Lsn, Ms};
-use crate::idempotency_table::{KeyPurpose, KeyStamp};
+use crate::idempotency_table::KeyPurpose;
 use crate::journal_event::Event;
 use crate::lobby::Lobby;
 use crate::refusal::Refusal;
@@ -58,6 +58,9 @@ impl Engine {
     }
 
     /// Frees the slot of a player token, or keeps a connected slot for `hold_ms`. Never changes a later use of the slot.
+    ///
+    /// A call without effect does not store its idempotency key. Its repetition has no effect either, because a slot use
+    /// that has ended or is kept never becomes connected again.
     ///
     /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `LobbyTokenExpired`,
     /// `StorageFull`.
@@ -179,7 +182,7 @@ impl Engine {
                     &Event::SlotKept { slot_use, at: now, deadline, stamp },
                 )
             }
-            SlotUseStatus::Live(SlotState::Kept) if c.hold_ms.is_some() => self.store_key(cx, slot_use, stamp),
+            SlotUseStatus::Live(SlotState::Kept) if c.hold_ms.is_some() => Ok(()),
             SlotUseStatus::Live(SlotState::Connected) => {
                 let event = Event::PlayerLeft { slot_use, at: now, end: SlotUseEnd::Consumed, stamp };
                 self.emit_disconnect(cx, number, Event::PLAYER_LEFT_LEN, &event)
@@ -193,9 +196,7 @@ impl Engine {
                     &Event::SlotUseEnded { slot_use, end, stamp },
                 )
             }
-            SlotUseStatus::NeverIssued | SlotUseStatus::Ended(_) | SlotUseStatus::Forgotten => {
-                self.store_key(cx, slot_use, stamp)
-            }
+            SlotUseStatus::NeverIssued | SlotUseStatus::Ended(_) | SlotUseStatus::Forgotten => Ok(()),
         }
     }
 
@@ -211,17 +212,6 @@ impl Engine {
         }
         self.emit(cx, event);
         self.count_token(number, TokenOutcome::Disconnected);
-        Ok(())
-    }
-
-    fn store_key(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, stamp: Option<KeyStamp>) -> Result<(), Refusal> {
-        if stamp.is_none() {
-            return Ok(());
-        }
-        if !has_credit(cx, CreditClass::ExistingSlot, Event::DISCONNECT_KEY_STORED_LEN) {
-            return Err(Refusal::StorageFull);
-        }
-        self.emit(cx, &Event::DisconnectKeyStored { slot_use, stamp });
         Ok(())
     }
 

@@ -156,11 +156,25 @@ fn repeated_disconnect_acts_once() {
     assert_eq!(w.written, 0);
     assert_eq!(w.disconnect_with(lobby, &token, None, key(2)).result, Ok(()));
     assert_eq!(w.players(lobby), [0; 4]);
-    assert_eq!(w.disconnect_with(lobby, &token, None, key(3)).result, Ok(()), "a repeat under a new key");
-    assert_eq!(w.disconnect_with(lobby, &token, None, same_key_other_message(3)).result, Err(IdempotencyKeyReused));
+    assert_eq!(w.disconnect_with(lobby, &token, None, same_key_other_message(2)).result, Err(IdempotencyKeyReused));
+}
+
+#[test]
+fn disconnect_without_effect_stores_no_key() {
+    let mut w = TestEngine::new();
+    let lobby = w.lobby(|_| {});
+    let token = w.join(lobby).unwrap();
+    w.connect(lobby, &token).unwrap();
+    w.disconnect(lobby, &token, Some(60_000)).unwrap();
+    assert_eq!(w.disconnect_with(lobby, &token, Some(60_000), key(1)).result, Ok(()), "the slot is kept already");
+    assert_eq!(w.written, 0);
+    let again = w.rejoin(lobby, &token).unwrap();
+    w.connect(lobby, &again).unwrap();
+    assert_eq!(w.disconnect_with(lobby, &token, Some(60_000), key(1)).result, Ok(()));
+    assert_eq!((w.written, w.players(lobby)), (0, [0, 0, 1, 0]), "the repetition changes nothing");
     w.detach(lobby).unwrap();
-    assert_eq!(w.disconnect_with(lobby, &token, None, key(4)).result, Ok(()), "also when the lobby has ended");
-    assert_eq!(w.disconnect_with(lobby, &token, None, same_key_other_message(4)).result, Err(IdempotencyKeyReused));
+    assert_eq!(w.disconnect_with(lobby, &again, None, key(2)).result, Ok(()), "the lobby has ended");
+    assert_eq!(w.written, 0);
 }
 
 #[test]
@@ -176,22 +190,6 @@ fn repeated_attach_returns_the_same_lobby_while_it_lives() {
     assert_eq!(w.attach_with(|c| c.idempotency = key(2)).result, Err(LobbyStopped));
     w.pass(LIFE_MS);
     assert!(w.attach_with(|c| c.idempotency = key(2)).result.is_ok());
-}
-
-#[test]
-fn tombstone_stays_while_an_entry_needs_it() {
-    let mut w = TestEngine::new();
-    let lobby = w.lobby(|_| {});
-    let token = w.join(lobby).unwrap();
-    w.detach(lobby).unwrap();
-    w.pass(86_400_000 - 1_000);
-    assert_eq!(w.disconnect_with(lobby, &token, None, key(1)).result, Ok(()));
-    w.pass(10_000);
-    let other = w.lobby(|_| {});
-    assert_eq!(w.disconnect_with(lobby, &token, None, key(1)).result, Err(LobbyTokenExpired), "its day is over");
-    w.pass(LIFE_MS + 10_000);
-    assert_eq!(w.find(), Ok(other));
-    w.lobby(|_| {});
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bounded_work;
 mod capacity;
 mod captcha_and_mock_players;
 mod durability;

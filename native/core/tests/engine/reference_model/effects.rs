@@ -93,7 +93,7 @@ impl Model {
     fn speak(&mut self, id: Id, command: &Command, decision: &Decision, lsns: Lsns) {
         let Some(index) = self.lobby_index(id) else { return };
         if let Command::Disconnected { key, .. } = command
-            && decision.label != "replayed"
+            && !decision.is_repeat
         {
             self.remember(*key, command.message(), Remembered::Disconnected(index));
         }

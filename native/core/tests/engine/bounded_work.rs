@@ -1,0 +1,107 @@
+//! Bounds of one command: due slots, and the number of tombstones.
+
+use hosting_core::Refusal::*;
+use hosting_core::*;
+
+use crate::test_engine::*;
+
+const MAX_STEPS: u32 = 1_024;
+
+type Call = Box<dyn FnMut(&mut TestEngine)>;
+
+/// Returns an engine in which `count` reservations of one lobby are due.
+fn engine_with_due_slots(count: u32) -> (TestEngine, Id) {
+    let mut w = TestEngine::new();
+    let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (count, count, count));
+    for _ in 0..count {
+        w.join(lobby).unwrap();
+    }
+    w.pass_unnoticed(TTL_MS);
+    (w, lobby)
+}
+
+#[test]
+fn one_command_ends_at_most_1024_due_slots() {
+    const DUE: u32 = 6_000;
+    let (mut w, full) = engine_with_due_slots(DUE);
+    let mut calls: Vec<Call> = vec![
+        Box::new(move |w| drop(w.join(full))),
+        Box::new(|w| drop(w.find())),
+        Box::new(|w| drop(w.find_with(|c| c.source_limit = 0))),
+        Box::new(move |w| drop(w.run(|e, cx| e.stop(cx, full, true)))),
+        Box::new(|w| drop(w.attach_with(|c| c.lobby_count_max = 1))),
+        Box::new(|w| assert!(w.run(|e, cx| e.expire_due(cx)) > 0)),
+    ];
+    for (number, call) in calls.iter_mut().enumerate() {
+        call(&mut w);
+        assert!(w.written <= MAX_STEPS, "call {number} wrote {} events", w.written);
+    }
+    let mut timer_calls = 0;
+    while w.run(|e, cx| e.expire_due(cx)) > 0 {
+        assert!(w.written <= MAX_STEPS);
+        timer_calls += 1;
+    }
+    assert!((1..=DUE).contains(&timer_calls));
+    assert_eq!(w.players(full), [0; 4]);
+}
+
+#[test]
+fn end_of_silent_lobbies_counts_their_slots() {
+    const PLAYERS: u32 = 400;
+    let mut w = TestEngine::new();
+    for _ in 0..8 {
+        let lobby = w.lobby(|c| {
+            (c.max_players, c.max_players_direct, c.max_players_party) = (PLAYERS, PLAYERS, PLAYERS);
+            c.heartbeat_timeout_ms = 1_000;
+        });
+        for _ in 0..PLAYERS {
+            w.join(lobby).unwrap();
+        }
+    }
+    w.pass_unnoticed(3_000);
+    let mut most_ended = 0;
+    while w.run(|e, cx| e.expire_due(cx)) > 0 {
+        most_ended = most_ended.max(w.written);
+    }
+    assert_eq!(w.engine.live_versions(NAMESPACE), []);
+    assert!((1..=3).contains(&most_ended), "{most_ended} lobbies of {PLAYERS} players ended in one command");
+}
+
+fn with_tombstones_max(tombstones_max: u32) -> TestEngine {
+    let config = || EngineConfig { tombstones_max, ..EngineConfig::new(1, keys(&[1], 1)) };
+    TestEngine::with(Engine::new(config()), Engine::new(config()))
+}
+
+#[test]
+fn surplus_tombstones_are_dropped_oldest_first() {
+    let mut w = with_tombstones_max(3);
+    let ended: Vec<(Id, String)> = (0..5)
+        .map(|_| {
+            let lobby = w.lobby(|_| {});
+            let token = w.join(lobby).unwrap();
+            w.connect(lobby, &token).unwrap();
+            w.detach(lobby).unwrap();
+            w.pass(1);
+            (lobby, token)
+        })
+        .collect();
+    let refusals: Vec<Refusal> = ended.iter().map(|(lobby, token)| w.connect(*lobby, token).unwrap_err()).collect();
+    assert_eq!(refusals[..2], [LobbyTokenExpired, LobbyTokenExpired], "a used token stays refused");
+    assert_eq!(refusals[2..], [PlayerRemoved, PlayerRemoved, PlayerRemoved]);
+    let other = w.lobby(|_| {});
+    assert_eq!(w.connect(other, &ended[0].1), Err(PlayerTokenWrongLobby), "also in a lobby with the same number");
+}
+
+#[test]
+fn surplus_tombstone_stays_while_a_key_needs_it() {
+    let mut w = with_tombstones_max(1);
+    let first = w.attach_with(|c| c.idempotency = key(1)).result.unwrap().lobby;
+    for lobby in [first, w.lobby(|_| {}), w.lobby(|_| {})] {
+        w.detach(lobby).unwrap();
+        w.pass(1);
+    }
+    assert_eq!(w.attach_with(|c| c.idempotency = key(1)).result, Err(LobbyStopped), "no second lobby");
+    w.pass(602_000);
+    assert_eq!(w.ready(first), Err(LobbyTokenExpired));
+    assert!(w.attach_with(|c| c.idempotency = key(1)).result.is_ok(), "the key has expired");
+}
