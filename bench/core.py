@@ -1,4 +1,4 @@
-"""Engine without a journal: cycles per second, find by lobby count, port leases and memory.
+"""Engine without a journal: cycles per second, find by lobby count, port leases, memory, and an outage.
 
 Load: one thread in a closed loop on the service's core, in a new process for each run. Baseline: a naive engine.
 """
@@ -41,8 +41,10 @@ def run(bench: Bench) -> Result:
         "growth": [bench.native("bench-core", "growth")],
         "growth with keys": [bench.native("bench-core", "growth", "--keys")],
     }
-    runs: Runs = {**cycles, **finds, **leases, **growth}
-    return Result(NAME, [*_cycles(runs), *_finds(runs), _leases(runs), *_growth(runs)], runs)
+    outages = interleaved({"outage": lambda: bench.native("bench-core", "outage")})
+    runs: Runs = {**cycles, **finds, **leases, **growth, **outages}
+    figures = [*_cycles(runs), *_finds(runs), _leases(runs), *_growth(runs), _outage(runs)]
+    return Result(NAME, figures, runs)
 
 
 def _find(bench: Bench, wish: str, lobbies: int) -> Callable[[], Run]:
@@ -92,6 +94,13 @@ def _leases(runs: Runs) -> Figure:
     few, many = (median(runs[f"{share} taken"], "ns_per_lease") / 1000 for share in ("5%", "95%"))
     what = "a lease of one port, drawn with 95 % taken"
     return Figure(what, many, "µs", at_most=1, note=f"with 5 % taken {few:.2f} µs")
+
+
+def _outage(runs: Runs) -> Figure:
+    longest = median(runs["outage"], "longest_hold_ms")
+    join, total = (median(runs["outage"], name) for name in ("longest_join_ms", "total_ms"))
+    note = f"longest join {join:.2f} ms; all expired after {total:.0f} ms"
+    return Figure("longest command, 1,000,000 slots due", longest, "ms", at_most=5, note=note)
 
 
 def _growth(runs: Runs) -> list[Figure]:

@@ -1,7 +1,7 @@
 //! Measurements of engine, journal, servers and edge-guard. One process measures one thing and prints one JSON object.
 //!
 //! `bench/run.py` repeats the runs, compares them with baselines and checks the limits. [`engine_fixture`] is the
-//! engine state of the measurements [`cycles`], [`find_cost`], [`memory_growth`] and [`port_lease_cost`].
+//! engine state of the measurements [`cycles`], [`find_cost`], [`memory_growth`], [`outage_hold`] and [`port_lease_cost`].
 //! [`transitions`] and [`recovery`] add a journal, [`server_load`] and [`proxy_load`] are network load. The baselines are
 //! [`naive_engine`] and [`raw_log`].
 
@@ -17,6 +17,7 @@ pub mod measured_shard;
 pub mod measurement;
 pub mod memory_growth;
 pub mod naive_engine;
+pub mod outage_hold;
 pub mod port_lease_cost;
 pub mod proxy_load;
 pub mod raw_log;

@@ -1,13 +1,14 @@
 //! Benchmarks of the engine without a journal.
 //!
-//! `bench-core cycles [--keys] | naive | find --wish W --lobbies N | growth [--keys] | leases --taken SHARE`
+//! `bench-core cycles [--keys] | naive | find --wish W --lobbies N | growth [--keys] | leases --taken SHARE | outage`
 
 use std::process::ExitCode;
 
 use hosting_bench::cycles::{self, CycleOptions};
 use hosting_bench::flags::Flags;
 use hosting_bench::{
-    Failure, failure, find_cost, measurement::Measurement, memory_growth, naive_engine, port_lease_cost, report,
+    Failure, failure, find_cost, measurement::Measurement, memory_growth, naive_engine, outage_hold, port_lease_cost,
+    report,
 };
 
 fn measure(name: &str, flags: &Flags) -> Result<Measurement, Failure> {
@@ -17,7 +18,8 @@ fn measure(name: &str, flags: &Flags) -> Result<Measurement, Failure> {
         "find" => find_cost::run(flags),
         "growth" => memory_growth::run(flags),
         "leases" => port_lease_cost::run(flags),
-        _ => Err(failure("usage: bench-core cycles|naive|find|growth|leases [--seed N] ...")),
+        "outage" => outage_hold::run(flags),
+        _ => Err(failure("usage: bench-core cycles|naive|find|growth|leases|outage [--seed N] ...")),
     }
 }
 
