@@ -137,12 +137,16 @@ impl FindIndex {
     }
 
     /// Returns the fullest lobby with at least `players` free slots and all `tags`.
+    ///
+    /// Examines at most `candidates_left` lobbies, and subtracts the examined ones from it. Tags that are common, but
+    /// never occur together, would otherwise make one find examine every lobby.
     pub(crate) fn fullest(
         &mut self,
         group: u32,
         is_ready: bool,
         players: u32,
         tags: &[u32],
+        candidates_left: &mut usize,
         has_tags: impl Fn(u32) -> bool,
     ) -> Option<(u64, u32)> {
         let group = self.groups[group as usize].as_ref()?;
@@ -154,8 +158,9 @@ impl FindIndex {
             }
         }
         let needs_check = tags.len() > 1;
-        for (key, lobby) in lobbies_by_fill.range(order_key(players, 0)..) {
+        for (key, lobby) in lobbies_by_fill.range(order_key(players, 0)..).take(*candidates_left) {
             self.visited += 1;
+            *candidates_left -= 1;
             if !needs_check || has_tags(*lobby) {
                 return Some((*key, *lobby));
             }

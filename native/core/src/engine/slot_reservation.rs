@@ -16,6 +16,9 @@ use crate::token::PlayerToken;
 
 const MAX_PARTY_SIZE: u32 = 64;
 
+/// Maximum number of lobbies that one find examines.
+const MAX_CANDIDATES_PER_FIND: usize = 4_096;
+
 enum RejoinOutcome {
     /// Continue as a join without a rejoin token. The slot use has ended, its player is connected, or the slot has no
     /// further use number.
@@ -57,7 +60,8 @@ fn channels_of(party_size: u32, channels: &[ChannelId]) -> &[ChannelId] {
 impl Engine {
     /// Reserves slots in the fullest lobby that fits, or creates a lobby if `creation` allows it.
     ///
-    /// Tries regions in order: the fullest ready lobby of all modes, then the fullest starting one.
+    /// Tries regions in order: the fullest ready lobby of all modes, then the fullest starting one. Examines at most 4,096
+    /// lobbies with some of the tags, and then treats the others as not fitting.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`,
     /// `PartyTooLarge`, `TooManyLobbies`, `PortsExhausted`, and `LobbyStopped` for a repeated request.
@@ -66,10 +70,11 @@ impl Engine {
         if let Some(outcome) = self.begin_slot_request(cx, &request) {
             return outcome;
         }
+        let mut candidates_left = MAX_CANDIDATES_PER_FIND;
         let number = loop {
             let refusal = if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
                 Refusal::TooManyPlayersFromSource
-            } else if let Some(number) = self.choose_lobby(c) {
+            } else if let Some(number) = self.choose_lobby(c, &mut candidates_left) {
                 if self.hide_if_silent(number) {
                     continue;
                 }
@@ -215,7 +220,7 @@ impl Engine {
         present.saturating_add(count) > limit
     }
 
-    fn choose_lobby(&mut self, c: &Find<'_>) -> Option<u32> {
+    fn choose_lobby(&mut self, c: &Find<'_>, candidates_left: &mut usize) -> Option<u32> {
         self.refresh_find_index();
         let namespace = self.ledger.namespace_of(&self.seed, c.namespace)?;
         let mut name = Vec::new();
@@ -236,7 +241,8 @@ impl Engine {
                     let has_tags = |number: u32| {
                         lobbies.live(number).is_some_and(|lobby| tags.iter().all(|tag| lobby.tags.contains(tag)))
                     };
-                    let fullest = self.find_index.fullest(group, is_ready, c.party_size, &tags, has_tags);
+                    let fullest =
+                        self.find_index.fullest(group, is_ready, c.party_size, &tags, candidates_left, has_tags);
                     best = best.into_iter().chain(fullest).min();
                 }
                 if let Some((_, number)) = best {

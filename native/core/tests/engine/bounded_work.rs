@@ -67,6 +67,73 @@ fn end_of_silent_lobbies_counts_their_slots() {
     assert!((1..=3).contains(&most_ended), "{most_ended} lobbies of {PLAYERS} players ended in one command");
 }
 
+#[test]
+fn find_examines_at_most_4096_lobbies() {
+    const LOBBIES: u64 = 5_000;
+    let mut engine = fresh_engine();
+    let mut events = EventBuffer::default();
+    let mut w = TestEngine::new();
+    let cx = &mut Context { now: w.now, credit: Credit::UNLIMITED, events: &mut events };
+    for number in 1..=LOBBIES {
+        let tags: &[(&str, &str)] = if number % 2 == 0 { &[("map", "red")] } else { &[("rank", "high")] };
+        let mut lobby = w.own_lobby().lobby;
+        (lobby.id, lobby.tags, lobby.lobby_count_max) = (lobby_id(number), tags, LOBBIES as u32);
+        engine.attach(cx, &lobby).result.unwrap();
+        engine.ready(cx, lobby.id).result.unwrap();
+    }
+    for mode_count in [1, 2] {
+        let before = engine.find_candidates_visited();
+        let find = Find {
+            namespace: NAMESPACE,
+            version: VERSION,
+            modes: &["duel", "other"][..mode_count],
+            regions: &["local"],
+            tags: &[("map", "red"), ("rank", "high")],
+            party_size: 1,
+            source: 0,
+            source_limit: 1,
+            idempotency: None,
+            channels: &[],
+            creation: CreationPolicy::Prevented,
+        };
+        assert_eq!(engine.find(cx, &find).result, Err(NoAvailableLobbies));
+        let visited = engine.find_candidates_visited() - before;
+        assert!((2_000..=4_096).contains(&visited), "{visited} lobbies examined");
+    }
+}
+
+#[test]
+fn find_skips_at_most_4096_silent_lobbies() {
+    const LOBBIES: u64 = 5_000;
+    let mut engine = fresh_engine();
+    let mut events = EventBuffer::default();
+    let mut w = TestEngine::new();
+    let cx = &mut Context { now: w.now, credit: Credit::UNLIMITED, events: &mut events };
+    for number in 1..=LOBBIES {
+        let mut lobby = w.own_lobby().lobby;
+        (lobby.id, lobby.heartbeat_timeout_ms, lobby.lobby_count_max) = (lobby_id(number), 1_000, LOBBIES as u32);
+        engine.attach(cx, &lobby).result.unwrap();
+        engine.ready(cx, lobby.id).result.unwrap();
+    }
+    cx.now += 1_001;
+    let before = engine.find_candidates_visited();
+    let find = Find {
+        namespace: NAMESPACE,
+        version: VERSION,
+        modes: &["duel"],
+        regions: &["local"],
+        tags: &[],
+        party_size: 1,
+        source: 0,
+        source_limit: 1,
+        idempotency: None,
+        channels: &[],
+        creation: CreationPolicy::Prevented,
+    };
+    assert_eq!(engine.find(cx, &find).result, Err(NoAvailableLobbies));
+    assert!(engine.find_candidates_visited() - before <= 4_096);
+}
+
 fn with_tombstones_max(tombstones_max: u32) -> TestEngine {
     let config = || EngineConfig { tombstones_max, ..EngineConfig::new(1, keys(&[1], 1)) };
     TestEngine::with(Engine::new(config()), Engine::new(config()))
