@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.authorization import scope_of
+from pyservice.control.authorization import GrantedScope, scope_of
 from pyservice.control.configuration_validation import PROTOCOLS
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder, unconfirmed_error
 from pyservice.control.idempotent_changes import RecordContext
@@ -353,7 +353,14 @@ class TokenOperations:
             group_id=scope.group_id,
             game_id=scope.game_id,
             expires_ts=None if expires_ms is None else rfc3339(expires_ms),
+            agent=_agent_of(scope),
         )
+
+
+def _agent_of(scope: GrantedScope) -> pb.TokenAgent:
+    if scope.game_id is not None:
+        return pb.TokenAgent(game_cloud=pb.TokenAgentGameCloud(game_id=scope.game_id))
+    return pb.TokenAgent(identity=pb.TokenAgentIdentity(identity_id=scope.identity_id))
 
 
 def _has_key(caller: Caller) -> bool:

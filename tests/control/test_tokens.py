@@ -243,13 +243,19 @@ async def test_inspect_returns_the_token_owner(developer: Developer, records: Re
     identity_id, (group_id,) = await records.identity("Inspected")
     token, token_id = await records.cloud_token(identity_id)
     member = Developer(developer.full_service, developer.client, token)
-    assert await member.good("inspect_token") == {"token_id": token_id, "identity_id": identity_id}
+    assert await member.good("inspect_token") == {
+        "token_id": token_id,
+        "identity_id": identity_id,
+        "agent": {"identity": {"identity_id": identity_id}},
+    }
     game_id = await member.game(developer_group_id=group_id)
     response = await member.good("create_game_token", game_id=game_id)
     assert shape(response) == {"token": TEXT, "token_id": ID}
     of_game = Developer(member.full_service, member.client, response["token"])
     ids = {"identity_id": identity_id, "group_id": group_id, "game_id": game_id}
-    assert await of_game.good("inspect_token") == {"token_id": response["token_id"], **ids}
+    agent = {"game_cloud": {"game_id": game_id}}
+    token_info = await of_game.good("inspect_token")
+    assert token_info == {"token_id": response["token_id"], **ids, "agent": agent}
     in_an_hour = now_ms() // 1000 * 1000 + 3_600_000
     ending, _ = await records.cloud_token(identity_id, group_id, expires_ms=in_an_hour)
     token_info = await Developer(member.full_service, member.client, ending).good("inspect_token")

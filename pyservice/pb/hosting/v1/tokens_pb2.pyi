@@ -183,15 +183,37 @@ class InspectTokenRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InspectTokenResponse(_message.Message):
-    __slots__ = ("token_id", "identity_id", "group_id", "game_id", "expires_ts")
+    __slots__ = ("token_id", "identity_id", "group_id", "game_id", "expires_ts", "agent")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_TS_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
     token_id: str
     identity_id: str
     group_id: str
     game_id: str
     expires_ts: str
-    def __init__(self, token_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., expires_ts: _Optional[str] = ...) -> None: ...
+    agent: TokenAgent
+    def __init__(self, token_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., expires_ts: _Optional[str] = ..., agent: _Optional[_Union[TokenAgent, _Mapping]] = ...) -> None: ...
+
+class TokenAgent(_message.Message):
+    __slots__ = ("identity", "game_cloud")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    GAME_CLOUD_FIELD_NUMBER: _ClassVar[int]
+    identity: TokenAgentIdentity
+    game_cloud: TokenAgentGameCloud
+    def __init__(self, identity: _Optional[_Union[TokenAgentIdentity, _Mapping]] = ..., game_cloud: _Optional[_Union[TokenAgentGameCloud, _Mapping]] = ...) -> None: ...
+
+class TokenAgentIdentity(_message.Message):
+    __slots__ = ("identity_id",)
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    identity_id: str
+    def __init__(self, identity_id: _Optional[str] = ...) -> None: ...
+
+class TokenAgentGameCloud(_message.Message):
+    __slots__ = ("game_id",)
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    def __init__(self, game_id: _Optional[str] = ...) -> None: ...
