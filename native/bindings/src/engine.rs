@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use hosting_core::{
     Attach, ChannelId, CommandOutcome, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id,
-    Join, KeyRing, Port as CorePort,
+    Join, KeyRing, PlayerList, Port as CorePort,
 };
 use hosting_shard::Shard;
 use parking_lot::RwLock;
@@ -372,9 +372,11 @@ impl Engine {
 
     #[pyo3(signature = (lobby, player_tokens = None))]
     fn heartbeat(&self, py: Python<'_>, lobby: IdBytes, player_tokens: Option<Vec<String>>) -> PyResult<u64> {
-        let list: Option<Vec<&str>> = player_tokens.as_deref().map(strs);
-        let answer =
-            py.detach(|| self.shard.execute(|engine, context| engine.heartbeat(context, lobby.0, list.as_deref())));
+        let tokens: Option<Vec<&str>> = player_tokens.as_deref().map(strs);
+        let answer = py.detach(|| {
+            let players = tokens.map(|tokens| PlayerList::verify(&self.keys.read(), &tokens));
+            self.shard.execute(|engine, context| engine.heartbeat(context, lobby.0, players.as_ref()))
+        });
         resolve_lsn(answer)
     }
 

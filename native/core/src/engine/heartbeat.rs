@@ -7,22 +7,43 @@ use crate::lobby::Lobby;
 use crate::refusal::Refusal;
 use crate::slot::{SlotState, SlotUseEnd, SlotUseStatus};
 use crate::slot_use::SlotUse;
+use crate::token::{KeyRing, PlayerToken};
 
 const MAX_REPORTED_TOKENS: usize = 256;
+
+/// Maximum number of slots that one heartbeat frees. The next heartbeat frees the rest.
+const MAX_FREED_SLOTS: usize = 1_024;
+
+/// List of player tokens in a heartbeat, verified before the engine is locked.
+///
+/// A list has up to 15,000 tokens. Their MACs would keep all other commands waiting for several milliseconds.
+#[derive(Debug)]
+pub struct PlayerList {
+    /// None for a token that no key of the ring signed.
+    tokens: Vec<Option<PlayerToken>>,
+}
+
+impl PlayerList {
+    /// Verifies the signature of each token.
+    pub fn verify(keys: &KeyRing, tokens: &[&str]) -> PlayerList {
+        PlayerList { tokens: tokens.iter().map(|token| keys.verify_player(token)).collect() }
+    }
+}
 
 impl Engine {
     /// Records a heartbeat, and frees connected slots that are missing in the list of player tokens.
     ///
-    /// A slot is freed only if its player connected before the previous list and its grace time is over.
+    /// A slot is freed only if its player connected before the previous list and its grace time is over. One call frees at
+    /// most 1,024 slots.
     ///
     /// Refusals, which free no slot: `LobbyStopped`, `LobbyTokenExpired`, `TokenInListInvalid`, `StorageFull`.
-    pub fn heartbeat(&mut self, cx: &mut Context<'_>, lobby: Id, player_tokens: Option<&[&str]>) -> CommandOutcome<()> {
+    pub fn heartbeat(&mut self, cx: &mut Context<'_>, lobby: Id, players: Option<&PlayerList>) -> CommandOutcome<()> {
         let number = match self.resolve_calling_lobby(cx, lobby) {
             Ok(number) => number,
             Err(outcome) => return outcome,
         };
-        if let Some(tokens) = player_tokens {
-            let present = match self.read_player_list(number, lobby, tokens) {
+        if let Some(players) = players {
+            let present = match self.read_player_list(number, lobby, players) {
                 Ok(present) => present,
                 Err((indexes, wait)) => return refuse(Refusal::TokenInListInvalid(indexes), wait),
             };
@@ -44,12 +65,12 @@ impl Engine {
     ///
     /// If tokens are invalid for this lobby, the error contains their indexes. The error also contains the LSN that
     /// must be durable before the refusal is sent.
-    fn read_player_list(&self, number: u32, id: Id, tokens: &[&str]) -> Result<Vec<bool>, (Box<[u32]>, Lsn)> {
+    fn read_player_list(&self, number: u32, id: Id, players: &PlayerList) -> Result<Vec<bool>, (Box<[u32]>, Lsn)> {
         let Some(lobby) = self.lobbies.live(number) else { return Ok(Vec::new()) };
         let mut present = vec![false; lobby.slots.used as usize];
         let (mut invalid, mut wait) = (Vec::new(), 0);
-        for (index, text) in (0u32..).zip(tokens) {
-            match self.read_listed_token(lobby, id, text) {
+        for (index, token) in (0u32..).zip(&players.tokens) {
+            match self.read_listed_token(lobby, id, token.as_ref()) {
                 Ok(Some(slot)) => present[slot] = true,
                 Ok(None) => {}
                 Err(lsn) => {
@@ -67,8 +88,8 @@ impl Engine {
     /// Returns the slot number of a player token, or None if the token's slot use has ended.
     ///
     /// For an invalid token, the error is the LSN that must be durable before the refusal is sent.
-    fn read_listed_token(&self, lobby: &Lobby, id: Id, text: &str) -> Result<Option<usize>, Lsn> {
-        let token = self.config.keys.verify_player(text).filter(|token| token.lobby == id).ok_or(0_u64)?;
+    fn read_listed_token(&self, lobby: &Lobby, id: Id, token: Option<&PlayerToken>) -> Result<Option<usize>, Lsn> {
+        let token = token.filter(|token| token.lobby == id).ok_or(0_u64)?;
         let at = lobby.slots.locate(token.slot).ok_or(lobby.lsn)?;
         match self.slots.get(at).use_status(token.generation) {
             SlotUseStatus::NeverIssued => Err(lobby.lsn),
@@ -88,7 +109,7 @@ impl Engine {
                 && !present[usize::from(slot.number)];
             is_over.then_some(SlotUse { lobby: number, slot: slot.number, generation: slot.generation })
         };
-        (0..lobby.slots.used).filter_map(is_missing).collect()
+        (0..lobby.slots.used).filter_map(is_missing).take(MAX_FREED_SLOTS).collect()
     }
 
     fn mark_listed(&mut self, number: u32) {

@@ -24,6 +24,7 @@ mod state_image;
 use std::collections::VecDeque;
 
 pub(crate) use derived_state::slot_count;
+pub use heartbeat::PlayerList;
 
 use crate::command::{ChannelId, CommandOutcome, Context, Id, Lsn, Ms, PortRange, ResolvedHold};
 use crate::desired_lobbies::DesiredLobbies;

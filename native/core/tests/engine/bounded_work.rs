@@ -134,6 +134,24 @@ fn find_skips_at_most_4096_silent_lobbies() {
     assert!(engine.find_candidates_visited() - before <= 4_096);
 }
 
+#[test]
+fn one_heartbeat_frees_at_most_1024_slots() {
+    const PLAYERS: u32 = 1_500;
+    let mut w = TestEngine::new();
+    let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (PLAYERS, PLAYERS, PLAYERS));
+    for _ in 0..PLAYERS {
+        let token = w.join(lobby).unwrap();
+        w.connect(lobby, &token).unwrap();
+    }
+    w.pass(10_000);
+    w.heartbeat(lobby, Some(&[])).unwrap();
+    assert_eq!(w.written, 0, "the first list frees nobody");
+    w.heartbeat(lobby, Some(&[])).unwrap();
+    assert_eq!(w.written, MAX_STEPS);
+    w.heartbeat(lobby, Some(&[])).unwrap();
+    assert_eq!(w.players(lobby), [0; 4]);
+}
+
 fn with_tombstones_max(tombstones_max: u32) -> TestEngine {
     let config = || EngineConfig { tombstones_max, ..EngineConfig::new(1, keys(&[1], 1)) };
     TestEngine::with(Engine::new(config()), Engine::new(config()))

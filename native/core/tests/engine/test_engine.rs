@@ -249,7 +249,8 @@ impl TestEngine {
     }
 
     pub fn heartbeat(&mut self, lobby: Id, tokens: Option<&[&str]>) -> Result<(), Refusal> {
-        self.run(|e, cx| e.heartbeat(cx, lobby, tokens)).result
+        let players = tokens.map(|tokens| PlayerList::verify(self.engine.keys(), tokens));
+        self.run(|e, cx| e.heartbeat(cx, lobby, players.as_ref())).result
     }
 
     pub fn detach(&mut self, lobby: Id) -> Result<bool, Refusal> {

@@ -2,7 +2,8 @@
 
 use hosting_core::{
     Admission, Attach, CommandOutcome, Connect, Context, Create, CreationPolicy, Credit, Disconnect, Engine,
-    EngineConfig, EventBuffer, Find, HashKey, Id, Idempotency, Join, KeyRing, LobbyTemplate, Ms, Publicity, Source,
+    EngineConfig, EventBuffer, Find, HashKey, Id, Idempotency, Join, KeyRing, LobbyTemplate, Ms, PlayerList, Publicity,
+    Source,
 };
 
 use super::commands::{AttachArgs, Command, CreateArgs, CreationArgs, FindArgs, JoinArgs, Reply};
@@ -185,7 +186,8 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Reply, 
         }
         Command::Heartbeat { lobby, tokens } => {
             let list: Option<Vec<&str>> = tokens.as_ref().map(|all| all.iter().map(String::as_str).collect());
-            reply_of(engine.heartbeat(cx, *lobby, list.as_deref()), done)
+            let players = list.map(|list| PlayerList::verify(engine.keys(), &list));
+            reply_of(engine.heartbeat(cx, *lobby, players.as_ref()), done)
         }
         Command::Detach { namespace, lobby } => reply_of(engine.detach(cx, &[*namespace], *lobby), Reply::Removed),
         Command::Stop { lobby, only_if_idle } => reply_of(engine.stop(cx, *lobby, *only_if_idle), Reply::Removed),
